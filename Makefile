@@ -1,0 +1,46 @@
+# Set-up, serving and tests; every target works on a fresh clone and is fast the second time.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PORT ?= 8000
+CSRC := $(shell find csrc -type f 2>/dev/null)
+
+.PHONY: serve test check lint types format clean
+
+$(VENV)/.created:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || (echo "Python 3.11 or newer is needed" >&2; exit 1)
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.created pyproject.toml setup.py CMakeLists.txt $(CSRC)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test,dev]'
+	touch $@
+
+# Trains nothing and downloads no model: the demo model ships in the package.
+serve: $(VENV)/.installed
+	$(BIN)/splitserve serve --port $(PORT)
+
+test: $(VENV)/.installed-test
+	$(BIN)/pytest --cov-report=term-missing:skip-covered
+
+check: $(VENV)/.installed-test lint types test
+
+lint: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	find csrc -name '*.h' -o -name '*.cpp' | xargs $(BIN)/clang-format --dry-run --Werror
+
+types: $(VENV)/.installed-test
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-test
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	find csrc -name '*.h' -o -name '*.cpp' | xargs $(BIN)/clang-format -i
+
+clean:
+	rm -rf build dist *.egg-info worker/_lib

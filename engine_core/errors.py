@@ -1,0 +1,76 @@
+"""Every error that can cross a process or reach a client, with its stable code and HTTP status."""
+
+from __future__ import annotations
+
+
+class SplitServeError(Exception):
+    """Base of all errors of this project.
+
+    `code` is stable and machine-readable, `status` the HTTP status a frontend answers with.
+    """
+
+    code = "internal_error"
+    status = 500
+
+
+class ConfigError(SplitServeError):
+    """A flag or configuration value is out of range or does not fit the others."""
+
+    code = "invalid_config"
+
+
+class ModelLoadError(SplitServeError):
+    """A checkpoint cannot be served: unknown architecture, missing, truncated or misshapen file."""
+
+    code = "model_load_failed"
+
+
+class InvalidRequestError(SplitServeError):
+    """A request field is wrong; `param` is its dotted path, the message names the allowed range."""
+
+    code = "invalid_value"
+    status = 400
+
+    def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        if code is not None:
+            self.code = code
+
+
+class ContextLengthError(InvalidRequestError):
+    """Prompt and requested tokens do not fit the model's context."""
+
+    code = "context_length_exceeded"
+
+
+class OverloadedError(SplitServeError):
+    """A stated bound (queue, memory, connections) is hit; the client may retry later."""
+
+    code = "overloaded"
+    status = 429
+
+
+class EngineUnavailableError(SplitServeError):
+    """No engine-core is connected and ready to take this request."""
+
+    code = "engine_unavailable"
+    status = 503
+
+
+class EngineRequestError(SplitServeError):
+    """The engine ended this one request because of a fault that belongs to it."""
+
+    code = "request_failed"
+
+
+class ProtocolError(SplitServeError):
+    """A peer sent bytes that are not a valid message; counted and logged once per peer, never fatal."""
+
+    code = "protocol_error"
+
+
+class WorkerError(SplitServeError):
+    """A worker process failed or was lost; ends the engine-core's step loop."""
+
+    code = "worker_failed"

@@ -1,0 +1,1 @@
+"""How a step reaches the workers: in process, over sockets to worker processes, or simulated."""

@@ -1,0 +1,1 @@
+"""The typed wire between api-frontend, engine-core and worker."""

@@ -1,0 +1,1 @@
+"""api-frontend: stateless OpenAI-compatible HTTP servers and the offline LLM class; imports no torch."""

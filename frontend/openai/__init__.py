@@ -1,0 +1,1 @@
+"""The OpenAI schema and one handler file per endpoint family."""
