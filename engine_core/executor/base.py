@@ -1,0 +1,51 @@
+"""What the busy loop needs of an executor, whether workers are processes, an object or a simulation."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import zmq
+
+from engine_core.ipc.messages import FromWorkerMessage, SchedulerOutput
+
+
+class Executor(ABC):
+    """Carries steps to the workers and their messages back; owned and called by the busy loop's thread only.
+
+    Life: start() -> LoadProgress... WorkerReady -> init_kv_cache() -> KVCacheReady -> submit()/receive() -> shutdown().
+    No method but shutdown() blocks.
+    """
+
+    @property
+    def sockets(self) -> Sequence[zmq.Socket]:
+        """Sockets the busy loop polls for input on this executor's behalf."""
+        return ()
+
+    def poll_timeout_s(self) -> float | None:
+        """Seconds until receive() has something without any socket becoming readable; None if never."""
+        return None
+
+    @abstractmethod
+    def start(self) -> None:
+        """Begin to bring the workers up."""
+
+    @abstractmethod
+    def init_kv_cache(self, num_blocks: int) -> None:
+        """Tell every worker the size of its KV cache; KVCacheReady follows."""
+
+    @abstractmethod
+    def submit(self, output: SchedulerOutput) -> None:
+        """Start one step. At most two steps may be in flight."""
+
+    @abstractmethod
+    def receive(self) -> list[FromWorkerMessage]:
+        """Return every message that has arrived, oldest first; of several ranks one ModelRunnerOutput per step.
+
+        Raises:
+            WorkerError: a worker was lost, sent garbage or missed its step deadline.
+        """
+
+    @abstractmethod
+    def shutdown(self, timeout_s: float) -> None:
+        """End the workers, by force after timeout_s; safe to call twice."""

@@ -1,0 +1,65 @@
+"""What a handler asks the engines for and what it gets back, free of HTTP and of sockets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from engine_core.sampling_params import SamplingParams
+
+
+@dataclass(slots=True, frozen=True)
+class GenerationRequest:
+    """One prompt and the parameters of its n completions.
+
+    Attributes:
+        request_id: for logs and response ids; at most 128 characters.
+        prompt_token_ids: at least one id, all within the vocabulary.
+        sampling: may have n > 1, stop strings, and no seed (one is drawn then).
+        priority: lower runs first under the priority policy.
+        tenant: namespace of the prefix cache.
+        cache_salt: narrows prefix-cache sharing further.
+        timeout_s: 0 means never.
+    """
+
+    request_id: str
+    prompt_token_ids: list[int]
+    sampling: SamplingParams
+    priority: int = 0
+    tenant: str = ""
+    cache_salt: str = ""
+    timeout_s: float = 0.0
+
+
+@dataclass(slots=True)
+class TokenLogprob:
+    """Logprob of one token and of the top alternatives at its position, best first."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    top: list[tuple[int, float]]
+
+
+@dataclass(slots=True)
+class OutputDelta:
+    """What became known of one completion since its last delta.
+
+    Attributes:
+        index: which of the n completions, 0..n-1.
+        text: new text; never holds the start of a stop string that may still match.
+        token_ids: new token ids; their text may still be held back.
+        logprobs: one entry per new token id when asked for, else empty.
+        prompt_logprobs: when asked for, on the first delta only: one entry per prompt token, None for the first.
+        finish_reason: "stop", "length" or "abort" on the last delta. Errors are raised instead.
+        stop_reason: the stop string or stop token id that matched.
+        num_cached_tokens: prompt tokens found in the prefix cache; known from the first token on.
+    """
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprob | None] | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    num_cached_tokens: int = 0
