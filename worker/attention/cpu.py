@@ -1,0 +1,46 @@
+"""Attention on the CPU: our paged kernels over caches in plain memory."""
+
+from __future__ import annotations
+
+import torch
+
+from worker import ops
+from worker.attention.base import AttentionBackend
+from worker.attention.metadata import AttentionMetadata
+from worker.kv_cache import KVCache
+
+
+class CpuAttention(AttentionBackend):
+    """The `cpu` backend."""
+
+    def allocate(
+        self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype
+    ) -> KVCache:
+        """Allocate zero pages, which cost nothing until a block is first written."""
+        shape = (num_blocks, num_kv_heads, block_size, head_dim)
+        return KVCache(torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype))
+
+    def forward(
+        self,
+        out: torch.Tensor,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        kv_cache: KVCache,
+        meta: AttentionMetadata,
+        scale: float,
+        sliding_window: int = 0,
+    ) -> None:
+        """Write keys and values, then attend; see AttentionBackend.forward."""
+        ops.kv_write(k, v, kv_cache.k, kv_cache.v, meta.slot_mapping)
+        ops.paged_attention(
+            out,
+            q,
+            kv_cache.k,
+            kv_cache.v,
+            meta.block_tables,
+            meta.cu_seqlens_q,
+            meta.seq_lens,
+            scale,
+            sliding_window,
+        )
