@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import msgspec
@@ -11,6 +12,27 @@ from engine_core.errors import ConfigError
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 POLICIES = ("fcfs", "priority")
 EXECUTORS = ("multiproc", "simulated")
+
+
+def runtime_directory() -> str:
+    """Return where this user's sockets live by default: private to the user, gone after a reboot."""
+    base = os.environ.get("XDG_RUNTIME_DIR", "")
+    return os.path.join(base, "splitserve") if base else f"/tmp/splitserve-{os.getuid()}"
+
+
+def default_engine_address() -> str:
+    """Return the address an engine-core listens on, and an api-frontend looks for, when none is given."""
+    return f"ipc://{runtime_directory()}/engine.sock"
+
+
+def software_version() -> str:
+    """Return the version of the installed distribution, "0+unknown" when run from a bare checkout."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("splitserve")
+    except PackageNotFoundError:
+        return "0+unknown"
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,13 +77,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         num_threads: compute threads of a worker; 0 takes all cores the process may use.
         drain_timeout_s: how long running requests may go on after SIGTERM.
         lease_s: a frontend silent for longer loses its requests.
+        step_timeout_s: a worker that takes longer for one step counts as lost.
         allow_insecure_tcp: permit TCP beyond loopback without keys.
         curve_dir: folder with this engine's CURVE key pair and the public keys it accepts.
         simulated_step_ms: step time of the simulated executor.
     """
 
     model: str
-    listen: str = "ipc:///tmp/splitserve/engine.sock"
+    listen: str = msgspec.field(default_factory=default_engine_address)
     served_model_names: list[str] = []
     engine_id: str = "engine-0"
     executor: str = "multiproc"
@@ -79,6 +102,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_threads: int = 0
     drain_timeout_s: float = 30.0
     lease_s: float = 10.0
+    step_timeout_s: float = 60.0
     allow_insecure_tcp: bool = False
     curve_dir: str = ""
     simulated_step_ms: float = 0.0
@@ -98,10 +122,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         _within("--max-prefill-tokens", self.max_prefill_tokens, 0, 2**20)
         _within("--max-num-waiting", self.max_num_waiting, 1, 10**6)
         _within("--max-model-len", self.max_model_len, 0, 2**24)
+        _within("--kv-cache-memory-bytes", self.kv_cache_memory_bytes, 0, 2**50)
         _within("--num-blocks", self.num_blocks, 0, 2**30)
         _within("--num-threads", self.num_threads, 0, 1024)
         _within("--drain-timeout", self.drain_timeout_s, 0, 86400)
         _within("--lease", self.lease_s, 1, 3600)
+        _within("--step-timeout", self.step_timeout_s, 1, 3600)
         _within("--simulated-step-ms", self.simulated_step_ms, 0, 60000)
         check_address("--listen", self.listen)
 

@@ -136,7 +136,12 @@ class Loading(_Wire, tag=0):
 
 
 class Ready(_Wire, tag=1):
-    """The engine serves. `epoch` identifies this life of the engine; outputs of other epochs are dropped."""
+    """The engine serves. `epoch` identifies this life of the engine; outputs of other epochs are dropped.
+
+    Attributes:
+        lease_renewed: answer to a Hello of a frontend whose lease was alive: its requests go on. False: the
+            engine holds no request of this frontend.
+    """
 
     protocol_version: int
     software_version: str
@@ -147,6 +152,7 @@ class Ready(_Wire, tag=1):
     max_num_seqs: int
     max_logprobs: int
     lease_s: float
+    lease_renewed: bool = False
 
 
 class Refused(_Wire, tag=2):

@@ -1,0 +1,154 @@
+"""Who the connected frontends are, how long each stays without a word, and what waits to be sent to it; no I/O.
+
+Life of one frontend, keyed by its connection's identity:
+
+    state     hello            any message      lease runs out, peer gone, outbox beyond its credit
+    unknown   -> known         stays unknown    -
+    known     lease renewed    lease renewed    -> unknown
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from engine_core.errors import OverloadedError
+from engine_core.ipc.transport import SendResult
+
+MAX_FRONTENDS = 256
+# What one frontend may leave unread beyond libzmq's own short queue before it is dropped.
+CREDIT_BYTES = 8 * 2**20
+
+Send = Callable[[bytes, bytes], SendResult]
+
+
+@dataclass(slots=True)
+class Frontend:
+    """One connected frontend; `outbox` holds frames for which its connection had no room yet."""
+
+    identity: bytes
+    name: str
+    last_seen_s: float
+    outbox: deque[bytes] = field(default_factory=deque)
+    outbox_bytes: int = 0
+
+
+class FrontendTable:
+    """All frontends that said hello; owned by the busy loop's thread.
+
+    Args:
+        send: sends one frame to an identity without blocking.
+        lease_s: seconds of silence after which a frontend is expired.
+    """
+
+    def __init__(
+        self,
+        send: Send,
+        lease_s: float,
+        *,
+        max_frontends: int = MAX_FRONTENDS,
+        credit_bytes: int = CREDIT_BYTES,
+    ) -> None:
+        self._send = send
+        self._lease_s = lease_s
+        self._max_frontends = max_frontends
+        self._credit_bytes = credit_bytes
+        # Ordered by last_seen_s, the longest silent first.
+        self._frontends: OrderedDict[bytes, Frontend] = OrderedDict()
+        self._stalled: dict[bytes, Frontend] = {}
+
+    def __len__(self) -> int:
+        return len(self._frontends)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(list(self._frontends))
+
+    def hello(self, identity: bytes, name: str, now_s: float) -> bool:
+        """Take a frontend in, or renew its lease.
+
+        Returns:
+            Whether it was known already.
+
+        Raises:
+            OverloadedError: as many frontends as allowed are connected.
+        """
+        if self.touch(identity, now_s):
+            self._frontends[identity].name = name
+            return True
+        if len(self._frontends) >= self._max_frontends:
+            raise OverloadedError(f"{self._max_frontends} frontends are connected already, the most there may be")
+        self._frontends[identity] = Frontend(identity, name, now_s)
+        return False
+
+    def touch(self, identity: bytes, now_s: float) -> bool:
+        """Renew the lease of a frontend that was heard of; False if it is unknown."""
+        frontend = self._frontends.get(identity)
+        if frontend is None:
+            return False
+        frontend.last_seen_s = now_s
+        self._frontends.move_to_end(identity)
+        return True
+
+    def name(self, identity: bytes) -> str:
+        """Return the name it gave, or its identity in hex while unknown."""
+        frontend = self._frontends.get(identity)
+        return frontend.name if frontend else identity.hex()
+
+    def expired(self, now_s: float) -> list[bytes]:
+        """Return the frontends that were silent for longer than their lease; they stay until dropped."""
+        expired = []
+        for identity, frontend in self._frontends.items():
+            if now_s - frontend.last_seen_s <= self._lease_s:
+                break
+            expired.append(identity)
+        return expired
+
+    def next_expiry_s(self) -> float | None:
+        """Return the time at which the next lease runs out unless renewed; None without frontends."""
+        for frontend in self._frontends.values():
+            return frontend.last_seen_s + self._lease_s
+        return None
+
+    def drop(self, identity: bytes) -> None:
+        """Forget a frontend and what waited for it."""
+        self._frontends.pop(identity, None)
+        self._stalled.pop(identity, None)
+
+    def post(self, identity: bytes, frame: bytes) -> bool:
+        """Send a frame, or keep it in order until the frontend's connection has room.
+
+        Returns:
+            False when the frontend has to be dropped: it is gone, unknown, or its unread bytes exceed the credit.
+        """
+        frontend = self._frontends.get(identity)
+        if frontend is None:
+            return False
+        if not frontend.outbox:
+            result = self._send(identity, frame)
+            if result is not SendResult.FULL:
+                return result is SendResult.SENT
+        frontend.outbox.append(frame)
+        frontend.outbox_bytes += len(frame)
+        self._stalled[identity] = frontend
+        return frontend.outbox_bytes <= self._credit_bytes
+
+    @property
+    def has_stalled(self) -> bool:
+        """Whether any frame waits for room."""
+        return bool(self._stalled)
+
+    def flush(self) -> list[bytes]:
+        """Send what waits, as far as there is room; return the frontends found gone, still to be dropped."""
+        return [identity for identity in list(self._stalled) if not self._flush_one(self._stalled[identity])]
+
+    def _flush_one(self, frontend: Frontend) -> bool:
+        while frontend.outbox:
+            result = self._send(frontend.identity, frontend.outbox[0])
+            if result is SendResult.GONE:
+                return False
+            if result is SendResult.FULL:
+                return True
+            frontend.outbox_bytes -= len(frontend.outbox.popleft())
+        del self._stalled[frontend.identity]
+        return True

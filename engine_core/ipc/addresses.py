@@ -1,0 +1,132 @@
+"""Which socket addresses are safe to bind: private directories for ipc, keys for TCP beyond this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import ipaddress
+import os
+import socket
+import stat
+from collections.abc import Iterator
+
+from engine_core.errors import ConfigError
+
+
+def is_ipc(address: str) -> bool:
+    """Whether the address is ipc://PATH."""
+    return address.startswith("ipc://")
+
+
+def ipc_path(address: str) -> str:
+    """Return PATH of ipc://PATH."""
+    return address.removeprefix("ipc://")
+
+
+def needs_keys(address: str) -> bool:
+    """Whether the address reaches beyond this machine, so that only encrypted and known peers may use it."""
+    if is_ipc(address):
+        return False
+    host = address.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return False
+    try:
+        return not ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return True
+
+
+def check_keys(address: str, has_keys: bool, allow_insecure_tcp: bool) -> None:
+    """Refuse plain TCP beyond loopback unless the operator asked for it.
+
+    Raises:
+        ConfigError: names the address and both ways out.
+    """
+    if needs_keys(address) and not has_keys and not allow_insecure_tcp:
+        raise ConfigError(
+            f"{address} is reachable from other machines: make keys with `splitserve keys DIR` and pass --keys DIR, "
+            "or pass --insecure on a network you trust"
+        )
+
+
+def make_private_directory(path: str) -> bool:
+    """Make a directory that only this user may enter, or check that an existing one is safe to put sockets in.
+
+    Returns:
+        True when the directory was made by this call, so that the caller removes it in the end.
+
+    Raises:
+        ConfigError: it cannot be made, belongs to another user, or others may write to it.
+    """
+    try:
+        os.makedirs(path, mode=0o700)
+    except FileExistsError:
+        _check_private(path)
+        return False
+    except OSError as error:
+        raise ConfigError(f"cannot make the socket directory {path}: {error.strerror}") from None
+    return True
+
+
+def _check_private(path: str) -> None:
+    # lstat: a link planted in a shared directory must not lead us into somebody else's.
+    info = os.lstat(path)
+    if not stat.S_ISDIR(info.st_mode):
+        raise ConfigError(f"the socket directory {path} is not a directory")
+    if info.st_uid != os.geteuid():
+        raise ConfigError(f"the socket directory {path} belongs to user {info.st_uid}, not to {os.geteuid()}")
+    if info.st_mode & 0o022:
+        raise ConfigError(
+            f"the socket directory {path} is writable by others (mode {stat.S_IMODE(info.st_mode):o}): "
+            "choose a directory of its own for the socket"
+        )
+
+
+@contextlib.contextmanager
+def claim_ipc_path(path: str) -> Iterator[None]:
+    """Hold the directory's lock while the caller binds; a file that a dead process left is removed first.
+
+    libzmq unlinks whatever it finds before binding, so without this a second engine would silently take the
+    address of a running one.
+
+    Raises:
+        ConfigError: another process listens there, or the path is no socket.
+    """
+    directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        remove_stale_socket(path)
+        yield
+    finally:
+        os.close(directory)
+
+
+def remove_stale_socket(path: str) -> None:
+    """Remove a socket file on which nobody listens.
+
+    Raises:
+        ConfigError: somebody listens there, or the path is something else than a socket.
+    """
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise ConfigError(f"{path} exists and is not a socket")
+    if _someone_listens(path):
+        raise ConfigError(f"another process already listens on {path}")
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _someone_listens(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        # A full backlog answers EAGAIN on a non-blocking socket: somebody is there all the same.
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,188 @@
+"""How the sockets of both links are made: limits, private files, keys; and what a non-blocking send can meet."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import os
+from collections.abc import Iterator
+from typing import TypeVar
+
+import zmq
+
+from engine_core.errors import ConfigError, ProtocolError
+from engine_core.ipc.addresses import check_keys, claim_ipc_path, ipc_path, is_ipc, make_private_directory
+from engine_core.ipc.curve import ClientKeys, ServerKeys
+
+MAX_MESSAGE_BYTES = 64 * 2**20
+# Messages queued inside libzmq per peer; small, because our own outbox counts bytes and libzmq cannot.
+SEND_HWM = 64
+RECEIVE_HWM = 256
+CLIENT_HWM = 1024
+# Only TCP needs them: a peer of a Unix socket cannot vanish without the kernel closing its end.
+TCP_HEARTBEAT_MS = 5_000
+TCP_HEARTBEAT_TIMEOUT_MS = 15_000
+
+S = TypeVar("S", bound=zmq.Socket)
+
+
+class SendResult(enum.Enum):
+    """What became of a non-blocking send: queued, no room at the peer for now, or the peer is gone."""
+
+    SENT = 0
+    FULL = 1
+    GONE = 2
+
+
+class BoundRouter:
+    """A bound ROUTER and the files that go with it; used by one thread.
+
+    Unknown and full peers are reported instead of dropped silently, and a newcomer never takes over the identity
+    of a live peer.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context,
+        address: str,
+        keys: ServerKeys | None = None,
+        *,
+        allow_insecure_tcp: bool = False,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
+        """Bind.
+
+        Raises:
+            ConfigError: the address is in use, not allowed without keys, or its directory is not private.
+        """
+        check_keys(address, keys is not None, allow_insecure_tcp)
+        self._made_directory = ""
+        self._path = ipc_path(address) if is_ipc(address) else ""
+        self.socket: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
+        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self.socket.setsockopt(zmq.SNDHWM, SEND_HWM)
+        self.socket.setsockopt(zmq.RCVHWM, RECEIVE_HWM)
+        _set_limits(self.socket, address, max_message_bytes)
+        if keys is not None and not is_ipc(address):
+            self.socket.setsockopt(zmq.CURVE_SERVER, 1)
+            self.socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
+        try:
+            self._bind(address)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def address(self) -> str:
+        """The address bound, with the port that was chosen when port 0 was asked for."""
+        return self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    def _bind(self, address: str) -> None:
+        try:
+            if self._path:
+                self._bind_ipc(address)
+            else:
+                self.socket.bind(address)
+        except zmq.ZMQError as error:
+            raise ConfigError(f"cannot listen on {address}: {error}") from None
+
+    def _bind_ipc(self, address: str) -> None:
+        directory = os.path.dirname(os.path.abspath(self._path))
+        if make_private_directory(directory):
+            self._made_directory = directory
+        with claim_ipc_path(self._path):
+            self.socket.bind(address)
+            os.chmod(self._path, 0o600)
+
+    def receive(self, limit: int) -> Iterator[tuple[bytes, bytes | ProtocolError]]:
+        """Yield at most `limit` waiting messages as (identity, frame) without blocking.
+
+        A message of more than one frame comes as a ProtocolError in place of its frame.
+        """
+        for _ in range(limit):
+            try:
+                parts = self.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            if len(parts) == 2:
+                yield parts[0], parts[1]
+            else:
+                yield parts[0], ProtocolError(f"a message has one frame, this one has {len(parts) - 1}")
+
+    def send(self, identity: bytes, frame: bytes) -> SendResult:
+        """Send one frame without blocking."""
+        try:
+            self.socket.send_multipart((identity, frame), zmq.NOBLOCK)
+        except zmq.Again:
+            return SendResult.FULL
+        except zmq.ZMQError as error:
+            if error.errno == zmq.EHOSTUNREACH:
+                return SendResult.GONE
+            raise
+        return SendResult.SENT
+
+    def close(self) -> None:
+        """Close at once; remove the socket file and a directory that this object made."""
+        bound = bool(self._path) and not self.socket.closed and self.socket.getsockopt(zmq.LAST_ENDPOINT) != b""
+        self.socket.close(linger=0)
+        if bound:
+            # libzmq removes it too, but from its own thread and some time later.
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+        if self._made_directory:
+            with contextlib.suppress(OSError):
+                os.rmdir(self._made_directory)
+            self._made_directory = ""
+
+
+def connect_engine(
+    context: zmq.Context[S],
+    address: str,
+    identity: bytes,
+    keys: ClientKeys | None = None,
+    *,
+    allow_insecure_tcp: bool = False,
+) -> S:
+    """Connect a DEALER to an engine-core; works with zmq.Context and zmq.asyncio.Context alike.
+
+    The engine need not run yet: libzmq keeps trying. Nothing is queued while there is no connection, so a
+    restarted engine never receives messages meant for its predecessor: a non-blocking send raises zmq.Again then,
+    a blocking or awaited one waits for the connection. After every reconnect the engine knows nothing of us:
+    silence after a send means Hello has to be said again.
+
+    Args:
+        identity: 1 to 255 bytes, not starting with a zero byte, unlike any other connection's: take random bytes
+            per process and connection, for the engine does not hand an identity over while its owner may live.
+        keys: needed for TCP beyond loopback; unused on ipc.
+
+    Raises:
+        ConfigError: the address needs keys, or libzmq refuses it.
+    """
+    check_keys(address, keys is not None, allow_insecure_tcp)
+    dealer = context.socket(zmq.DEALER)
+    dealer.setsockopt(zmq.ROUTING_ID, identity)
+    dealer.setsockopt(zmq.IMMEDIATE, 1)
+    dealer.setsockopt(zmq.SNDHWM, CLIENT_HWM)
+    dealer.setsockopt(zmq.RCVHWM, CLIENT_HWM)
+    dealer.setsockopt(zmq.RECONNECT_IVL, 20)
+    dealer.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+    _set_limits(dealer, address, MAX_MESSAGE_BYTES)
+    if keys is not None and not is_ipc(address):
+        dealer.setsockopt(zmq.CURVE_PUBLICKEY, keys.public)
+        dealer.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
+        dealer.setsockopt(zmq.CURVE_SERVERKEY, keys.server)
+    try:
+        dealer.connect(address)
+    except zmq.ZMQError as error:
+        dealer.close(linger=0)
+        raise ConfigError(f"cannot connect to {address}: {error}") from None
+    return dealer
+
+
+def _set_limits(sock: zmq.Socket, address: str, max_message_bytes: int) -> None:
+    sock.setsockopt(zmq.LINGER, 0)
+    sock.setsockopt(zmq.MAXMSGSIZE, max_message_bytes)
+    if not is_ipc(address):
+        sock.setsockopt(zmq.IPV6, 1)
+        sock.setsockopt(zmq.HEARTBEAT_IVL, TCP_HEARTBEAT_MS)
+        sock.setsockopt(zmq.HEARTBEAT_TIMEOUT, TCP_HEARTBEAT_TIMEOUT_MS)

@@ -1,0 +1,134 @@
+"""Child processes that never outlive their parent, and the exit codes that processes of this project agree on.
+
+Run as a script it is the trampoline every child starts through: it asks the kernel for a signal on the parent's
+death, checks that the parent has not died meanwhile, and becomes the real command. Doing so after fork and before
+exec in Python would be unsafe beside libzmq's threads. Keep this file free of imports outside the standard library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+# A wrong flag or configuration, as argparse has it; and a checkpoint that cannot be served. Retrying is pointless.
+EXIT_CONFIG = 2
+EXIT_MODEL = 3
+EXIT_WORKER = 4
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Child:
+    """One child process in a process group of its own, so that a terminal's Ctrl-C reaches only the parent.
+
+    Start it from the main thread: the kernel counts the starting thread's end as the parent's death.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        death_signal: signal.Signals,
+        pass_fds: Sequence[int] = (),
+        capture_output: bool = False,
+    ) -> None:
+        """Start `argv`.
+
+        Args:
+            death_signal: what the child gets when this process dies, however it dies.
+            pass_fds: descriptors the child inherits under the same numbers.
+            capture_output: stdout and stderr go into one pipe, `output_fd`, instead of being inherited.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        output = subprocess.PIPE if capture_output else None
+        self._popen = subprocess.Popen(
+            [*_trampoline(death_signal), *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT if capture_output else None,
+            pass_fds=tuple(pass_fds),
+            process_group=0,
+        )
+        self.pid = self._popen.pid
+        self.pidfd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else -1
+        self.output_fd = -1
+        if self._popen.stdout is not None:
+            self.output_fd = self._popen.stdout.fileno()
+            os.set_blocking(self.output_fd, False)
+
+    def poll(self) -> int | None:
+        """Return the exit code once it has ended, -N after signal N, None while it runs."""
+        return self._popen.poll()
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Wait at most timeout_s seconds for the end; None if it still runs."""
+        try:
+            return self._popen.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal; nothing happens once it has ended."""
+        self._popen.send_signal(number)
+
+    def read_output(self) -> bytes:
+        """Return what a captured child wrote since the last call, at most 64 KiB; never blocks."""
+        try:
+            return os.read(self.output_fd, 65536) if self.output_fd >= 0 else b""
+        except BlockingIOError:
+            return b""
+
+    def close(self) -> None:
+        """Release the descriptors; the process must have ended."""
+        if self._popen.stdout is not None:
+            self._popen.stdout.close()
+            self.output_fd = -1
+        if self.pidfd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self.pidfd)
+            self.pidfd = -1
+
+
+def describe_exit(code: int) -> str:
+    """Say how a process ended: "exit code 3" or "killed by SIGKILL"."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+def shell_code(code: int) -> int:
+    """Turn -N (ended by signal N) into 128 + N, the code a shell would report."""
+    return code if code >= 0 else 128 - code
+
+
+def _trampoline(death_signal: signal.Signals) -> list[str]:
+    if sys.platform != "linux":
+        return []
+    return [sys.executable, "-I", "-S", os.path.abspath(__file__), str(os.getpid()), str(int(death_signal))]
+
+
+def _become(parent_pid: int, death_signal: int, argv: list[str]) -> None:
+    import ctypes
+
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, death_signal, 0, 0, 0)
+    if os.getppid() != parent_pid:
+        sys.exit(128 + death_signal)
+    try:
+        os.execvp(argv[0], argv)
+    except OSError as error:
+        sys.exit(f"cannot start {argv[0]}: {error.strerror}")
+
+
+if __name__ == "__main__":
+    _become(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
