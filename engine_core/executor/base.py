@@ -18,8 +18,8 @@ class Executor(ABC):
     """
 
     @property
-    def sockets(self) -> Sequence[zmq.Socket]:
-        """Sockets the busy loop polls for input on this executor's behalf."""
+    def sockets(self) -> Sequence[zmq.Socket | int]:
+        """Sockets and file descriptors the busy loop polls for input on this executor's behalf."""
         return ()
 
     def poll_timeout_s(self) -> float | None:
