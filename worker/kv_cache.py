@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import mmap
 from typing import NamedTuple
 
 import torch
+
+from worker.host import available_memory_bytes
+
+_MAX_DEFAULT_BYTES = 4 << 30
+_DEFAULT_SHARE = 0.4
 
 
 class KVCache(NamedTuple):
@@ -18,3 +24,33 @@ class KVCache(NamedTuple):
 
     k: torch.Tensor
     v: torch.Tensor
+
+
+def block_bytes(
+    num_layers: int, num_kv_heads: int, head_dim: int, block_size: int, dtype: torch.dtype
+) -> int:
+    """Bytes one block takes over all layers, keys and values together."""
+    return 2 * num_layers * num_kv_heads * head_dim * block_size * dtype.itemsize
+
+
+def default_cache_bytes() -> int:
+    """Memory offered to the KV cache when no size is configured: 40% of what is free, at most 4 GiB.
+
+    The rest is left to activations, logits, the page cache of the weights and the machine's other processes.
+    """
+    return min(_MAX_DEFAULT_BYTES, int(available_memory_bytes() * _DEFAULT_SHARE))
+
+
+def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of zero pages of which each is backed by memory only once it is written.
+
+    torch.zeros would touch every page: seconds of start-up, and memory for blocks that are never used.
+
+    Raises:
+        OSError: the address space is not there.
+    """
+    num_bytes = dtype.itemsize
+    for size in shape:
+        num_bytes *= size
+    pages = mmap.mmap(-1, max(1, num_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(pages, dtype=dtype, count=num_bytes // dtype.itemsize).view(shape)

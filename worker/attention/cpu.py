@@ -7,7 +7,7 @@ import torch
 from worker import ops
 from worker.attention.base import AttentionBackend
 from worker.attention.metadata import AttentionMetadata
-from worker.kv_cache import KVCache
+from worker.kv_cache import KVCache, lazy_zeros
 
 
 class CpuAttention(AttentionBackend):
@@ -18,7 +18,7 @@ class CpuAttention(AttentionBackend):
     ) -> KVCache:
         """Allocate zero pages, which cost nothing until a block is first written."""
         shape = (num_blocks, num_kv_heads, block_size, head_dim)
-        return KVCache(torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype))
+        return KVCache(lazy_zeros(shape, dtype), lazy_zeros(shape, dtype))
 
     def forward(
         self,

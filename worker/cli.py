@@ -1,0 +1,94 @@
+"""The command line of one worker process, started by an engine-core: `python -m worker.cli`."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from engine_core.errors import ConfigError
+from worker.config import WorkerConfig
+from worker.loop import EXIT_CONFIG, EXIT_OK, run
+
+_PR_SET_PDEATHSIG = 1
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The flags; each is a field of WorkerConfig, which documents and checks it."""
+    defaults = WorkerConfig(model="")
+    parser = argparse.ArgumentParser(prog="worker", description="One rank of an engine-core.")
+    parser.add_argument("--connect", required=True, metavar="ADDR", help="the engine's worker socket")
+    parser.add_argument("--model", required=True, metavar="DIR", help="checkpoint directory")
+    parser.add_argument("--dtype", default=defaults.dtype, help="auto, float32 or bfloat16")
+    for name, text in (
+        ("rank", "index of this worker within its engine"),
+        ("block_size", "tokens per KV block"),
+        ("max_num_seqs", "rows of the batch"),
+        ("max_num_batched_tokens", "most tokens of one step"),
+        ("max_model_len", "longest sequence; 0: the checkpoint's limit"),
+        ("num_threads", "compute threads; 0: all cores this process may use"),
+        ("kv_cache_memory_bytes", "memory for the KV cache; 0: a share of what is free"),
+    ):
+        flag = "--" + name.replace("_", "-")
+        parser.add_argument(flag, type=int, default=getattr(defaults, name), metavar="N", help=text)
+    return parser
+
+
+def read_config(argv: Sequence[str]) -> WorkerConfig:
+    """Parse and check the command line.
+
+    Raises:
+        ConfigError: names the flag that is out of range.
+        SystemExit: a flag is unknown, missing or malformed; argparse has said so.
+    """
+    flags = build_parser().parse_args(argv)
+    config = WorkerConfig(
+        model=flags.model,
+        connect=flags.connect,
+        rank=flags.rank,
+        dtype=flags.dtype,
+        block_size=flags.block_size,
+        max_num_seqs=flags.max_num_seqs,
+        max_num_batched_tokens=flags.max_num_batched_tokens,
+        max_model_len=flags.max_model_len,
+        num_threads=flags.num_threads,
+        kv_cache_memory_bytes=flags.kv_cache_memory_bytes,
+    )
+    config.validate()
+    return config
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a worker; returns its exit code."""
+    parent_pid = os.getppid()
+    _end_with_parent()
+    # Ctrl-C reaches the whole terminal group; when to end is the engine's decision.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stderr,
+        format="%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s",
+        datefmt="%Y-%m-%d %H:%M:%S",
+    )
+    try:
+        config = read_config(sys.argv[1:] if argv is None else argv)
+        if os.getppid() != parent_pid:
+            return EXIT_OK
+        return run(config, parent_pid)
+    except ConfigError as error:
+        print(f"worker: {error}", file=sys.stderr)
+        return EXIT_CONFIG
+
+
+def _end_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent dies, also in the middle of a load or a step."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""The configuration of one worker, built once by its command line and validated before torch is imported."""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine_core.config import DTYPES, check_address
+from engine_core.errors import ConfigError
+
+
+class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a worker is told.
+
+    Attributes:
+        model: checkpoint directory.
+        connect: ZMQ address of the engine's worker socket; empty for a worker that lives inside its caller.
+        rank: index of this worker within its engine; its ZMQ identity is the decimal digits of it.
+        dtype: of weights and KV cache; "auto" takes the checkpoint's.
+        block_size: tokens per KV block.
+        max_num_seqs: rows of the persistent batch.
+        max_num_batched_tokens: most tokens one step computes.
+        max_model_len: longest sequence in tokens; 0 takes the checkpoint's limit.
+        num_threads: compute threads; 0 takes every core this process may use.
+        kv_cache_memory_bytes: memory to offer for the KV cache; 0 derives it from what is free.
+    """
+
+    model: str
+    connect: str = ""
+    rank: int = 0
+    dtype: str = "auto"
+    block_size: int = 16
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    max_model_len: int = 0
+    num_threads: int = 0
+    kv_cache_memory_bytes: int = 0
+
+    def validate(self) -> None:
+        """Check every value against its range.
+
+        Raises:
+            ConfigError: names the flag and the range.
+        """
+        if self.dtype not in DTYPES:
+            raise ConfigError(f"--dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+        _within("--rank", self.rank, 0, 65535)
+        _within("--block-size", self.block_size, 1, 256)
+        _within("--max-num-seqs", self.max_num_seqs, 1, 65536)
+        _within("--max-num-batched-tokens", self.max_num_batched_tokens, 1, 2**20)
+        _within("--max-model-len", self.max_model_len, 0, 2**24)
+        _within("--num-threads", self.num_threads, 0, 1024)
+        _within("--kv-cache-memory-bytes", self.kv_cache_memory_bytes, 0, 2**50)
+        if self.connect:
+            check_address("--connect", self.connect)
+
+
+def _within(flag: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise ConfigError(f"{flag} must be from {low} to {high}, got {value}")

@@ -1,0 +1,211 @@
+"""The persistent batch: what the worker knows of every row, and the inputs of a step made from it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from engine_core.errors import InvalidRequestError, WorkerError
+from engine_core.ipc.codec import unpack_int32
+from engine_core.ipc.messages import NewRow, RowError, SchedulerOutput
+from worker.attention.metadata import AttentionMetadata
+from worker.sampling_state import SamplingState
+
+Int32 = npt.NDArray[np.int32]
+
+
+class BatchLimits(NamedTuple):
+    """Sizes the batch is allocated for; block_size in tokens, the rest in what the name says."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    block_size: int
+    num_blocks: int
+    vocab_size: int
+
+
+class StepInputs(NamedTuple):
+    """One step, ready to run: T tokens of R rows.
+
+    Attributes:
+        rows: int32 [R] in the order scheduled.
+        starts: int32 [R] position of each row's first token of this step.
+        token_ids: int32 tensor [T].
+        cu_seqlens: int32 [R + 1], the array behind meta.cu_seqlens_q.
+        meta: layout for attention.
+        sampling: indices into `rows` of those that sample, ascending.
+    """
+
+    rows: Int32
+    starts: Int32
+    token_ids: torch.Tensor
+    cu_seqlens: Int32
+    meta: AttentionMetadata
+    sampling: npt.NDArray[np.intp]
+
+
+class InputBatch:
+    """Owns the state of all rows, in arrays indexed by row; used by the worker's one thread.
+
+    Attributes:
+        tokens: int32 [max_num_seqs, max_model_len + 1] prompt and output of each row; the column beyond the
+            limit takes the token sampled after a prompt that fills the context.
+        num_tokens, num_prompt_tokens, num_computed: int32 [max_num_seqs].
+        block_table: int32 [max_num_seqs, max_blocks].
+        num_blocks: int32 [max_num_seqs].
+        failed: bool [max_num_seqs]; rows that ended with an error: they compute nothing until freed.
+        sampling: the rows' sampling parameters.
+    """
+
+    def __init__(self, limits: BatchLimits, eos_token_ids: list[int]) -> None:
+        """Allocate every column; pages are touched as rows fill them."""
+        self._limits = limits
+        num_rows = limits.max_num_seqs
+        # One block more than the longest sequence: the scheduler may hold a block ahead of need.
+        max_blocks = -(-limits.max_model_len // limits.block_size) + 1
+        self.tokens = np.zeros((num_rows, limits.max_model_len + 1), np.int32)
+        self.num_tokens = np.zeros(num_rows, np.int32)
+        self.num_prompt_tokens = np.zeros(num_rows, np.int32)
+        self.num_computed = np.zeros(num_rows, np.int32)
+        self.block_table = np.zeros((num_rows, max_blocks), np.int32)
+        self.num_blocks = np.zeros(num_rows, np.int32)
+        self.occupied = np.zeros(num_rows, np.bool_)
+        self.failed = np.zeros(num_rows, np.bool_)
+        self.sampling = SamplingState(num_rows, limits.vocab_size, eos_token_ids)
+
+    def apply(self, step: SchedulerOutput) -> list[RowError]:
+        """Bring the batch up to date: freed rows, new rows, new blocks, in this order.
+
+        Returns:
+            New rows whose content cannot be served; they are marked failed.
+
+        Raises:
+            WorkerError: engine and worker disagree about rows or blocks.
+        """
+        self._free(unpack_int32(step.freed_rows))
+        errors = [error for new in step.new_rows if (error := self._add(new)) is not None]
+        if step.block_rows:
+            self._append_blocks(unpack_int32(step.block_rows), unpack_int32(step.block_ids))
+        return errors
+
+    def prepare(self, step: SchedulerOutput) -> StepInputs:
+        """Lay out the step's tokens and advance num_computed; no Python loop over rows.
+
+        Raises:
+            WorkerError: a row is not in the batch, computes past its known tokens or past its blocks.
+        """
+        rows, num_new = unpack_int32(step.rows), unpack_int32(step.num_tokens)
+        self._check_rows(rows)
+        if len(rows) != len(num_new) or num_new.sum() > self._limits.max_num_batched_tokens:
+            raise WorkerError(f"step {step.step} is malformed or over the token budget")
+        # The engine may have planned this step before it learnt that a row failed in the one before.
+        alive = ~self.failed[rows]
+        if not alive.all():
+            rows, num_new = rows[alive], num_new[alive]
+        starts = self.num_computed[rows]
+        ends = starts + num_new
+        self._check_progress(step.step, rows, num_new, ends)
+        self.num_computed[rows] = ends
+        return self._layout(rows, num_new, starts, ends)
+
+    def append(self, rows: Int32, token_ids: Int32) -> None:
+        """Append one sampled token to each of `rows`, which are distinct."""
+        lengths = self.num_tokens[rows]
+        self.tokens[rows, lengths] = token_ids
+        self.num_tokens[rows] = lengths + 1
+
+    def fail(self, row: int) -> None:
+        """Take a row out of all further steps; it stays occupied until the engine frees it."""
+        self.failed[row] = True
+
+    def _layout(self, rows: Int32, num_new: Int32, starts: Int32, ends: Int32) -> StepInputs:
+        cu_seqlens = np.zeros(len(rows) + 1, np.int32)
+        np.cumsum(num_new, out=cu_seqlens[1:])
+        if len(rows) == cu_seqlens[-1]:
+            token_rows, positions = rows, starts
+        else:
+            token_rows = np.repeat(rows, num_new)
+            positions = np.arange(cu_seqlens[-1], dtype=np.int32) + np.repeat(
+                starts - cu_seqlens[:-1], num_new
+            )
+        block, offset = np.divmod(positions, np.int32(self._limits.block_size))
+        slots = self.block_table[token_rows, block] * np.int32(self._limits.block_size) + offset
+        # The kernels read whole rows of this table; it is cut to the longest sequence of the step.
+        width = int(-(-ends.max(initial=1) // self._limits.block_size))
+        meta = AttentionMetadata(
+            positions=torch.from_numpy(positions),
+            slot_mapping=torch.from_numpy(slots),
+            block_tables=torch.from_numpy(self.block_table[rows, :width]),
+            cu_seqlens_q=torch.from_numpy(cu_seqlens),
+            seq_lens=torch.from_numpy(ends),
+        )
+        token_ids = torch.from_numpy(self.tokens[token_rows, positions])
+        sampling = np.flatnonzero(ends == self.num_tokens[rows])
+        return StepInputs(rows, starts, token_ids, cu_seqlens, meta, sampling)
+
+    def _free(self, rows: Int32) -> None:
+        self._check_rows(rows)
+        self.occupied[rows] = False
+        self.failed[rows] = False
+        for row in rows[self.sampling.features[rows] != 0].tolist():
+            self.sampling.discard(row)
+
+    def _add(self, new: NewRow) -> RowError | None:
+        token_ids, block_ids = unpack_int32(new.token_ids), unpack_int32(new.block_ids)
+        if not 0 <= new.row < len(self.occupied) or self.occupied[new.row]:
+            raise WorkerError(f"row {new.row} is outside the batch or taken")
+        self.occupied[new.row] = True
+        self.num_blocks[new.row] = 0
+        self._append_blocks(np.full(len(block_ids), new.row, np.int32), block_ids)
+        self.num_prompt_tokens[new.row] = new.num_prompt_tokens
+        self.num_computed[new.row] = new.num_computed_tokens
+        try:
+            self._check_tokens(token_ids)
+            self.sampling.add(new.row, new.sampling, new.num_prompt_tokens, len(token_ids))
+        except InvalidRequestError as error:
+            self.fail(new.row)
+            return RowError(new.row, error.code, str(error))
+        self.tokens[new.row, : len(token_ids)] = token_ids
+        self.num_tokens[new.row] = len(token_ids)
+        return None
+
+    def _append_blocks(self, rows: Int32, block_ids: Int32) -> None:
+        """Append block_ids[i] to the table of rows[i]; a row may appear more than once."""
+        self._check_rows(rows)
+        if len(rows) != len(block_ids) or np.any((block_ids < 0) | (block_ids >= self._limits.num_blocks)):
+            raise WorkerError("a block id is outside the KV cache, or the block columns differ in length")
+        order = np.argsort(rows, kind="stable")
+        sorted_rows = rows[order]
+        unique, first, counts = np.unique(sorted_rows, return_index=True, return_counts=True)
+        if np.any(self.num_blocks[unique] + counts > self.block_table.shape[1]):
+            raise WorkerError("a row got more blocks than the longest sequence needs")
+        within = np.arange(len(rows)) - np.repeat(first, counts)
+        self.block_table[sorted_rows, self.num_blocks[sorted_rows] + within] = block_ids[order]
+        self.num_blocks[unique] += counts.astype(np.int32)
+
+    def _check_rows(self, rows: Int32) -> None:
+        outside = (rows < 0) | (rows >= len(self.occupied))
+        if outside.any() or not self.occupied[rows].all():
+            raise WorkerError("a row is named that is not in the batch")
+
+    def _check_tokens(self, token_ids: Int32) -> None:
+        """The embedding is indexed with these ids, so they are held to the vocabulary here too."""
+        if not 0 < len(token_ids) <= self._limits.max_model_len:
+            raise InvalidRequestError(f"a sequence has 1 to {self._limits.max_model_len} tokens")
+        if token_ids.min() < 0 or token_ids.max() >= self._limits.vocab_size:
+            raise InvalidRequestError(f"token ids must be from 0 to {self._limits.vocab_size - 1}")
+
+    def _check_progress(self, step: int, rows: Int32, num_new: Int32, ends: Int32) -> None:
+        past_tokens = (ends > self.num_tokens[rows]) | (num_new < 1)
+        past_blocks = ends > self.num_blocks[rows] * self._limits.block_size
+        wrong = past_tokens | past_blocks
+        if wrong.any():
+            i = int(np.argmax(wrong))
+            raise WorkerError(
+                f"step {step}: row {rows[i]} would compute up to token {ends[i]}, but has "
+                f"{self.num_tokens[rows[i]]} tokens and {self.num_blocks[rows[i]]} blocks"
+            )

@@ -1,0 +1,68 @@
+"""Logprobs for the wire, taken from raw logits: of sampled tokens and of prompt tokens alike."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from engine_core.ipc.codec import pack_float32, pack_int32
+from engine_core.ipc.messages import TokenLogprobs
+from worker import ops
+
+
+# Rank of a token in logits that hold a NaN or an infinity, where there is no order.
+NO_RANK = 0
+
+
+class Wanted(NamedTuple):
+    """Which logprobs to take from a logits tensor, one entry per result.
+
+    Attributes:
+        keys: int32 [P], `key` of the results.
+        indices: int32 [P], rows of the logits.
+        token_ids: int32 [P], the token whose logprob and rank come first.
+        token_indices: int32 [P], `token_index` of the results.
+        num_top: int32 [P], top alternatives of each.
+    """
+
+    keys: npt.NDArray[np.int32]
+    indices: npt.NDArray[np.int32]
+    token_ids: npt.NDArray[np.int32]
+    token_indices: npt.NDArray[np.int32]
+    num_top: npt.NDArray[np.int32]
+
+
+def gather_logprobs(logits: torch.Tensor, wanted: Wanted) -> list[TokenLogprobs]:
+    """Log-softmax of raw logits at the wanted rows: the token, its rank, the top alternatives.
+
+    Args:
+        logits: float32 [S, V].
+        wanted: what to take from it.
+
+    Returns:
+        One entry per wanted row, in order; its rank is NO_RANK where the logits are not numbers.
+    """
+    count, width = len(wanted.keys), 1 + min(int(wanted.num_top.max(initial=0)), logits.shape[1])
+    if not count:
+        return []
+    token_ids = torch.empty((count, width), dtype=torch.int32)
+    logprobs = torch.empty((count, width), dtype=torch.float32)
+    ranks = torch.empty(count, dtype=torch.int32)
+    indices, sampled = torch.from_numpy(wanted.indices), torch.from_numpy(wanted.token_ids)
+    ops.top_logprobs(token_ids, logprobs, ranks, logits, indices, sampled)
+    ids, values, rank = token_ids.numpy(), logprobs.numpy(), ranks.tolist()
+    ends = (1 + np.minimum(wanted.num_top, width - 1)).tolist()
+    keys, token_indices = wanted.keys.tolist(), wanted.token_indices.tolist()
+    return [
+        TokenLogprobs(
+            keys[i],
+            token_indices[i],
+            rank[i],
+            pack_int32(ids[i, : ends[i]]),
+            pack_float32(values[i, : ends[i]]),
+        )
+        for i in range(count)
+    ]

@@ -1,0 +1,184 @@
+"""The life of a worker process on its socket: hello, load, KV cache, then one answer per step."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import time
+from typing import TYPE_CHECKING
+
+import zmq
+
+from engine_core.config import software_version
+from engine_core.errors import SplitServeError, WorkerError
+from engine_core.ipc.codec import encode, to_worker_decoder
+from engine_core.ipc.messages import (
+    PROTOCOL_VERSION,
+    FromWorkerMessage,
+    InitKVCache,
+    LoadProgress,
+    SchedulerOutput,
+    Shutdown,
+    WorkerFailed,
+    WorkerHello,
+)
+from engine_core.ipc.transport import connect_engine
+from worker.config import WorkerConfig
+
+if TYPE_CHECKING:
+    from worker.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+# As engine_core.process has them; a worker may not import it.
+EXIT_OK = 0
+EXIT_CONFIG = 2
+EXIT_MODEL = 3
+EXIT_WORKER = 4
+
+_MAX_PROGRESS_PER_S = 10
+# How often a waiting worker looks whether its engine still lives.
+_PARENT_CHECK_MS = 1000
+_LAST_WORDS_MS = 2000
+
+
+class EngineGoneError(Exception):
+    """The process that started this worker has ended."""
+
+
+class EngineLink:
+    """The worker's end of the link: a DEALER whose identity is the rank; one thread."""
+
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], config: WorkerConfig, parent_pid: int
+    ) -> None:
+        """Connect; the engine need not be bound yet.
+
+        Raises:
+            ConfigError: libzmq refuses the address.
+        """
+        self._parent_pid = parent_pid
+        self._socket = connect_engine(context, config.connect, str(config.rank).encode())
+        self._socket.setsockopt(zmq.RCVTIMEO, _PARENT_CHECK_MS)
+        self._socket.setsockopt(zmq.SNDTIMEO, _PARENT_CHECK_MS)
+
+    def send(self, message: FromWorkerMessage) -> None:
+        """Send one message, waiting while the engine is not connected or behind.
+
+        Raises:
+            EngineGoneError: the engine ended meanwhile.
+        """
+        frame = encode(message)
+        while True:
+            try:
+                return self._socket.send(frame)
+            except zmq.Again:
+                self._check_parent()
+
+    def receive(self) -> bytes:
+        """Wait for the next frame.
+
+        Raises:
+            EngineGoneError: the engine ended meanwhile.
+        """
+        while True:
+            try:
+                return self._socket.recv()
+            except zmq.Again:
+                self._check_parent()
+
+    def close(self) -> None:
+        """Close once what was sent has left, or after two seconds."""
+        self._socket.close(linger=_LAST_WORDS_MS)
+
+    def _check_parent(self) -> None:
+        # PR_SET_PDEATHSIG does this at once on Linux; elsewhere this is what ends an orphan.
+        if os.getppid() != self._parent_pid:
+            raise EngineGoneError
+
+
+class _ProgressReporter:
+    """Sends LoadProgress at most ten times a second, and always for the last byte."""
+
+    def __init__(self, link: EngineLink) -> None:
+        self._link = link
+        self._next_s = 0.0
+
+    def __call__(self, loaded_bytes: int, total_bytes: int) -> None:
+        now = time.monotonic()
+        if now >= self._next_s or loaded_bytes == total_bytes:
+            self._next_s = now + 1 / _MAX_PROGRESS_PER_S
+            self._link.send(LoadProgress(loaded_bytes, total_bytes))
+
+
+def run(config: WorkerConfig, parent_pid: int) -> int:
+    """Serve until Shutdown, a fault, or the end of the engine.
+
+    Args:
+        config: validated.
+        parent_pid: the engine; when it is no longer this process's parent, the worker ends.
+
+    Returns:
+        The exit code: EXIT_OK, EXIT_MODEL (the checkpoint cannot be served) or EXIT_WORKER (a later fault, or
+        the engine has gone).
+
+    Raises:
+        ConfigError: the address cannot be used.
+    """
+    with zmq.Context() as context:
+        link = EngineLink(context, config, parent_pid)
+        try:
+            link.send(WorkerHello(PROTOCOL_VERSION, software_version(), config.rank, os.getpid()))
+            return _serve(link, config)
+        except EngineGoneError:
+            logger.warning("engine_gone rank=%d", config.rank)
+            return EXIT_WORKER
+        finally:
+            link.close()
+
+
+def _serve(link: EngineLink, config: WorkerConfig) -> int:
+    try:
+        # Importing torch takes most of the start; the engine has heard the hello by then.
+        from worker.worker import Worker
+
+        worker = Worker(config)
+        link.send(worker.load(_ProgressReporter(link)))
+    except EngineGoneError:
+        raise
+    except Exception as error:
+        return _fail(link, error, EXIT_MODEL)
+    try:
+        return _answer(link, worker)
+    except EngineGoneError:
+        raise
+    except Exception as error:
+        return _fail(link, error, EXIT_WORKER)
+
+
+def _answer(link: EngineLink, worker: Worker) -> int:
+    while True:
+        message = to_worker_decoder.decode(link.receive())
+        match message:
+            case SchedulerOutput():
+                link.send(worker.execute(message))
+            case InitKVCache():
+                ready = worker.init_kv_cache(message.num_blocks)
+                # What lives now lives on: later collections need not walk it again.
+                gc.collect()
+                gc.freeze()
+                link.send(ready)
+            case Shutdown():
+                return EXIT_OK
+
+
+def _fail(link: EngineLink, error: Exception, exit_code: int) -> int:
+    """Tell the engine why this worker ends; unforeseen errors are logged with their traceback."""
+    known = isinstance(error, SplitServeError)
+    if not known:
+        logger.error("worker_failed", exc_info=error)
+    code = error.code if isinstance(error, SplitServeError) else WorkerError.code
+    message = str(error) if known else f"{type(error).__name__}: {error}"
+    link.send(WorkerFailed(code, message))
+    return exit_code

@@ -1,0 +1,98 @@
+"""One step of the model: apply what changed, run the forward pass, sample, answer."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from engine_core.ipc.codec import pack_int32
+from engine_core.ipc.messages import ModelRunnerOutput, RowError, SchedulerOutput, TokenLogprobs
+from worker.input_batch import InputBatch, Int32, StepInputs
+from worker.kv_cache import KVCache
+from worker.models.base import Model
+from worker.prompt_scorer import PromptScorer
+from worker.sampler import Sampled, Sampler, numerical_error
+
+# Logits are the largest activation: never more than this many bytes of them at once (but at least one row).
+_MAX_LOGITS_BYTES = 128 << 20
+
+
+@dataclass(slots=True)
+class _StepResult:
+    """What a step has produced so far."""
+
+    errors: list[RowError]
+    rows: list[Int32] = field(default_factory=list)
+    token_ids: list[Int32] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+    def add(self, sampled: Sampled) -> None:
+        self.rows.append(sampled.rows)
+        self.token_ids.append(sampled.token_ids)
+        self.logprobs += sampled.logprobs
+        self.errors += sampled.errors
+
+    def pack(self, step: int, compute_s: float) -> ModelRunnerOutput:
+        return ModelRunnerOutput(
+            step=step,
+            rows=b"".join(map(pack_int32, self.rows)),
+            token_ids=b"".join(map(pack_int32, self.token_ids)),
+            logprobs=self.logprobs,
+            prompt_logprobs=self.prompt_logprobs,
+            errors=self.errors,
+            compute_s=compute_s,
+        )
+
+
+class ModelRunner:
+    """Executes steps; owns the sampler, advances the batch, borrows model and KV caches. One thread."""
+
+    def __init__(self, model: Model, kv_caches: list[KVCache], batch: InputBatch, vocab_size: int) -> None:
+        """Args: kv_caches has one entry per layer; vocab_size is the width of the model's logits."""
+        self._model = model
+        self._kv_caches = kv_caches
+        self._batch = batch
+        self._max_logits_rows = max(1, _MAX_LOGITS_BYTES // (4 * vocab_size))
+        self._sampler = Sampler(batch)
+        self._prompt_scorer = PromptScorer(model, batch, self._max_logits_rows)
+
+    @torch.inference_mode()
+    def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
+        """Run one step.
+
+        Raises:
+            WorkerError: engine and worker disagree about the batch.
+            ProtocolError: a column is malformed.
+            RuntimeError: the device failed; nothing can be said about any row of the step.
+        """
+        started = time.perf_counter()
+        result = _StepResult(self._batch.apply(step))
+        inputs = self._batch.prepare(step)
+        if len(inputs.rows):
+            hidden = self._model.forward(inputs.token_ids, inputs.meta, self._kv_caches)
+            self._score_prompts(hidden, inputs, result)
+            self._sample(hidden, inputs, result)
+        return result.pack(step.step, time.perf_counter() - started)
+
+    def _score_prompts(self, hidden: torch.Tensor, inputs: StepInputs, result: _StepResult) -> None:
+        result.prompt_logprobs, broken = self._prompt_scorer.score(hidden, inputs)
+        for row in broken:
+            self._batch.fail(row)
+            result.errors.append(numerical_error(row))
+
+    def _sample(self, hidden: torch.Tensor, inputs: StepInputs, result: _StepResult) -> None:
+        sampling = inputs.sampling[~self._batch.failed[inputs.rows[inputs.sampling]]]
+        for begin in range(0, len(sampling), self._max_logits_rows):
+            chunk = sampling[begin : begin + self._max_logits_rows]
+            last = torch.from_numpy(inputs.cu_seqlens[chunk + 1] - np.int32(1))
+            # A pure decode step samples from every hidden state there is.
+            chosen = hidden if len(chunk) == len(hidden) else hidden[last]
+            sampled = self._sampler.sample(self._model.compute_logits(chosen), inputs.rows[chunk])
+            self._batch.append(sampled.rows, sampled.token_ids)
+            for error in sampled.errors:
+                self._batch.fail(error.row)
+            result.add(sampled)

@@ -1,0 +1,70 @@
+"""Logprobs of prompt tokens, taken from each prefill chunk as it is computed."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from engine_core.ipc.messages import TokenLogprobs
+from worker.input_batch import InputBatch, StepInputs
+from worker.logprobs import NO_RANK, Wanted, gather_logprobs
+from worker.models.base import Model
+from worker.sampling_state import Feature
+
+
+class PromptScorer:
+    """Scores the prompt tokens of rows that asked for it; the logits of position p score the token at p + 1.
+
+    The first token of a prompt has no logprob; the last position's logits belong to the first output token.
+    """
+
+    def __init__(self, model: Model, batch: InputBatch, max_rows: int) -> None:
+        """Args: max_rows is how many rows of logits may exist at once."""
+        self._model = model
+        self._batch = batch
+        self._max_rows = max_rows
+
+    def score(self, hidden: torch.Tensor, inputs: StepInputs) -> tuple[list[TokenLogprobs], list[int]]:
+        """Score what this step computed of such prompts.
+
+        Args:
+            hidden: [T, H] of the step.
+            inputs: its layout.
+
+        Returns:
+            Logprobs with `key` the row and `token_index` the position in the prompt, ascending per row; and
+            the rows whose logits were not numbers.
+        """
+        scored: list[TokenLogprobs] = []
+        broken: list[int] = []
+        for i in self._batch.sampling.rows_with(Feature.PROMPT_LOGPROBS, inputs.rows).tolist():
+            entries = self._score_row(hidden, inputs, i)
+            if entries is None:
+                broken.append(int(inputs.rows[i]))
+            else:
+                scored += entries
+        return scored, broken
+
+    def _score_row(self, hidden: torch.Tensor, inputs: StepInputs, i: int) -> list[TokenLogprobs] | None:
+        row, start, offset = int(inputs.rows[i]), int(inputs.starts[i]), int(inputs.cu_seqlens[i])
+        last = int(self._batch.num_prompt_tokens[row]) - 1
+        end = min(start + int(inputs.cu_seqlens[i + 1]) - offset, last)
+        if end == last:
+            self._batch.sampling.drop(row, Feature.PROMPT_LOGPROBS)
+        scored: list[TokenLogprobs] = []
+        for begin in range(start, end, self._max_rows):
+            stop = min(begin + self._max_rows, end)
+            logits = self._model.compute_logits(hidden[offset + begin - start : offset + stop - start])
+            scored += gather_logprobs(logits, self._wanted(row, begin, stop))
+        return None if any(entry.rank == NO_RANK for entry in scored) else scored
+
+    def _wanted(self, row: int, begin: int, stop: int) -> Wanted:
+        """The tokens after positions begin..stop-1 of a row."""
+        count = stop - begin
+        return Wanted(
+            keys=np.full(count, row, np.int32),
+            indices=np.arange(count, dtype=np.int32),
+            token_ids=self._batch.tokens[row, begin + 1 : stop + 1].copy(),
+            token_indices=np.arange(begin + 1, stop + 1, dtype=np.int32),
+            num_top=np.full(count, self._batch.sampling.num_prompt_logprobs[row], np.int32),
+        )

@@ -1,0 +1,162 @@
+"""From logits to tokens: every sampling parameter of every row, each row independent of the others."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from engine_core.ipc.messages import RowError, TokenLogprobs
+from worker import ops
+from worker.input_batch import InputBatch, Int32
+from worker.logprobs import NO_RANK, Wanted, gather_logprobs
+from worker.sampling_state import ADJUSTING, Feature
+
+
+class Sampled(NamedTuple):
+    """What one call of the sampler chose.
+
+    Attributes:
+        rows: int32 [m] rows that got a token.
+        token_ids: int32 [m].
+        logprobs: of the rows that asked, `key` is the row.
+        errors: rows whose logits were no numbers.
+    """
+
+    rows: Int32
+    token_ids: Int32
+    logprobs: list[TokenLogprobs]
+    errors: list[RowError]
+
+
+class Sampler:
+    """Applies, in this order: logit_bias, min_tokens, penalties, temperature, top_k, top_p, min_p, noise.
+
+    The noise of a token is a hash of the row's seed, the token's position and the token id, so a draw depends
+    on nothing else. Logprobs are those of the model's own logits, before any of the above.
+    """
+
+    def __init__(self, batch: InputBatch) -> None:
+        """Args: batch owns the rows; the sampler reads its columns and never appends."""
+        self._batch = batch
+        self._state = batch.sampling
+        self._history = torch.from_numpy(batch.tokens)
+
+    def sample(self, logits: torch.Tensor, rows: Int32) -> Sampled:
+        """Choose one token per row.
+
+        Args:
+            logits: float32 [S, V], changed in place.
+            rows: int32 [S], distinct rows of the batch; logits[i] belongs to rows[i].
+        """
+        features = int(np.bitwise_or.reduce(self._state.features[rows], initial=0))
+        if not features:
+            return _split_errors(rows, self._draw(logits, rows), [])
+        asking = self._state.rows_with(Feature.LOGPROBS, rows)
+        raw, raw_indices = logits, asking
+        if features & ADJUSTING:
+            raw, raw_indices = logits[torch.from_numpy(asking)], np.arange(len(asking))
+            self._adjust(logits, rows)
+        token_ids = self._draw(logits, rows)
+        has_token = token_ids[asking] >= 0
+        asking, raw_indices = asking[has_token], raw_indices[has_token]
+        logprobs = self._logprobs(raw, raw_indices, rows[asking], token_ids[asking])
+        if any(entry.rank == NO_RANK for entry in logprobs):
+            broken = [entry.key for entry in logprobs if entry.rank == NO_RANK]
+            token_ids[np.isin(rows, broken)] = -1
+        return _split_errors(rows, token_ids, logprobs)
+
+    def _adjust(self, logits: torch.Tensor, rows: Int32) -> None:
+        flat = logits.view(-1)
+        biased = self._state.rows_with(Feature.LOGIT_BIAS, rows)
+        if len(biased):
+            entries = [self._state.logit_bias[row] for row in rows[biased].tolist()]
+            places = _flat_places(biased, [entry.token_ids for entry in entries], logits.shape[1])
+            flat.index_add_(0, places, torch.cat([entry.values for entry in entries]))
+        masked = self._rows_below_min_tokens(rows)
+        if len(masked):
+            ids = [self._state.min_tokens[row].token_ids for row in rows[masked].tolist()]
+            flat.index_fill_(0, _flat_places(masked, ids, logits.shape[1]), -torch.inf)
+        penalised = self._state.rows_with(Feature.PENALTIES, rows)
+        if len(penalised):
+            self._penalise(logits, rows, penalised)
+
+    def _rows_below_min_tokens(self, rows: Int32) -> npt.NDArray[np.intp]:
+        """Indices into `rows` of those still below min_tokens; the others lose the feature."""
+        candidates = self._state.rows_with(Feature.MIN_TOKENS, rows)
+        below = []
+        for i in candidates.tolist():
+            row = int(rows[i])
+            if self._batch.num_tokens[row] < self._state.min_tokens[row].until:
+                below.append(i)
+            else:
+                self._state.drop(row, Feature.MIN_TOKENS)
+        return np.array(below, np.intp)
+
+    def _penalise(self, logits: torch.Tensor, rows: Int32, indices: npt.NDArray[np.intp]) -> None:
+        state, batch, chosen = self._state, self._batch, rows[indices]
+        ops.apply_penalties(
+            logits,
+            torch.from_numpy(indices.astype(np.int32)),
+            self._history,
+            torch.from_numpy(chosen),
+            torch.from_numpy(batch.num_prompt_tokens[chosen]),
+            torch.from_numpy(batch.num_tokens[chosen]),
+            torch.from_numpy(state.repetition[chosen]),
+            torch.from_numpy(state.frequency[chosen]),
+            torch.from_numpy(state.presence[chosen]),
+        )
+
+    def _draw(self, logits: torch.Tensor, rows: Int32) -> Int32:
+        """Returns int32 [S], -1 where the logits hold a NaN."""
+        state = self._state
+        token_ids = np.empty(len(rows), np.int32)
+        ops.sample(
+            torch.from_numpy(token_ids),
+            logits,
+            torch.from_numpy(state.temperature[rows]),
+            torch.from_numpy(state.top_k[rows]),
+            torch.from_numpy(state.top_p[rows]),
+            torch.from_numpy(state.min_p[rows]),
+            torch.from_numpy(state.seed[rows]),
+            torch.from_numpy(self._batch.num_tokens[rows].astype(np.int64)),
+        )
+        return token_ids
+
+    def _logprobs(
+        self, raw: torch.Tensor, indices: npt.NDArray[np.intp], rows: Int32, token_ids: Int32
+    ) -> list[TokenLogprobs]:
+        """Logprobs of the token of each of `rows`, whose unmodified logits are raw[indices]."""
+        wanted = Wanted(
+            keys=rows,
+            indices=indices.astype(np.int32),
+            token_ids=token_ids,
+            token_indices=self._batch.num_tokens[rows] - self._batch.num_prompt_tokens[rows],
+            num_top=self._state.num_logprobs[rows],
+        )
+        return gather_logprobs(raw, wanted)
+
+
+def numerical_error(row: int) -> RowError:
+    """The error of a row for which the model computed something that is not a number."""
+    return RowError(row, "numerical_error", "the model's output for this request is not a number")
+
+
+def _split_errors(rows: Int32, token_ids: Int32, logprobs: list[TokenLogprobs]) -> Sampled:
+    """Turn the rows whose token is -1 into errors."""
+    if token_ids.min(initial=0) >= 0:
+        return Sampled(rows, token_ids, logprobs, [])
+    good = token_ids >= 0
+    logprobs = [entry for entry in logprobs if entry.rank != NO_RANK]
+    return Sampled(
+        rows[good], token_ids[good], logprobs, [numerical_error(row) for row in rows[~good].tolist()]
+    )
+
+
+def _flat_places(
+    indices: npt.NDArray[np.intp], token_ids: list[torch.Tensor], vocab_size: int
+) -> torch.Tensor:
+    """Places, int64, of the token ids of each index in logits seen as one vector."""
+    return torch.cat([ids + i * vocab_size for i, ids in zip(indices.tolist(), token_ids, strict=True)])

@@ -1,0 +1,146 @@
+"""The sampling parameters of the batch's rows: dense columns for what all have, dicts for the rare."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from engine_core.errors import InvalidRequestError
+from engine_core.sampling_params import SamplingParams
+
+
+class Feature(enum.IntFlag):
+    """What a row needs beyond temperature, top_k, top_p and min_p; steps without any skip it all."""
+
+    LOGIT_BIAS = 1
+    MIN_TOKENS = 2
+    PENALTIES = 4
+    LOGPROBS = 8
+    PROMPT_LOGPROBS = 16
+
+
+_TINY = float(np.finfo(np.float32).tiny)
+
+# Features that change a row's logits before sampling.
+ADJUSTING = Feature.LOGIT_BIAS | Feature.MIN_TOKENS | Feature.PENALTIES
+
+
+@dataclass(slots=True, frozen=True)
+class LogitBias:
+    """Biases of one row: token ids int64 [n] and what is added to their logits, float32 [n]."""
+
+    token_ids: torch.Tensor
+    values: torch.Tensor
+
+
+@dataclass(slots=True, frozen=True)
+class MinTokens:
+    """Tokens of one row that are masked while it holds fewer than `until` tokens; ids int64 [n]."""
+
+    until: int
+    token_ids: torch.Tensor
+
+
+class SamplingState:
+    """Sampling columns indexed by row; a freed row keeps stale values that nothing reads.
+
+    Attributes:
+        features: uint8 [max_num_seqs], Feature bits.
+        temperature, top_p, min_p, repetition, frequency, presence: float32 [max_num_seqs].
+        top_k: int32 [max_num_seqs], 0 is off.
+        seed: int64 [max_num_seqs], the bits of the unsigned seed.
+        num_logprobs, num_prompt_logprobs: int32 [max_num_seqs], top alternatives asked for.
+        logit_bias, min_tokens: rows that have them; at most max_num_seqs entries.
+    """
+
+    def __init__(self, max_num_seqs: int, vocab_size: int, eos_token_ids: list[int]) -> None:
+        """Args: vocab_size bounds every token id a row may name; eos_token_ids are masked by min_tokens."""
+        self._vocab_size = vocab_size
+        self._eos_token_ids = eos_token_ids
+        self.features = np.zeros(max_num_seqs, np.uint8)
+        self.temperature = np.zeros(max_num_seqs, np.float32)
+        self.top_k = np.zeros(max_num_seqs, np.int32)
+        self.top_p = np.ones(max_num_seqs, np.float32)
+        self.min_p = np.zeros(max_num_seqs, np.float32)
+        self.seed = np.zeros(max_num_seqs, np.int64)
+        self.repetition = np.ones(max_num_seqs, np.float32)
+        self.frequency = np.zeros(max_num_seqs, np.float32)
+        self.presence = np.zeros(max_num_seqs, np.float32)
+        self.num_logprobs = np.zeros(max_num_seqs, np.int32)
+        self.num_prompt_logprobs = np.zeros(max_num_seqs, np.int32)
+        self.logit_bias: dict[int, LogitBias] = {}
+        self.min_tokens: dict[int, MinTokens] = {}
+
+    def add(self, row: int, params: SamplingParams, num_prompt_tokens: int, num_tokens: int) -> None:
+        """Take over the parameters of a row that enters the batch with num_tokens tokens.
+
+        Raises:
+            InvalidRequestError: a token id is outside the vocabulary. The kernels index with these ids, so
+                the worker does not rely on the engine's own check.
+        """
+        self._check_token_ids(params)
+        self._set_columns(row, params)
+        features = Feature(0)
+        if params.has_penalties:
+            features |= Feature.PENALTIES
+        if params.logprobs is not None:
+            features |= Feature.LOGPROBS
+        # A row that enters with output tokens was preempted or moved here; its prompt logprobs are delivered.
+        if params.prompt_logprobs is not None and num_tokens == num_prompt_tokens:
+            features |= Feature.PROMPT_LOGPROBS
+        if params.logit_bias:
+            self.logit_bias[row] = _logit_bias(params)
+            features |= Feature.LOGIT_BIAS
+        masked = self._stop_token_ids(params)
+        if masked and num_tokens < num_prompt_tokens + params.min_tokens:
+            self.min_tokens[row] = MinTokens(num_prompt_tokens + params.min_tokens, torch.tensor(masked))
+            features |= Feature.MIN_TOKENS
+        self.features[row] = features
+
+    def discard(self, row: int) -> None:
+        """Forget a row that leaves the batch."""
+        self.features[row] = 0
+        self.logit_bias.pop(row, None)
+        self.min_tokens.pop(row, None)
+
+    def drop(self, row: int, feature: Feature) -> None:
+        """End a feature that a row has outlived: min_tokens that are reached, a prompt that is scored."""
+        self.features[row] &= ~np.uint8(feature)
+        if feature is Feature.MIN_TOKENS:
+            self.min_tokens.pop(row, None)
+
+    def rows_with(self, feature: Feature, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.intp]:
+        """Indices into `rows` of those that need a feature, ascending."""
+        return np.flatnonzero(self.features[rows] & np.uint8(feature))
+
+    def _set_columns(self, row: int, params: SamplingParams) -> None:
+        self.temperature[row] = params.temperature
+        self.top_k[row] = max(0, params.top_k)
+        # Both may be so small that float32 has only zero for them, which the kernels do not accept.
+        self.top_p[row] = max(params.top_p, _TINY)
+        self.min_p[row] = params.min_p
+        self.seed[row] = np.uint64(params.seed or 0).astype(np.int64)
+        self.repetition[row] = max(params.repetition_penalty, _TINY)
+        self.frequency[row] = params.frequency_penalty
+        self.presence[row] = params.presence_penalty
+        self.num_logprobs[row] = params.logprobs or 0
+        self.num_prompt_logprobs[row] = params.prompt_logprobs or 0
+
+    def _stop_token_ids(self, params: SamplingParams) -> list[int]:
+        eos = [] if params.ignore_eos else self._eos_token_ids
+        return sorted({*eos, *params.stop_token_ids})
+
+    def _check_token_ids(self, params: SamplingParams) -> None:
+        for name, token_ids in (("stop_token_ids", params.stop_token_ids), ("logit_bias", params.logit_bias)):
+            if any(not 0 <= token_id < self._vocab_size for token_id in token_ids):
+                last = self._vocab_size - 1
+                raise InvalidRequestError(f"{name} must hold token ids from 0 to {last}", name)
+
+
+def _logit_bias(params: SamplingParams) -> LogitBias:
+    token_ids = torch.tensor(list(params.logit_bias), dtype=torch.int64)
+    return LogitBias(token_ids, torch.tensor(list(params.logit_bias.values()), dtype=torch.float32))

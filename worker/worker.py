@@ -1,0 +1,167 @@
+"""One rank's model, KV cache and batch: loaded once, then one step after another."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from engine_core.errors import ConfigError, WorkerError
+from engine_core.ipc.messages import KVCacheReady, ModelInfo, ModelRunnerOutput, SchedulerOutput, WorkerReady
+from worker import ops
+from worker.attention.base import AttentionBackend
+from worker.attention.cpu import CpuAttention
+from worker.config import WorkerConfig
+from worker.host import usable_cores
+from worker.input_batch import BatchLimits, InputBatch
+from worker.kv_cache import KVCache, block_bytes, default_cache_bytes
+from worker.model_config import ModelConfig, read_model_config
+from worker.model_runner import ModelRunner
+from worker.models.base import Model
+from worker.models.registry import load_model
+from worker.warm_up import warm_up
+
+logger = logging.getLogger(__name__)
+
+# What the CPU kernels compute in. A float16 checkpoint is served as bfloat16: same size, wider range.
+_CPU_DTYPES = {
+    "": torch.float32,
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.bfloat16,
+}
+
+
+class Worker:
+    """What the worker process runs, and what tests run without a process.
+
+    Life: load() -> init_kv_cache() -> execute() any number of times. One thread.
+    """
+
+    def __init__(self, config: WorkerConfig) -> None:
+        """Set the thread counts; nothing is loaded yet.
+
+        Raises:
+            ConfigError: a value is out of range.
+        """
+        config.validate()
+        self._config = config
+        self._backend: AttentionBackend = CpuAttention()
+        self._loaded: _Loaded | None = None
+        self._runner: ModelRunner | None = None
+        num_threads = config.num_threads or usable_cores()
+        torch.set_num_threads(num_threads)
+        ops.set_num_threads(num_threads)
+
+    def load(self, progress: Callable[[int, int], None]) -> WorkerReady:
+        """Load the checkpoint.
+
+        Args:
+            progress: called with bytes loaded and bytes in total.
+
+        Raises:
+            ConfigError: the configuration does not fit the checkpoint.
+            ModelLoadError: the checkpoint cannot be served; the message names the file and the reason.
+        """
+        started = time.perf_counter()
+        config = read_model_config(self._config.model).limited_to(self._config.max_model_len)
+        dtype = resolve_dtype(self._config.dtype, config.dtype)
+        model = load_model(config, dtype, self._backend, progress)
+        self._loaded = loaded = _Loaded(config, dtype, model)
+        return WorkerReady(
+            model=_describe(loaded),
+            block_bytes=block_bytes(
+                model.num_layers, model.num_kv_heads, model.head_dim, self._config.block_size, dtype
+            ),
+            available_bytes=self._config.kv_cache_memory_bytes or default_cache_bytes(),
+            load_s=time.perf_counter() - started,
+        )
+
+    def init_kv_cache(self, num_blocks: int) -> KVCacheReady:
+        """Allocate the KV cache and the batch, and run a warm-up pass.
+
+        Raises:
+            ConfigError: not even one block, or the memory is not there.
+            WorkerError: called before load().
+        """
+        if self._loaded is None:
+            raise WorkerError("the KV cache was asked for before the model was loaded")
+        if num_blocks < 1:
+            raise ConfigError("the KV cache needs at least one block")
+        config, _, model = self._loaded
+        limits = BatchLimits(
+            max_num_seqs=self._config.max_num_seqs,
+            max_num_batched_tokens=self._config.max_num_batched_tokens,
+            max_model_len=config.max_model_len,
+            block_size=self._config.block_size,
+            num_blocks=num_blocks,
+            vocab_size=config.vocab_size,
+        )
+        try:
+            batch = InputBatch(limits, list(config.eos_token_ids))
+            caches = [self._allocate(num_blocks) for _ in range(model.num_layers)]
+        except (OSError, MemoryError, RuntimeError) as error:
+            raise ConfigError(f"no memory for a KV cache of {num_blocks} blocks: {error}") from None
+        self._runner = ModelRunner(model, caches, batch, config.vocab_size)
+        warm_up(self._runner, limits)
+        return KVCacheReady(num_blocks)
+
+    def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
+        """Run one step.
+
+        Raises:
+            WorkerError: there is no KV cache yet, or engine and worker disagree about the batch.
+            ProtocolError: a column is malformed.
+            RuntimeError: the device failed.
+        """
+        if self._runner is None:
+            raise WorkerError("a step came before the KV cache was asked for")
+        return self._runner.execute(step)
+
+    def _allocate(self, num_blocks: int) -> KVCache:
+        assert self._loaded is not None
+        _, dtype, model = self._loaded
+        size = self._config.block_size
+        return self._backend.allocate(num_blocks, size, model.num_kv_heads, model.head_dim, dtype)
+
+
+class _Loaded(NamedTuple):
+    """A model in memory."""
+
+    config: ModelConfig
+    dtype: torch.dtype
+    model: Model
+
+
+def resolve_dtype(asked: str, checkpoint: str) -> torch.dtype:
+    """The dtype to serve in.
+
+    Args:
+        asked: --dtype.
+        checkpoint: what config.json says, "" if nothing.
+
+    Raises:
+        ConfigError: float16 was asked for, which the CPU kernels do not compute in.
+    """
+    if asked == "float16":
+        raise ConfigError("--dtype float16 is not supported on CPU; use bfloat16 or float32")
+    if asked == "auto" and checkpoint == "float16":
+        logger.warning("dtype_changed checkpoint=float16 served=bfloat16: the CPU kernels have no float16")
+    return _CPU_DTYPES[checkpoint if asked == "auto" else asked]
+
+
+def _describe(loaded: _Loaded) -> ModelInfo:
+    config, dtype, model = loaded
+    return ModelInfo(
+        path=config.path,
+        architecture=config.architecture,
+        dtype=str(dtype).removeprefix("torch."),
+        vocab_size=config.vocab_size,
+        max_model_len=config.max_model_len,
+        eos_token_ids=list(config.eos_token_ids),
+        num_params=model.num_params,
+        sliding_window=config.sliding_window,
+    )
