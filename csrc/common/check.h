@@ -1,0 +1,111 @@
+// Argument checks shared by all bindings. A failed check raises a Python TypeError or ValueError naming the
+// argument.
+#pragma once
+
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/error.h>
+#include <tvm/ffi/function.h>
+#include <tvm/ffi/optional.h>
+
+#include <initializer_list>
+
+#include "common/dtype.h"
+
+namespace splitserve {
+
+using tvm::ffi::Optional;
+using tvm::ffi::TensorView;
+
+inline constexpr DLDataType kFloat32Type{kDLFloat, 32, 1};
+inline constexpr DLDataType kBFloat16Type{kDLBfloat, 16, 1};
+inline constexpr DLDataType kInt32Type{kDLInt, 32, 1};
+inline constexpr DLDataType kInt64Type{kDLInt, 64, 1};
+
+inline bool same_type(DLDataType a, DLDataType b) {
+  return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
+}
+
+// One tensor argument with its Python name; the checks return *this so that they chain.
+class Arg {
+ public:
+  Arg(const TensorView& tensor, const char* name) : tensor_(tensor), name_(name) {}
+
+  const Arg& on(DLDeviceType device) const {
+    if (tensor_.device().device_type != device) {
+      TVM_FFI_THROW(ValueError) << name_ << ": wrong device (type " << tensor_.device().device_type << ")";
+    }
+    return *this;
+  }
+
+  const Arg& rank(int ndim) const {
+    if (tensor_.ndim() != ndim) {
+      TVM_FFI_THROW(ValueError) << name_ << ": expected " << ndim << " dimensions, got " << tensor_.ndim();
+    }
+    return *this;
+  }
+
+  const Arg& type(std::initializer_list<DLDataType> allowed) const {
+    for (DLDataType candidate : allowed) {
+      if (same_type(candidate, tensor_.dtype())) return *this;
+    }
+    TVM_FFI_THROW(TypeError) << name_ << ": unsupported dtype "
+                             << tvm::ffi::DLDataTypeToString(tensor_.dtype());
+  }
+
+  const Arg& size(int dim, int64_t expected) const {
+    if (tensor_.size(dim) != expected) {
+      TVM_FFI_THROW(ValueError) << name_ << ": expected size " << expected << " in dimension " << dim
+                                << ", got " << tensor_.size(dim);
+    }
+    return *this;
+  }
+
+  const Arg& rows_contiguous() const {
+    if (tensor_.size(-1) > 1 && tensor_.stride(-1) != 1) {
+      TVM_FFI_THROW(ValueError) << name_ << ": the last dimension must be contiguous";
+    }
+    return *this;
+  }
+
+  // A one-dimensional parameter vector of a given type and length.
+  const Arg& vector(DLDataType dtype, int64_t length) const {
+    return rank(1).type({dtype}).size(0, length).rows_contiguous();
+  }
+
+  DType activation() const {
+    type({kFloat32Type, kBFloat16Type});
+    return same_type(tensor_.dtype(), kFloat32Type) ? DType::kFloat32 : DType::kBFloat16;
+  }
+
+  const Arg& activation(DType expected) const {
+    if (activation() != expected)
+      TVM_FFI_THROW(TypeError) << name_ << ": dtype differs from the other tensors";
+    return *this;
+  }
+
+  IndexArray indices(int64_t length) const {
+    rank(1).type({kInt32Type, kInt64Type}).size(0, length).rows_contiguous();
+    return {tensor_.data_ptr(), same_type(tensor_.dtype(), kInt64Type)};
+  }
+
+  template <typename T>
+  T* data() const {
+    return static_cast<T*>(tensor_.data_ptr());
+  }
+
+ private:
+  const TensorView& tensor_;
+  const char* name_;
+};
+
+inline Arg cpu_arg(const TensorView& tensor, const char* name) { return Arg(Arg(tensor, name).on(kDLCPU)); }
+
+// Raised by value checks, for example an id beyond a table's end.
+#define SPLITSERVE_CHECK_VALUE(condition, message) \
+  do {                                             \
+    if (!(condition)) [[unlikely]] {               \
+      TVM_FFI_THROW(ValueError) << message;        \
+    }                                              \
+  } while (false)
+
+}  // namespace splitserve

@@ -1,0 +1,33 @@
+// Arguments of the paged attention kernel, and the fixed borders its sums are split at.
+#pragma once
+
+#include "common/dtype.h"
+#include "cpu/isa.h"
+
+namespace splitserve {
+
+struct KvCache {
+  const void* data;  // [num_blocks, kv_heads, block_size, head_dim]
+  int64_t block_stride, head_stride, slot_stride;
+};
+
+struct AttentionParams {
+  void* out;      // [tokens, heads, head_dim]
+  const void* q;  // [tokens, heads, head_dim]
+  int64_t out_token_stride, out_head_stride;
+  int64_t q_token_stride, q_head_stride;
+  KvCache k, v;
+  const int32_t* block_tables;  // [requests, max_blocks]
+  int64_t block_table_stride;
+  const int32_t* cu_seqlens_q;  // [requests + 1]
+  const int32_t* seq_lens;      // [requests]
+  int64_t requests, tokens, heads, kv_heads, head_dim, block_size;
+  float scale;
+  int64_t sliding_window;  // a row sees this many positions up to its own; 0: all
+  float softcap;           // 0: none
+  DType dtype;
+};
+
+}  // namespace splitserve
+
+SPLITSERVE_DECLARE_MATRIX(paged_attention, AttentionParams)

@@ -1,0 +1,72 @@
+// Detects what the CPU can do, and holds the two settings of the library: instruction set and threads.
+#include "cpu/isa.h"
+
+#include <omp.h>
+
+#include <array>
+#include <atomic>
+#include <string>
+
+#include "common/check.h"
+
+namespace splitserve {
+namespace {
+
+constexpr std::array<const char*, 4> kNames{"portable", "avx2", "avx512", "avx512_bf16"};
+
+Isa detect() {
+#if SPLITSERVE_X86
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return Isa::kPortable;
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+      !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq")) {
+    return Isa::kAvx2;
+  }
+  return __builtin_cpu_supports("avx512bf16") ? Isa::kAvx512Bf16 : Isa::kAvx512;
+#else
+  return Isa::kPortable;
+#endif
+}
+
+const Isa kBest = detect();
+std::atomic<Isa> g_isa{kBest};
+std::atomic<int> g_num_threads{0};
+
+tvm::ffi::String cpu_isa() { return kNames[static_cast<size_t>(current_isa())]; }
+
+tvm::ffi::String best_cpu_isa() { return kNames[static_cast<size_t>(kBest)]; }
+
+void set_isa(const tvm::ffi::String& name) {
+  for (size_t i = 0; i <= static_cast<size_t>(kBest); ++i) {
+    if (name == kNames[i]) {
+      g_isa.store(static_cast<Isa>(i), std::memory_order_relaxed);
+      return;
+    }
+  }
+  TVM_FFI_THROW(ValueError) << "name: this CPU has no instruction set '" << name << "'";
+}
+
+void set_num_threads(int64_t num) {
+  constexpr int64_t kMaxThreads = 1024;
+  SPLITSERVE_CHECK_VALUE(num >= 1 && num <= kMaxThreads, "num: expected 1 to 1024 threads, got " << num);
+  g_num_threads.store(static_cast<int>(num), std::memory_order_relaxed);
+}
+
+int64_t get_num_threads() { return num_threads(); }
+
+}  // namespace
+
+Isa current_isa() { return g_isa.load(std::memory_order_relaxed); }
+
+int num_threads() {
+  const int num = g_num_threads.load(std::memory_order_relaxed);
+  return num > 0 ? num : omp_get_max_threads();
+}
+
+}  // namespace splitserve
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(cpu_isa, splitserve::cpu_isa);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(best_cpu_isa, splitserve::best_cpu_isa);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(set_isa, splitserve::set_isa);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(set_num_threads, splitserve::set_num_threads);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(get_num_threads, splitserve::get_num_threads);

@@ -1,0 +1,53 @@
+// Run-time choice of the instruction set and of the number of threads.
+#pragma once
+
+#if defined(__x86_64__)
+#define SPLITSERVE_X86 1
+#else
+#define SPLITSERVE_X86 0
+#endif
+
+namespace splitserve {
+
+// Ordered: a CPU that has one of them has all before it.
+enum class Isa { kPortable, kAvx2, kAvx512, kAvx512Bf16 };
+
+Isa current_isa();
+int num_threads();
+
+}  // namespace splitserve
+
+// SPLITSERVE_DECLARE_* name a kernel in every namespace it is compiled into, SPLITSERVE_CALL_* pick the one
+// of the current instruction set. VECTOR kernels have no bf16 variant, MATRIX kernels do.
+#if SPLITSERVE_X86
+#define SPLITSERVE_DECLARE_VECTOR(name, Params) \
+  namespace splitserve::portable {              \
+  void name(const Params& params);              \
+  }                                             \
+  namespace splitserve::avx2 {                  \
+  void name(const Params& params);              \
+  }                                             \
+  namespace splitserve::avx512 {                \
+  void name(const Params& params);              \
+  }
+#define SPLITSERVE_DECLARE_MATRIX(name, Params) \
+  SPLITSERVE_DECLARE_VECTOR(name, Params)       \
+  namespace splitserve::avx512_bf16 {           \
+  void name(const Params& params);              \
+  }
+#define SPLITSERVE_CALL_VECTOR(name, params)                                                \
+  (splitserve::current_isa() >= splitserve::Isa::kAvx512 ? splitserve::avx512::name(params) \
+   : splitserve::current_isa() == splitserve::Isa::kAvx2 ? splitserve::avx2::name(params)   \
+                                                         : splitserve::portable::name(params))
+#define SPLITSERVE_CALL_MATRIX(name, params)                                                         \
+  (splitserve::current_isa() == splitserve::Isa::kAvx512Bf16 ? splitserve::avx512_bf16::name(params) \
+                                                             : SPLITSERVE_CALL_VECTOR(name, params))
+#else
+#define SPLITSERVE_DECLARE_VECTOR(name, Params) \
+  namespace splitserve::portable {              \
+  void name(const Params& params);              \
+  }
+#define SPLITSERVE_DECLARE_MATRIX(name, Params) SPLITSERVE_DECLARE_VECTOR(name, Params)
+#define SPLITSERVE_CALL_VECTOR(name, params) splitserve::portable::name(params)
+#define SPLITSERVE_CALL_MATRIX(name, params) splitserve::portable::name(params)
+#endif

@@ -1,0 +1,26 @@
+// Arguments of the linear layer kernel.
+#pragma once
+
+#include "common/dtype.h"
+#include "cpu/isa.h"
+
+namespace splitserve {
+
+struct LinearParams {
+  void* out;           // [rows, cols]
+  const void* x;       // [rows, depth]
+  const void* weight;  // [cols, depth]
+  const void* bias;    // [cols] or nullptr
+  int64_t out_stride;
+  int64_t x_stride;
+  int64_t weight_stride;
+  int64_t rows;
+  int64_t cols;
+  int64_t depth;
+  DType dtype;
+  DType out_dtype;
+};
+
+}  // namespace splitserve
+
+SPLITSERVE_DECLARE_MATRIX(linear, LinearParams)

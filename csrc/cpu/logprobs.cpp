@@ -1,0 +1,47 @@
+// Checks and binding of top_logprobs.
+#include "cpu/logprobs.h"
+
+#include "common/check.h"
+
+namespace splitserve {
+namespace {
+
+void top_logprobs(TensorView out_ids, TensorView out_logprobs, TensorView out_ranks, TensorView logits,
+                  TensorView rows, TensorView token_ids) {
+  cpu_arg(logits, "logits").rank(2).type({kFloat32Type}).rows_contiguous();
+  cpu_arg(rows, "rows").rank(1);
+  LogprobsParams params{};
+  params.count = rows.size(0);
+  params.vocab = logits.size(1);
+  SPLITSERVE_CHECK_VALUE(params.vocab > 0 && params.vocab < INT32_MAX, "logits: unsupported vocabulary size");
+  cpu_arg(out_ids, "out_ids").rank(2).type({kInt32Type}).size(0, params.count).rows_contiguous();
+  SPLITSERVE_CHECK_VALUE(out_ids.size(1) >= 1, "out_ids: needs at least one column");
+  params.top = out_ids.size(1) - 1;
+  cpu_arg(out_logprobs, "out_logprobs")
+      .rank(2)
+      .type({kFloat32Type})
+      .size(0, params.count)
+      .size(1, params.top + 1)
+      .rows_contiguous();
+  params.out_ids = static_cast<int32_t*>(out_ids.data_ptr());
+  params.out_logprobs = static_cast<float*>(out_logprobs.data_ptr());
+  params.out_ranks = cpu_arg(out_ranks, "out_ranks").vector(kInt32Type, params.count).data<int32_t>();
+  params.logits = static_cast<const float*>(logits.data_ptr());
+  params.rows = cpu_arg(rows, "rows").vector(kInt32Type, params.count).data<int32_t>();
+  params.token_ids = cpu_arg(token_ids, "token_ids").vector(kInt32Type, params.count).data<int32_t>();
+  params.ids_stride = out_ids.stride(0);
+  params.logprobs_stride = out_logprobs.stride(0);
+  params.logits_stride = logits.stride(0);
+  for (int64_t i = 0; i < params.count; ++i) {
+    const int32_t row = params.rows[i], token = params.token_ids[i];
+    SPLITSERVE_CHECK_VALUE(row >= 0 && row < logits.size(0), "rows: " << row << " is not a row of logits");
+    SPLITSERVE_CHECK_VALUE(token >= 0 && token < params.vocab,
+                           "token_ids: " << token << " is not in the vocabulary");
+  }
+  SPLITSERVE_CALL_VECTOR(top_logprobs, params);
+}
+
+}  // namespace
+}  // namespace splitserve
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(top_logprobs, splitserve::top_logprobs);

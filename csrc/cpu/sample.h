@@ -1,0 +1,25 @@
+// Arguments of the sampling kernel.
+#pragma once
+
+#include "common/dtype.h"
+#include "cpu/isa.h"
+
+namespace splitserve {
+
+struct SampleParams {
+  int32_t* out_token_ids;    // [rows]
+  const float* logits;       // [rows, vocab]
+  const float* temperature;  // [rows]; 0: the most likely token
+  const int32_t* top_k;      // [rows]; <= 0: off
+  const float* top_p;        // [rows]; >= 1: off
+  const float* min_p;        // [rows]; <= 0: off
+  const int64_t* seeds;      // [rows]
+  const int64_t* positions;  // [rows]
+  int64_t logits_stride;
+  int64_t rows;
+  int64_t vocab;
+};
+
+}  // namespace splitserve
+
+SPLITSERVE_DECLARE_VECTOR(sample, SampleParams)

@@ -1,0 +1,188 @@
+// One vector register of floats, for whichever instruction set the file is compiled for.
+//
+// Everything lives in the namespace of that instruction set, and kernel files use no standard containers or
+// algorithms: an inline function shared between namespaces could be linked from the copy built for a newer
+// CPU.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "common/bfloat16.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+namespace splitserve::SPLITSERVE_ISA {
+
+#if defined(__AVX512F__)
+inline constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+inline constexpr int kLanes = 8;
+#else
+inline constexpr int kLanes = 4;
+#endif
+
+typedef float Vec __attribute__((vector_size(kLanes * 4)));
+typedef int32_t IntVec __attribute__((vector_size(kLanes * 4)));
+typedef uint32_t UintVec __attribute__((vector_size(kLanes * 4)));
+typedef uint16_t HalfVec __attribute__((vector_size(kLanes * 2)));
+
+#define SPLITSERVE_INLINE [[gnu::always_inline]] inline
+
+SPLITSERVE_INLINE Vec broadcast(float x) { return Vec{} + x; }
+SPLITSERVE_INLINE UintVec as_uint(Vec x) { return reinterpret_cast<UintVec>(x); }
+SPLITSERVE_INLINE Vec as_float(UintVec x) { return reinterpret_cast<Vec>(x); }
+
+// Where the hardware has it, one rounding; elsewhere two. Either way the same for every element.
+SPLITSERVE_INLINE Vec fma(Vec a, Vec b, Vec c) {
+#if defined(__AVX512F__)
+  return _mm512_fmadd_ps(a, b, c);
+#elif defined(__AVX2__)
+  return _mm256_fmadd_ps(a, b, c);
+#elif defined(__aarch64__)
+  return vfmaq_f32(c, a, b);
+#else
+  return a * b + c;
+#endif
+}
+
+// max(a, b) and min(a, b) return b when either is NaN.
+SPLITSERVE_INLINE Vec max(Vec a, Vec b) {
+#if defined(__AVX512F__)
+  return _mm512_max_ps(a, b);
+#elif defined(__AVX2__)
+  return _mm256_max_ps(a, b);
+#elif defined(__SSE2__)
+  return _mm_max_ps(a, b);
+#else
+  return a > b ? a : b;
+#endif
+}
+
+SPLITSERVE_INLINE Vec min(Vec a, Vec b) {
+#if defined(__AVX512F__)
+  return _mm512_min_ps(a, b);
+#elif defined(__AVX2__)
+  return _mm256_min_ps(a, b);
+#elif defined(__SSE2__)
+  return _mm_min_ps(a, b);
+#else
+  return a < b ? a : b;
+#endif
+}
+
+// True when any lane of a comparison's result is set.
+SPLITSERVE_INLINE bool any(IntVec mask) {
+#if defined(__AVX512F__)
+  return _mm512_movepi32_mask(reinterpret_cast<__m512i>(mask)) != 0;
+#elif defined(__AVX2__)
+  return _mm256_movemask_ps(reinterpret_cast<__m256>(mask)) != 0;
+#else
+  int32_t bits = 0;
+  for (int i = 0; i < kLanes; ++i) bits |= mask[i];
+  return bits != 0;
+#endif
+}
+
+SPLITSERVE_INLINE Vec load(const float* p) {
+  Vec v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+
+SPLITSERVE_INLINE Vec load(const BFloat16* p) {
+  HalfVec half;
+  std::memcpy(&half, p, sizeof half);
+  return as_float(__builtin_convertvector(half, UintVec) << 16);
+}
+
+SPLITSERVE_INLINE void store(float* p, Vec v) { std::memcpy(p, &v, sizeof v); }
+
+// Round to nearest even; NaN stays NaN.
+SPLITSERVE_INLINE HalfVec to_bfloat16(Vec v) {
+  const UintVec bits = as_uint(v);
+  const UintVec rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const UintVec quiet_nan = (bits >> 16) | 0x40u;
+  return __builtin_convertvector(v == v ? rounded : quiet_nan, HalfVec);
+}
+
+SPLITSERVE_INLINE void store(BFloat16* p, Vec v) {
+  const HalfVec half = to_bfloat16(v);
+  std::memcpy(p, &half, sizeof half);
+}
+
+// The first n < kLanes elements; the other lanes hold `fill`.
+template <typename T>
+SPLITSERVE_INLINE Vec load_partial(const T* p, int n, T fill = T{}) {
+  T buffer[kLanes];
+  for (int i = 0; i < kLanes; ++i) buffer[i] = fill;
+  for (int i = 0; i < n; ++i) buffer[i] = p[i];
+  return load(buffer);
+}
+
+template <typename T>
+SPLITSERVE_INLINE void store_partial(T* p, Vec v, int n) {
+  T buffer[kLanes];
+  store(buffer, v);
+  for (int i = 0; i < n; ++i) p[i] = buffer[i];
+}
+
+// Loads min(n, kLanes) elements: the form a loop over a row uses.
+template <typename T>
+SPLITSERVE_INLINE Vec load_up_to(const T* p, int64_t n) {
+  return n >= kLanes ? load(p) : load_partial(p, static_cast<int>(n));
+}
+
+template <typename T>
+SPLITSERVE_INLINE void store_up_to(T* p, Vec v, int64_t n) {
+  if (n >= kLanes) {
+    store(p, v);
+  } else {
+    store_partial(p, v, static_cast<int>(n));
+  }
+}
+
+#if defined(__AVX512F__)
+typedef __m128 Quad;
+#else
+typedef float Quad __attribute__((vector_size(16)));
+#endif
+
+// Sums of the lanes of four vectors at once, {sum(a), sum(b), sum(c), sum(d)}. Within 128 bits
+// (x0+x2)+(x1+x3), then upper halves onto lower ones: the one order in which this library adds lanes.
+SPLITSERVE_INLINE Quad sum_lanes(Vec a, Vec b, Vec c, Vec d) {
+#if defined(__AVX512F__)
+  const __m512 ab = _mm512_unpacklo_ps(a, b) + _mm512_unpackhi_ps(a, b);
+  const __m512 cd = _mm512_unpacklo_ps(c, d) + _mm512_unpackhi_ps(c, d);
+  const __m512 sums = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd))) +
+                      _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd)));
+  const __m256 half = _mm512_castps512_ps256(sums) + _mm512_extractf32x8_ps(sums, 1);
+  return _mm256_castps256_ps128(half) + _mm256_extractf128_ps(half, 1);
+#elif defined(__AVX2__)
+  const __m256 ab = _mm256_unpacklo_ps(a, b) + _mm256_unpackhi_ps(a, b);
+  const __m256 cd = _mm256_unpacklo_ps(c, d) + _mm256_unpackhi_ps(c, d);
+  const __m256 sums = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(ab), _mm256_castps_pd(cd))) +
+                      _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(ab), _mm256_castps_pd(cd)));
+  return _mm256_castps256_ps128(sums) + _mm256_extractf128_ps(sums, 1);
+#else
+  const Quad ab = __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
+  const Quad cd = __builtin_shufflevector(c, d, 0, 4, 1, 5) + __builtin_shufflevector(c, d, 2, 6, 3, 7);
+  return __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+#endif
+}
+
+SPLITSERVE_INLINE float sum_lanes(Vec v) { return sum_lanes(v, v, v, v)[0]; }
+
+// NaN if any lane is NaN and no later lane is larger than it by the rule of max(); callers check NaN
+// themselves.
+SPLITSERVE_INLINE float max_lanes(Vec v) {
+  float result = v[0];
+  for (int i = 1; i < kLanes; ++i) result = result > v[i] ? result : v[i];
+  return result;
+}
+
+}  // namespace splitserve::SPLITSERVE_ISA

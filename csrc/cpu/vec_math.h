@@ -1,0 +1,81 @@
+// exp, log and relatives on vectors. Relative error of exp and log below 2 units in the last place.
+#pragma once
+
+#include "cpu/vec.h"
+
+namespace splitserve::SPLITSERVE_ISA {
+
+// Coefficients: minimax polynomial of Cephes' expf on [-ln2/2, ln2/2] (S. L. Moshier, netlib.org/cephes).
+// Below the smallest normal result it returns exactly 0, so that masked scores (-inf) weigh nothing. NaN
+// stays NaN.
+SPLITSERVE_INLINE Vec exp(Vec x) {
+  constexpr float kMin = -87.33654f;
+  constexpr float kMax = 88.02969f;
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves the integer part in the low bits
+  const Vec clamped = max(broadcast(kMin), min(broadcast(kMax), x));
+  const Vec n = fma(clamped, broadcast(1.44269504f), broadcast(kRound)) - kRound;
+  Vec r = fma(n, broadcast(-0.693359375f), clamped);
+  r = fma(n, broadcast(2.12194440e-4f), r);
+  Vec p = broadcast(1.9875691500e-4f);
+  p = fma(p, r, broadcast(1.3981999507e-3f));
+  p = fma(p, r, broadcast(8.3334519073e-3f));
+  p = fma(p, r, broadcast(4.1665795894e-2f));
+  p = fma(p, r, broadcast(1.6666665459e-1f));
+  p = fma(p, r, broadcast(5.0000001201e-1f));
+  p = fma(p, r * r, r) + 1.0f;
+  const IntVec exponent = __builtin_convertvector(n, IntVec) + 127;
+  const Vec scale = as_float(reinterpret_cast<UintVec>(exponent) << 23);
+  const Vec result = p * scale;
+  return x < broadcast(kMin) ? Vec{} : result;
+}
+
+SPLITSERVE_INLINE float exp(float x) { return exp(broadcast(x))[0]; }
+
+// For positive normal numbers. Coefficients: Cephes' logf.
+SPLITSERVE_INLINE Vec log(Vec x) {
+  const UintVec bits = as_uint(x);
+  // Split so that the mantissa m lies in [sqrt(1/2), sqrt(2)).
+  const IntVec e = reinterpret_cast<IntVec>(bits - 0x3f3504f3u) >> 23;
+  const Vec m = as_float(bits - reinterpret_cast<UintVec>(e << 23)) - 1.0f;
+  const Vec n = __builtin_convertvector(e, Vec);
+  Vec p = broadcast(7.0376836292e-2f);
+  p = fma(p, m, broadcast(-1.1514610310e-1f));
+  p = fma(p, m, broadcast(1.1676998740e-1f));
+  p = fma(p, m, broadcast(-1.2420140846e-1f));
+  p = fma(p, m, broadcast(1.4249322787e-1f));
+  p = fma(p, m, broadcast(-1.6668057665e-1f));
+  p = fma(p, m, broadcast(2.0000714765e-1f));
+  p = fma(p, m, broadcast(-2.4999993993e-1f));
+  p = fma(p, m, broadcast(3.3333331174e-1f));
+  const Vec m2 = m * m;
+  Vec y = p * m * m2;
+  y = fma(n, broadcast(-2.12194440e-4f), y);
+  y = fma(m2, broadcast(-0.5f), y);
+  return fma(n, broadcast(0.693359375f), m + y);
+}
+
+SPLITSERVE_INLINE float log(float x) { return log(broadcast(x))[0]; }
+
+SPLITSERVE_INLINE Vec sigmoid(Vec x) { return 1.0f / (1.0f + exp(-x)); }
+
+// Absolute error about 1e-7; used on attention scores, where the cap multiplies it.
+SPLITSERVE_INLINE Vec tanh(Vec x) { return 1.0f - 2.0f / (exp(x + x) + 1.0f); }
+
+// Complementary error function of z >= 0, fractional error below 1.2e-7: the Chebyshev fit of Press et al.,
+// "Numerical Recipes", section 6.2.
+SPLITSERVE_INLINE Vec erfc_positive(Vec z) {
+  const Vec t = 1.0f / fma(z, broadcast(0.5f), broadcast(1.0f));
+  Vec p = broadcast(0.17087277f);
+  p = fma(p, t, broadcast(-0.82215223f));
+  p = fma(p, t, broadcast(1.48851587f));
+  p = fma(p, t, broadcast(-1.13520398f));
+  p = fma(p, t, broadcast(0.27886807f));
+  p = fma(p, t, broadcast(-0.18628806f));
+  p = fma(p, t, broadcast(0.09678418f));
+  p = fma(p, t, broadcast(0.37409196f));
+  p = fma(p, t, broadcast(1.00002368f));
+  p = fma(p, t, broadcast(-1.26551223f));
+  return t * exp(fma(-z, z, p));
+}
+
+}  // namespace splitserve::SPLITSERVE_ISA

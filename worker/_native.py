@@ -1,0 +1,25 @@
+"""Loads the kernel library that the build placed beside this package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tvm_ffi
+
+
+def load_library(name: str) -> Any:
+    """Load worker/_lib/lib<name>.so.
+
+    Returns:
+        A tvm_ffi.Module; its attributes are the exported functions.
+
+    Raises:
+        ImportError: the library was not built.
+    """
+    path = Path(__file__).parent / "_lib" / f"lib{name}.so"
+    if not path.is_file():
+        raise ImportError(
+            f"{path} is missing: build it with `pip install -e . --no-deps` (see docs/kernels.md)"
+        )
+    return tvm_ffi.load_module(str(path))

@@ -1,0 +1,279 @@
+"""The kernels, one function per operation: thin, in place or into tensors the caller owns.
+
+T: tokens of the batch, H: hidden size, D: head size, Hq and Hkv: query and KV heads, R: requests, V: vocabulary.
+Activations are bfloat16 or float32 and all of one call have the same dtype. The last dimension of every tensor is
+contiguous; the others may have any stride, so a slice of a fused QKV buffer needs no copy. Every output row depends on
+its own inputs alone: the same bits in any batch, at any place in it, with any number of threads.
+
+Wrong ranks, shapes, devices and ids raise ValueError, wrong dtypes TypeError; both name the argument.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from worker._native import load_library
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_lib = load_library("splitserve_cpu")
+# Looked up once: an attribute of a module object costs more than the call.
+_rms_norm = _lib.rms_norm
+_fused_add_rms_norm = _lib.fused_add_rms_norm
+_layer_norm = _lib.layer_norm
+_fused_add_layer_norm = _lib.fused_add_layer_norm
+_rotary_embedding = _lib.rotary_embedding
+_silu_and_mul = _lib.silu_and_mul
+_gelu = _lib.gelu
+_kv_write = _lib.kv_write
+_paged_attention = _lib.paged_attention
+_linear = _lib.linear
+_embedding = _lib.embedding
+_apply_penalties = _lib.apply_penalties
+_sample = _lib.sample
+_top_logprobs = _lib.top_logprobs
+
+
+def cpu_isa() -> str:
+    """Instruction set in use: "portable", "avx2", "avx512" or "avx512_bf16"."""
+    return str(_lib.cpu_isa())
+
+
+def best_cpu_isa() -> str:
+    """The most capable instruction set of this CPU, in use unless set_isa() chose another."""
+    return str(_lib.best_cpu_isa())
+
+
+def set_isa(name: str) -> None:
+    """Use the kernels of one instruction set, process-wide; ValueError if this CPU lacks it."""
+    _lib.set_isa(name)
+
+
+def set_num_threads(num: int) -> None:
+    """Threads a kernel may use, 1 to 1024, process-wide; until set, what OpenMP offers. Results do not depend on it."""
+    _lib.set_num_threads(num)
+
+
+def num_threads() -> int:
+    """Threads a kernel may use."""
+    return int(_lib.get_num_threads())
+
+
+def rms_norm(out: Tensor, x: Tensor, weight: Tensor, eps: float) -> None:
+    """out = x / sqrt(mean(x^2) + eps) * weight, over the last dimension.
+
+    Args:
+        out: like x; may be x.
+        x: [T, H], or [T, heads, D] for a norm per head.
+        weight: [H] or [D].
+        eps: added to the mean square.
+    """
+    _rms_norm(out, x, weight, eps)
+
+
+def fused_add_rms_norm(out: Tensor, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> None:
+    """Residual += x in place, rounded to its dtype, then out = rms_norm(residual).
+
+    Args:
+        out, x, residual: [T, H]; out may be x.
+        weight: [H].
+        eps: added to the mean square.
+    """
+    _fused_add_rms_norm(out, x, residual, weight, eps)
+
+
+def layer_norm(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> None:
+    """out = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias, over the last dimension.
+
+    Args:
+        out: like x; may be x.
+        x: [T, H] or [T, heads, D].
+        weight, bias: [H] or [D].
+        eps: added to the variance.
+    """
+    _layer_norm(out, x, weight, bias, eps)
+
+
+def fused_add_layer_norm(
+    out: Tensor, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float
+) -> None:
+    """Residual += x in place, rounded to its dtype, then out = layer_norm(residual).
+
+    Args:
+        out, x, residual: [T, H]; out may be x.
+        weight, bias: [H].
+        eps: added to the variance.
+    """
+    _fused_add_layer_norm(out, x, residual, weight, bias, eps)
+
+
+def rotary_embedding(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
+    """Turn q and k in place by their positions; element i pairs with i + rot_dim / 2 (NeoX, Llama).
+
+    Args:
+        q: [T, Hq, D].
+        k: [T, Hkv, D].
+        positions: int32 or int64 [T], each below max_pos.
+        cos_sin: float32 [max_pos, rot_dim], rot_dim <= D: cosines, then sines, of the rot_dim / 2 angles.
+    """
+    _rotary_embedding(q, k, positions, cos_sin)
+
+
+def silu_and_mul(out: Tensor, x: Tensor) -> None:
+    """out = silu(gate) * up.
+
+    Args:
+        out: [T, I].
+        x: [T, 2 * I]: gate, then up.
+    """
+    _silu_and_mul(out, x)
+
+
+def gelu(out: Tensor, x: Tensor, approximate: Literal["none", "tanh"] = "none") -> None:
+    """Gaussian error linear unit, exact or in its tanh form.
+
+    Args:
+        out, x: [T, I]; out may be x.
+        approximate: as in torch.nn.functional.gelu.
+    """
+    _gelu(out, x, approximate)
+
+
+def kv_write(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
+    """Write this step's keys and values into the paged cache.
+
+    Args:
+        k, v: [T, Hkv, D].
+        k_cache, v_cache: [num_blocks, Hkv, block_size, D].
+        slot_mapping: int32 or int64 [T], block * block_size + offset; a negative slot is skipped.
+    """
+    _kv_write(k, v, k_cache, v_cache, slot_mapping)
+
+
+def paged_attention(
+    out: Tensor,
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    cu_seqlens_q: Tensor,
+    seq_lens: Tensor,
+    scale: float,
+    sliding_window: int = 0,
+    softcap: float = 0.0,
+) -> None:
+    """Causal attention of prefill, chunk and decode rows over the paged cache.
+
+    Args:
+        out, q: [T, Hq, D], D a multiple of 8 up to 256.
+        k_cache, v_cache: [num_blocks, Hkv, block_size, D]; the keys and values of this step are already in them.
+        block_tables: int32 [R, max_blocks].
+        cu_seqlens_q: int32 [R + 1]: request r owns rows cu_seqlens_q[r] to cu_seqlens_q[r + 1] of q.
+        seq_lens: int32 [R]: context length with this step's tokens; the rows of q are the last of it.
+        scale: multiplies the scores.
+        sliding_window: a token sees this many positions up to and including its own; 0: all.
+        softcap: scores become softcap * tanh(score / softcap); 0: off.
+    """
+    _paged_attention(
+        out, q, k_cache, v_cache, block_tables, cu_seqlens_q, seq_lens, scale, sliding_window, softcap
+    )
+
+
+def linear(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
+    """out = x @ weight.T + bias, accumulated in float32 in an order that depends on K alone.
+
+    Args:
+        out: [T, N], dtype of x or float32.
+        x: [T, K].
+        weight: [N, K], as checkpoints store it.
+        bias: [N] or None.
+    """
+    _linear(out, x, weight, bias)
+
+
+def embedding(out: Tensor, token_ids: Tensor, weight: Tensor) -> None:
+    """out[t] = weight[token_ids[t]].
+
+    Args:
+        out: [T, H].
+        token_ids: int32 or int64 [T].
+        weight: [V, H].
+    """
+    _embedding(out, token_ids, weight)
+
+
+def apply_penalties(
+    logits: Tensor,
+    rows: Tensor,
+    token_ids: Tensor,
+    history_rows: Tensor,
+    prompt_lens: Tensor,
+    total_lens: Tensor,
+    repetition: Tensor,
+    frequency: Tensor,
+    presence: Tensor,
+) -> None:
+    """Penalise tokens that a request has already seen, in place; cost follows the length of the histories.
+
+    The repetition penalty covers prompt and output: positive logits are divided by it, others multiplied. The
+    frequency penalty times the number of occurrences among output tokens, and the presence penalty once, are
+    subtracted after it.
+
+    Args:
+        logits: float32 [R, V].
+        rows: int32 [P], distinct rows of logits to change.
+        token_ids: int32 [any, L], histories: prompt, then output; negative ids are skipped.
+        history_rows: int32 [P], the row of token_ids that belongs to each row of logits.
+        prompt_lens: int32 [P], prompt tokens of each history.
+        total_lens: int32 [P], prompt and output tokens of each history.
+        repetition: float32 [P], above 0; 1: off.
+        frequency, presence: float32 [P]; 0: off.
+    """
+    _apply_penalties(
+        logits, rows, token_ids, history_rows, prompt_lens, total_lens, repetition, frequency, presence
+    )
+
+
+def sample(
+    out_token_ids: Tensor,
+    logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
+) -> None:
+    """Draw one token per row: temperature, then min_p, top_k, top_p, then noise from (seed, position, token id).
+
+    Among equal logits the lower id comes first. Tokens with logit -inf are never drawn unless all are. A row with a
+    NaN gives token id -1.
+
+    Args:
+        out_token_ids: int32 [R].
+        logits: float32 [R, V], not changed.
+        temperature: float32 [R]; 0: the most likely token.
+        top_k: int32 [R]; 0 or less: off.
+        top_p: float32 [R]; 1: off. The fewest tokens whose mass reaches top_p stay, at least one.
+        min_p: float32 [R]; 0: off. Tokens less likely than min_p times the likeliest go.
+        seeds: int64 [R], the bits of an unsigned 64-bit seed.
+        positions: int64 [R], position of the token to be drawn.
+    """
+    _sample(out_token_ids, logits, temperature, top_k, top_p, min_p, seeds, positions)
+
+
+def top_logprobs(
+    out_ids: Tensor, out_logprobs: Tensor, out_ranks: Tensor, logits: Tensor, rows: Tensor, token_ids: Tensor
+) -> None:
+    """Log-probabilities, by log_softmax of the raw logits, of one given token and of the k likeliest.
+
+    Args:
+        out_ids: int32 [P, 1 + k]: the given token, then the k likeliest, ties by lowest id; -1 past the vocabulary.
+        out_logprobs: float32 [P, 1 + k].
+        out_ranks: int32 [P], rank of the given token, from 1; 0 if the row has no finite maximum.
+        logits: float32 [R, V].
+        rows: int32 [P], rows of logits.
+        token_ids: int32 [P], the given tokens.
+    """
+    _top_logprobs(out_ids, out_logprobs, out_ranks, logits, rows, token_ids)
