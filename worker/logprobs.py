@@ -12,7 +12,6 @@ from engine_core.ipc.codec import pack_float32, pack_int32
 from engine_core.ipc.messages import TokenLogprobs
 from worker import ops
 
-
 # Rank of a token in logits that hold a NaN or an infinity, where there is no order.
 NO_RANK = 0
 

@@ -60,7 +60,7 @@ class SamplingState:
     def __init__(self, max_num_seqs: int, vocab_size: int, eos_token_ids: list[int]) -> None:
         """Args: vocab_size bounds every token id a row may name; eos_token_ids are masked by min_tokens."""
         self._vocab_size = vocab_size
-        self._eos_token_ids = eos_token_ids
+        self._eos_token_ids = [token_id for token_id in eos_token_ids if 0 <= token_id < vocab_size]
         self.features = np.zeros(max_num_seqs, np.uint8)
         self.temperature = np.zeros(max_num_seqs, np.float32)
         self.top_k = np.zeros(max_num_seqs, np.int32)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from worker import ops
 from worker.attention.base import AttentionBackend
 from worker.attention.cpu import CpuAttention
 from worker.config import WorkerConfig
+from worker.dtypes import dtype_name, resolve_dtype
 from worker.host import usable_cores
 from worker.input_batch import BatchLimits, InputBatch
 from worker.kv_cache import KVCache, block_bytes, default_cache_bytes
@@ -23,16 +23,6 @@ from worker.model_runner import ModelRunner
 from worker.models.base import Model
 from worker.models.registry import load_model
 from worker.warm_up import warm_up
-
-logger = logging.getLogger(__name__)
-
-# What the CPU kernels compute in. A float16 checkpoint is served as bfloat16: same size, wider range.
-_CPU_DTYPES = {
-    "": torch.float32,
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.bfloat16,
-}
 
 
 class Worker:
@@ -68,7 +58,7 @@ class Worker:
         """
         started = time.perf_counter()
         config = read_model_config(self._config.model).limited_to(self._config.max_model_len)
-        dtype = resolve_dtype(self._config.dtype, config.dtype)
+        dtype = resolve_dtype(self._config.dtype, config)
         model = load_model(config, dtype, self._backend, progress)
         self._loaded = loaded = _Loaded(config, dtype, model)
         return WorkerReady(
@@ -136,29 +126,12 @@ class _Loaded(NamedTuple):
     model: Model
 
 
-def resolve_dtype(asked: str, checkpoint: str) -> torch.dtype:
-    """The dtype to serve in.
-
-    Args:
-        asked: --dtype.
-        checkpoint: what config.json says, "" if nothing.
-
-    Raises:
-        ConfigError: float16 was asked for, which the CPU kernels do not compute in.
-    """
-    if asked == "float16":
-        raise ConfigError("--dtype float16 is not supported on CPU; use bfloat16 or float32")
-    if asked == "auto" and checkpoint == "float16":
-        logger.warning("dtype_changed checkpoint=float16 served=bfloat16: the CPU kernels have no float16")
-    return _CPU_DTYPES[checkpoint if asked == "auto" else asked]
-
-
 def _describe(loaded: _Loaded) -> ModelInfo:
     config, dtype, model = loaded
     return ModelInfo(
         path=config.path,
         architecture=config.architecture,
-        dtype=str(dtype).removeprefix("torch."),
+        dtype=dtype_name(dtype),
         vocab_size=config.vocab_size,
         max_model_len=config.max_model_len,
         eos_token_ids=list(config.eos_token_ids),
