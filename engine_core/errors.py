@@ -74,3 +74,9 @@ class WorkerError(SplitServeError):
     """A worker process failed or was lost; ends the engine-core's step loop."""
 
     code = "worker_failed"
+
+
+class IntegrityError(SplitServeError):
+    """A check_integrity() found broken bookkeeping; always a bug of ours, the message names the facts."""
+
+    code = "integrity_error"

@@ -1,0 +1,296 @@
+"""The engine without I/O: requests in, planned steps out, workers' outputs in, messages for frontends out.
+
+The busy loop (engine_core.server) feeds it:
+
+    add / abort / drop_frontend     as messages arrive
+    expire                          once per turn
+    plan -> submit                  while the executor takes steps
+    apply                           when a step's output arrives
+    take_outputs -> send            after either
+
+At most two steps may be in flight between plan() and apply(). Nothing here blocks; one thread owns it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+
+from engine_core.clock import Clock
+from engine_core.config import SchedulerConfig
+from engine_core.errors import IntegrityError, OverloadedError
+from engine_core.ipc.messages import (
+    AddRequest,
+    EngineStats,
+    Finished,
+    FinishReason,
+    ModelInfo,
+    ModelRunnerOutput,
+    SchedulerOutput,
+    Started,
+    StepOutputs,
+)
+from engine_core.open_requests import OpenRequests
+from engine_core.request import (
+    EndedRequest,
+    FrontendId,
+    Request,
+    RequestLimits,
+    RequestState,
+    check_request,
+    deadline_of,
+)
+from engine_core.scheduler.apply import StepApplier, StepResult
+from engine_core.scheduler.lazy_heap import LazyHeap
+from engine_core.scheduler.output import OutputCollector, TokenColumns
+from engine_core.scheduler.scheduler import Scheduler
+from engine_core.scheduler.stopping import StopRules
+
+__all__ = ["EngineCore", "FrontendId"]
+
+
+class EngineCore:
+    """Every open request from arrival to end.
+
+    Every accepted request ends exactly once: with one Finished, or silently after abort() or drop_frontend().
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        model: ModelInfo,
+        epoch: int,
+        clock: Clock,
+        *,
+        secret: bytes | None = None,
+    ) -> None:
+        """Build an idle engine.
+
+        Args:
+            config: limits; max_model_len may exceed the model's, the smaller one holds.
+            model: the served model.
+            epoch: identifies this life of the engine in every output.
+            clock: for queue times, timeouts and ages.
+            secret: 32 bytes that seed the prefix-cache hashes; drawn anew for every engine when left out.
+        """
+        self._config = config
+        self._clock = clock
+        self.limits = RequestLimits(
+            vocab_size=model.vocab_size,
+            max_model_len=min(config.max_model_len, model.max_model_len),
+            max_cached_tokens=config.num_blocks * config.block_size,
+        )
+        self._stops = StopRules(model.vocab_size, model.eos_token_ids)
+        self._scheduler = Scheduler(config, self._stops, os.urandom(32) if secret is None else secret)
+        self._applier = StepApplier(self._scheduler, self._stops, model.vocab_size)
+        self._open = OpenRequests()
+        self._deadlines: LazyHeap[float] = LazyHeap()
+        self._outputs = OutputCollector(epoch)
+        self._num_arrivals = 0
+        self._num_steps = 0
+        self._last_step_s = clock.monotonic()
+        self._prompt_tokens = 0
+        self._generation_tokens = 0
+        self._finished: Counter[str] = Counter()
+
+    @property
+    def max_num_tokens(self) -> int:
+        """Longest sequence this engine takes: the smallest of configuration, model and KV pool, in tokens."""
+        return self.limits.max_num_tokens
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether any request is open, running or waiting."""
+        return len(self._open) > 0
+
+    @property
+    def num_steps_in_flight(self) -> int:
+        """Planned steps whose output has not been applied."""
+        return len(self._scheduler.in_flight)
+
+    def add(self, frontend: FrontendId, message: AddRequest) -> None:
+        """Queue one request.
+
+        Raises:
+            InvalidRequestError: a field is out of range or the handle is in use.
+            ContextLengthError: the prompt leaves no room in the model's context or the KV pool.
+            OverloadedError: max_num_waiting requests wait already.
+            ProtocolError: a token column is malformed.
+        """
+        self._open.check_new(frontend, message.handle)
+        if len(self._scheduler.waiting) >= self._config.max_num_waiting:
+            raise OverloadedError(f"{self._config.max_num_waiting} requests wait already, retry later")
+        request = self._make_request(frontend, message)
+        self._open.add(request)
+        self._scheduler.add(request)
+        if message.timeout_s > 0:
+            self._deadlines.push(request.deadline_s, request)
+        self._end_if_complete(request)
+
+    def abort(self, frontend: FrontendId, handles: Iterable[int]) -> None:
+        """End requests without a Finished; unknown handles are ignored, as they may just have ended."""
+        for handle in handles:
+            request = self._open.get(frontend, handle)
+            if request is not None:
+                self._close(request, FinishReason.ABORT)
+
+    def drop_frontend(self, frontend: FrontendId) -> None:
+        """End all requests of a frontend that is gone and forget what it was to hear."""
+        for request in self._open.of_frontend(frontend):
+            self._close(request, FinishReason.ABORT)
+        self._outputs.drop(frontend)
+
+    def abort_all(self, reason: str) -> None:
+        """End every open request with a Finished that says ABORT and why."""
+        for request in list(self._open):
+            self._end(EndedRequest(request, FinishReason.ABORT, error_message=reason))
+
+    def expire(self) -> None:
+        """End requests whose timeout has passed with the error "timeout" (504)."""
+        now_s = self._clock.monotonic()
+        while (entry := self._deadlines.peek()) is not None and entry[0] <= now_s:
+            request = entry[1]
+            message = f"the request did not finish within its {request.deadline_s - request.arrival_s:g} s"
+            self._end(EndedRequest(request, FinishReason.ERROR, None, "timeout", message, 504))
+
+    def plan(self) -> SchedulerOutput | None:
+        """Plan the next step; None when nothing can run or two steps are in flight."""
+        output = self._scheduler.schedule()
+        if self._scheduler.started:
+            self._report_started()
+        return output
+
+    def apply(self, output: ModelRunnerOutput) -> None:
+        """Take in the output of the oldest step in flight.
+
+        Raises:
+            WorkerError: the output does not answer that step.
+        """
+        result = self._applier.apply(output)
+        self._num_steps += 1
+        self._last_step_s = self._clock.monotonic()
+        self._report(result)
+
+    def take_outputs(self) -> dict[FrontendId, StepOutputs]:
+        """Return what each frontend has to hear since the last call; others are left out."""
+        return self._outputs.take()
+
+    def reset_prefix_cache(self) -> int:
+        """Forget all cached prefixes; returns how many blocks held one."""
+        return self._scheduler.reset_prefix_cache()
+
+    def stats(self) -> EngineStats:
+        """Return counters since start and gauges of now; num_frontends counts those with open requests."""
+        scheduler = self._scheduler
+        return EngineStats(
+            num_running=len(scheduler.running),
+            num_waiting=len(scheduler.waiting),
+            num_blocks=self._config.num_blocks,
+            num_free_blocks=scheduler.kv.pool.num_free,
+            num_cached_blocks=len(scheduler.kv.index),
+            num_frontends=self._open.num_frontends,
+            num_steps=self._num_steps,
+            last_step_age_s=self._clock.monotonic() - self._last_step_s,
+            num_preemptions=scheduler.num_preemptions,
+            prompt_tokens=self._prompt_tokens,
+            generation_tokens=self._generation_tokens,
+            prefix_cache_queries=scheduler.num_queried_tokens,
+            prefix_cache_hits=scheduler.num_hit_tokens,
+            finished=dict(self._finished),
+            block_size=self._config.block_size,
+        )
+
+    def check_integrity(self) -> None:
+        """Compare all bookkeeping with itself; takes time in proportion to blocks and requests.
+
+        Raises:
+            IntegrityError: names the first disagreement.
+        """
+        self._open.check_integrity()
+        self._scheduler.check_integrity()
+        num_queued = len(self._scheduler.waiting) + len(self._scheduler.running)
+        if num_queued != len(self._open):
+            raise IntegrityError(f"{len(self._open)} requests are open, {num_queued} wait or run")
+        for request in self._open:
+            if request.state is RequestState.ENDED:
+                raise IntegrityError(f"request {request.arrival} has ended but is open")
+
+    def _make_request(self, frontend: FrontendId, message: AddRequest) -> Request:
+        checked = check_request(message, self.limits)
+        arrival = self._num_arrivals
+        self._num_arrivals += 1
+        now_s = self._clock.monotonic()
+        return Request(
+            frontend=frontend,
+            handle=message.handle,
+            frontend_idx=self._open.frontend_idx(frontend),
+            request_id=message.request_id,
+            sampling=checked.sampling,
+            sort_key=(message.priority if self._config.policy == "priority" else 0, arrival),
+            arrival=arrival,
+            arrival_s=now_s,
+            deadline_s=deadline_of(message.timeout_s, now_s),
+            token_ids=checked.token_ids,
+            num_prompt_tokens=checked.num_prompt_tokens,
+            max_num_tokens=checked.max_num_tokens,
+            tenant=message.tenant,
+            cache_salt=message.cache_salt,
+            namespace=self._scheduler.kv.index.namespace(message.tenant, message.cache_salt),
+        )
+
+    def _end_if_complete(self, request: Request) -> None:
+        """End a resumed request whose tokens already reach its end: only the Finished was lost."""
+        if request.num_stored_tokens == request.num_prompt_tokens:
+            return
+        stopped, stop_token_id = self._stops.ends_after(request)
+        if stopped:
+            self._end(EndedRequest(request, FinishReason.STOP, stop_token_id))
+        elif request.num_stored_tokens >= request.max_num_tokens:
+            self._end(EndedRequest(request, FinishReason.LENGTH))
+
+    def _report_started(self) -> None:
+        now_s = self._clock.monotonic()
+        for request in self._scheduler.started:
+            self._prompt_tokens += request.num_prompt_tokens
+            started = Started(request.handle, request.num_cached_tokens, now_s - request.arrival_s)
+            self._outputs.add_started(request.frontend, started)
+        self._scheduler.started.clear()
+
+    def _report(self, result: StepResult) -> None:
+        self._generation_tokens += len(result.tokens.handles)
+        for tokens in result.tokens.split():
+            self._outputs.add_tokens(self._frontend_of(tokens), tokens)
+        for frontend, logprobs in result.logprobs:
+            self._outputs.add_logprobs(frontend, logprobs)
+        for frontend, logprobs in result.prompt_logprobs:
+            self._outputs.add_prompt_logprobs(frontend, logprobs)
+        for ended in result.ended:
+            self._end(ended)
+
+    def _frontend_of(self, tokens: TokenColumns) -> FrontendId:
+        return self._open.frontend_at(int(tokens.frontend_idx[0]))
+
+    def _end(self, ended: EndedRequest) -> None:
+        """Close a request and tell its frontend."""
+        request = ended.request
+        self._close(request, ended.reason)
+        self._outputs.add_finished(
+            request.frontend,
+            Finished(
+                handle=request.handle,
+                reason=ended.reason,
+                stop_token_id=ended.stop_token_id,
+                num_cached_tokens=request.num_cached_tokens,
+                num_preemptions=request.num_preemptions,
+                error_code=ended.error_code,
+                error_message=ended.error_message,
+                error_status=ended.error_status,
+            ),
+        )
+
+    def _close(self, request: Request, reason: FinishReason) -> None:
+        self._scheduler.remove(request)
+        self._open.remove(request)
+        self._deadlines.remove(request)
+        self._finished[reason.name.lower()] += 1

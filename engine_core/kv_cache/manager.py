@@ -1,0 +1,175 @@
+"""Block tables of the running rows: what they take, share, cache and give back.
+
+A block freed while a step that uses it is still in flight may be handed out by the next plan. That is safe:
+workers run steps in the order they were planned, so every read and write of the older step is over before
+the new owner's first write. Two rules make it so for shared blocks too. A block is indexed only after the
+step that filled it has been applied, so a hit never reads KV that is still to come. And rows only write
+past their num_computed_tokens, while indexed blocks lie wholly below it, so no step in flight writes to an
+indexed block.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from engine_core.errors import IntegrityError
+from engine_core.kv_cache.block_pool import BlockPool
+from engine_core.kv_cache.prefix_index import PrefixIndex, extend_chain
+from engine_core.request import TOKEN_BYTES, Request
+
+
+class KVCacheManager:
+    """Joins block pool, prefix index and one block table per row.
+
+    Attributes:
+        capacity: int64 [max_num_seqs]; tokens that a row's blocks hold, 0 for free rows.
+        next_hash_at: int64 [max_num_seqs]; num_computed_tokens at which the row's next block can be indexed.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int,
+        block_size: int,
+        max_num_seqs: int,
+        secret: bytes,
+        enable_prefix_caching: bool,
+    ) -> None:
+        self.block_size = block_size
+        self.pool = BlockPool(num_blocks)
+        self.index = PrefixIndex(secret)
+        self.enable_prefix_caching = enable_prefix_caching
+        self.tables: list[list[int]] = [[] for _ in range(max_num_seqs)]
+        self.capacity = np.zeros(max_num_seqs, np.int64)
+        self.next_hash_at = np.full(max_num_seqs, np.iinfo(np.int64).max)
+
+    def num_blocks_for(self, num_tokens: int) -> int:
+        """Return the blocks that num_tokens take."""
+        return -(-num_tokens // self.block_size)
+
+    def find_prefix(self, request: Request) -> list[int]:
+        """Return the blocks that hold the longest cached prefix of a waiting request.
+
+        The last token is left out: its logits are needed, so it is always computed.
+        """
+        if not self.enable_prefix_caching or request.wants_prompt_logprobs:
+            return []
+        hits: list[int] = []
+        hashes = request.block_hashes
+        for i in range((request.num_stored_tokens - 1) // self.block_size):
+            if i >= len(hashes):
+                self._extend_chain(request, i + 1)
+            block_id = self.index.lookup(hashes[i])
+            if block_id is None:
+                break
+            hits.append(block_id)
+        return hits
+
+    def admit(self, row: int, request: Request, num_spare_blocks: int) -> int | None:
+        """Give a free row blocks for all known tokens of a request, shared ones first.
+
+        The whole prompt is allocated at once, so that a half-prefilled request never has to wait for, or
+        preempt others over, blocks that admission already saw.
+
+        Args:
+            row: the row it will have.
+            request: waiting.
+            num_spare_blocks: blocks that must stay free afterwards.
+
+        Returns:
+            Tokens whose KV is cached, or None when the blocks do not suffice; nothing has changed then.
+        """
+        hits = self.find_prefix(request)
+        num_new = self.num_blocks_for(request.num_stored_tokens) - len(hits)
+        num_free_hits = sum(1 for block_id in hits if self.pool.ref_counts[block_id] == 0)
+        if self.pool.num_free - num_free_hits < num_new + num_spare_blocks:
+            return None
+        assert not self.tables[row], "the row must be free"
+        for block_id in hits:
+            self.pool.acquire(block_id)
+        self.tables[row] = hits + self._allocate(num_new)
+        self.capacity[row] = len(self.tables[row]) * self.block_size
+        if self.enable_prefix_caching:
+            self.next_hash_at[row] = (len(hits) + 1) * self.block_size
+        return len(hits) * self.block_size
+
+    def grow(self, row: int, count: int) -> list[int]:
+        """Append `count` new blocks to a row's table and return them; the caller has checked num_free."""
+        block_ids = self._allocate(count)
+        self.tables[row] += block_ids
+        self.capacity[row] += count * self.block_size
+        return block_ids
+
+    def free(self, row: int) -> None:
+        """Give back a row's blocks; the end of the sequence becomes the first to be evicted."""
+        self.pool.release(reversed(self.tables[row]))
+        self.tables[row] = []
+        self.capacity[row] = 0
+        self.next_hash_at[row] = np.iinfo(np.int64).max
+
+    def index_full_blocks(self, row: int, request: Request, num_computed_tokens: int) -> None:
+        """Index every block of a row that the applied steps have filled, up to num_computed_tokens."""
+        num_full = num_computed_tokens // self.block_size
+        first = int(self.next_hash_at[row]) // self.block_size - 1
+        self._extend_chain(request, num_full)
+        table = self.tables[row]
+        for i in range(first, num_full):
+            # Of two rows that computed the same prefix side by side the first one's block is indexed.
+            if self.index.insert(request.block_hashes[i], table[i]):
+                self.pool.mark_cached(table[i])
+        self.next_hash_at[row] = (num_full + 1) * self.block_size
+
+    def reset_prefix_cache(self) -> int:
+        """Forget every cached prefix; returns how many blocks held one. Running rows keep their blocks."""
+        num_cached = len(self.index)
+        self.index.reset()
+        self.pool.uncache_all()
+        return num_cached
+
+    def check_integrity(self, num_computed_tokens: dict[int, int]) -> None:
+        """Compare tables, pool, index and columns with each other.
+
+        Args:
+            num_computed_tokens: of every running row.
+
+        Raises:
+            IntegrityError: names the first disagreement.
+        """
+        references: Counter[int] = Counter()
+        for row, table in enumerate(self.tables):
+            if len(set(table)) != len(table):
+                raise IntegrityError(f"row {row} holds a block twice: {table}")
+            if self.capacity[row] != len(table) * self.block_size:
+                raise IntegrityError(f"row {row}: capacity {self.capacity[row]} with {len(table)} blocks")
+            if table and row not in num_computed_tokens:
+                raise IntegrityError(f"row {row} is free but holds blocks {table}")
+            references.update(table)
+        self.pool.check_integrity(references)
+        self.index.check_integrity()
+        cached = {block_id for block_id in range(self.pool.num_blocks) if self.pool.is_cached(block_id)}
+        if cached != self.index.block_ids():
+            raise IntegrityError(f"cached marks and index differ in blocks {cached ^ self.index.block_ids()}")
+        self._check_sharing(references, num_computed_tokens)
+
+    def _check_sharing(self, references: Counter[int], num_computed_tokens: dict[int, int]) -> None:
+        place_of: dict[int, int] = {}
+        for row, num_computed in num_computed_tokens.items():
+            for place, block_id in enumerate(self.tables[row]):
+                if references[block_id] == 1 and not self.pool.is_cached(block_id):
+                    continue
+                if place_of.setdefault(block_id, place) != place:
+                    raise IntegrityError(f"block {block_id} stands at two different places")
+                if (place + 1) * self.block_size > num_computed:
+                    raise IntegrityError(f"row {row} may still write to shared or cached block {block_id}")
+
+    def _extend_chain(self, request: Request, num_blocks: int) -> None:
+        block_bytes = self.block_size * TOKEN_BYTES
+        extend_chain(request.block_hashes, request.namespace, request.token_ids, num_blocks, block_bytes)
+
+    def _allocate(self, count: int) -> list[int]:
+        block_ids, num_evicted = self.pool.allocate(count)
+        for block_id in block_ids[count - num_evicted :]:
+            self.index.forget(block_id)
+        return block_ids

@@ -1,0 +1,236 @@
+"""One sequence on the engine: what was asked, what is known of it, and the checks every new one passes.
+
+Life of a request:
+
+    state     row   blocks  left by
+    WAITING   none  none    admission -> RUNNING; abort, timeout -> ENDED
+    RUNNING   yes   yes     preemption -> WAITING; finish, abort, timeout, row error -> ENDED
+    ENDED     none  none    -
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from engine_core.errors import ContextLengthError, InvalidRequestError
+from engine_core.ipc.codec import unpack_int32
+from engine_core.ipc.messages import AddRequest, FinishReason
+from engine_core.sampling_params import SamplingParams
+
+FrontendId: TypeAlias = bytes
+"""ZMQ identity of a frontend; the engine only compares and hashes it."""
+
+TOKEN_BYTES = 4
+MAX_HANDLE = 2**63 - 1
+MAX_PRIORITY = 2**31 - 1
+MAX_NAME_CHARS = 256
+MAX_TIMEOUT_S = 7 * 86400.0
+
+
+class RequestState(enum.Enum):
+    """Where a request stands; see the table above."""
+
+    WAITING = 0
+    RUNNING = 1
+    ENDED = 2
+
+
+class RequestLimits(NamedTuple):
+    """What this engine can take.
+
+    Attributes:
+        vocab_size: valid token ids are 0..vocab_size-1.
+        max_model_len: longest sequence by configuration and model, in tokens.
+        max_cached_tokens: tokens whose KV fits the pool.
+    """
+
+    vocab_size: int
+    max_model_len: int
+    max_cached_tokens: int
+
+    @property
+    def max_num_tokens(self) -> int:
+        """The length at which every sequence ends.
+
+        A sequence longer than the pool could only go on by evicting itself, for ever, so the pool bounds it
+        too.
+        """
+        return min(self.max_model_len, self.max_cached_tokens)
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One sequence; owned by the engine's thread.
+
+    Attributes:
+        frontend: who gets its outputs.
+        handle: name of the request on that frontend's link.
+        frontend_idx: small integer of the frontend, for the columns.
+        sort_key: (priority or 0, arrival); smaller runs earlier and is preempted later.
+        arrival: counter over all requests of this engine.
+        arrival_s, deadline_s: seconds of the engine's clock; the deadline is inf without a timeout.
+        token_ids: int32 column of the known tokens. While the request runs, up to block_size - 1 newer ones
+            stand in the row's tail (engine_core.scheduler.running) instead.
+        num_prompt_tokens: length of the prompt; all other tokens are output.
+        max_num_tokens: sequence length at which the request ends with LENGTH.
+        tenant, cache_salt: who may share its KV.
+        namespace: start of its hash chain, made of both.
+        block_hashes: chain hashes of its full blocks, as far as they were needed.
+        row: row of the running batch, -1 without one.
+        num_cached_tokens: prefix tokens found in the cache when it first left the queue.
+        num_prompt_logprobs: prompt logprobs sent so far; a recomputed prompt must not send them again.
+    """
+
+    frontend: FrontendId
+    handle: int
+    frontend_idx: int
+    request_id: str
+    sampling: SamplingParams
+    sort_key: tuple[int, int]
+    arrival: int
+    arrival_s: float
+    deadline_s: float
+    token_ids: bytearray
+    num_prompt_tokens: int
+    max_num_tokens: int
+    tenant: str
+    cache_salt: str
+    namespace: bytes
+    block_hashes: list[bytes] = field(default_factory=list)
+    state: RequestState = RequestState.WAITING
+    row: int = -1
+    was_started: bool = False
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+    num_prompt_logprobs: int = 0
+
+    @property
+    def num_stored_tokens(self) -> int:
+        """Tokens in `token_ids`; all known ones unless the request runs."""
+        return len(self.token_ids) // TOKEN_BYTES
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """Whether the prompt must be computed in full; once a token was emitted they have all been sent."""
+        return self.sampling.prompt_logprobs is not None and self.num_stored_tokens == self.num_prompt_tokens
+
+    def sampling_for_worker(self) -> SamplingParams:
+        """Return the parameters of its next row: prompt logprobs are asked for only while they are due."""
+        if self.sampling.prompt_logprobs is None or self.wants_prompt_logprobs:
+            return self.sampling
+        return msgspec.structs.replace(self.sampling, prompt_logprobs=None)
+
+
+class EndedRequest(NamedTuple):
+    """A request that ended, and why; stop_token_id is None unless one of its stop_token_ids matched."""
+
+    request: Request
+    reason: FinishReason
+    stop_token_id: int | None = None
+    error_code: str = ""
+    error_message: str = ""
+    error_status: int = 500
+
+
+class CheckedRequest(NamedTuple):
+    """The parts of an AddRequest that needed checking.
+
+    Attributes:
+        token_ids: int32 column, prompt then resumed tokens.
+        num_prompt_tokens: length of the prompt.
+        max_num_tokens: sequence length at which it ends.
+        sampling: with a seed.
+    """
+
+    token_ids: bytearray
+    num_prompt_tokens: int
+    max_num_tokens: int
+    sampling: SamplingParams
+
+
+def check_request(message: AddRequest, limits: RequestLimits) -> CheckedRequest:
+    """Check everything about a request that does not depend on other requests.
+
+    Raises:
+        InvalidRequestError: a field is out of range; names it.
+        ContextLengthError: the prompt leaves no room for a token.
+        ProtocolError: a column is malformed.
+    """
+    _check_scalars(message)
+    sampling = message.sampling
+    sampling.validate(limits.vocab_size)
+    if sampling.n != 1:
+        raise InvalidRequestError(f"the engine takes single sequences, got n = {sampling.n}", "n")
+    if sampling.seed is None:
+        sampling = msgspec.structs.replace(sampling, seed=0)
+    prompt = unpack_int32(message.prompt_token_ids)
+    resumed = unpack_int32(message.resume_token_ids)
+    if len(prompt) == 0:
+        raise InvalidRequestError("the prompt must hold at least one token", "prompt")
+    _check_token_ids("prompt", prompt, limits.vocab_size)
+    _check_token_ids("resume_token_ids", resumed, limits.vocab_size)
+    max_num_tokens = _max_num_tokens(len(prompt), len(resumed), sampling.max_tokens, limits)
+    token_ids = bytearray(message.prompt_token_ids)
+    token_ids += message.resume_token_ids
+    return CheckedRequest(token_ids, len(prompt), max_num_tokens, sampling)
+
+
+def _check_scalars(message: AddRequest) -> None:
+    if not 0 <= message.handle <= MAX_HANDLE:
+        raise InvalidRequestError(f"handle must be from 0 to {MAX_HANDLE}, got {message.handle}", "handle")
+    if not -MAX_PRIORITY <= message.priority <= MAX_PRIORITY:
+        raise InvalidRequestError(
+            f"priority must be from {-MAX_PRIORITY} to {MAX_PRIORITY}, got {message.priority}", "priority"
+        )
+    for name, text in (
+        ("request_id", message.request_id),
+        ("tenant", message.tenant),
+        ("cache_salt", message.cache_salt),
+    ):
+        if len(text) > MAX_NAME_CHARS:
+            raise InvalidRequestError(f"{name} must have at most {MAX_NAME_CHARS} characters", name)
+    # Written so that NaN fails it.
+    if not 0 <= message.timeout_s <= MAX_TIMEOUT_S:
+        raise InvalidRequestError(
+            f"timeout_s must be a number from 0 to {MAX_TIMEOUT_S:.0f}, got {message.timeout_s}", "timeout_s"
+        )
+
+
+def _check_token_ids(name: str, token_ids: npt.NDArray[np.int32], vocab_size: int) -> None:
+    if len(token_ids) == 0:
+        return
+    low, high = int(token_ids.min()), int(token_ids.max())
+    if low < 0 or high >= vocab_size:
+        wrong = low if low < 0 else high
+        raise InvalidRequestError(f"{name} holds token id {wrong}, the model has 0 to {vocab_size - 1}", name)
+
+
+def _max_num_tokens(num_prompt: int, num_resumed: int, max_tokens: int | None, limits: RequestLimits) -> int:
+    limit = limits.max_num_tokens
+    # max_tokens = 0 only computes the prompt, so no room for a token is needed.
+    needed = num_prompt if max_tokens == 0 else num_prompt + 1
+    if needed > limit:
+        what = "context" if limits.max_model_len <= limits.max_cached_tokens else "KV cache"
+        raise ContextLengthError(
+            f"the {what} of this engine holds {limit} tokens, the prompt has {num_prompt}"
+            + ("" if max_tokens == 0 else " and at least one must be generated"),
+            "prompt",
+        )
+    if num_prompt + num_resumed > limit:
+        raise ContextLengthError(
+            f"prompt and resumed tokens are {num_prompt + num_resumed} tokens, at most {limit} fit",
+            "resume_token_ids",
+        )
+    return limit if max_tokens is None else min(limit, num_prompt + max_tokens)
+
+
+def deadline_of(timeout_s: float, now_s: float) -> float:
+    """Return the time a request with this timeout ends at; inf for timeout 0."""
+    return now_s + timeout_s if timeout_s > 0 else math.inf

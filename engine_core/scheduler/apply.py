@@ -1,0 +1,210 @@
+"""What a worker's output of one step means: tokens to emit, prefixes to index, requests to end."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from engine_core.errors import ProtocolError, WorkerError
+from engine_core.ipc.codec import unpack_int32
+from engine_core.ipc.messages import FinishReason, ModelRunnerOutput, TokenLogprobs
+from engine_core.request import EndedRequest, FrontendId, Request
+from engine_core.scheduler.output import TokenColumns
+from engine_core.scheduler.running import IntColumn, RunningRows
+from engine_core.scheduler.scheduler import Scheduler, StepInFlight
+from engine_core.scheduler.stopping import StopRules
+
+
+class StepResult(NamedTuple):
+    """What one applied step leads to; ended requests have left their rows already."""
+
+    tokens: TokenColumns
+    ended: list[EndedRequest]
+    logprobs: list[tuple[FrontendId, TokenLogprobs]]
+    prompt_logprobs: list[tuple[FrontendId, TokenLogprobs]]
+
+
+class _Sampled(NamedTuple):
+    """Rows that sampled and are still wanted, their positions and tokens; all [n]."""
+
+    rows: IntColumn
+    positions: IntColumn
+    token_ids: npt.NDArray[np.int32]
+
+    def select(self, which: npt.NDArray[np.bool_]) -> _Sampled:
+        return _Sampled(self.rows[which], self.positions[which], self.token_ids[which])
+
+
+class StepApplier:
+    """Applies outputs in the order their steps were planned; used by the engine's thread only."""
+
+    def __init__(self, scheduler: Scheduler, stops: StopRules, vocab_size: int) -> None:
+        self._scheduler = scheduler
+        self._stops = stops
+        self._vocab_size = vocab_size
+
+    def apply(self, output: ModelRunnerOutput) -> StepResult:
+        """Advance every row of the step.
+
+        Rows whose request left since the step was planned are skipped: their first_step is later, or never.
+
+        Raises:
+            WorkerError: the output does not answer the oldest step in flight, or breaks the protocol.
+        """
+        flight = self._take_step(output)
+        rows, token_ids = self._sampled_columns(output, flight)
+        ended = self._end_failed_rows(output, flight)
+        self._index_full_blocks(flight)
+        running = self._scheduler.running
+        alive = running.first_step[rows] <= flight.step
+        if not alive.all():
+            rows, token_ids = rows[alive], token_ids[alive]
+        sampled = _Sampled(rows, running.num_known_tokens[rows], token_ids)
+        prompt_logprobs = self._prompt_logprobs(output, flight)
+        emitted, finishing = self._emit(sampled)
+        tokens = TokenColumns(
+            running.frontend_idx[emitted.rows],
+            running.handles[emitted.rows],
+            emitted.token_ids,
+            emitted.positions - running.num_prompt_tokens[emitted.rows],
+        )
+        logprobs = self._logprobs(output, emitted)
+        ended += self._finish(finishing)
+        return StepResult(tokens, ended, logprobs, prompt_logprobs)
+
+    def _take_step(self, output: ModelRunnerOutput) -> StepInFlight:
+        in_flight = self._scheduler.in_flight
+        if not in_flight or in_flight[0].step != output.step:
+            expected = in_flight[0].step if in_flight else "none"
+            raise WorkerError(f"output of step {output.step} arrived, expected step {expected}")
+        return in_flight.popleft()
+
+    def _sampled_columns(
+        self, output: ModelRunnerOutput, flight: StepInFlight
+    ) -> tuple[IntColumn, npt.NDArray[np.int32]]:
+        """Unpack rows and tokens, and check them against what was planned."""
+        try:
+            rows = unpack_int32(output.rows).astype(np.int64)
+            token_ids = unpack_int32(output.token_ids)
+        except ProtocolError as error:
+            raise WorkerError(f"output of step {output.step}: {error}") from None
+        expected = flight.sampling_rows
+        if output.errors:
+            failed = [error.row for error in output.errors]
+            if not set(failed) <= set(flight.rows.tolist()):
+                raise WorkerError(
+                    f"output of step {output.step} has errors of rows {failed}, not all are in it"
+                )
+            expected = expected[~np.isin(expected, failed)]
+        if not np.array_equal(rows, expected) and not np.array_equal(np.sort(rows), np.sort(expected)):
+            raise WorkerError(f"output of step {output.step} does not hold the rows that were to sample")
+        if len(token_ids) != len(rows):
+            raise WorkerError(
+                f"output of step {output.step} has {len(token_ids)} tokens for {len(rows)} rows"
+            )
+        if len(token_ids) and not (token_ids.min() >= 0 and token_ids.max() < self._vocab_size):
+            raise WorkerError(f"output of step {output.step} holds token ids outside the vocabulary")
+        return rows, token_ids
+
+    def _end_failed_rows(self, output: ModelRunnerOutput, flight: StepInFlight) -> list[EndedRequest]:
+        ended = []
+        for error in output.errors:
+            request = self._request_in(error.row, flight.step)
+            if request is not None:
+                self._scheduler.remove(request)
+                ended.append(
+                    EndedRequest(
+                        request, FinishReason.ERROR, error_code=error.code, error_message=error.message
+                    )
+                )
+        return ended
+
+    def _index_full_blocks(self, flight: StepInFlight) -> None:
+        # Without prefix caching, and for free rows, next_hash_at lies beyond every count.
+        kv = self._scheduler.kv
+        full = flight.num_computed_tokens >= kv.next_hash_at[flight.rows]
+        if not full.any():
+            return
+        for i in np.flatnonzero(full).tolist():
+            row = int(flight.rows[i])
+            request = self._request_in(row, flight.step)
+            if request is not None:
+                kv.index_full_blocks(row, request, int(flight.num_computed_tokens[i]))
+
+    def _emit(self, sampled: _Sampled) -> tuple[_Sampled, list[tuple[int, int | None]]]:
+        """Append the tokens to their rows.
+
+        Returns:
+            What is emitted, and (row, token that ended it or None for a length limit) of every row that ends.
+        """
+        running = self._scheduler.running
+        rows, positions, token_ids = sampled
+        room = running.max_num_tokens[rows] - positions
+        stops = self._stops.matches(running, rows, positions, token_ids)
+        ends = stops | (room <= 1)
+        if not ends.any():
+            running.append_tokens(rows, positions, token_ids)
+            return sampled, []
+        # A row without room (max_tokens = 0) only wanted its prompt computed: its sample is dropped.
+        has_room = room > 0
+        stops &= has_room
+        finishing = [
+            (int(rows[i]), int(token_ids[i]) if stops[i] else None) for i in np.flatnonzero(ends).tolist()
+        ]
+        emitted = sampled if has_room.all() else sampled.select(has_room)
+        running.append_tokens(*emitted)
+        return emitted, finishing
+
+    def _finish(self, finishing: list[tuple[int, int | None]]) -> list[EndedRequest]:
+        ended = []
+        for row, token_id in finishing:
+            request = self._scheduler.running.request_at(row)
+            self._scheduler.remove(request)
+            if token_id is None:
+                ended.append(EndedRequest(request, FinishReason.LENGTH))
+            else:
+                stop_token_id = self._stops.stop_token_id(request, token_id)
+                ended.append(EndedRequest(request, FinishReason.STOP, stop_token_id))
+        return ended
+
+    def _logprobs(
+        self, output: ModelRunnerOutput, emitted: _Sampled
+    ) -> list[tuple[FrontendId, TokenLogprobs]]:
+        """Rename logprobs from rows to handles; the engine's own count gives the index."""
+        if not output.logprobs:
+            return []
+        position_of = dict(zip(emitted.rows.tolist(), emitted.positions.tolist(), strict=True))
+        renamed = []
+        for logprobs in output.logprobs:
+            position = position_of.get(logprobs.key)
+            if position is not None:
+                request = self._scheduler.running.request_at(logprobs.key)
+                index = position - request.num_prompt_tokens
+                renamed.append((request.frontend, _renamed(logprobs, request.handle, index)))
+        return renamed
+
+    def _prompt_logprobs(
+        self, output: ModelRunnerOutput, flight: StepInFlight
+    ) -> list[tuple[FrontendId, TokenLogprobs]]:
+        """Rename prompt logprobs and leave out those sent before a preemption."""
+        renamed = []
+        for logprobs in output.prompt_logprobs:
+            request = self._request_in(logprobs.key, flight.step)
+            if request is not None and logprobs.token_index >= request.num_prompt_logprobs:
+                request.num_prompt_logprobs = logprobs.token_index + 1
+                renamed.append((request.frontend, _renamed(logprobs, request.handle, logprobs.token_index)))
+        return renamed
+
+    def _request_in(self, row: int, step: int) -> Request | None:
+        """Return the row's request if it is the one that `step` computed."""
+        running: RunningRows = self._scheduler.running
+        if not 0 <= row < len(running.requests):
+            raise WorkerError(f"output of step {step} names row {row}, which does not exist")
+        return running.requests[row] if running.first_step[row] <= step else None
+
+
+def _renamed(logprobs: TokenLogprobs, handle: int, index: int) -> TokenLogprobs:
+    return msgspec.structs.replace(logprobs, key=handle, token_index=index)

@@ -1,0 +1,103 @@
+"""In which order waiting requests are admitted: first come first served, or by priority."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from engine_core.request import Request
+from engine_core.scheduler.lazy_heap import LazyHeap
+
+
+class WaitingQueue(ABC):
+    """Waiting requests; the scheduler admits from the head only, so the head is never overtaken."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Request]:
+        """Iterate in no particular order."""
+
+    @abstractmethod
+    def add(self, request: Request) -> None:
+        """Queue a new request."""
+
+    @abstractmethod
+    def requeue(self, request: Request) -> None:
+        """Put a preempted request back, before everything of its rank that arrived later."""
+
+    @abstractmethod
+    def head(self) -> Request | None:
+        """Return the next request to admit, None when nothing waits."""
+
+    @abstractmethod
+    def remove(self, request: Request) -> None:
+        """Take a queued request out: admitted, aborted or timed out."""
+
+
+class FcfsQueue(WaitingQueue):
+    """First come, first served; priorities are ignored."""
+
+    def __init__(self) -> None:
+        # Aborts take requests out of the middle, which a deque does in O(n).
+        self._requests: OrderedDict[int, Request] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._requests.values())
+
+    def add(self, request: Request) -> None:
+        """Append at the end."""
+        self._requests[request.arrival] = request
+
+    def requeue(self, request: Request) -> None:
+        """Put it at the front: whatever is admitted arrived before whatever waits."""
+        self._requests[request.arrival] = request
+        self._requests.move_to_end(request.arrival, last=False)
+
+    def head(self) -> Request | None:
+        """Return the earliest."""
+        return next(iter(self._requests.values()), None)
+
+    def remove(self, request: Request) -> None:
+        """Take it out; O(1)."""
+        del self._requests[request.arrival]
+
+
+class PriorityQueue(WaitingQueue):
+    """Lower priority numbers first, ties by arrival; a steady stream of lower numbers can hold others off."""
+
+    def __init__(self) -> None:
+        self._heap: LazyHeap[tuple[int, int]] = LazyHeap()
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._heap)
+
+    def add(self, request: Request) -> None:
+        """Insert by (priority, arrival)."""
+        self._heap.push(request.sort_key, request)
+
+    def requeue(self, request: Request) -> None:
+        """Insert by (priority, arrival): it is older than all later arrivals of its priority."""
+        self._heap.push(request.sort_key, request)
+
+    def head(self) -> Request | None:
+        """Return the best (priority, arrival)."""
+        entry = self._heap.peek()
+        return None if entry is None else entry[1]
+
+    def remove(self, request: Request) -> None:
+        """Take it out."""
+        self._heap.remove(request)
+
+
+def make_queue(policy: str) -> WaitingQueue:
+    """Return the queue of a policy of engine_core.config.POLICIES."""
+    return {"fcfs": FcfsQueue, "priority": PriorityQueue}[policy]()

@@ -1,0 +1,190 @@
+"""The running requests in columns: one array entry per row of the worker's batch.
+
+A steady decode step must not loop over requests in Python, so everything such a step reads or writes is a
+numpy column indexed by row. Tokens sampled since the last block border stand in a row's tail; when they
+complete a block they move to the request's token column, so a row's memory does not grow with the context
+length.
+
+    column                   meaning for an occupied row
+    num_known_tokens         prompt and emitted tokens
+    num_tokens               known tokens and those that steps in flight will sample
+    num_computed_tokens      tokens whose KV is computed, steps in flight included
+    max_num_computed_tokens  tokens that ever need computing; the last emitted token's KV is never needed
+    max_num_tokens           length at which it ends
+    first_step               step that first computed it; outputs of earlier steps belong to an earlier tenant
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+
+import numpy as np
+import numpy.typing as npt
+
+from engine_core.errors import IntegrityError
+from engine_core.request import Request, RequestState
+
+IntColumn = npt.NDArray[np.int64]
+
+NEVER = np.iinfo(np.int64).max
+
+
+class RunningRows:
+    """Columns, free rows and the order in which rows are served."""
+
+    def __init__(self, max_num_seqs: int, block_size: int) -> None:
+        def column(fill: int = 0) -> IntColumn:
+            return np.full(max_num_seqs, fill, np.int64)
+
+        self.block_size = block_size
+        self.requests: list[Request | None] = [None] * max_num_seqs
+        self.handles = column()
+        self.frontend_idx = column()
+        self.num_prompt_tokens = column()
+        self.num_known_tokens = column()
+        self.num_tokens = column()
+        self.num_computed_tokens = column()
+        self.max_num_computed_tokens = column()
+        self.max_num_tokens = column()
+        self.first_stop_at = column()
+        self.stops_at_eos = np.zeros(max_num_seqs, np.bool_)
+        self.has_stop_ids = np.zeros(max_num_seqs, np.bool_)
+        self.first_step = column(NEVER)
+        self.next_flush_at = column(NEVER)
+        self.tail = np.zeros((max_num_seqs, block_size), np.int32)
+        self._order = column()
+        self._num_running = 0
+        self._free_rows = list(range(max_num_seqs))
+
+    def __len__(self) -> int:
+        return self._num_running
+
+    @property
+    def num_free_rows(self) -> int:
+        """Rows without a request."""
+        return len(self._free_rows)
+
+    @property
+    def order(self) -> IntColumn:
+        """Occupied rows by sort key, first served first; a view that the next admit or release changes."""
+        return self._order[: self._num_running]
+
+    def lowest_free_row(self) -> int:
+        """Return the row the next admission will take; low rows keep the worker's batch dense."""
+        return self._free_rows[0]
+
+    def request_at(self, row: int) -> Request:
+        """Return the request of an occupied row."""
+        request = self.requests[row]
+        assert request is not None, f"row {row} is free"
+        return request
+
+    def admit(self, row: int, request: Request, *, step: int, num_cached_tokens: int) -> None:
+        """Fill lowest_free_row() with a waiting request that step `step` computes first."""
+        taken = heapq.heappop(self._free_rows)
+        assert taken == row, "admit takes the lowest free row"
+        request.row = row
+        request.state = RequestState.RUNNING
+        self.requests[row] = request
+        num_known = request.num_stored_tokens
+        sampling = request.sampling
+        self.handles[row] = request.handle
+        self.frontend_idx[row] = request.frontend_idx
+        self.num_prompt_tokens[row] = request.num_prompt_tokens
+        self.num_known_tokens[row] = self.num_tokens[row] = num_known
+        self.num_computed_tokens[row] = num_cached_tokens
+        self.max_num_computed_tokens[row] = max(request.num_prompt_tokens, request.max_num_tokens - 1)
+        self.max_num_tokens[row] = request.max_num_tokens
+        self.first_stop_at[row] = request.num_prompt_tokens + sampling.min_tokens
+        self.stops_at_eos[row] = not sampling.ignore_eos
+        self.has_stop_ids[row] = bool(sampling.stop_token_ids)
+        self.first_step[row] = step
+        self.next_flush_at[row] = (num_known // self.block_size + 1) * self.block_size
+        self._insert_into_order(row, request)
+
+    def release(self, row: int) -> Request:
+        """Free a row and return its request; its unflushed tokens are dropped."""
+        request = self.request_at(row)
+        request.row = -1
+        self.requests[row] = None
+        self.first_step[row] = NEVER
+        self.next_flush_at[row] = NEVER
+        order = self.order
+        rest = order[order != row]
+        self._num_running = len(rest)
+        self._order[: len(rest)] = rest
+        heapq.heappush(self._free_rows, row)
+        return request
+
+    def append_tokens(self, rows: IntColumn, positions: IntColumn, token_ids: npt.NDArray[np.int32]) -> None:
+        """Append one emitted token to each of `rows`.
+
+        Args:
+            rows: [n], occupied, each once.
+            positions: [n], num_known_tokens of the rows.
+            token_ids: [n].
+        """
+        known = positions + 1
+        border = self.next_flush_at[rows]
+        self.tail[rows, positions - border + self.block_size] = token_ids
+        self.num_known_tokens[rows] = known
+        full = known == border
+        if full.any():
+            for row in rows[full].tolist():
+                self.flush_tail(row)
+
+    def flush_tail(self, row: int) -> None:
+        """Move the tokens in the tail to the request's token column."""
+        request = self.request_at(row)
+        known = int(self.num_known_tokens[row])
+        start = request.num_stored_tokens % self.block_size
+        count = known - request.num_stored_tokens
+        request.token_ids += self.tail[row, start : start + count].tobytes()
+        self.next_flush_at[row] = (known // self.block_size + 1) * self.block_size
+
+    def check_integrity(self) -> None:
+        """Raise IntegrityError unless order, free rows, columns and requests agree."""
+        order = self.order.tolist()
+        occupied = {row for row, request in enumerate(self.requests) if request is not None}
+        if len(set(order)) != len(order) or set(order) != occupied:
+            raise IntegrityError(f"order {order} does not match the occupied rows {sorted(occupied)}")
+        if sorted(self._free_rows) != [row for row in range(len(self.requests)) if row not in occupied]:
+            raise IntegrityError(
+                f"free rows {sorted(self._free_rows)} beside occupied rows {sorted(occupied)}"
+            )
+        keys = [self.request_at(row).sort_key for row in order]
+        if keys != sorted(keys):
+            raise IntegrityError(f"order is not by sort key: {keys}")
+        for row in order:
+            self._check_row(row, self.request_at(row))
+
+    def _check_row(self, row: int, request: Request) -> None:
+        if request.row != row or request.state is not RequestState.RUNNING:
+            raise IntegrityError(f"row {row} holds a request in state {request.state} with row {request.row}")
+        num_known, num_tokens = int(self.num_known_tokens[row]), int(self.num_tokens[row])
+        num_computed = int(self.num_computed_tokens[row])
+        facts = f"row {row}: known {num_known}, tokens {num_tokens}, computed {num_computed}"
+        in_tail = num_known - request.num_stored_tokens
+        if not 0 <= in_tail < self.block_size or self.next_flush_at[row] - num_known > self.block_size:
+            raise IntegrityError(
+                f"{facts}, {request.num_stored_tokens} stored, flush at {self.next_flush_at[row]}"
+            )
+        if not 0 <= num_computed <= num_tokens or num_known > num_tokens:
+            raise IntegrityError(facts)
+        if num_known >= self.max_num_tokens[row] > request.num_prompt_tokens:
+            raise IntegrityError(f"{facts}: should have ended at {self.max_num_tokens[row]}")
+        if self.handles[row] != request.handle or self.num_prompt_tokens[row] != request.num_prompt_tokens:
+            raise IntegrityError(f"row {row}: columns name another request")
+
+    def _insert_into_order(self, row: int, request: Request) -> None:
+        order = self._order
+        count = self._num_running
+        # Under fcfs, and nearly always under priority, a newcomer belongs at the end.
+        place = count
+        if count and self.request_at(int(order[count - 1])).sort_key > request.sort_key:
+            keys = [self.request_at(r).sort_key for r in order[:count].tolist()]
+            place = bisect_left(keys, request.sort_key)
+            order[place + 1 : count + 1] = order[place:count].copy()
+        order[place] = row
+        self._num_running += 1

@@ -1,0 +1,290 @@
+"""What the next step computes: which rows, how many tokens of each, with which blocks.
+
+One rule covers prefill, chunks, prefix hits, resumption and decode: every row wants its num_computed_tokens
+to reach its num_tokens, and a step spends max_num_batched_tokens on that, running rows first, then the
+queue. Planning reads counts only, never token values, so the next step can be planned while the last one
+still runs.
+
+Rows are served, admitted and preempted in one total order, (priority or 0, arrival). The first row in it
+can always go on: it is served first and never preempted for another, so every request's turn comes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+
+from engine_core.config import SchedulerConfig
+from engine_core.errors import IntegrityError
+from engine_core.ipc.codec import pack_int32
+from engine_core.ipc.messages import NewRow, SchedulerOutput
+from engine_core.kv_cache.manager import KVCacheManager
+from engine_core.request import Request, RequestState
+from engine_core.scheduler.queues import WaitingQueue, make_queue
+from engine_core.scheduler.running import NEVER, IntColumn, RunningRows
+from engine_core.scheduler.stopping import StopRules
+
+MAX_STEPS_IN_FLIGHT = 2
+
+
+class StepInFlight(NamedTuple):
+    """A planned step whose output has not been applied.
+
+    Attributes:
+        step: its number.
+        rows: int64 [n]; rows it computes.
+        num_computed_tokens: int64 [n]; their counts after it.
+        sampling_rows: int64 [m]; rows that sample in it, in the order of `rows`.
+    """
+
+    step: int
+    rows: IntColumn
+    num_computed_tokens: IntColumn
+    sampling_rows: IntColumn
+
+
+class _Growth(NamedTuple):
+    """Blocks appended to running rows in one plan, and whether a row had to give way."""
+
+    rows: list[int]
+    block_ids: list[int]
+    preempted: bool
+
+
+class Scheduler:
+    """Plans steps over the waiting queue, the running rows and their blocks; integers only, no clock, no I/O.
+
+    Attributes:
+        started: requests that left the queue for the first time since the engine last cleared this list.
+        num_preemptions: preemptions since start.
+        num_queried_tokens, num_hit_tokens: prefix-cache lookups and hits since start, in tokens.
+    """
+
+    def __init__(self, config: SchedulerConfig, stops: StopRules, secret: bytes) -> None:
+        self._config = config
+        self._stops = stops
+        self.waiting: WaitingQueue = make_queue(config.policy)
+        self.running = RunningRows(config.max_num_seqs, config.block_size)
+        self.kv = KVCacheManager(
+            num_blocks=config.num_blocks,
+            block_size=config.block_size,
+            max_num_seqs=config.max_num_seqs,
+            secret=secret,
+            enable_prefix_caching=config.enable_prefix_caching,
+        )
+        self.in_flight: deque[StepInFlight] = deque()
+        self.started: list[Request] = []
+        self.num_preemptions = 0
+        self.num_queried_tokens = 0
+        self.num_hit_tokens = 0
+        # Admission leaves room for running rows to grow; without it a full pool admits and preempts in turns.
+        self._num_spare_blocks = max(1, config.num_blocks // 100)
+        self._max_chunk = config.max_prefill_tokens or config.max_num_batched_tokens
+        self._next_step = 1
+        self._freed_rows: list[int] = []
+
+    def add(self, request: Request) -> None:
+        """Queue a new request; the engine has checked it and the queue's bound."""
+        self.waiting.add(request)
+
+    def remove(self, request: Request) -> None:
+        """Take a request out wherever it stands: finished, aborted, failed or timed out."""
+        if request.state is RequestState.WAITING:
+            self.waiting.remove(request)
+        elif request.state is RequestState.RUNNING:
+            self._leave_row(request.row)
+        request.state = RequestState.ENDED
+
+    def schedule(self) -> SchedulerOutput | None:
+        """Plan the next step; None when nothing can run until a step is applied or a request arrives."""
+        if len(self.in_flight) >= MAX_STEPS_IN_FLIGHT:
+            return None
+        rows, num_tokens = self._wanted()
+        rows, num_tokens, growth = self._give_blocks(rows, num_tokens)
+        new_rows: list[NewRow] = []
+        if len(self.waiting) and not growth.preempted:
+            budget = self._config.max_num_batched_tokens - int(num_tokens.sum())
+            rows, num_tokens, new_rows = self._admit(rows, num_tokens, budget)
+        if len(rows) == 0:
+            return None
+        return self._commit(rows, num_tokens, new_rows, growth)
+
+    def reset_prefix_cache(self) -> int:
+        """Forget all cached prefixes, for waiting requests too; returns how many blocks held one."""
+        num_dropped = self.kv.reset_prefix_cache()
+        for request in self.waiting:
+            request.block_hashes.clear()
+            request.namespace = self.kv.index.namespace(request.tenant, request.cache_salt)
+        return num_dropped
+
+    def check_integrity(self) -> None:
+        """Raise IntegrityError unless queue, rows, blocks and steps in flight agree."""
+        running = self.running
+        running.check_integrity()
+        self.kv.check_integrity(
+            {row: int(running.num_computed_tokens[row]) for row in running.order.tolist()}
+        )
+        for request in self.waiting:
+            if request.state is not RequestState.WAITING or request.row != -1:
+                raise IntegrityError(
+                    f"request {request.arrival} waits in state {request.state}, row {request.row}"
+                )
+        for row in running.order.tolist():
+            self._check_counts_in_flight(row)
+            if running.num_computed_tokens[row] > self.kv.capacity[row]:
+                raise IntegrityError(f"row {row} computed more tokens than its blocks hold")
+
+    def _wanted(self) -> tuple[IntColumn, IntColumn]:
+        """Return running rows in order and the tokens each gets from the budget, both [n], without zeros."""
+        running = self.running
+        rows = running.order
+        if len(rows) == 0:
+            return rows, rows
+        ready = np.minimum(running.num_tokens[rows], running.max_num_computed_tokens[rows])
+        num_tokens = np.minimum(ready - running.num_computed_tokens[rows], self._max_chunk)
+        budget = self._config.max_num_batched_tokens
+        if num_tokens.sum() > budget:
+            before = np.cumsum(num_tokens) - num_tokens
+            num_tokens = np.clip(budget - before, 0, num_tokens)
+        if num_tokens.min() == 0:
+            rows, num_tokens = rows[num_tokens > 0], num_tokens[num_tokens > 0]
+        # A copy, since admissions and preemptions change the order under the view.
+        return rows.copy(), num_tokens
+
+    def _give_blocks(self, rows: IntColumn, num_tokens: IntColumn) -> tuple[IntColumn, IntColumn, _Growth]:
+        """Allocate the blocks that rows grow into, preempting from the end of the order if need be.
+
+        A victim stands behind the row that needs its blocks, so it has not been served yet and nothing has
+        to be taken back. With a step in flight nobody is preempted: its output may free blocks, and a
+        victim's token that is still being sampled would be lost work. Rows without a block then sit this
+        step out.
+        """
+        growth = _Growth([], [], False)
+        if len(rows) == 0:
+            return rows, num_tokens, growth
+        short = self.running.num_computed_tokens[rows] + num_tokens - self.kv.capacity[rows]
+        crossing = np.flatnonzero(short > 0)
+        if len(crossing) == 0:
+            return rows, num_tokens, growth
+        served = np.ones(len(rows), np.bool_)
+        may_preempt = not self.in_flight
+        for i in crossing.tolist():
+            row = int(rows[i])
+            if self.running.requests[row] is None:
+                break  # it was preempted, and so was everything behind it
+            count = self.kv.num_blocks_for(int(short[i]))
+            while may_preempt and self.kv.pool.num_free < count and self.running.requests[row] is not None:
+                self._preempt_last()
+                growth = growth._replace(preempted=True)
+            if self.kv.pool.num_free < count or self.running.requests[row] is None:
+                # Blocks are scarce: the rows behind must not take what this one waits for.
+                served[crossing[crossing >= i]] = False
+                break
+            block_ids = self.kv.grow(row, count)
+            growth.rows.extend([row] * count)
+            growth.block_ids.extend(block_ids)
+        if growth.preempted:
+            served &= self.running.first_step[rows] != NEVER
+        return rows[served], num_tokens[served], growth
+
+    def _admit(
+        self, rows: IntColumn, num_tokens: IntColumn, budget: int
+    ) -> tuple[IntColumn, IntColumn, list[NewRow]]:
+        """Admit from the head of the queue while rows, blocks and budget last."""
+        new_rows: list[NewRow] = []
+        chunks: list[int] = []
+        while budget > 0 and self.running.num_free_rows and (request := self.waiting.head()) is not None:
+            new_row = self._admit_one(request)
+            if new_row is None:
+                break
+            uncomputed = request.num_stored_tokens - new_row.num_computed_tokens
+            chunks.append(min(uncomputed, self._max_chunk, budget))
+            budget -= chunks[-1]
+            new_rows.append(new_row)
+        if new_rows:
+            rows = np.concatenate([rows, np.array([new_row.row for new_row in new_rows], np.int64)])
+            num_tokens = np.concatenate([num_tokens, np.array(chunks, np.int64)])
+        return rows, num_tokens, new_rows
+
+    def _admit_one(self, request: Request) -> NewRow | None:
+        running = self.running
+        row = running.lowest_free_row()
+        # Alone it may take the whole pool, which holds any request that was accepted.
+        num_cached = self.kv.admit(row, request, self._num_spare_blocks if len(running) else 0)
+        if num_cached is None:
+            assert len(running), "an accepted request fits the empty pool"
+            return None
+        self.waiting.remove(request)
+        running.admit(row, request, step=self._next_step, num_cached_tokens=num_cached)
+        self._stops.watch(request)
+        if self._config.enable_prefix_caching and not request.wants_prompt_logprobs:
+            self.num_queried_tokens += request.num_stored_tokens
+            self.num_hit_tokens += num_cached
+        if not request.was_started:
+            request.was_started = True
+            request.num_cached_tokens = min(num_cached, request.num_prompt_tokens)
+            self.started.append(request)
+        return NewRow(
+            row=row,
+            token_ids=bytes(request.token_ids),
+            num_prompt_tokens=request.num_prompt_tokens,
+            num_computed_tokens=num_cached,
+            block_ids=pack_int32(self.kv.tables[row]),
+            sampling=request.sampling_for_worker(),
+        )
+
+    def _commit(
+        self, rows: IntColumn, num_tokens: IntColumn, new_rows: list[NewRow], growth: _Growth
+    ) -> SchedulerOutput:
+        """Count the step's tokens as computed and put it in flight."""
+        running = self.running
+        step = self._next_step
+        self._next_step += 1
+        computed = running.num_computed_tokens[rows] + num_tokens
+        running.num_computed_tokens[rows] = computed
+        samples = computed == running.num_tokens[rows]
+        sampling_rows = rows if samples.all() else rows[samples]
+        running.num_tokens[sampling_rows] += 1
+        self.in_flight.append(StepInFlight(step, rows, computed, sampling_rows))
+        freed_rows, self._freed_rows = self._freed_rows, []
+        return SchedulerOutput(
+            step=step,
+            rows=pack_int32(rows),
+            num_tokens=pack_int32(num_tokens),
+            new_rows=new_rows,
+            freed_rows=pack_int32(freed_rows) if freed_rows else b"",
+            block_rows=pack_int32(growth.rows) if growth.rows else b"",
+            block_ids=pack_int32(growth.block_ids) if growth.rows else b"",
+        )
+
+    def _preempt_last(self) -> None:
+        """Take the last row in order off the batch; it will be computed again from its tokens."""
+        assert not self.in_flight, "a token in flight would be lost"
+        row = int(self.running.order[-1])
+        self.running.flush_tail(row)
+        request = self._leave_row(row)
+        request.state = RequestState.WAITING
+        request.num_preemptions += 1
+        self.num_preemptions += 1
+        self.waiting.requeue(request)
+
+    def _leave_row(self, row: int) -> Request:
+        self.kv.free(row)
+        request = self.running.release(row)
+        self._stops.unwatch(request)
+        self._freed_rows.append(row)
+        return request
+
+    def _check_counts_in_flight(self, row: int) -> None:
+        running = self.running
+        first_step = running.first_step[row]
+        num_sampling = sum(
+            int((step.sampling_rows == row).sum()) for step in self.in_flight if first_step <= step.step
+        )
+        if running.num_tokens[row] - running.num_known_tokens[row] != num_sampling:
+            raise IntegrityError(
+                f"row {row} knows {running.num_known_tokens[row]} of {running.num_tokens[row]} tokens"
+                f" while {num_sampling} are in flight"
+            )

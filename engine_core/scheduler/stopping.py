@@ -1,0 +1,73 @@
+"""Which sampled tokens end their request: the model's EOS ids and each request's stop token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from engine_core.request import Request
+from engine_core.scheduler.running import IntColumn, RunningRows
+
+
+class StopRules:
+    """Looks whole columns of tokens up in tables over the vocabulary.
+
+    The stop token ids of all running requests are counted in one table, so a step asks Python about a row
+    only when it sampled a token that is a stop token of some running request.
+    """
+
+    def __init__(self, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
+        self._is_eos = np.zeros(vocab_size, np.bool_)
+        self._is_eos[[token_id for token_id in eos_token_ids if 0 <= token_id < vocab_size]] = True
+        self._num_watching = np.zeros(vocab_size, np.int32)
+
+    def watch(self, request: Request) -> None:
+        """Note the stop token ids of a request that starts to run."""
+        self._count(request, 1)
+
+    def unwatch(self, request: Request) -> None:
+        """Drop the stop token ids of a request that no longer runs."""
+        self._count(request, -1)
+
+    def matches(
+        self, running: RunningRows, rows: IntColumn, positions: IntColumn, token_ids: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.bool_]:
+        """Return which tokens end their request.
+
+        Args:
+            running: the columns.
+            rows: [n].
+            positions: [n], position of each token in its sequence; none counts below min_tokens.
+            token_ids: [n].
+        """
+        ends = self._is_eos[token_ids] & running.stops_at_eos[rows]
+        candidates = self._num_watching[token_ids] > 0
+        if candidates.any():
+            for i in np.flatnonzero(candidates & running.has_stop_ids[rows]).tolist():
+                ends[i] |= int(token_ids[i]) in running.request_at(int(rows[i])).sampling.stop_token_ids
+        if ends.any():
+            ends &= positions >= running.first_stop_at[rows]
+        return ends
+
+    def stop_token_id(self, request: Request, token_id: int) -> int | None:
+        """Return the token when it is one of the request's own stop ids, None when it matched as EOS."""
+        is_eos = bool(self._is_eos[token_id]) and not request.sampling.ignore_eos
+        return None if is_eos else token_id
+
+    def ends_after(self, request: Request) -> tuple[bool, int | None]:
+        """Whether the last token of a resumed request had ended it already, and the stop id that matched."""
+        num_known = request.num_stored_tokens
+        position = num_known - 1
+        if position < request.num_prompt_tokens + request.sampling.min_tokens:
+            return False, None
+        token_id = int(np.frombuffer(request.token_ids, "<i4")[position])
+        is_eos = bool(self._is_eos[token_id]) and not request.sampling.ignore_eos
+        if not is_eos and token_id not in request.sampling.stop_token_ids:
+            return False, None
+        return True, self.stop_token_id(request, token_id)
+
+    def _count(self, request: Request, change: int) -> None:
+        if request.sampling.stop_token_ids:
+            self._num_watching[list(set(request.sampling.stop_token_ids))] += change
