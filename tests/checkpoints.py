@@ -1,0 +1,169 @@
+"""Makers of tiny random Hugging Face checkpoints, one per architecture, with a byte-level BPE tokenizer.
+
+A checkpoint is a directory as transformers writes it: config.json, generation_config.json, safetensors and
+tokenizer.json. `CheckpointCache` makes each once; the session fixture `checkpoints` hands it to every folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+VOCAB_SIZE = 331
+EOS_TOKEN_ID = 1
+
+# Sizes of every architecture unless a spec says otherwise: 6 query and 2 KV heads, odd widths.
+_DECODER: dict[str, object] = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "bos_token_id": 0,
+    "eos_token_id": EOS_TOKEN_ID,
+    # Wide enough that greedy choices are clear, so that rounding cannot turn them.
+    "initializer_range": 0.25,
+}
+_GPT2: dict[str, object] = {
+    "vocab_size": VOCAB_SIZE,
+    "n_embd": 48,
+    "n_layer": 2,
+    "n_head": 6,
+    "n_positions": 512,
+    "bos_token_id": 0,
+    "eos_token_id": EOS_TOKEN_ID,
+    "initializer_range": 0.25,
+}
+_CHAT_TEMPLATE = (
+    "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+_SPECIAL_TOKENS = ["<|begin|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
+
+
+@dataclass(frozen=True)
+class CheckpointSpec:
+    """What to make.
+
+    Attributes:
+        architecture: "llama", "mistral", "qwen2", "qwen3" or "gpt2".
+        settings: fields of the transformers config that differ from the defaults above.
+        dtype: of the weights.
+        max_shard_bytes: 0 for a single file.
+        seed: of the weights.
+    """
+
+    architecture: str = "llama"
+    settings: Mapping[str, object] = field(default_factory=dict)
+    dtype: torch.dtype = torch.float32
+    max_shard_bytes: int = 0
+    seed: int = 0
+
+    @property
+    def key(self) -> str:
+        """Equal for equal specs."""
+        settings = json.dumps(self.settings, sort_keys=True)
+        return f"{self.architecture} {settings} {self.dtype} {self.max_shard_bytes} {self.seed}"
+
+
+class CheckpointCache:
+    """Checkpoints under one folder, each made once."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._made: dict[str, Path] = {}
+
+    def get(self, spec: CheckpointSpec) -> Path:
+        """Return the directory of a checkpoint; nobody may change what is in it."""
+        if spec.key not in self._made:
+            path = self._root / f"{spec.architecture}-{len(self._made)}"
+            make_checkpoint(path, spec)
+            self._made[spec.key] = path
+        return self._made[spec.key]
+
+
+def make_checkpoint(path: Path, spec: CheckpointSpec) -> None:
+    """Write a checkpoint with random weights."""
+    model = make_reference(spec).to(spec.dtype)
+    model.generation_config.eos_token_id = EOS_TOKEN_ID
+    model.save_pretrained(path, max_shard_size=spec.max_shard_bytes or "1GB")
+    write_tokenizer(path)
+
+
+def make_reference(spec: CheckpointSpec) -> PreTrainedModel:
+    """Return the transformers model of a spec, fp32, its weights drawn from the spec's seed."""
+    import transformers
+
+    names = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "gpt2": "GPT2"}
+    name = names[spec.architecture]
+    defaults = _GPT2 if spec.architecture == "gpt2" else _DECODER
+    if spec.architecture == "qwen3":
+        defaults = {**defaults, "head_dim": 24}
+    config = getattr(transformers, f"{name}Config")(**{**defaults, **spec.settings})
+    model_class = getattr(transformers, "GPT2LMHeadModel" if name == "GPT2" else f"{name}ForCausalLM")
+    with torch.random.fork_rng():
+        torch.manual_seed(spec.seed)
+        model: PreTrainedModel = model_class(config)
+        _randomise_vectors(model)
+    return model.eval()
+
+
+def load_reference(path: Path, dtype: torch.dtype) -> PreTrainedModel:
+    """Return the transformers model of a checkpoint directory in a dtype."""
+    import transformers
+
+    model: PreTrainedModel = transformers.AutoModelForCausalLM.from_pretrained(
+        path, dtype=dtype, attn_implementation="eager"
+    )
+    return model.eval()
+
+
+def _randomise_vectors(model: PreTrainedModel) -> None:
+    """Draw norms and biases too: as ones and zeros they would hide that a loader mixes them up."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                centre = 1.0 if "norm" in name or "ln_" in name else 0.0
+                offset = 0.0 if name.endswith("bias") else centre
+                parameter.normal_(offset, 0.2)
+
+
+def write_tokenizer(path: Path) -> None:
+    """Write a byte-level BPE tokenizer of at most VOCAB_SIZE tokens with a chat template into a directory."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB_SIZE,
+        special_tokens=_SPECIAL_TOKENS,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    text = [
+        "the quick brown fox jumps over the lazy dog",
+        "hello there, how are you today?",
+        "one two three four",
+    ]
+    tokenizer.train_from_iterator(text * 4, trainer)
+    path.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(path / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": _SPECIAL_TOKENS[0],
+        "eos_token": _SPECIAL_TOKENS[EOS_TOKEN_ID],
+        "chat_template": _CHAT_TEMPLATE,
+        "model_max_length": 512,
+    }
+    (path / "tokenizer_config.json").write_text(json.dumps(config))

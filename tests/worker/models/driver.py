@@ -1,0 +1,102 @@
+"""A small driver of one model: paged caches in scattered blocks, prefill in chunks, decode, batches."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from worker.attention.cpu import CpuAttention
+from worker.attention.metadata import AttentionMetadata
+from worker.model_config import ModelConfig, read_model_config
+from worker.models.base import Model
+from worker.models.registry import load_model
+
+BLOCK_SIZE = 8
+NUM_BLOCKS = 96
+
+
+@dataclass
+class Row:
+    """One sequence: its tokens, how many are computed, and the blocks that hold their KV."""
+
+    tokens: list[int]
+    num_computed: int = 0
+    blocks: list[int] = field(default_factory=list)
+
+
+class Driver:
+    """Owns a loaded model, its caches and a pool of blocks in random order."""
+
+    def __init__(self, path: Path, dtype: torch.dtype = torch.float32) -> None:
+        self.config: ModelConfig = read_model_config(path)
+        backend = CpuAttention()
+        self.model: Model = load_model(self.config, dtype, backend, lambda loaded, total: None)
+        self._caches = [
+            backend.allocate(NUM_BLOCKS, BLOCK_SIZE, self.model.num_kv_heads, self.model.head_dim, dtype)
+            for _ in range(self.model.num_layers)
+        ]
+        self._free = random.Random(7).sample(range(NUM_BLOCKS), NUM_BLOCKS)
+
+    def run(self, *steps: tuple[Row, int]) -> torch.Tensor:
+        """Compute the next tokens of each row in one forward pass; return their hidden states [T, H]."""
+        token_ids: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        starts = [0]
+        for row, count in steps:
+            span = range(row.num_computed, row.num_computed + count)
+            while len(row.blocks) * BLOCK_SIZE < span.stop:
+                row.blocks.append(self._free.pop())
+            token_ids += [row.tokens[i] for i in span]
+            positions += span
+            slots += [row.blocks[i // BLOCK_SIZE] * BLOCK_SIZE + i % BLOCK_SIZE for i in span]
+            starts.append(len(token_ids))
+            row.num_computed = span.stop
+        widest = max(len(row.blocks) for row, _ in steps)
+        meta = AttentionMetadata(
+            positions=_int32(positions),
+            slot_mapping=_int32(slots),
+            block_tables=torch.tensor(
+                [row.blocks + [0] * (widest - len(row.blocks)) for row, _ in steps], dtype=torch.int32
+            ),
+            cu_seqlens_q=_int32(starts),
+            seq_lens=_int32([row.num_computed for row, _ in steps]),
+        )
+        return self.model.forward(_int32(token_ids), meta, self._caches).clone()
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the logits [S, V] of hidden states."""
+        return self.model.compute_logits(hidden).clone()
+
+    def release(self, *rows: Row) -> None:
+        """Give the blocks of rows back."""
+        for row in rows:
+            self._free += row.blocks
+            row.blocks.clear()
+
+    def prefill_logits(self, tokens: list[int]) -> torch.Tensor:
+        """Return the logits [T, V] of a whole prompt computed in one pass."""
+        row = Row(tokens)
+        logits = self.logits(self.run((row, len(tokens))))
+        self.release(row)
+        return logits
+
+    def greedy(self, prompt: list[int], num_tokens: int, chunk: int = 0) -> list[int]:
+        """Return tokens generated greedily: prefill (in chunks if asked), then one token per pass."""
+        row = Row(list(prompt))
+        while True:
+            left = len(row.tokens) - row.num_computed
+            hidden = self.run((row, min(left, chunk or left)))
+            if row.num_computed < len(row.tokens):
+                continue
+            row.tokens.append(int(self.logits(hidden[-1:]).argmax()))
+            if len(row.tokens) == len(prompt) + num_tokens:
+                self.release(row)
+                return row.tokens[len(prompt) :]
+
+
+def _int32(values: list[int]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)

@@ -1,0 +1,58 @@
+"""Logits and greedy tokens against transformers, on tiny random checkpoints."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.checkpoints import CheckpointCache, load_reference
+from tests.worker.models.cases import CASES, MAIN_CASES, prompt
+from tests.worker.models.driver import Driver
+
+PROMPT_LEN = 45
+NUM_GREEDY = 64
+
+
+def reference_logits(path, dtype: torch.dtype, tokens: list[int]) -> torch.Tensor:
+    model = load_reference(path, dtype)
+    with torch.inference_mode():
+        return model(torch.tensor([tokens]), use_cache=False).logits[0].float()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_prefill_logits_in_fp32_are_those_of_transformers(case: str, checkpoints: CheckpointCache) -> None:
+    path = checkpoints.get(CASES[case])
+    driver = Driver(path)
+    tokens = prompt(driver.config.vocab_size, PROMPT_LEN)
+    expected = reference_logits(path, torch.float32, tokens)
+    torch.testing.assert_close(driver.prefill_logits(tokens), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("case", MAIN_CASES)
+def test_prefill_logits_in_bf16_err_at_most_twice_as_much_as_transformers(
+    case: str, checkpoints: CheckpointCache
+) -> None:
+    spec = CASES[case]
+    path = checkpoints.get(
+        type(spec)(spec.architecture, spec.settings, torch.bfloat16, spec.max_shard_bytes, spec.seed)
+    )
+    driver = Driver(path, torch.bfloat16)
+    tokens = prompt(driver.config.vocab_size, PROMPT_LEN)
+    exact = reference_logits(path, torch.float32, tokens)
+    allowed = 2 * (reference_logits(path, torch.bfloat16, tokens) - exact).square().mean().sqrt()
+    error = (driver.prefill_logits(tokens) - exact).square().mean().sqrt()
+    assert error <= allowed
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("chunk", [0, 7])
+def test_greedy_tokens_in_fp32_are_those_of_transformers(
+    case: str, chunk: int, checkpoints: CheckpointCache
+) -> None:
+    path = checkpoints.get(CASES[case])
+    driver = Driver(path)
+    tokens = prompt(driver.config.vocab_size, PROMPT_LEN)
+    generated = driver.greedy(tokens, NUM_GREEDY, chunk)
+    # By induction: if each token is the reference's choice after those before it, the sequences are equal.
+    expected = reference_logits(path, torch.float32, tokens + generated[:-1])[PROMPT_LEN - 1 :].argmax(-1)
+    assert generated == expected.tolist()

@@ -1,0 +1,157 @@
+"""Which files a checkpoint directory consists of, and which tensor lies where."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+from engine_core.errors import ModelLoadError
+from worker.config_fields import Fields
+from worker.safetensors_check import SafetensorsFile, TensorEntry
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+MAX_SHARDS = 1024
+_SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}\.safetensors")
+_DTYPE_NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+_PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
+
+
+class CheckpointTensor(NamedTuple):
+    """One tensor and the checked file it lies in."""
+
+    name: str
+    file: SafetensorsFile
+    entry: TensorEntry
+
+
+class Checkpoint:
+    """The checked safetensors files of a directory; a context manager that closes them."""
+
+    def __init__(
+        self, directory: Path, files: list[SafetensorsFile], tensors: dict[str, CheckpointTensor]
+    ) -> None:
+        self.directory = directory
+        self._files = files
+        self._tensors = tensors
+
+    @classmethod
+    def open(cls, directory: Path) -> Checkpoint:
+        """Open and check all files.
+
+        Raises:
+            ModelLoadError: no safetensors file, a shard missing or damaged, a tensor not where the index
+                says.
+        """
+        if (directory / SINGLE).exists():
+            file = SafetensorsFile(directory / SINGLE)
+            tensors = {name: CheckpointTensor(name, file, entry) for name, entry in file.tensors.items()}
+            return cls(directory, [file], tensors)
+        if (directory / INDEX).exists():
+            return cls._open_sharded(directory)
+        raise ModelLoadError(_no_weights(directory))
+
+    @classmethod
+    def _open_sharded(cls, directory: Path) -> Checkpoint:
+        weight_map = _weight_map(directory)
+        files: dict[str, SafetensorsFile] = {}
+        try:
+            for shard in sorted(set(weight_map.values())):
+                files[shard] = SafetensorsFile(_existing_shard(directory, shard))
+            tensors = {name: _locate(name, files[shard]) for name, shard in weight_map.items()}
+        except BaseException:
+            for file in files.values():
+                file.close()
+            raise
+        # Tensors that a shard holds and the index does not name are listed too, to be reported as unexpected.
+        for file in files.values():
+            for name, entry in file.tensors.items():
+                tensors.setdefault(name, CheckpointTensor(name, file, entry))
+        return cls(directory, list(files.values()), tensors)
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for file in self._files:
+            file.close()
+
+    def __iter__(self) -> Iterator[CheckpointTensor]:
+        return iter(self._tensors.values())
+
+    def find(self, name: str, optional_prefix: str = "") -> CheckpointTensor | None:
+        """Return a tensor by its name, with or without the prefix."""
+        found = self._tensors.get(name)
+        if found is None and optional_prefix and name.startswith(optional_prefix):
+            found = self._tensors.get(name.removeprefix(optional_prefix))
+        return found
+
+    @property
+    def file_names(self) -> str:
+        """The files, for errors."""
+        first = self._files[0].path
+        return str(first) if len(self._files) == 1 else f"{first} and {len(self._files) - 1} other shards"
+
+
+def stored_dtype(directory: Path) -> str:
+    """Return the dtype most of the weights have, "float32", "bfloat16" or "float16", or "" without weights.
+
+    Raises:
+        ModelLoadError: the checkpoint is damaged.
+    """
+    if not (directory / SINGLE).exists() and not (directory / INDEX).exists():
+        return ""
+    sizes = dict.fromkeys(_DTYPE_NAMES, 0)
+    with Checkpoint.open(directory) as checkpoint:
+        for tensor in checkpoint:
+            if tensor.entry.dtype in sizes:
+                sizes[tensor.entry.dtype] += tensor.entry.num_bytes
+    return _DTYPE_NAMES[max(sizes, key=lambda name: sizes[name])]
+
+
+def _weight_map(directory: Path) -> dict[str, str]:
+    """Return tensor name -> shard name of the index, every shard name a plain file name."""
+    index = Fields.from_file(directory / INDEX)
+    entries = index.nested("weight_map")
+    if entries is None:
+        raise index.error("weight_map", "is missing")
+    weight_map = entries.text_items()
+    shards = set(weight_map.values())
+    if not 1 <= len(shards) <= MAX_SHARDS:
+        raise index.error("weight_map", f"must name 1 to {MAX_SHARDS} files, got {len(shards)}")
+    for shard in shards:
+        # A separator or a leading dot could lead out of the directory.
+        if not _SHARD_NAME.fullmatch(shard):
+            raise index.error(
+                "weight_map", f"names the file {shard[:200]!r}, which is not a plain *.safetensors name"
+            )
+    return weight_map
+
+
+def _existing_shard(directory: Path, shard: str) -> Path:
+    path = directory / shard
+    if not path.is_file():
+        raise ModelLoadError(f"shard {path} is missing, though {INDEX} names it")
+    return path
+
+
+def _locate(name: str, file: SafetensorsFile) -> CheckpointTensor:
+    entry = file.tensors.get(name)
+    if entry is None:
+        raise ModelLoadError(f"tensor {name!r} is missing from {file.path}, where {INDEX} puts it")
+    return CheckpointTensor(name, file, entry)
+
+
+def _no_weights(directory: Path) -> str:
+    pickles = sorted(path.name for path in directory.iterdir() if path.suffix in _PICKLE_SUFFIXES)
+    if pickles:
+        return (
+            f"{directory} holds only pickle weights ({pickles[0]}). Unpickling runs code from the file, so "
+            "pickle checkpoints are not loaded; convert it to safetensors first"
+        )
+    return f"{directory} holds no weights: neither {SINGLE} nor {INDEX} exists"

@@ -1,0 +1,134 @@
+"""How one field is read from a checkpoint's JSON: typed, held to a range, named in every error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from engine_core.errors import ModelLoadError
+
+MAX_JSON_BYTES = 16 * 2**20
+
+
+class Fields:
+    """One JSON object whose values are not trusted; null counts as absent.
+
+    Args:
+        values: the object as decoded.
+        where: file (and parent field) named in errors.
+    """
+
+    def __init__(self, values: Mapping[str, object], where: str) -> None:
+        self._values = values
+        self.where = where
+
+    @classmethod
+    def from_file(cls, path: Path) -> Fields:
+        """Read a JSON object from a file of at most 16 MiB.
+
+        Raises:
+            ModelLoadError: the file is missing, unreadable, too large or not a JSON object.
+        """
+        try:
+            if path.stat().st_size > MAX_JSON_BYTES:
+                raise ModelLoadError(f"{path} is larger than {MAX_JSON_BYTES} bytes")
+            # The standard decoder takes NaN and Infinity, so that the range check can name the field.
+            values = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            raise ModelLoadError(f"{path} does not exist") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise ModelLoadError(f"{path} cannot be read as JSON: {error}") from error
+        if not isinstance(values, dict):
+            raise ModelLoadError(f"{path} must hold a JSON object, got {type(values).__name__}")
+        return cls(values, str(path))
+
+    def has(self, name: str) -> bool:
+        """Whether the field is there and not null."""
+        return self._values.get(name) is not None
+
+    def is_null(self, name: str) -> bool:
+        """Whether the field is there and null, which for some fields differs from absent."""
+        return name in self._values and self._values[name] is None
+
+    def integer(self, name: str, low: int, high: int, default: int | None = None) -> int:
+        """Return an integer from low to high; absent gives the default, None making it required."""
+        value = self._get(name, default)
+        # A JSON writer may turn 4096 into 4096.0; both mean the same.
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise self.error(name, f"must be an integer from {low} to {high}, got {value!r}")
+        return value
+
+    def number(self, name: str, low: float, high: float, default: float | None = None) -> float:
+        """Return a finite number from low to high; absent gives the default, None making it required."""
+        value = self._get(name, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+            raise self.error(name, f"must be a number from {low:g} to {high:g}, got {value!r}")
+        return float(value)
+
+    def boolean(self, name: str, default: bool) -> bool:
+        """Return true or false."""
+        value = self._get(name, default)
+        if not isinstance(value, bool):
+            raise self.error(name, f"must be true or false, got {value!r}")
+        return value
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """Return a string; absent gives the default, None making it required."""
+        value = self._get(name, default)
+        if not isinstance(value, str):
+            raise self.error(name, f"must be a string, got {value!r}")
+        return value
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Return a list of strings; absent gives none."""
+        value = self._get(name, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.error(name, f"must be a list of strings, got {value!r}")
+        return tuple(value)
+
+    def token_ids(self, name: str, vocab_size: int) -> tuple[int, ...]:
+        """Return one token id or a list of them as a tuple; absent gives none."""
+        value = self._get(name, [])
+        ids = value if isinstance(value, list) else [value]
+        if len(ids) > 1024:
+            raise self.error(name, f"must hold at most 1024 token ids, got {len(ids)}")
+        entries = {str(i): token_id for i, token_id in enumerate(ids)}
+        inner = Fields(entries, f"{self.where}: {name}")
+        return tuple(inner.integer(key, 0, vocab_size - 1) for key in entries)
+
+    def nested(self, name: str) -> Fields | None:
+        """Return a nested object, None if absent."""
+        if not self.has(name):
+            return None
+        value = self._values[name]
+        if not isinstance(value, dict):
+            raise self.error(name, f"must be an object, got {value!r}")
+        return Fields(value, f"{self.where}: {name}")
+
+    def text_items(self) -> dict[str, str]:
+        """Return all fields, each of which must be a string."""
+        items = {}
+        for name, value in self._values.items():
+            if not isinstance(value, str):
+                raise self.error(name[:200], f"must be a string, got {value!r}")
+            items[name] = value
+        return items
+
+    def names_of_objects(self) -> list[str]:
+        """Return the names of the fields that hold objects."""
+        return [name for name, value in self._values.items() if isinstance(value, dict)]
+
+    def error(self, name: str, problem: str) -> ModelLoadError:
+        """Return, not raise, an error that names the file and the field."""
+        return ModelLoadError(f"{self.where}: {name} {problem[:500]}")
+
+    def _get(self, name: str, default: object) -> object:
+        value = self._values.get(name)
+        if value is not None:
+            return value
+        if default is None:
+            raise self.error(name, "is missing")
+        return default

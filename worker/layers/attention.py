@@ -1,0 +1,77 @@
+"""Self-attention: projections, norms and rotation of queries and keys, and the backend's paged attention."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from worker.attention.metadata import AttentionMetadata
+from worker.kv_cache import KVCache
+from worker.layers.context import LayerContext
+from worker.layers.linear import ColumnLinear, RowLinear
+from worker.layers.norm import RMSNorm
+from worker.layers.rotary import RotaryEmbedding
+
+
+class HeadLayout(NamedTuple):
+    """Heads of one attention layer.
+
+    Attributes:
+        num_heads, num_kv_heads, head_dim: Hq, Hkv, D.
+        scale: multiplies query times key.
+        sliding_window: tokens a query sees, itself included; 0 for all.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    sliding_window: int = 0
+
+
+class Attention:
+    """Causal attention of one decoder layer over its paged KV cache.
+
+    Args:
+        heads: layout.
+        qkv: maps [T, H] to queries, keys and values side by side, [T, (Hq + 2 Hkv) * D].
+        output: maps [T, Hq * D] to [T, H].
+        rotary: None where positions enter elsewhere.
+        qk_norms: norms of query and key heads, None for none.
+    """
+
+    def __init__(
+        self,
+        ctx: LayerContext,
+        heads: HeadLayout,
+        projections: tuple[ColumnLinear, RowLinear],
+        rotary: RotaryEmbedding | None = None,
+        qk_norms: tuple[RMSNorm, RMSNorm] | None = None,
+    ) -> None:
+        self._workspace = ctx.workspace
+        self._backend = ctx.backend
+        self._heads = heads
+        self._qkv, self._output = projections
+        self._rotary = rotary
+        self._qk_norms = qk_norms
+
+    def __call__(self, x: torch.Tensor, meta: AttentionMetadata, kv_cache: KVCache) -> torch.Tensor:
+        """Write the keys and values of x [T, H] and map it to [T, H] in the buffer of residual deltas."""
+        heads = self._heads
+        q, k, v = self._project(x)
+        if self._qk_norms is not None:
+            self._qk_norms[0].apply_per_head(q)
+            self._qk_norms[1].apply_per_head(k)
+        if self._rotary is not None:
+            self._rotary(q, k, meta.positions)
+        out = self._workspace.take("attended", x.shape[0], heads.num_heads * heads.head_dim)
+        self._backend.forward(out.view(q.shape), q, k, v, kv_cache, meta, heads.scale, heads.sliding_window)
+        return self._output(out)
+
+    def _project(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return q [T, Hq, D], k and v [T, Hkv, D] as views of one buffer."""
+        num_heads, num_kv_heads, head_dim = self._heads[:3]
+        qkv = self._qkv(x).view(x.shape[0], num_heads + 2 * num_kv_heads, head_dim)
+        first_v = num_heads + num_kv_heads
+        return qkv[:, :num_heads], qkv[:, num_heads:first_v], qkv[:, first_v:]

@@ -1,0 +1,93 @@
+"""Linear layers by the role they play, so that sharding over ranks is a matter of these classes only.
+
+A column linear is split along its outputs: each rank computes some heads or some MLP units. A row linear is
+split along its inputs, and its results are summed over the ranks. A decoder layer is, twice, a column linear,
+something that works per head or unit, and a row linear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from worker import ops
+from worker.layers.context import LayerContext
+from worker.layers.parameter import Parameter, Part, WeightPlan
+
+
+class Source(NamedTuple):
+    """One linear layer of the checkpoint: its tensors are `name`.weight and `name`.bias [out_features]."""
+
+    name: str
+    out_features: int
+
+
+class LinearSpec(NamedTuple):
+    """How the checkpoint stores a linear layer.
+
+    Attributes:
+        in_features: K.
+        bias: whether there is a bias.
+        transposed: weights are stored [K, N], as GPT-2's are.
+    """
+
+    in_features: int
+    bias: bool = False
+    transposed: bool = False
+
+
+class ColumnLinear:
+    """x [T, K] -> [T, N], the outputs of one or more checkpoint layers side by side.
+
+    Args:
+        role: name of the output buffer in the workspace.
+        sources: checkpoint layers in the order of their outputs; N is the sum of their out_features.
+    """
+
+    def __init__(self, ctx: LayerContext, role: str, sources: Sequence[Source], spec: LinearSpec) -> None:
+        self._workspace = ctx.workspace
+        self._role = role
+        self._weight, self._bias = _declare(ctx.plan, sources, spec)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return x W^T + b in this layer's buffer."""
+        out = self._workspace.take(self._role, x.shape[0], self._weight.shape[0])
+        ops.linear(out, x, self._weight.tensor, self._bias.tensor if self._bias else None)
+        return out
+
+
+class RowLinear:
+    """x [T, K] -> [T, N], back to the residual width.
+
+    Args:
+        role: name of the output buffer in the workspace.
+        source: the checkpoint layer.
+    """
+
+    def __init__(self, ctx: LayerContext, role: str, source: Source, spec: LinearSpec) -> None:
+        self._workspace = ctx.workspace
+        self._role = role
+        self._weight, self._bias = _declare(ctx.plan, [source], spec)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return x W^T + b in this layer's buffer."""
+        out = self._workspace.take(self._role, x.shape[0], self._weight.shape[0])
+        ops.linear(out, x, self._weight.tensor, self._bias.tensor if self._bias else None)
+        return out
+
+
+def _declare(
+    plan: WeightPlan, sources: Sequence[Source], spec: LinearSpec
+) -> tuple[Parameter, Parameter | None]:
+    weights: list[Part] = []
+    biases: list[Part] = []
+    row = 0
+    for name, out_features in sources:
+        shape = (spec.in_features, out_features) if spec.transposed else (out_features, spec.in_features)
+        weights.append(Part(f"{name}.weight", shape, row, spec.transposed))
+        biases.append(Part(f"{name}.bias", (out_features,), row))
+        row += out_features
+    weight = plan.declare((row, spec.in_features), weights)
+    return weight, plan.declare((row,), biases) if spec.bias else None

@@ -1,0 +1,69 @@
+"""Normalisation layers, alone and fused with the residual addition before them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from worker import ops
+from worker.layers.context import LayerContext
+
+_ROLE = "normed"
+
+
+class Norm(Protocol):
+    """What a decoder asks of its norms."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the norm of x [T, H] in the norms' shared buffer."""
+
+    def add(self, delta: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        """Add delta [T, H] to residual in place and return the norm of the sum."""
+
+
+class RMSNorm:
+    """x / rms(x) * weight over the last dimension."""
+
+    def __init__(self, ctx: LayerContext, name: str, size: int, eps: float) -> None:
+        self._workspace = ctx.workspace
+        self._weight = ctx.plan.declare_whole(f"{name}.weight", (size,))
+        self._eps = eps
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the norm of x [T, H] in the norms' shared buffer."""
+        out = self._workspace.take(_ROLE, x.shape[0], x.shape[1])
+        ops.rms_norm(out, x, self._weight.tensor, self._eps)
+        return out
+
+    def add(self, delta: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        """Add delta [T, H] to residual in place and return the norm of the sum."""
+        out = self._workspace.take(_ROLE, delta.shape[0], delta.shape[1])
+        ops.fused_add_rms_norm(out, delta, residual, self._weight.tensor, self._eps)
+        return out
+
+    def apply_per_head(self, x: torch.Tensor) -> None:
+        """Normalise every head of x [T, heads, D] in place; x may be a slice of a fused buffer."""
+        ops.rms_norm(x, x, self._weight.tensor, self._eps)
+
+
+class LayerNorm:
+    """(x - mean) / std * weight + bias over the last dimension."""
+
+    def __init__(self, ctx: LayerContext, name: str, size: int, eps: float) -> None:
+        self._workspace = ctx.workspace
+        self._weight = ctx.plan.declare_whole(f"{name}.weight", (size,))
+        self._bias = ctx.plan.declare_whole(f"{name}.bias", (size,))
+        self._eps = eps
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the norm of x [T, H] in the norms' shared buffer."""
+        out = self._workspace.take(_ROLE, x.shape[0], x.shape[1])
+        ops.layer_norm(out, x, self._weight.tensor, self._bias.tensor, self._eps)
+        return out
+
+    def add(self, delta: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        """Add delta [T, H] to residual in place and return the norm of the sum."""
+        out = self._workspace.take(_ROLE, delta.shape[0], delta.shape[1])
+        ops.fused_add_layer_norm(out, delta, residual, self._weight.tensor, self._bias.tensor, self._eps)
+        return out

@@ -1,0 +1,87 @@
+"""The table of rotary angles, for every supported way of stretching a model's context."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from worker import ops
+from worker.layers.parameter import WeightPlan
+from worker.rope_config import RopeConfig
+
+
+class RotaryEmbedding:
+    """Rotates queries and keys by their position; one table serves all layers.
+
+    Args:
+        config: frequencies.
+        head_dim: D, even.
+        max_len: positions 0..max_len-1 are served.
+    """
+
+    def __init__(self, plan: WeightPlan, config: RopeConfig, head_dim: int, max_len: int) -> None:
+        self._cos_sin = plan.declare_table(lambda: cos_sin_table(config, head_dim, max_len))
+
+    def __call__(self, q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor) -> None:
+        """Rotate q [T, Hq, D] and k [T, Hkv, D] in place; positions int32 [T]."""
+        ops.rotary_embedding(q, k, positions, self._cos_sin.tensor)
+
+
+def cos_sin_table(config: RopeConfig, head_dim: int, max_len: int) -> torch.Tensor:
+    """Return fp32 [max_len, head_dim]: cos in the first half of each row, sin in the second.
+
+    Angles are position times frequency in fp32, since that is what the models were trained with.
+    """
+    angles = torch.outer(torch.arange(max_len, dtype=torch.float32), inverse_frequencies(config, head_dim))
+    return torch.cat((angles.cos(), angles.sin()), dim=-1).mul_(config.attention_factor)
+
+
+def inverse_frequencies(config: RopeConfig, head_dim: int) -> torch.Tensor:
+    """Return the angle per position of each pair of dimensions, fp32 [head_dim / 2]."""
+    plain = 1.0 / _periods(config, head_dim)
+    if config.rope_type == "linear":
+        return plain / config.factor
+    if config.rope_type == "llama3":
+        return _llama3(config, plain)
+    if config.rope_type == "yarn":
+        return _yarn(config, head_dim)
+    # "dynamic" is the plain rotation up to the trained context, and no sequence is served beyond it.
+    return plain
+
+
+def _periods(config: RopeConfig, head_dim: int) -> torch.Tensor:
+    return config.theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+
+
+def _llama3(config: RopeConfig, plain: torch.Tensor) -> torch.Tensor:
+    """Keep high frequencies, divide low ones by the factor, and blend those between."""
+    wavelengths = 2 * math.pi / plain
+    turns = config.original_max_position_embeddings / wavelengths
+    blend = (turns - config.low_freq_factor) / (config.high_freq_factor - config.low_freq_factor)
+    blended = (1 - blend) * plain / config.factor + blend * plain
+    is_low = wavelengths > config.original_max_position_embeddings / config.low_freq_factor
+    is_high = wavelengths < config.original_max_position_embeddings / config.high_freq_factor
+    return torch.where(is_high, plain, torch.where(is_low, plain / config.factor, blended))
+
+
+def _yarn(config: RopeConfig, head_dim: int) -> torch.Tensor:
+    """Blend plain and divided frequencies along a linear ramp over the dimensions."""
+    periods = _periods(config, head_dim)
+    low = _yarn_border(config, head_dim, config.beta_fast)
+    high = _yarn_border(config, head_dim, config.beta_slow)
+    if config.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    if low == high:
+        high += 0.001
+    ramp = ((torch.arange(head_dim // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
+    # Written as 1 - (1 - ramp) to round as the reference does.
+    keep = 1 - ramp
+    return (1.0 / (config.factor * periods)) * (1 - keep) + (1.0 / periods) * keep
+
+
+def _yarn_border(config: RopeConfig, head_dim: int, rotations: float) -> float:
+    """Return the dimension that turns so many times over the trained context."""
+    turns = config.original_max_position_embeddings / (rotations * 2 * math.pi)
+    return head_dim * math.log(turns) / (2 * math.log(config.theta))

@@ -1,0 +1,31 @@
+"""Where a forward pass keeps its intermediate results: buffers by role, reused by every layer and step."""
+
+from __future__ import annotations
+
+import torch
+
+
+class Workspace:
+    """Activation buffers of one model; one thread only.
+
+    A buffer's role is a name in the code, so their number is fixed; each grows to the largest step seen, and
+    the scheduler's token budget bounds that. What a role held is lost when it is taken again.
+
+    Args:
+        dtype: of the activations.
+        device: where they live.
+    """
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self.dtype = dtype
+        self._device = device
+        self._buffers: dict[str, torch.Tensor] = {}
+
+    def take(self, role: str, rows: int, columns: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Return a dense [rows, columns] tensor of undefined content; dtype None is the activations'."""
+        size = rows * columns
+        buffer = self._buffers.get(role)
+        if buffer is None or buffer.numel() < size:
+            buffer = torch.empty(size, dtype=dtype or self.dtype, device=self._device)
+            self._buffers[role] = buffer
+        return buffer[:size].view(rows, columns)

@@ -1,0 +1,43 @@
+"""What the model runner asks of a model, whatever its architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from worker.attention.metadata import AttentionMetadata
+from worker.kv_cache import KVCache
+
+
+class Model(Protocol):
+    """A decoder-only language model with its weights; one thread only.
+
+    Attributes:
+        num_layers: KV caches it needs, one per layer.
+        num_kv_heads, head_dim: shape of each token's key and value in every layer.
+        num_params: numbers it was trained with, tied weights counted once.
+    """
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    num_params: int
+
+    def forward(
+        self, token_ids: torch.Tensor, meta: AttentionMetadata, kv_caches: Sequence[KVCache]
+    ) -> torch.Tensor:
+        """Run T tokens of any mix of rows through all layers.
+
+        Args:
+            token_ids: int32 [T], each below the vocabulary size.
+            meta: where each token stands; positions are below the config's max_model_len.
+            kv_caches: one per layer, written for these tokens.
+
+        Returns:
+            Final hidden states [T, H] in the model dtype, in a buffer that the next call overwrites.
+        """
+
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return fp32 logits [S, V] of hidden [S, H], in a buffer that the next call overwrites."""

@@ -1,0 +1,129 @@
+"""The decoder that Llama, Mistral and Qwen share; they differ in biases, query and key norms, and windows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from worker.attention.metadata import AttentionMetadata
+from worker.kv_cache import KVCache
+from worker.layers.attention import Attention, HeadLayout
+from worker.layers.context import LayerContext
+from worker.layers.embedding import Embedding, OutputHead
+from worker.layers.linear import ColumnLinear, LinearSpec, RowLinear, Source
+from worker.layers.mlp import GatedMLP
+from worker.layers.norm import RMSNorm
+from worker.layers.rotary import RotaryEmbedding
+from worker.model_config import ModelConfig
+
+
+class DecoderTraits(NamedTuple):
+    """What an architecture fixes or reads from its config.
+
+    Attributes:
+        qkv_bias: query, key and value projections have biases.
+        output_bias: the attention's output projection has one.
+        mlp_bias: all three MLP projections have one.
+        qk_norm: queries and keys are RMS-normalised per head before the rotation.
+    """
+
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+
+
+class Decoder:
+    """Embedding, layers of rotary attention and gated MLP, final norm, output head; see models.base.Model.
+
+    Args:
+        config: sizes.
+        traits: what differs between the architectures.
+    """
+
+    def __init__(self, ctx: LayerContext, config: ModelConfig, traits: DecoderTraits) -> None:
+        assert config.rope is not None, "these architectures have a rotary embedding"
+        rotary = RotaryEmbedding(ctx.plan, config.rope, config.head_dim, config.max_model_len)
+        self.num_layers = config.num_layers
+        self.num_kv_heads = config.num_kv_heads
+        self.head_dim = config.head_dim
+        shape = (config.vocab_size, config.hidden_size)
+        self._embedding = Embedding(ctx, "residual", "model.embed_tokens", shape)
+        self._layers = [_DecoderLayer(ctx, config, traits, rotary, i) for i in range(config.num_layers)]
+        self._norm = RMSNorm(ctx, "model.norm", config.hidden_size, config.norm_eps)
+        self._head = OutputHead(
+            ctx, "lm_head", shape, self._embedding if config.tie_word_embeddings else None
+        )
+        self.num_params = ctx.plan.num_elements
+
+    def forward(
+        self, token_ids: torch.Tensor, meta: AttentionMetadata, kv_caches: Sequence[KVCache]
+    ) -> torch.Tensor:
+        """Return final hidden states [T, H]; see models.base.Model.forward."""
+        residual = self._embedding(token_ids)
+        delta: torch.Tensor | None = None
+        for layer, kv_cache in zip(self._layers, kv_caches, strict=True):
+            delta = layer(delta, residual, meta, kv_cache)
+        assert delta is not None
+        return self._norm.add(delta, residual)
+
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return fp32 logits [S, V]; see models.base.Model.compute_logits."""
+        return self._head(hidden)
+
+
+class _DecoderLayer:
+    """Attention and MLP; returns what is still to be added to the residual, so the next norm can fuse it."""
+
+    def __init__(
+        self,
+        ctx: LayerContext,
+        config: ModelConfig,
+        traits: DecoderTraits,
+        rotary: RotaryEmbedding,
+        index: int,
+    ) -> None:
+        name = f"model.layers.{index}"
+        hidden_size, eps = config.hidden_size, config.norm_eps
+        self._input_norm = RMSNorm(ctx, f"{name}.input_layernorm", hidden_size, eps)
+        self._attention = _attention(ctx, config, traits, rotary, index)
+        self._post_norm = RMSNorm(ctx, f"{name}.post_attention_layernorm", hidden_size, eps)
+        self._mlp = GatedMLP(ctx, f"{name}.mlp", hidden_size, config.intermediate_size, traits.mlp_bias)
+
+    def __call__(
+        self, delta: torch.Tensor | None, residual: torch.Tensor, meta: AttentionMetadata, kv_cache: KVCache
+    ) -> torch.Tensor:
+        normed = self._input_norm(residual) if delta is None else self._input_norm.add(delta, residual)
+        attended = self._attention(normed, meta, kv_cache)
+        return self._mlp(self._post_norm.add(attended, residual))
+
+
+def _attention(
+    ctx: LayerContext, config: ModelConfig, traits: DecoderTraits, rotary: RotaryEmbedding, index: int
+) -> Attention:
+    name = f"model.layers.{index}.self_attn"
+    q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    sources = [
+        Source(f"{name}.q_proj", q_size),
+        Source(f"{name}.k_proj", kv_size),
+        Source(f"{name}.v_proj", kv_size),
+    ]
+    qkv = ColumnLinear(ctx, "qkv", sources, LinearSpec(config.hidden_size, traits.qkv_bias))
+    output_source = Source(f"{name}.o_proj", config.hidden_size)
+    output = RowLinear(ctx, "delta", output_source, LinearSpec(q_size, traits.output_bias))
+    norms = None
+    if traits.qk_norm:
+        norms = (
+            RMSNorm(ctx, f"{name}.q_norm", config.head_dim, config.norm_eps),
+            RMSNorm(ctx, f"{name}.k_norm", config.head_dim, config.norm_eps),
+        )
+    heads = HeadLayout(
+        config.num_heads,
+        config.num_kv_heads,
+        config.head_dim,
+        config.attention_scales[index],
+        config.sliding_windows[index],
+    )
+    return Attention(ctx, heads, (qkv, output), rotary, norms)

@@ -1,0 +1,93 @@
+"""GPT-2: learned positions, layer norms with bias, GELU, and weights stored transposed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+
+from worker.attention.metadata import AttentionMetadata
+from worker.kv_cache import KVCache
+from worker.layers.attention import Attention, HeadLayout
+from worker.layers.context import LayerContext
+from worker.layers.embedding import Embedding, OutputHead
+from worker.layers.linear import ColumnLinear, LinearSpec, RowLinear, Source
+from worker.layers.mlp import GeluMLP
+from worker.layers.norm import LayerNorm
+from worker.model_config import ModelConfig
+from worker.models.base import Model
+
+# The first release of the checkpoints has no prefix.
+PREFIX = "transformer."
+
+
+def build(ctx: LayerContext, config: ModelConfig) -> Model:
+    """Return the model with its weights declared but not allocated."""
+    return GPT2(ctx, config)
+
+
+class GPT2:
+    """Token and position embedding, pre-norm layers, final norm, output head; see models.base.Model."""
+
+    def __init__(self, ctx: LayerContext, config: ModelConfig) -> None:
+        self.num_layers = config.num_layers
+        self.num_kv_heads = config.num_kv_heads
+        self.head_dim = config.head_dim
+        shape = (config.vocab_size, config.hidden_size)
+        positions_shape = (config.max_position_embeddings, config.hidden_size)
+        self._embedding = Embedding(ctx, "residual", f"{PREFIX}wte", shape)
+        self._positions = Embedding(ctx, "delta", f"{PREFIX}wpe", positions_shape)
+        self._layers = [_Layer(ctx, config, i) for i in range(config.num_layers)]
+        self._norm = LayerNorm(ctx, f"{PREFIX}ln_f", config.hidden_size, config.norm_eps)
+        self._head = OutputHead(
+            ctx, "lm_head", shape, self._embedding if config.tie_word_embeddings else None
+        )
+        self.num_params = ctx.plan.num_elements
+
+    def forward(
+        self, token_ids: torch.Tensor, meta: AttentionMetadata, kv_caches: Sequence[KVCache]
+    ) -> torch.Tensor:
+        """Return final hidden states [T, H]; see models.base.Model.forward."""
+        residual = self._embedding(token_ids)
+        # The first norm adds the positions to the residual, like any other delta.
+        delta = self._positions(meta.positions)
+        for layer, kv_cache in zip(self._layers, kv_caches, strict=True):
+            delta = layer(delta, residual, meta, kv_cache)
+        return self._norm.add(delta, residual)
+
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return fp32 logits [S, V]; see models.base.Model.compute_logits."""
+        return self._head(hidden)
+
+
+class _Layer:
+    """Attention and MLP; returns what is still to be added to the residual, so the next norm can fuse it."""
+
+    def __init__(self, ctx: LayerContext, config: ModelConfig, index: int) -> None:
+        name = f"{PREFIX}h.{index}"
+        hidden_size = config.hidden_size
+        self._first_norm = LayerNorm(ctx, f"{name}.ln_1", hidden_size, config.norm_eps)
+        self._attention = _attention(ctx, config, index)
+        self._second_norm = LayerNorm(ctx, f"{name}.ln_2", hidden_size, config.norm_eps)
+        self._mlp = GeluMLP(ctx, f"{name}.mlp", hidden_size, config.intermediate_size, _gelu_form(config))
+
+    def __call__(
+        self, delta: torch.Tensor, residual: torch.Tensor, meta: AttentionMetadata, kv_cache: KVCache
+    ) -> torch.Tensor:
+        attended = self._attention(self._first_norm.add(delta, residual), meta, kv_cache)
+        return self._mlp(self._second_norm.add(attended, residual))
+
+
+def _attention(ctx: LayerContext, config: ModelConfig, index: int) -> Attention:
+    name = f"{PREFIX}h.{index}.attn"
+    hidden_size = config.hidden_size
+    spec = LinearSpec(hidden_size, bias=True, transposed=True)
+    qkv = ColumnLinear(ctx, "qkv", [Source(f"{name}.c_attn", 3 * hidden_size)], spec)
+    output = RowLinear(ctx, "delta", Source(f"{name}.c_proj", hidden_size), spec)
+    heads = HeadLayout(config.num_heads, config.num_heads, config.head_dim, config.attention_scales[index])
+    return Attention(ctx, heads, (qkv, output))
+
+
+def _gelu_form(config: ModelConfig) -> Literal["none", "tanh"]:
+    return "tanh" if config.activation == "gelu_tanh" else "none"

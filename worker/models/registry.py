@@ -1,0 +1,67 @@
+"""Which architectures there are, and how a checkpoint becomes a model that can run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from worker.attention.base import AttentionBackend
+from worker.layers.context import LayerContext
+from worker.layers.parameter import WeightPlan
+from worker.layers.workspace import Workspace
+from worker.model_config import ModelConfig
+from worker.models import gpt2, llama, mistral, qwen2, qwen3
+from worker.models.base import Model
+from worker.weights import Progress, load_weights
+
+
+class Architecture(NamedTuple):
+    """How to make one architecture.
+
+    Attributes:
+        build: declares the layers and their weights.
+        prefix: start of tensor names that a checkpoint of the bare model leaves out.
+    """
+
+    build: Callable[[LayerContext, ModelConfig], Model]
+    prefix: str = "model."
+
+
+ARCHITECTURES = {
+    "GPT2LMHeadModel": Architecture(gpt2.build, gpt2.PREFIX),
+    "LlamaForCausalLM": Architecture(llama.build),
+    "MistralForCausalLM": Architecture(mistral.build),
+    "Qwen2ForCausalLM": Architecture(qwen2.build),
+    "Qwen3ForCausalLM": Architecture(qwen3.build),
+}
+
+
+def load_model(
+    config: ModelConfig,
+    dtype: torch.dtype,
+    backend: AttentionBackend,
+    progress: Progress,
+    device: torch.device | None = None,
+) -> Model:
+    """Check the checkpoint against the config, then load its weights.
+
+    Args:
+        config: from read_model_config, perhaps limited_to a shorter context.
+        dtype: of weights and activations.
+        backend: computes attention.
+        progress: called with (loaded_bytes, total_bytes) from this thread, first with (0, total_bytes).
+        device: where the weights go; None is the CPU.
+
+    Raises:
+        ModelLoadError: names the file and tensor that is missing, misshapen or damaged; raised before the
+            memory of the weights is taken, unless a file is cut short while it is read.
+    """
+    device = device or torch.device("cpu")
+    architecture = ARCHITECTURES[config.architecture]
+    ignored = ["lm_head.weight"] if config.tie_word_embeddings else []
+    plan = WeightPlan(architecture.prefix, ignored)
+    model = architecture.build(LayerContext(plan, Workspace(dtype, device), backend), config)
+    load_weights(config.path, plan, dtype, device, progress)
+    return model

@@ -1,0 +1,150 @@
+"""How a checkpoint's tensors get into a model's fused parameters: matched first, then streamed in."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from engine_core.errors import ModelLoadError
+from worker.checkpoint import Checkpoint, CheckpointTensor
+from worker.layers.parameter import Parameter, Part, WeightPlan
+
+logger = logging.getLogger(__name__)
+
+Progress = Callable[[int, int], None]
+
+# Large enough for full disk speed, small enough that progress is smooth and the staging buffer negligible.
+CHUNK_BYTES = 16 * 2**20
+_LOADABLE = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+# Buffers that old versions of the reference implementation saved beside the weights.
+_HARMLESS = re.compile(r"(^|\.)(rotary_emb\.inv_freq|attn\.(masked_)?bias)$")
+_MAX_NAMED = 5
+
+
+class Assignment(NamedTuple):
+    """One checkpoint tensor and where it goes."""
+
+    source: CheckpointTensor
+    parameter: Parameter
+    part: Part
+
+
+def load_weights(
+    directory: str | Path, plan: WeightPlan, dtype: torch.dtype, device: torch.device, progress: Progress
+) -> None:
+    """Check a checkpoint against a plan, then allocate the plan's parameters and fill them.
+
+    Args:
+        directory: of the checkpoint.
+        plan: what the model needs.
+        dtype: of the parameters; tensors of another dtype are converted.
+        device: where the parameters go.
+        progress: called with (loaded_bytes, total_bytes) of the checkpoint, at least once per 16 MiB.
+
+    Raises:
+        ModelLoadError: names file and tensor; before anything is allocated, unless a file is cut short while
+            it is read.
+    """
+    with Checkpoint.open(Path(directory)) as checkpoint:
+        assignments = match(checkpoint, plan)
+        total_bytes = sum(assignment.source.entry.num_bytes for assignment in assignments)
+        progress(0, total_bytes)
+        _allocate(plan, dtype, device)
+        loaded_bytes = 0
+        # In file order, so that the disk is read sequentially.
+        for assignment in sorted(assignments, key=_file_order):
+            for num_bytes in _stream(assignment):
+                loaded_bytes += num_bytes
+                progress(loaded_bytes, total_bytes)
+
+
+def match(checkpoint: Checkpoint, plan: WeightPlan) -> list[Assignment]:
+    """Pair every part of the plan with its tensor.
+
+    Raises:
+        ModelLoadError: a tensor is missing, or has a wrong shape or a dtype that cannot be loaded.
+    """
+    assignments = []
+    missing = []
+    for parameter in plan:
+        for part in parameter.parts:
+            source = checkpoint.find(part.name, plan.optional_prefix)
+            if source is None:
+                missing.append(part.name)
+            else:
+                _check_fits(source, part)
+                assignments.append(Assignment(source, parameter, part))
+    if missing:
+        raise ModelLoadError(f"{checkpoint.file_names}: missing {_named(missing)}")
+    _report_unexpected(checkpoint, plan, assignments)
+    return assignments
+
+
+def _check_fits(source: CheckpointTensor, part: Part) -> None:
+    where = f"{source.file.path}: tensor {source.name!r}"
+    if source.entry.shape != part.shape:
+        raise ModelLoadError(
+            f"{where} has shape {list(source.entry.shape)}, config.json asks for {list(part.shape)}"
+        )
+    if source.entry.dtype not in _LOADABLE:
+        raise ModelLoadError(
+            f"{where} has dtype {source.entry.dtype}; supported are {', '.join(_LOADABLE)}, none quantised"
+        )
+
+
+def _report_unexpected(checkpoint: Checkpoint, plan: WeightPlan, assignments: list[Assignment]) -> None:
+    used = {assignment.source.name for assignment in assignments} | plan.ignored_names
+    extra = [
+        tensor.name for tensor in checkpoint if tensor.name not in used and not _HARMLESS.search(tensor.name)
+    ]
+    if extra:
+        logger.warning("tensors_ignored path=%s: unexpected %s", checkpoint.directory, _named(extra))
+
+
+def _named(names: list[str]) -> str:
+    shown = ", ".join(name[:200] for name in names[:_MAX_NAMED])
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return f"{'tensor' if len(names) == 1 else 'tensors'} {shown}{more}"
+
+
+def _allocate(plan: WeightPlan, dtype: torch.dtype, device: torch.device) -> None:
+    try:
+        plan.allocate(dtype, device)
+    except RuntimeError as error:
+        size = plan.num_elements * dtype.itemsize
+        raise ModelLoadError(f"no memory for {size / 2**20:.0f} MiB of weights: {error}") from error
+
+
+def _file_order(assignment: Assignment) -> tuple[str, int]:
+    return assignment.source.file.path.name, assignment.source.entry.begin
+
+
+def _stream(assignment: Assignment) -> Iterable[int]:
+    """Read one tensor in chunks of whole rows; yield the bytes of each."""
+    source, parameter, part = assignment
+    source_dtype = _LOADABLE[source.entry.dtype]
+    target = parameter.rows_of(part)
+    if part.transposed:
+        target = target.t()
+    num_rows = part.shape[0]
+    row_bytes = source.entry.num_bytes // num_rows
+    rows_per_chunk = max(1, CHUNK_BYTES // max(1, row_bytes))
+    is_direct = target.dtype == source_dtype and target.is_contiguous() and target.device.type == "cpu"
+    for first in range(0, num_rows, rows_per_chunk):
+        rows = target[first : first + rows_per_chunk]
+        staged = rows if is_direct else torch.empty(rows.shape, dtype=source_dtype)
+        # Straight into its final place where it needs no conversion.
+        source.file.read_into(source.entry.begin + first * row_bytes, _bytes_of(staged))
+        if not is_direct:
+            rows.copy_(staged)
+        yield staged.numel() * staged.itemsize
+
+
+def _bytes_of(tensor: torch.Tensor) -> memoryview:
+    """Return the memory of a dense CPU tensor, writable."""
+    return tensor.view(torch.uint8).view(-1).numpy().data
