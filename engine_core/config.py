@@ -12,6 +12,7 @@ from engine_core.errors import ConfigError
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 POLICIES = ("fcfs", "priority")
 EXECUTORS = ("multiproc", "simulated")
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 def runtime_directory() -> str:
@@ -81,6 +82,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         allow_insecure_tcp: permit TCP beyond loopback without keys.
         curve_dir: folder with this engine's CURVE key pair and the public keys it accepts.
         simulated_step_ms: step time of the simulated executor.
+        log_level: "debug", "info", "warning" or "error".
     """
 
     model: str
@@ -106,6 +108,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     allow_insecure_tcp: bool = False
     curve_dir: str = ""
     simulated_step_ms: float = 0.0
+    log_level: str = "info"
 
     def validate(self) -> None:
         """Check every value against its range.
@@ -116,6 +119,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         _one_of("--dtype", self.dtype, DTYPES)
         _one_of("--scheduling-policy", self.policy, POLICIES)
         _one_of("--executor", self.executor, EXECUTORS)
+        _one_of("--log-level", self.log_level, LOG_LEVELS)
         _within("--block-size", self.block_size, 1, 256)
         _within("--max-num-seqs", self.max_num_seqs, 1, 65536)
         _within("--max-num-batched-tokens", self.max_num_batched_tokens, 1, 2**20)

@@ -115,23 +115,28 @@ class FrontendTable:
         self._frontends.pop(identity, None)
         self._stalled.pop(identity, None)
 
-    def post(self, identity: bytes, frame: bytes) -> bool:
+    def post(self, identity: bytes, frame: bytes) -> SendResult:
         """Send a frame, or keep it in order until the frontend's connection has room.
 
         Returns:
-            False when the frontend has to be dropped: it is gone, unknown, or its unread bytes exceed the credit.
+            SENT when it was sent or kept. Otherwise the frontend has to be dropped: GONE when it is gone or
+            unknown, FULL when what it left unread exceeds its credit.
         """
         frontend = self._frontends.get(identity)
         if frontend is None:
-            return False
+            return SendResult.GONE
         if not frontend.outbox:
             result = self._send(identity, frame)
             if result is not SendResult.FULL:
-                return result is SendResult.SENT
+                return result
         frontend.outbox.append(frame)
         frontend.outbox_bytes += len(frame)
         self._stalled[identity] = frontend
-        return frontend.outbox_bytes <= self._credit_bytes
+        return SendResult.SENT if frontend.outbox_bytes <= self._credit_bytes else SendResult.FULL
+
+    def send_once(self, identity: bytes, frame: bytes) -> None:
+        """Send a frame to a peer that is not taken in; lost when the peer has no room or is gone."""
+        self._send(identity, frame)
 
     @property
     def has_stalled(self) -> bool:

@@ -10,8 +10,6 @@ import sys
 _PLAIN = re.compile(r"[\w.:/@%+,\[\]-]+", re.ASCII)
 _MAX_VALUE_CHARS = 300
 
-LEVELS = ("debug", "info", "warning", "error")
-
 
 def configure_logging(level: str) -> None:
     """Send the records of this process to stderr in the one format; call once, in a command's main."""

@@ -69,7 +69,10 @@ class Child:
         return self._popen.poll()
 
     def wait(self, timeout_s: float) -> int | None:
-        """Wait at most timeout_s seconds for the end; None if it still runs."""
+        """Wait at most timeout_s seconds for the end; None if it still runs.
+
+        A captured child that has more to say than its pipe holds waits for its reader: call read_output meanwhile.
+        """
         try:
             return self._popen.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -81,10 +84,16 @@ class Child:
 
     def read_output(self) -> bytes:
         """Return what a captured child wrote since the last call, at most 64 KiB; never blocks."""
+        if self.output_fd < 0:
+            return b""
         try:
-            return os.read(self.output_fd, 65536) if self.output_fd >= 0 else b""
+            data = os.read(self.output_fd, 65536)
         except BlockingIOError:
             return b""
+        if not data:
+            # End of file: a closed pipe stays readable, and whoever polls it would spin.
+            self.output_fd = -1
+        return data
 
     def close(self) -> None:
         """Release the descriptors; the process must have ended."""

@@ -269,7 +269,7 @@ class EngineStats(_Wire):
 
 
 class Pong(_Wire, tag=6):
-    """Answer of the busy loop to Ping."""
+    """Answer of the busy loop to Ping; epoch 0 tells a frontend that it has no lease here and must say Hello."""
 
     nonce: int
     epoch: int

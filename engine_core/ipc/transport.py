@@ -121,10 +121,22 @@ class BoundRouter:
             raise
         return SendResult.SENT
 
-    def close(self) -> None:
-        """Close at once; remove the socket file and a directory that this object made."""
-        bound = bool(self._path) and not self.socket.closed and self.socket.getsockopt(zmq.LAST_ENDPOINT) != b""
-        self.socket.close(linger=0)
+    def watch_disconnects(self) -> zmq.Socket[bytes]:
+        """Return a socket that becomes readable when any connection ended; which one, libzmq does not tell."""
+        monitor: zmq.Socket[bytes] = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        return monitor
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close; remove the socket file and a directory that this object made.
+
+        Args:
+            linger_ms: how long the context's end may wait for peers to take what is queued for them.
+        """
+        if self.socket.closed:
+            return
+        bound = bool(self._path) and self.socket.getsockopt(zmq.LAST_ENDPOINT) != b""
+        self.socket.disable_monitor()
+        self.socket.close(linger=linger_ms)
         if bound:
             # libzmq removes it too, but from its own thread and some time later.
             with contextlib.suppress(OSError):

@@ -1,0 +1,133 @@
+"""The engine-core command: parse, validate, resolve the model, run the busy loop, turn errors into exit codes.
+
+    exit code   meaning
+    0           ended by a signal after draining
+    1           a bug of ours, see the traceback
+    2           a flag or configuration value is wrong
+    3           the model cannot be served
+    4           the worker was lost
+    128 + N     ended at once by a second signal N
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from engine_core.process import EXIT_CONFIG, EXIT_FAILED, EXIT_MODEL, EXIT_WORKER
+
+if TYPE_CHECKING:
+    from engine_core.clock import Clock
+    from engine_core.config import EngineConfig
+    from engine_core.executor.base import Executor
+
+DEMO_MODEL_NAME = "splitserve-demo"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    from engine_core.config import default_engine_address
+    from engine_core.errors import ConfigError
+    from engine_core.flags import engine_config
+
+    args = _parser(default_engine_address()).parse_args(argv)
+    try:
+        config = engine_config(args, model=args.model, listen=args.listen)
+    except ConfigError as error:
+        return _fail(str(error), EXIT_CONFIG)
+    return _run(config)
+
+
+def _parser(default_listen: str) -> argparse.ArgumentParser:
+    from engine_core.config import software_version
+    from engine_core.flags import add_engine_flags
+
+    parser = argparse.ArgumentParser(
+        prog="engine-core",
+        allow_abbrev=False,
+        description="Schedules requests onto a model's worker process; api-frontends connect to it.",
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {software_version()}")
+    parser.add_argument(
+        "--model",
+        default="",
+        metavar="DIR|ID",
+        help="checkpoint directory or Hugging Face id; default: the demo model that ships with the package",
+    )
+    parser.add_argument(
+        "--listen",
+        default=default_listen,
+        metavar="ADDR",
+        help="address for api-frontends, ipc://PATH or tcp://HOST:PORT (default: %(default)s)",
+    )
+    add_engine_flags(parser)
+    return parser
+
+
+def _run(config: EngineConfig) -> int:
+    from engine_core.clock import SystemClock
+    from engine_core.errors import ConfigError, ModelLoadError, WorkerError
+    from engine_core.logs import configure_logging
+    from engine_core.server import EngineServer
+
+    configure_logging(config.log_level)
+    clock = SystemClock()
+    try:
+        config = _resolve(config)
+        _print_configuration(config)
+        return EngineServer(config, _executor(config, clock), clock).run()
+    except ConfigError as error:
+        return _fail(str(error), EXIT_CONFIG)
+    except ModelLoadError as error:
+        return _fail(str(error), EXIT_MODEL)
+    except WorkerError as error:
+        return _fail(str(error), EXIT_WORKER)
+    except KeyboardInterrupt:
+        return 128 + 2
+    except Exception:
+        logging.getLogger("engine_core").exception("unexpected error")
+        return EXIT_FAILED
+
+
+def _resolve(config: EngineConfig) -> EngineConfig:
+    """Turn the model's name into a directory; clients keep using the name."""
+    import msgspec
+
+    names = config.served_model_names or [config.model or DEMO_MODEL_NAME]
+    if config.executor == "simulated":
+        return msgspec.structs.replace(config, served_model_names=names)
+    from engine_core.model_source import resolve_model
+
+    return msgspec.structs.replace(config, served_model_names=names, model=resolve_model(config.model))
+
+
+def _executor(config: EngineConfig, clock: Clock) -> Executor:
+    if config.executor == "simulated":
+        from engine_core.executor.simulated import SimulatedExecutor
+
+        return SimulatedExecutor(config, clock)
+    from engine_core.executor.multiproc import MultiprocExecutor
+
+    return MultiprocExecutor(config, clock)
+
+
+def _print_configuration(config: EngineConfig) -> None:
+    import msgspec
+
+    from engine_core.config import software_version
+    from engine_core.logs import log_event
+
+    log = logging.getLogger("engine_core")
+    log_event(log, logging.INFO, "engine-core", version=software_version(), **msgspec.structs.asdict(config))
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"engine-core: error: {message}", file=sys.stderr, flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,231 @@
+"""The flags of an engine-core: one table that engine-core parses and splitserve passes on."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from engine_core.config import DTYPES, EXECUTORS, LOG_LEVELS, POLICIES, EngineConfig
+from engine_core.errors import ConfigError
+
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+def parse_bytes(text: str) -> int:
+    """Parse 1024, 512M or 4G; the units are powers of 1024.
+
+    Raises:
+        argparse.ArgumentTypeError: it is neither.
+    """
+    match = re.fullmatch(r"(\d{1,18})([kmgt]?)(i?b)?", text.lower())
+    if match is None:
+        raise argparse.ArgumentTypeError(f"expected a number of bytes such as 512M or 4G, got {text!r}")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+class Flag(NamedTuple):
+    """One flag.
+
+    Attributes:
+        name: as typed, with its dashes.
+        field: of EngineConfig.
+        help: without the default, which is appended.
+        type: converts the text; None for a switch.
+        choices: allowed values, shown in the help.
+        metavar: placeholder of the value in the help.
+        many: takes several values.
+        negatable: a switch with a --no- form.
+    """
+
+    name: str
+    field: str
+    help: str
+    type: Callable[[str], str | int | float] | None = str
+    choices: tuple[str, ...] = ()
+    metavar: str = ""
+    many: bool = False
+    negatable: bool = False
+
+
+FLAGS: dict[str, tuple[Flag, ...]] = {
+    "model": (
+        Flag(
+            "--served-model-name",
+            "served_model_names",
+            "names clients may use, the first is the main one; default: what --model says",
+            metavar="NAME",
+            many=True,
+        ),
+        Flag("--dtype", "dtype", "of weights and KV cache; auto takes the checkpoint's", choices=DTYPES),
+        Flag(
+            "--max-model-len",
+            "max_model_len",
+            "longest sequence, prompt and output; 0 takes the model's limit",
+            int,
+            metavar="TOKENS",
+        ),
+        Flag(
+            "--executor",
+            "executor",
+            "multiproc runs the model in a worker process, simulated makes tokens up",
+            choices=EXECUTORS,
+        ),
+        Flag("--num-threads", "num_threads", "compute threads of a worker; 0 takes every core", int, metavar="N"),
+        Flag(
+            "--step-timeout",
+            "step_timeout_s",
+            "seconds of one step after which the worker counts as lost",
+            float,
+            metavar="S",
+        ),
+        Flag(
+            "--simulated-step-ms",
+            "simulated_step_ms",
+            "duration of a step of the simulated executor",
+            float,
+            metavar="MS",
+        ),
+    ),
+    "KV cache": (
+        Flag("--block-size", "block_size", "tokens per block", int, metavar="TOKENS"),
+        Flag(
+            "--kv-cache-memory-bytes",
+            "kv_cache_memory_bytes",
+            "memory of the KV cache, e.g. 4G; 0 takes what the worker can spare",
+            parse_bytes,
+            metavar="BYTES",
+        ),
+        Flag("--num-blocks", "num_blocks", "number of blocks, whatever memory they take; 0 derives it", int, metavar="N"),
+        Flag(
+            "--enable-prefix-caching",
+            "enable_prefix_caching",
+            "reuse the KV of equal prompt beginnings",
+            None,
+            negatable=True,
+        ),
+    ),
+    "scheduling": (
+        Flag("--max-num-seqs", "max_num_seqs", "sequences that run at once", int, metavar="N"),
+        Flag(
+            "--max-num-batched-tokens",
+            "max_num_batched_tokens",
+            "tokens computed in one step",
+            int,
+            metavar="TOKENS",
+        ),
+        Flag(
+            "--max-prefill-tokens",
+            "max_prefill_tokens",
+            "prompt tokens of one request computed in one step; 0 sets no limit of its own",
+            int,
+            metavar="TOKENS",
+        ),
+        Flag(
+            "--max-num-waiting",
+            "max_num_waiting",
+            "requests that may wait; beyond it they are refused with 429",
+            int,
+            metavar="N",
+        ),
+        Flag(
+            "--scheduling-policy",
+            "policy",
+            "fcfs runs in order of arrival, priority by the request's priority first",
+            choices=POLICIES,
+        ),
+    ),
+    "connections": (
+        Flag("--engine-id", "engine_id", "name in logs, metrics and errors", metavar="NAME"),
+        Flag(
+            "--lease",
+            "lease_s",
+            "seconds of silence after which a frontend loses its requests",
+            float,
+            metavar="S",
+        ),
+        Flag(
+            "--drain-timeout",
+            "drain_timeout_s",
+            "seconds running requests may go on after SIGTERM",
+            float,
+            metavar="S",
+        ),
+        Flag("--keys", "curve_dir", "directory made by `splitserve keys`, for TCP", metavar="DIR"),
+        Flag(
+            "--insecure",
+            "allow_insecure_tcp",
+            "permit TCP beyond this machine without keys: anyone who reaches the port controls the engine",
+            None,
+        ),
+        Flag("--log-level", "log_level", "least severe message to log", choices=LOG_LEVELS),
+    ),
+}
+
+
+def add_engine_flags(parser: argparse.ArgumentParser) -> None:
+    """Add every flag of the table, grouped; a flag that is not given leaves no trace in the namespace."""
+    defaults = EngineConfig(model="")
+    for title, flags in FLAGS.items():
+        group = parser.add_argument_group(title)
+        for flag in flags:
+            _add(group, flag, getattr(defaults, flag.field))
+
+
+def _add(group: argparse._ArgumentGroup, flag: Flag, default: object) -> None:
+    text = flag.help
+    if flag.type is None:
+        action = argparse.BooleanOptionalAction if flag.negatable else "store_true"
+        shown = f"{text} (default: {'on' if default else 'off'})"
+        group.add_argument(flag.name, dest=flag.field, action=action, default=argparse.SUPPRESS, help=shown)
+        return
+    if not flag.many and default != "":
+        text += f" (default: {default})"
+    group.add_argument(
+        flag.name,
+        dest=flag.field,
+        type=flag.type,
+        choices=flag.choices or None,
+        metavar=flag.metavar or None,
+        nargs="+" if flag.many else None,
+        default=argparse.SUPPRESS,
+        help=text.replace("%", "%%"),
+    )
+
+
+def engine_config(args: argparse.Namespace, *, model: str, listen: str) -> EngineConfig:
+    """Build the configuration from parsed flags.
+
+    Raises:
+        ConfigError: a value is out of range; names its flag and the range.
+    """
+    given = {flag.field: getattr(args, flag.field) for flag in _all_flags() if hasattr(args, flag.field)}
+    try:
+        config = msgspec.convert({**given, "model": model, "listen": listen}, EngineConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(str(error)) from None
+    config.validate()
+    return config
+
+
+def given_engine_flags(args: argparse.Namespace) -> list[str]:
+    """Return the flags that were given, as words of a command line."""
+    words: list[str] = []
+    for flag in _all_flags():
+        if not hasattr(args, flag.field):
+            continue
+        value = getattr(args, flag.field)
+        if flag.type is None:
+            words.append(flag.name if value else flag.name.replace("--", "--no-", 1))
+        elif flag.many:
+            words += [flag.name, *value]
+        else:
+            words.append(f"{flag.name}={value}")
+    return words
+
+
+def _all_flags() -> list[Flag]:
+    return [flag for flags in FLAGS.values() for flag in flags]

@@ -1,0 +1,84 @@
+"""How many KV blocks the pool gets, and the scheduler's limits that follow from it; integers only."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from engine_core.config import EngineConfig, SchedulerConfig
+from engine_core.errors import ConfigError
+from engine_core.ipc.messages import ModelInfo, WorkerReady
+
+
+class KVSize(NamedTuple):
+    """Size of the KV pool.
+
+    Attributes:
+        num_blocks: blocks of the pool.
+        num_tokens: tokens they hold.
+        num_full_sequences: sequences of max_model_len that fit at once.
+        num_bytes: memory they take on each rank.
+    """
+
+    num_blocks: int
+    num_tokens: int
+    num_full_sequences: int
+    num_bytes: int
+
+
+def model_len(config: EngineConfig, model: ModelInfo) -> int:
+    """Return the longest sequence served, in tokens.
+
+    Raises:
+        ConfigError: more was asked for than the model can do.
+    """
+    if config.max_model_len > model.max_model_len:
+        raise ConfigError(
+            f"--max-model-len {config.max_model_len} exceeds what the model supports, {model.max_model_len} tokens"
+        )
+    return config.max_model_len or model.max_model_len
+
+
+def size_kv_cache(config: EngineConfig, ready: WorkerReady) -> KVSize:
+    """Decide the size of the pool.
+
+    A size the operator named is taken as it is, for blocks beyond the running batch still serve as prefix cache. What
+    the worker offers by itself is cut to what a full batch of longest sequences can use.
+
+    Raises:
+        ConfigError: not even one block fits.
+    """
+    max_model_len = model_len(config, ready.model)
+    blocks_per_sequence = -(-max_model_len // config.block_size)
+    if config.num_blocks:
+        num_blocks = config.num_blocks
+    elif config.kv_cache_memory_bytes:
+        num_blocks = config.kv_cache_memory_bytes // max(1, ready.block_bytes)
+    else:
+        num_blocks = min(ready.available_bytes // max(1, ready.block_bytes), config.max_num_seqs * blocks_per_sequence)
+    if num_blocks < 1:
+        memory = config.kv_cache_memory_bytes or ready.available_bytes
+        raise ConfigError(
+            f"the KV cache gets {memory} bytes, but one block of {config.block_size} tokens needs "
+            f"{ready.block_bytes}: raise --kv-cache-memory-bytes or lower --block-size"
+        )
+    return KVSize(
+        num_blocks=num_blocks,
+        num_tokens=num_blocks * config.block_size,
+        num_full_sequences=num_blocks // blocks_per_sequence,
+        num_bytes=num_blocks * ready.block_bytes,
+    )
+
+
+def scheduler_config(config: EngineConfig, model: ModelInfo, num_blocks: int) -> SchedulerConfig:
+    """Return the limits the scheduler works within."""
+    return SchedulerConfig(
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_prefill_tokens=config.max_prefill_tokens,
+        max_num_waiting=config.max_num_waiting,
+        max_model_len=model_len(config, model),
+        block_size=config.block_size,
+        num_blocks=num_blocks,
+        policy=config.policy,
+        enable_prefix_caching=config.enable_prefix_caching,
+    )

@@ -1,0 +1,217 @@
+"""The busy loop: one poll over frontends, worker and signals; everything else is called from here, in one thread.
+
+    turn:  wait for an event or for the next thing due
+           take signals, key checks, frontends' messages (bounded), the worker's messages
+           plan and submit steps while the executor has room
+           send outputs, then what is due by the clock
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import signal
+import time
+
+import zmq
+
+from engine_core.clock import Clock
+from engine_core.config import EngineConfig
+from engine_core.engine import EngineCore
+from engine_core.errors import WorkerError
+from engine_core.executor.base import Executor
+from engine_core.frontends import FrontendTable
+from engine_core.ipc.curve import KeyGuard, load_server_keys
+from engine_core.ipc.messages import FromWorkerMessage, ModelRunnerOutput
+from engine_core.ipc.transport import BoundRouter
+from engine_core.logs import log_event
+from engine_core.process import EXIT_OK
+from engine_core.progress import StartupReport
+from engine_core.service import Phase, Service
+from engine_core.signals import SignalInbox
+from engine_core.startup import Loaded, Startup
+from engine_core.upkeep import NEVER, Upkeep
+
+_log = logging.getLogger("engine_core")
+
+MAX_FRAMES_PER_TURN = 256
+MAX_STEPS_IN_FLIGHT = 2
+SHUTDOWN_LINGER_MS = 1000
+WORKER_SHUTDOWN_S = 5.0
+
+
+class EngineServer:
+    """One engine-core process: owns the sockets, the executor and the engine.
+
+    Args:
+        config: validated.
+        executor: not started yet.
+        clock: for leases, deadlines and times.
+    """
+
+    def __init__(self, config: EngineConfig, executor: Executor, clock: Clock) -> None:
+        """Bind the frontends' socket and take over SIGTERM and SIGINT.
+
+        Raises:
+            ConfigError: the address or the keys cannot be used.
+        """
+        keys = load_server_keys(config.curve_dir) if config.curve_dir else None
+        self._config = config
+        self._executor = executor
+        self._clock = clock
+        self._epoch = time.time_ns()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._guard = KeyGuard(self._context, keys.accepted) if keys else None
+        self._router = BoundRouter(
+            self._context, config.listen, keys, allow_insecure_tcp=config.allow_insecure_tcp
+        )
+        self._monitor = self._router.watch_disconnects()
+        self._signals = SignalInbox((signal.SIGTERM, signal.SIGINT))
+        self._report = StartupReport(clock)
+        self._startup = Startup(config, executor, self._report)
+        table = FrontendTable(self._router.send, config.lease_s)
+        self._service = Service(config, clock, self._epoch, table, self._startup)
+        self._upkeep = Upkeep(clock, self._service, table)
+        self._engine: EngineCore | None = None
+        self._poller = zmq.Poller()
+        self._polled: tuple[zmq.Socket | int, ...] = ()
+        self._num_in_flight = 0
+        self._drain_end_s = NEVER
+        self._exit_code: int | None = None
+
+    def run(self) -> int:
+        """Serve until a signal ends it; return the exit code.
+
+        Raises:
+            WorkerError: the worker was lost.
+            ModelLoadError, ConfigError: the model cannot be served, or not like this.
+        """
+        log_event(_log, logging.INFO, "listening", address=self._router.address)
+        try:
+            self._watch_own_sockets()
+            self._startup.begin()
+            while self._exit_code is None:
+                self._turn()
+            return self._exit_code
+        finally:
+            self._close()
+
+    def _watch_own_sockets(self) -> None:
+        self._poller.register(self._router.socket, zmq.POLLIN)
+        self._poller.register(self._monitor, zmq.POLLIN)
+        self._poller.register(self._signals.fileno(), zmq.POLLIN)
+        if self._guard is not None:
+            self._poller.register(self._guard.socket, zmq.POLLIN)
+
+    def _turn(self) -> None:
+        self._watch_executor()
+        ready = dict(self._poller.poll(self._poll_timeout_ms()))
+        if self._signals.fileno() in ready:
+            for number in self._signals.take():
+                self._on_signal(number)
+        if self._guard is not None and self._guard.socket in ready:
+            self._guard.handle()
+        if self._monitor in ready:
+            self._on_disconnects()
+        if self._router.socket in ready:
+            for identity, frame in self._router.receive(MAX_FRAMES_PER_TURN):
+                self._service.on_frame(identity, frame)
+        if self._executor_is_due(ready):
+            for message in self._executor.receive():
+                self._on_worker_message(message)
+        if self._engine is not None:
+            self._submit_steps(self._engine)
+        self._upkeep.run(self._engine)
+        self._service.send_outputs()
+        self._end_drain()
+
+    def _watch_executor(self) -> None:
+        wanted = tuple(self._executor.sockets)
+        if wanted == self._polled:
+            return
+        for source in self._polled:
+            self._poller.unregister(source)
+        for source in wanted:
+            self._poller.register(source, zmq.POLLIN)
+        self._polled = wanted
+
+    def _executor_is_due(self, ready: dict[zmq.Socket | int, int]) -> bool:
+        if any(source in ready for source in self._polled):
+            return True
+        timeout_s = self._executor.poll_timeout_s()
+        return timeout_s is not None and timeout_s <= 0
+
+    def _poll_timeout_ms(self) -> int | None:
+        due_s = min(self._upkeep.next_due_s(self._engine), self._drain_end_s) - self._clock.monotonic()
+        executor_s = self._executor.poll_timeout_s()
+        if executor_s is not None:
+            due_s = min(due_s, executor_s)
+        # Rounded up, or the last millisecond before a deadline would be spent spinning.
+        return None if due_s == NEVER else max(0, math.ceil(due_s * 1000))
+
+    def _on_disconnects(self) -> None:
+        while self._monitor.poll(0):
+            self._monitor.recv_multipart()
+        self._upkeep.on_disconnect()
+
+    def _on_worker_message(self, message: FromWorkerMessage) -> None:
+        if self._engine is None:
+            loaded = self._startup.on_message(message)
+            if loaded is not None:
+                self._serve(loaded)
+        elif isinstance(message, ModelRunnerOutput):
+            self._num_in_flight -= 1
+            self._engine.apply(message)
+        else:
+            raise WorkerError(f"the worker sent {type(message).__name__} while serving")
+
+    def _serve(self, loaded: Loaded) -> None:
+        self._engine = EngineCore(loaded.scheduler, loaded.model, self._epoch, self._clock)
+        self._service.serve(self._engine, loaded)
+        log_event(_log, logging.INFO, "ready", address=self._router.address, took_s=self._report.done())
+
+    def _submit_steps(self, engine: EngineCore) -> None:
+        while self._num_in_flight < MAX_STEPS_IN_FLIGHT:
+            output = engine.plan()
+            if output is None:
+                return
+            self._executor.submit(output)
+            self._num_in_flight += 1
+            self._upkeep.on_work()
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self._service.phase is Phase.DRAINING:
+            log_event(_log, logging.WARNING, "second signal, ending at once", signal=number.name)
+            self._exit_code = 128 + number
+        elif self._service.phase is Phase.LOADING:
+            log_event(_log, logging.INFO, "ending before it was ready", signal=number.name)
+            self._exit_code = EXIT_OK
+        else:
+            timeout_s = self._config.drain_timeout_s
+            log_event(_log, logging.INFO, "draining", signal=number.name, timeout_s=timeout_s)
+            self._service.drain(timeout_s)
+            self._drain_end_s = self._clock.monotonic() + timeout_s
+
+    def _end_drain(self) -> None:
+        if self._service.phase is not Phase.DRAINING or self._engine is None:
+            return
+        if self._engine.has_requests:
+            if self._clock.monotonic() < self._drain_end_s:
+                return
+            self._engine.abort_all("the engine is shutting down")
+            self._service.send_outputs()
+        if self._exit_code is None:
+            self._exit_code = EXIT_OK
+
+    def _close(self) -> None:
+        orderly = self._exit_code == EXIT_OK
+        self._report.close()
+        # A worker that still loads would not read the message that asks it to end.
+        self._executor.shutdown(WORKER_SHUTDOWN_S if orderly and self._engine is not None else 0.0)
+        self._router.close(SHUTDOWN_LINGER_MS if orderly else 0)
+        self._monitor.close(linger=0)
+        if self._guard is not None:
+            self._guard.close()
+        self._context.term()
+        self._signals.close()
+        log_event(_log, logging.INFO, "ended", code=self._exit_code if self._exit_code is not None else "error")

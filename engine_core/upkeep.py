@@ -1,0 +1,87 @@
+"""What the busy loop does by the clock: leases, probes, timeouts, retries, loading news, the idle integrity check."""
+
+from __future__ import annotations
+
+import logging
+
+from engine_core.clock import Clock
+from engine_core.engine import EngineCore
+from engine_core.frontends import FrontendTable
+from engine_core.logs import log_event
+from engine_core.service import Phase, Service
+
+_log = logging.getLogger("engine_core")
+
+LOADING_INTERVAL_S = 1.0
+STALLED_RETRY_S = 0.01
+EXPIRE_INTERVAL_S = 0.1
+INTEGRITY_DELAY_S = 1.0
+# libzmq reports the end of a connection a moment before a send to it fails.
+PROBE_DELAYS_S = (0.02, 0.5)
+NEVER = float("inf")
+
+
+class Upkeep:
+    """Knows what is due when; owned by the busy loop's thread.
+
+    An idle engine has nothing due but the next lease, so its loop sleeps.
+    """
+
+    def __init__(self, clock: Clock, service: Service, table: FrontendTable) -> None:
+        self._clock = clock
+        self._service = service
+        self._table = table
+        self._probes_s: list[float] = []
+        self._loading_s = clock.monotonic()
+        self._expire_s = NEVER
+        self._integrity_s = NEVER
+
+    def on_disconnect(self) -> None:
+        """Some connection ended: find out soon whose."""
+        if not self._probes_s:
+            now_s = self._clock.monotonic()
+            self._probes_s = [now_s + delay for delay in PROBE_DELAYS_S]
+
+    def on_work(self) -> None:
+        """A step was submitted: look at the invariants once things are quiet."""
+        self._integrity_s = self._clock.monotonic() + INTEGRITY_DELAY_S
+
+    def next_due_s(self, engine: EngineCore | None) -> float:
+        """Return the time by which run() has to be called again; inf when nothing is due."""
+        due = [self._integrity_s, *self._probes_s]
+        expiry_s = self._table.next_expiry_s()
+        if expiry_s is not None:
+            due.append(expiry_s)
+        if self._table.has_stalled:
+            due.append(self._clock.monotonic() + STALLED_RETRY_S)
+        if self._service.phase is Phase.LOADING:
+            due.append(self._loading_s)
+        if engine is not None and engine.has_requests:
+            due.append(self._expire_s)
+        return min(due)
+
+    def run(self, engine: EngineCore | None) -> None:
+        """Do what is due.
+
+        Raises:
+            IntegrityError: the engine's invariants do not hold.
+        """
+        now_s = self._clock.monotonic()
+        self._service.drop_silent()
+        if self._probes_s and now_s >= self._probes_s[0]:
+            self._probes_s.pop(0)
+            self._service.probe()
+        if self._service.phase is Phase.LOADING and now_s >= self._loading_s:
+            self._loading_s = now_s + LOADING_INTERVAL_S
+            self._service.announce_loading()
+        if engine is not None:
+            self._look_after(engine, now_s)
+
+    def _look_after(self, engine: EngineCore, now_s: float) -> None:
+        engine.expire()
+        self._expire_s = now_s + EXPIRE_INTERVAL_S
+        if now_s >= self._integrity_s:
+            self._integrity_s = NEVER
+            if not engine.has_requests:
+                engine.check_integrity()
+                log_event(_log, logging.DEBUG, "integrity checked")
