@@ -14,15 +14,27 @@ inline constexpr int64_t kColsPerTask = 64;
 inline constexpr int kSingleRowCols = 8;
 
 float bias_at(const float* bias, int64_t n) { return bias[n]; }
-float bias_at(const BFloat16* bias, int64_t n) {
-  const uint32_t bits = static_cast<uint32_t>(bias[n].bits) << 16;
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
+float bias_at(const BFloat16* bias, int64_t n) { return load_partial(bias + n, 1)[0]; }
 
-SPLITSERVE_INLINE void store_one(float* out, float value) { *out = value; }
-SPLITSERVE_INLINE void store_one(BFloat16* out, float value) { out->bits = to_bfloat16(broadcast(value))[0]; }
+// sums[i * kCols + j], plus the bias of column j, to the tile of `out` at (row, col); converted a register at
+// a time.
+template <typename T, typename Out, int kRows, int kCols>
+SPLITSERVE_INLINE void write_tile(const LinearParams& p, int64_t row, int64_t col, float* sums) {
+  constexpr int kCount = kRows * kCols;
+  constexpr int kPadded = (kCount + kLanes - 1) / kLanes * kLanes;
+  float bias[kPadded] = {};
+  if (p.bias != nullptr) {
+    for (int j = 0; j < kCols; ++j) {
+      const float value = bias_at(static_cast<const T*>(p.bias), col + j);
+      for (int i = 0; i < kRows; ++i) bias[i * kCols + j] = value;
+    }
+  }
+  Out converted[kPadded];
+  for (int k = 0; k < kPadded; k += kLanes) store(converted + k, load(sums + k) + load(bias + k));
+  Out* out = static_cast<Out*>(p.out) + row * p.out_stride + col;
+  for (int i = 0; i < kRows; ++i)
+    std::memcpy(out + i * p.out_stride, converted + i * kCols, kCols * sizeof(Out));
+}
 
 template <typename T, typename Out, int kRows, int kCols>
 void tile(const LinearParams& p, int64_t row, int64_t col) {
@@ -30,29 +42,23 @@ void tile(const LinearParams& p, int64_t row, int64_t col) {
   const T* weight[kCols];
   for (int i = 0; i < kRows; ++i) x[i] = static_cast<const T*>(p.x) + (row + i) * p.x_stride;
   for (int j = 0; j < kCols; ++j) weight[j] = static_cast<const T*>(p.weight) + (col + j) * p.weight_stride;
-  float sums[kRows * kCols];
+  float sums[kRows * kCols + kLanes];
   dot_tile<T, kRows, kCols>(x, weight, p.depth, sums);
-  for (int i = 0; i < kRows; ++i) {
-    Out* out = static_cast<Out*>(p.out) + (row + i) * p.out_stride + col;
-    for (int j = 0; j < kCols; ++j) {
-      const float bias = p.bias == nullptr ? 0.0f : bias_at(static_cast<const T*>(p.bias), col + j);
-      store_one(out + j, sums[i * kCols + j] + bias);
-    }
-  }
+  write_tile<T, Out, kRows, kCols>(p, row, col, sums);
+}
+
+// The last `rows` < kRows + 1 rows of a block.
+template <typename T, typename Out, int kRows, int kCols>
+void last_rows(const LinearParams& p, int64_t rows, int64_t row, int64_t col) {
+  if (rows == kRows) return tile<T, Out, kRows, kCols>(p, row, col);
+  if constexpr (kRows > 1) last_rows<T, Out, kRows - 1, kCols>(p, rows, row, col);
 }
 
 // All rows of a block against kCols columns, which meanwhile sit in the L1 cache.
 template <typename T, typename Out, int kCols>
 void column_strip(const LinearParams& p, int64_t row, int64_t row_end, int64_t col) {
   for (; row + kTileRows <= row_end; row += kTileRows) tile<T, Out, kTileRows, kCols>(p, row, col);
-  switch (row_end - row) {
-    case 3:
-      return tile<T, Out, 3, kCols>(p, row, col);
-    case 2:
-      return tile<T, Out, 2, kCols>(p, row, col);
-    case 1:
-      return tile<T, Out, 1, kCols>(p, row, col);
-  }
+  if (row < row_end) last_rows<T, Out, kTileRows - 1, kCols>(p, row_end - row, row, col);
 }
 
 template <typename T, typename Out>
