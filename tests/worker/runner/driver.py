@@ -1,0 +1,177 @@
+"""Drives a Worker through whole requests: alone and straight, or many at once and everything at random."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from engine_core.ipc.codec import pack_int32, unpack_int32
+from engine_core.ipc.messages import ModelRunnerOutput, NewRow, RowError, SchedulerOutput, TokenLogprobs
+from engine_core.sampling_params import SamplingParams
+from worker.config import WorkerConfig
+from worker.worker import Worker
+
+
+@dataclass(slots=True)
+class Job:
+    """One request and what came of it; logprobs are the bytes from the wire, so that equality is bitwise."""
+
+    prompt: list[int]
+    sampling: SamplingParams
+    num_outputs: int
+    tokens: list[int] = field(default_factory=list)
+    logprobs: dict[int, tuple[int, bytes, bytes]] = field(default_factory=dict)
+    prompt_logprobs: dict[int, tuple[int, bytes, bytes]] = field(default_factory=dict)
+    error: RowError | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.error is not None or len(self.tokens) >= self.num_outputs
+
+    def again(self) -> Job:
+        """The same request, not yet run."""
+        return Job(self.prompt, self.sampling, self.num_outputs)
+
+
+@dataclass(slots=True)
+class _Running:
+    job: Job
+    num_computed: int = 0
+    block_ids: list[int] = field(default_factory=list)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.job.prompt) + len(self.job.tokens)
+
+
+class Driver:
+    """A scheduler without a policy. With an rng it admits, chunks, skips, preempts and orders at random."""
+
+    def __init__(
+        self, worker: Worker, config: WorkerConfig, num_blocks: int, rng: random.Random | None = None
+    ) -> None:
+        self._worker = worker
+        self._block_size = config.block_size
+        self._rng = rng
+        self._rows: dict[int, _Running] = {}
+        self._free_rows = list(range(config.max_num_seqs))
+        self._free_blocks = list(range(num_blocks))
+        self._budget = config.max_num_batched_tokens
+        self._freed: list[int] = []
+        self._new: list[NewRow] = []
+        self._appended: list[tuple[int, int]] = []
+        self._step = 0
+        self.mixed_steps = 0
+
+    def run(self, jobs: Sequence[Job]) -> None:
+        """Run all jobs to their ends."""
+        waiting = list(jobs)
+        while waiting or self._rows:
+            self._preempt(waiting)
+            self._admit(waiting)
+            plan = self._plan()
+            if plan:
+                self._execute(plan)
+        self._execute({})
+
+    def _execute(self, plan: dict[int, int]) -> None:
+        self._step += 1
+        step = SchedulerOutput(
+            step=self._step,
+            rows=pack_int32(list(plan)),
+            num_tokens=pack_int32(list(plan.values())),
+            new_rows=self._new,
+            freed_rows=pack_int32(self._freed),
+            block_rows=pack_int32([row for row, _ in self._appended]),
+            block_ids=pack_int32([block for _, block in self._appended]),
+        )
+        self._new, self._freed, self._appended = [], [], []
+        decodes = sum(count == 1 for count in plan.values())
+        self.mixed_steps += 0 < decodes < len(plan)
+        output = self._worker.execute(step)
+        assert output.step == self._step
+        for row, count in plan.items():
+            self._rows[row].num_computed += count
+        self._take(output)
+
+    def _take(self, output: ModelRunnerOutput) -> None:
+        tokens = dict(
+            zip(unpack_int32(output.rows).tolist(), unpack_int32(output.token_ids).tolist(), strict=True)
+        )
+        due = {row for row, running in self._rows.items() if running.num_computed == running.num_tokens}
+        failed = {error.row for error in output.errors}
+        assert set(tokens) == due - failed
+        for entry in output.prompt_logprobs:
+            _keep(self._rows[entry.key].job.prompt_logprobs, entry)
+        for entry in output.logprobs:
+            _keep(self._rows[entry.key].job.logprobs, entry)
+        for error in output.errors:
+            self._rows[error.row].job.error = error
+        for row, token in tokens.items():
+            self._rows[row].job.tokens.append(token)
+        for row in [row for row, running in self._rows.items() if running.job.is_done]:
+            self._release(row)
+
+    def _release(self, row: int) -> Job:
+        running = self._rows.pop(row)
+        self._freed.append(row)
+        self._free_rows.append(row)
+        self._free_blocks += running.block_ids
+        return running.job
+
+    def _preempt(self, waiting: list[Job]) -> None:
+        if self._rng is not None and self._rows and self._rng.random() < 0.1:
+            waiting.append(self._release(self._rng.choice(list(self._rows))))
+
+    def _admit(self, waiting: list[Job]) -> None:
+        while waiting and self._free_rows and (self._rng is None or self._rng.random() < 0.6):
+            job = waiting.pop(self._pick(len(waiting)))
+            row = self._free_rows.pop(self._pick(len(self._free_rows)))
+            self._rows[row] = running = _Running(job)
+            needed = -(-running.num_tokens // self._block_size)
+            running.block_ids = [self._take_block() for _ in range(needed)]
+            self._new.append(
+                NewRow(
+                    row=row,
+                    token_ids=pack_int32([*job.prompt, *job.tokens]),
+                    num_prompt_tokens=len(job.prompt),
+                    num_computed_tokens=0,
+                    block_ids=pack_int32(running.block_ids),
+                    sampling=job.sampling,
+                )
+            )
+
+    def _plan(self) -> dict[int, int]:
+        plan: dict[int, int] = {}
+        budget = self._budget
+        rows = list(self._rows)
+        if self._rng is not None:
+            self._rng.shuffle(rows)
+        for row in rows:
+            count = min(self._rows[row].num_tokens - self._rows[row].num_computed, budget)
+            if self._rng is not None and count > 1:
+                count = self._rng.randint(1, count)
+            if count and (self._rng is None or self._rng.random() < 0.85):
+                plan[row] = count
+                budget -= count
+                self._grow(row, self._rows[row].num_computed + count)
+        return plan
+
+    def _grow(self, row: int, num_tokens: int) -> None:
+        running = self._rows[row]
+        while len(running.block_ids) * self._block_size < num_tokens:
+            running.block_ids.append(self._take_block())
+            self._appended.append((row, running.block_ids[-1]))
+
+    def _take_block(self) -> int:
+        return self._free_blocks.pop(self._pick(len(self._free_blocks)))
+
+    def _pick(self, count: int) -> int:
+        return 0 if self._rng is None else self._rng.randrange(count)
+
+
+def _keep(into: dict[int, tuple[int, bytes, bytes]], entry: TokenLogprobs) -> None:
+    """A recomputed prompt may be scored twice: then the second time has to say the same."""
+    value = (entry.rank, entry.token_ids, entry.logprobs)
+    assert into.setdefault(entry.token_index, value) == value

@@ -1,0 +1,86 @@
+"""A request's tokens and logprobs do not depend on what runs beside it, nor on how it is cut into steps."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from engine_core.sampling_params import SamplingParams
+from tests.worker.runner.checkpoints import VOCAB
+from tests.worker.runner.conftest import NUM_BLOCKS
+from tests.worker.runner.driver import Driver, Job
+from worker.config import WorkerConfig
+from worker.worker import Worker
+
+NUM_JOBS = 14
+
+
+def random_sampling(rng: random.Random) -> SamplingParams:
+    """Any mix of every parameter; about a third is greedy."""
+    min_tokens = rng.choice([0, 0, 3])
+    return SamplingParams(
+        temperature=rng.choice([0.0, 0.7, 1.0, 1.6]),
+        top_p=rng.choice([1.0, 0.9, 0.5]),
+        top_k=rng.choice([0, 0, 5, 40]),
+        min_p=rng.choice([0.0, 0.0, 0.05]),
+        presence_penalty=rng.choice([0.0, 0.0, 0.8]),
+        frequency_penalty=rng.choice([0.0, 0.0, -0.6]),
+        repetition_penalty=rng.choice([1.0, 1.0, 1.3]),
+        seed=rng.getrandbits(64),
+        max_tokens=32,
+        min_tokens=min_tokens,
+        stop_token_ids=tuple(rng.sample(range(VOCAB), 3)) if min_tokens else (),
+        logprobs=rng.choice([None, 0, 4]),
+        prompt_logprobs=rng.choice([None, None, 2]),
+        logit_bias={rng.randrange(VOCAB): rng.uniform(-5, 5) for _ in range(rng.choice([0, 0, 7]))},
+    )
+
+
+def random_jobs(rng: random.Random) -> list[Job]:
+    return [
+        Job(
+            prompt=[rng.randrange(VOCAB) for _ in range(rng.choice([1, 2, 5, 16, 33, 61]))],
+            sampling=random_sampling(rng),
+            num_outputs=rng.randint(1, 14),
+        )
+        for _ in range(NUM_JOBS)
+    ]
+
+
+def run_alone(worker: Worker, config: WorkerConfig, job: Job) -> Job:
+    alone = job.again()
+    Driver(worker, config, NUM_BLOCKS).run([alone])
+    return alone
+
+
+@pytest.mark.parametrize("fixture", ["tiny_worker", "tiny_bf16_worker"])
+@pytest.mark.parametrize("seed", range(4))
+def test_requests_in_any_company_equal_themselves_alone(
+    fixture: str, seed: int, request: pytest.FixtureRequest
+) -> None:
+    worker, config = request.getfixturevalue(fixture)
+    rng = random.Random(seed)
+    jobs = random_jobs(rng)
+    driver = Driver(worker, config, NUM_BLOCKS, rng)
+    driver.run(jobs)
+    assert driver.mixed_steps > 0
+    for job in jobs:
+        alone = run_alone(worker, config, job)
+        assert (job.error, alone.error) == (None, None)
+        assert job == alone
+
+
+def test_thread_count_does_not_change_a_token(tiny_worker: tuple[Worker, WorkerConfig]) -> None:
+    from worker import ops
+
+    worker, config = tiny_worker
+    jobs = random_jobs(random.Random(77))
+    again = [job.again() for job in jobs]
+    Driver(worker, config, NUM_BLOCKS).run(jobs)
+    ops.set_num_threads(3)
+    try:
+        Driver(worker, config, NUM_BLOCKS).run(again)
+    finally:
+        ops.set_num_threads(1)
+    assert again == jobs
