@@ -18,8 +18,8 @@ def resolve_dtype(requested: str, config: ModelConfig, device: torch.device | No
     """Return the dtype of weights, activations and KV cache.
 
     "auto" is the checkpoint's dtype. The CPU kernels have no float16, so there a float16 checkpoint runs in
-    bfloat16: as small and as fast, with float32's range and 3 bits less precision. `--dtype float32` keeps every
-    bit at twice the memory.
+    bfloat16: as small and as fast, with float32's range and 3 bits less precision. `--dtype float32` keeps
+    every bit at twice the memory.
 
     Args:
         requested: "auto", "float32", "bfloat16" or "float16".
