@@ -1,0 +1,81 @@
+"""An executor around a worker object of the same process, for tests and for debugging a worker.
+
+The object is called inside receive(), so that submit() returns at once; a step then blocks the loop, which
+worker processes never do.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from engine_core.errors import WorkerError
+from engine_core.executor.base import Executor
+from engine_core.ipc.messages import (
+    FromWorkerMessage,
+    KVCacheReady,
+    ModelRunnerOutput,
+    SchedulerOutput,
+    WorkerReady,
+)
+
+
+class InprocWorker(Protocol):
+    """What the executor calls; tests pass the object in, as engine_core never imports a worker."""
+
+    def load(self) -> WorkerReady:
+        """Load the weights."""
+        ...
+
+    def init_kv_cache(self, num_blocks: int) -> KVCacheReady:
+        """Allocate the KV cache."""
+        ...
+
+    def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
+        """Run one step."""
+        ...
+
+
+class InprocExecutor(Executor):
+    """Calls a worker object, one call per pending command."""
+
+    def __init__(self, worker: InprocWorker) -> None:
+        self._worker = worker
+        self._pending: deque[Callable[[], FromWorkerMessage]] = deque()
+
+    def poll_timeout_s(self) -> float | None:
+        """0 while a command is pending, else None."""
+        return 0.0 if self._pending else None
+
+    def start(self) -> None:
+        """Load at the next receive()."""
+        self._pending.append(self._worker.load)
+
+    def init_kv_cache(self, num_blocks: int) -> None:
+        """Allocate at the next receive()."""
+        self._pending.append(lambda: self._worker.init_kv_cache(num_blocks))
+
+    def submit(self, output: SchedulerOutput) -> None:
+        """Run a step at the next receive()."""
+        self._pending.append(lambda: self._worker.execute(output))
+
+    def receive(self) -> list[FromWorkerMessage]:
+        """Run the oldest pending command and return its result.
+
+        Raises:
+            WorkerError: the worker raised; its exception is the cause.
+        """
+        if not self._pending:
+            return []
+        command = self._pending.popleft()
+        try:
+            return [command()]
+        except WorkerError:
+            raise
+        except Exception as error:
+            raise WorkerError(f"{type(error).__name__}: {error}") from error
+
+    def shutdown(self, timeout_s: float) -> None:
+        """Drop pending commands; the object is the caller's."""
+        self._pending.clear()

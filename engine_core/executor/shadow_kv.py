@@ -1,0 +1,102 @@
+"""Whether every row's block table holds the KV that its tokens imply: a model of the paged cache's content.
+
+A real cache holds vectors; this one holds (token id, position) per slot. What a worker would compute is right
+exactly when each attended slot holds the row's own token of that position, so a block freed too early, shared
+wrongly, or a prefix hit that is not one is seen in the step that would have gone wrong.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from engine_core.errors import WorkerError
+
+
+class ShadowKV:
+    """Block tables and tokens of each row, and the content of every slot.
+
+    All methods raise WorkerError when the engine breaks the protocol.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self._num_blocks = num_blocks
+        self._block_size = block_size
+        self._token = np.full(num_blocks * block_size, -1, np.int32)
+        self._position = np.full(num_blocks * block_size, -1, np.int32)
+        self._tables: dict[int, list[int]] = {}
+        self._tokens: dict[int, list[int]] = {}
+        self._num_tables_with: Counter[int] = Counter()
+
+    def free_row(self, row: int) -> None:
+        """Forget a row's table; the content of its blocks stays, as prefixes may be found again."""
+        if row not in self._tables:
+            raise WorkerError(f"row {row} is freed but was free")
+        self._num_tables_with.subtract(self._tables.pop(row))
+        del self._tokens[row]
+
+    def new_row(self, row: int, token_ids: list[int], block_ids: Iterable[int]) -> None:
+        """Enter a row with all its known tokens."""
+        if row in self._tables:
+            raise WorkerError(f"row {row} is new but was not free")
+        if not token_ids:
+            raise WorkerError(f"row {row} is new and has no tokens")
+        self._tables[row] = []
+        self._tokens[row] = token_ids
+        for block_id in block_ids:
+            self.append_block(row, block_id)
+
+    def append_block(self, row: int, block_id: int) -> None:
+        """Append a block to a row's table."""
+        if row not in self._tables:
+            raise WorkerError(f"block {block_id} is appended to row {row}, which is free")
+        if not 0 <= block_id < self._num_blocks:
+            raise WorkerError(f"row {row} is given block {block_id} of {self._num_blocks}")
+        if block_id in self._tables[row]:
+            raise WorkerError(f"row {row} is given block {block_id} twice")
+        self._tables[row].append(block_id)
+        self._num_tables_with[block_id] += 1
+
+    def append_token(self, row: int, token_id: int) -> None:
+        """Append the token a row sampled."""
+        self._tokens[row].append(token_id)
+
+    def compute(self, row: int, start: int, count: int) -> npt.NDArray[np.int32]:
+        """Write the KV of `count` tokens from position `start` and attend to everything up to the last.
+
+        Returns:
+            The token ids found in the attended slots, int32 [start + count].
+        """
+        end = start + count
+        tokens = self._tokens[row]
+        if end > len(tokens):
+            raise WorkerError(f"row {row} is to compute up to token {end} but has {len(tokens)}")
+        slots = self._slots(row, end)
+        self._check_writes(row, start, end)
+        self._token[slots[start:]] = tokens[start:end]
+        self._position[slots[start:]] = np.arange(start, end)
+        attended = self._token[slots]
+        wrong = (attended != tokens[:end]) | (self._position[slots] != np.arange(end))
+        if wrong.any():
+            at = int(np.flatnonzero(wrong)[0])
+            raise WorkerError(
+                f"row {row} attends to token {attended[at]} of position {self._position[slots[at]]}"
+                f" where its token {tokens[at]} of position {at} should be"
+            )
+        return attended
+
+    def _slots(self, row: int, end: int) -> npt.NDArray[np.int64]:
+        table = np.array(self._tables[row], np.int64)
+        if len(table) * self._block_size < end:
+            raise WorkerError(f"row {row} has {len(table)} blocks, too few for {end} tokens")
+        positions = np.arange(end)
+        return table[positions // self._block_size] * self._block_size + positions % self._block_size
+
+    def _check_writes(self, row: int, start: int, end: int) -> None:
+        table = self._tables[row]
+        for block_id in table[start // self._block_size : (end - 1) // self._block_size + 1]:
+            if self._num_tables_with[block_id] > 1:
+                raise WorkerError(f"row {row} writes to block {block_id}, which another row uses too")
