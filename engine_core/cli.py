@@ -96,19 +96,31 @@ def _resolve(config: EngineConfig) -> EngineConfig:
     """Turn the model's name into a directory; clients keep using the name."""
     import msgspec
 
-    names = config.served_model_names or [config.model or DEMO_MODEL_NAME]
-    if config.executor == "simulated":
-        return msgspec.structs.replace(config, served_model_names=names)
+    from engine_core.errors import ModelLoadError
     from engine_core.model_source import resolve_model
 
-    return msgspec.structs.replace(config, served_model_names=names, model=resolve_model(config.model))
+    names = config.served_model_names or [config.model or DEMO_MODEL_NAME]
+    try:
+        path = str(resolve_model(config.model))
+    except ModelLoadError:
+        # The simulation needs no files, and takes the vocabulary of the model only if there is one.
+        if config.model or config.executor != "simulated":
+            raise
+        path = ""
+    return msgspec.structs.replace(config, served_model_names=names, model=path)
 
 
 def _executor(config: EngineConfig, clock: Clock) -> Executor:
     if config.executor == "simulated":
-        from engine_core.executor.simulated import SimulatedExecutor
+        from engine_core.executor.simulated_config import make_simulated_executor
+        from engine_core.executor.simulated_model import simulated_model
 
-        return SimulatedExecutor(config, clock)
+        return SimulatedExecutor(
+            clock,
+            simulated_model(config.model),
+            step_time_s=config.simulated_step_ms / 1000,
+            hang_deadline_s=config.step_timeout_s,
+        )
     from engine_core.executor.multiproc import MultiprocExecutor
 
     return MultiprocExecutor(config, clock)
