@@ -112,7 +112,7 @@ def _resolve(config: EngineConfig) -> EngineConfig:
 
 def _executor(config: EngineConfig, clock: Clock) -> Executor:
     if config.executor == "simulated":
-        from engine_core.executor.simulated_config import make_simulated_executor
+        from engine_core.executor.simulated import SimulatedExecutor
         from engine_core.executor.simulated_model import simulated_model
 
         return SimulatedExecutor(
