@@ -264,7 +264,7 @@ def _rejected(handle: int, error: SplitServeError) -> Rejected:
         code=error.code,
         message=str(error),
         param=error.param if isinstance(error, InvalidRequestError) else None,
-        retry_after_s=OVERLOAD_RETRY_S if isinstance(error, OverloadedError) else 0.0,
+        retry_after_s=error.retry_after_s or OVERLOAD_RETRY_S if isinstance(error, OverloadedError) else 0.0,
     )
 
 
