@@ -55,7 +55,7 @@ def run_alone(worker: Worker, config: WorkerConfig, job: Job) -> Job:
 
 
 @pytest.mark.parametrize("fixture", ["tiny_worker", "tiny_bf16_worker"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(20))
 def test_requests_in_any_company_equal_themselves_alone(
     fixture: str, seed: int, request: pytest.FixtureRequest
 ) -> None:

@@ -1,0 +1,88 @@
+"""The batch's bookkeeping: what a step's inputs look like after rows come, grow and go."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from engine_core.ipc.codec import pack_int32
+from engine_core.ipc.messages import NewRow, SchedulerOutput
+from engine_core.sampling_params import SamplingParams
+from worker.input_batch import BatchLimits, InputBatch, StepInputs
+
+LIMITS = BatchLimits(
+    max_num_seqs=4, max_num_batched_tokens=64, max_model_len=32, block_size=4, num_blocks=40, vocab_size=50
+)
+
+
+def new(row: int, tokens: list[int], blocks: list[int], computed: int = 0, **sampling: object) -> NewRow:
+    params = SamplingParams(seed=0, **sampling)  # type: ignore[arg-type]
+    return NewRow(row, pack_int32(tokens), len(tokens), computed, pack_int32(blocks), params)
+
+
+def run(batch: InputBatch, counts: dict[int, int], *rows: NewRow, **fields: list[int]) -> StepInputs:
+    columns = {name: pack_int32(values) for name, values in fields.items()}
+    step = SchedulerOutput(
+        1, pack_int32(list(counts)), pack_int32(list(counts.values())), list(rows), **columns
+    )
+    assert batch.apply(step) == []
+    return batch.prepare(step)
+
+
+def test_a_mixed_step_lays_out_chunk_and_decode_rows_in_the_order_given() -> None:
+    batch = InputBatch(LIMITS, [])
+    inputs = run(
+        batch,
+        {2: 1, 0: 3},
+        new(0, [10, 11, 12, 13, 14], [7, 9], computed=1),
+        new(2, [20, 21, 22, 23, 24], [3, 30], computed=4),
+    )
+    assert inputs.token_ids.tolist() == [24, 11, 12, 13]
+    assert inputs.meta.positions.tolist() == [4, 1, 2, 3]
+    assert inputs.meta.slot_mapping.tolist() == [30 * 4, 7 * 4 + 1, 7 * 4 + 2, 7 * 4 + 3]
+    assert inputs.meta.cu_seqlens_q.tolist() == [0, 1, 4]
+    assert inputs.meta.seq_lens.tolist() == [5, 4]
+    assert inputs.meta.block_tables.tolist() == [[3, 30], [7, 9]]
+    assert inputs.sampling.tolist() == [0]
+    assert all(tensor.dtype == torch.int32 and tensor.is_contiguous() for tensor in inputs.meta)
+
+
+def test_a_sampled_token_is_the_next_steps_input() -> None:
+    batch = InputBatch(LIMITS, [])
+    run(batch, {1: 2, 3: 2}, new(1, [5, 6], [0]), new(3, [7, 8], [1]))
+    batch.append(np.array([1, 3], np.int32), np.array([40, 41], np.int32))
+    inputs = run(batch, {3: 1, 1: 1})
+    assert inputs.token_ids.tolist() == [41, 40]
+    assert inputs.meta.positions.tolist() == [2, 2]
+    assert inputs.sampling.tolist() == [0, 1]
+
+
+def test_blocks_are_appended_in_column_order_also_twice_to_one_row() -> None:
+    batch = InputBatch(LIMITS, [])
+    run(batch, {}, new(0, [1] * 12, [5]), new(1, [2] * 6, [6]))
+    inputs = run(batch, {0: 12, 1: 6}, block_rows=[0, 1, 0], block_ids=[11, 12, 13])
+    assert inputs.meta.block_tables[0].tolist() == [5, 11, 13]
+    assert inputs.meta.block_tables[1, :2].tolist() == [6, 12]
+
+
+def test_a_row_freed_and_taken_in_one_step_starts_afresh() -> None:
+    batch = InputBatch(LIMITS, eos_token_ids=[2])
+    old = new(0, [1] * 9, [5, 6, 7], logit_bias={3: 1.0}, min_tokens=2, logprobs=1, presence_penalty=1.0)
+    run(batch, {0: 9}, old)
+    inputs = run(batch, {0: 2}, new(0, [8, 9], [20]), freed_rows=[0])
+    assert inputs.token_ids.tolist() == [8, 9]
+    assert inputs.meta.slot_mapping.tolist() == [80, 81]
+    assert inputs.meta.seq_lens.tolist() == [2]
+    assert (batch.num_blocks[0], batch.sampling.features[0]) == (1, 0)
+    assert (batch.sampling.logit_bias, batch.sampling.min_tokens) == ({}, {})
+
+
+def test_a_chunk_that_ends_before_the_last_known_token_does_not_sample() -> None:
+    batch = InputBatch(LIMITS, [])
+    assert run(batch, {0: 2}, new(0, [1, 2, 3], [0])).sampling.tolist() == []
+    assert run(batch, {0: 1}).sampling.tolist() == [0]
+
+
+def test_an_empty_step_has_no_tokens() -> None:
+    inputs = run(InputBatch(LIMITS, []), {})
+    assert (len(inputs.rows), len(inputs.token_ids), inputs.cu_seqlens.tolist()) == (0, 0, [0])

@@ -1,0 +1,105 @@
+"""What a worker reports of its model, and the sizes it works with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine_core.errors import ConfigError
+from engine_core.ipc.codec import pack_int32, unpack_int32
+from engine_core.ipc.messages import KVCacheReady, ModelInfo, NewRow, SchedulerOutput
+from engine_core.sampling_params import SamplingParams
+from tests.worker.runner.checkpoints import (
+    EOS,
+    HEAD_DIM,
+    MAX_LEN,
+    NUM_KV_HEADS,
+    NUM_LAYERS,
+    VOCAB,
+    write_tiny_llama,
+)
+from worker.config import WorkerConfig
+from worker.worker import Worker
+
+
+def ignore(loaded_bytes: int, total_bytes: int) -> None:
+    pass
+
+
+def test_ready_describes_the_model_and_its_blocks(tiny_llama: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    worker = Worker(WorkerConfig(model=str(tiny_llama), num_threads=1, block_size=8))
+    ready = worker.load(lambda loaded_bytes, total_bytes: seen.append((loaded_bytes, total_bytes)))
+    num_params = seen[-1][1] // 4
+    assert ready.model == ModelInfo(
+        path=str(tiny_llama),
+        architecture="LlamaForCausalLM",
+        dtype="float32",
+        vocab_size=VOCAB,
+        max_model_len=MAX_LEN,
+        eos_token_ids=[EOS],
+        num_params=num_params,
+    )
+    assert seen[-1] == (seen[-1][1],) * 2
+    assert ready.block_bytes == 2 * NUM_LAYERS * NUM_KV_HEADS * HEAD_DIM * 8 * 4
+    assert 0 < ready.available_bytes <= 4 << 30
+    assert worker.init_kv_cache(5) == KVCacheReady(5)
+
+
+def test_flags_override_dtype_length_and_memory(tiny_llama: Path) -> None:
+    config = WorkerConfig(
+        model=str(tiny_llama), num_threads=1, dtype="bfloat16", max_model_len=50, kv_cache_memory_bytes=12345
+    )
+    ready = Worker(config).load(ignore)
+    assert (ready.model.dtype, ready.model.max_model_len, ready.available_bytes) == ("bfloat16", 50, 12345)
+    assert ready.block_bytes == 2 * NUM_LAYERS * NUM_KV_HEADS * HEAD_DIM * 16 * 2
+
+
+def test_a_float16_checkpoint_is_served_as_bfloat16(tmp_path: Path) -> None:
+    checkpoint = write_tiny_llama(tmp_path / "half", dtype=torch.float16)
+    assert Worker(WorkerConfig(model=str(checkpoint), num_threads=1)).load(ignore).model.dtype == "bfloat16"
+    with pytest.raises(ConfigError, match="float16"):
+        Worker(WorkerConfig(model=str(checkpoint), num_threads=1, dtype="float16")).load(ignore)
+
+
+def test_more_context_than_the_model_has_is_refused(tiny_llama: Path) -> None:
+    with pytest.raises(ConfigError, match="max-model-len"):
+        Worker(WorkerConfig(model=str(tiny_llama), num_threads=1, max_model_len=MAX_LEN + 1)).load(ignore)
+
+
+def test_a_prompt_that_fills_the_context_still_samples(tiny_llama: Path) -> None:
+    worker = Worker(WorkerConfig(model=str(tiny_llama), num_threads=1, max_num_seqs=1, block_size=16))
+    worker.load(ignore)
+    worker.init_kv_cache(MAX_LEN // 16)
+    row = NewRow(
+        row=0,
+        token_ids=pack_int32([5] * MAX_LEN),
+        num_prompt_tokens=MAX_LEN,
+        num_computed_tokens=0,
+        block_ids=pack_int32(range(MAX_LEN // 16)),
+        sampling=SamplingParams(seed=1, max_tokens=0, prompt_logprobs=0),
+    )
+    output = worker.execute(
+        SchedulerOutput(1, rows=pack_int32([0]), num_tokens=pack_int32([MAX_LEN]), new_rows=[row])
+    )
+    assert len(unpack_int32(output.token_ids)) == 1
+    assert len(output.prompt_logprobs) == MAX_LEN - 1
+
+
+def test_prefix_blocks_of_another_row_are_read_and_not_computed_again(tiny_llama: Path) -> None:
+    """Row 1 shares row 0's first block and computes only what follows it."""
+    worker = Worker(WorkerConfig(model=str(tiny_llama), num_threads=1, max_num_seqs=2, block_size=4))
+    worker.load(ignore)
+    worker.init_kv_cache(8)
+    sampling = SamplingParams(seed=1, logprobs=3)
+    tokens = pack_int32([9, 8, 7, 6, 5, 4])
+
+    def new(row: int, num_computed: int, block_ids: list[int]) -> NewRow:
+        return NewRow(row, tokens, 6, num_computed, pack_int32(block_ids), sampling)
+
+    first = worker.execute(SchedulerOutput(1, pack_int32([0]), pack_int32([6]), [new(0, 0, [5, 2])]))
+    second = worker.execute(SchedulerOutput(2, pack_int32([1]), pack_int32([2]), [new(1, 4, [5, 7])]))
+    assert first.token_ids == second.token_ids
+    assert first.logprobs[0].logprobs == second.logprobs[0].logprobs
