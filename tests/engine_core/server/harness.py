@@ -1,0 +1,206 @@
+"""A real engine-core process with the simulated executor, and raw clients that speak its wire."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import zmq
+
+from engine_core.ipc.codec import encode, engine_decoder, pack_int32, unpack_int32, unpack_int64
+from engine_core.ipc.messages import (
+    PROTOCOL_VERSION,
+    AddRequest,
+    EngineMessage,
+    EngineStats,
+    Finished,
+    FrontendMessage,
+    Hello,
+    Ping,
+    Pong,
+    Ready,
+    StepOutputs,
+)
+from engine_core.ipc.transport import connect_engine
+from engine_core.sampling_params import SamplingParams
+
+ROOT = Path(__file__).resolve().parents[3]
+DEADLINE_S = 20.0
+
+M = TypeVar("M")
+
+
+@dataclass
+class Sequence:
+    """What came back for one request, checked as it comes."""
+
+    token_ids: list[int] = field(default_factory=list)
+    finished: Finished | None = None
+
+
+class RawClient:
+    """A frontend without a frontend: one DEALER, blocking, with deadlines."""
+
+    def __init__(self, context: zmq.Context, address: str, name: str = "") -> None:
+        identity = name.encode() or b"raw-" + os.urandom(4)
+        self.name = identity.decode(errors="replace")
+        self.socket = connect_engine(context, address, identity)
+        self.sequences: dict[int, Sequence] = {}
+        self._nonce = 0
+
+    def send(self, message: FrontendMessage) -> None:
+        self.send_frames(encode(message))
+
+    def send_frames(self, *frames: bytes) -> None:
+        assert self.socket.poll(int(DEADLINE_S * 1000), zmq.POLLOUT), "no connection"
+        self.socket.send_multipart(frames)
+
+    def receive(self, timeout_s: float = DEADLINE_S) -> EngineMessage:
+        assert self.socket.poll(int(timeout_s * 1000)), f"{self.name}: nothing arrived within {timeout_s} s"
+        message = engine_decoder.decode(self.socket.recv())
+        if isinstance(message, StepOutputs):
+            self._take(message)
+        return message
+
+    def wait_for(self, kind: type[M], accept: Callable[[M], bool] = lambda message: True) -> M:
+        """Take messages until one of this kind comes; outputs are collected on the way."""
+        end_s = time.monotonic() + DEADLINE_S
+        while True:
+            message = self.receive(end_s - time.monotonic())
+            if isinstance(message, kind) and accept(message):
+                return message
+
+    def hello(self, version: int = PROTOCOL_VERSION) -> None:
+        self.send(Hello(version, self.name, "test"))
+
+    def join(self) -> Ready:
+        self.hello()
+        return self.wait_for(Ready)
+
+    def add(self, handle: int, prompt: list[int], **params: object) -> None:
+        sampling = SamplingParams(**{"seed": 7, "ignore_eos": True, **params})
+        self.sequences[handle] = Sequence()
+        self.send(AddRequest(handle, f"req-{handle}", pack_int32(prompt), sampling))
+
+    def generate(self, handle: int, prompt: list[int], **params: object) -> list[int]:
+        self.add(handle, prompt, **params)
+        return self.finish(handle).token_ids
+
+    def finish(self, handle: int) -> Sequence:
+        sequence = self.sequences[handle]
+        while sequence.finished is None:
+            self.wait_for(StepOutputs)
+        return sequence
+
+    def ping(self) -> Pong:
+        self._nonce += 1
+        nonce = self._nonce
+        self.send(Ping(nonce))
+        return self.wait_for(Pong, lambda pong: pong.nonce == nonce)
+
+    def stats_when(self, accept: Callable[[EngineStats], bool]) -> EngineStats:
+        """Ping until the engine's figures are as expected."""
+        end_s = time.monotonic() + DEADLINE_S
+        while True:
+            stats = self.ping().stats
+            if accept(stats):
+                return stats
+            assert time.monotonic() < end_s, f"never came true: {stats}"
+
+    def close(self) -> None:
+        self.socket.close(linger=0)
+
+    def _take(self, outputs: StepOutputs) -> None:
+        columns = (unpack_int64(outputs.handles), unpack_int32(outputs.token_ids), unpack_int32(outputs.token_indices))
+        for handle, token_id, index in zip(*(column.tolist() for column in columns), strict=True):
+            if (sequence := self.sequences.get(handle)) is not None:
+                assert index == len(sequence.token_ids), "a gap or a repeat"
+                sequence.token_ids.append(token_id)
+        for finished in outputs.finished:
+            if finished.handle in self.sequences:
+                assert self.sequences[finished.handle].finished is None, "ended twice"
+                self.sequences[finished.handle].finished = finished
+
+
+@dataclass
+class Engine:
+    """A started engine-core."""
+
+    popen: subprocess.Popen[bytes]
+    address: str
+    log_path: Path
+    context: zmq.Context
+    clients: list[RawClient] = field(default_factory=list)
+
+    def client(self, name: str = "") -> RawClient:
+        """Connect without a word."""
+        client = RawClient(self.context, self.address, name)
+        self.clients.append(client)
+        return client
+
+    def joined(self, name: str = "") -> RawClient:
+        """Connect and say hello."""
+        client = self.client(name)
+        client.join()
+        return client
+
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def signal(self, number: signal.Signals) -> None:
+        self.popen.send_signal(number)
+
+    def exit_code(self) -> int:
+        return self.popen.wait(DEADLINE_S)
+
+
+@contextlib.contextmanager
+def running_engine(*flags: str, executor: str = "simulated") -> Iterator[Engine]:
+    """Start an engine-core in a folder of its own; afterwards nothing of it may be left."""
+    with tempfile.TemporaryDirectory(prefix="ec-") as folder:
+        address = f"ipc://{folder}/run/engine.sock"
+        log_path = Path(folder) / "log"
+        (Path(folder) / "tmp").mkdir()
+        command = [sys.executable, "-m", "engine_core.cli", "--executor", executor, "--listen", address, *flags]
+        with log_path.open("wb") as log:
+            popen = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "TMPDIR": f"{folder}/tmp"},
+            )
+        context: zmq.Context = zmq.Context()
+        engine = Engine(popen, address, log_path, context)
+        try:
+            yield engine
+        finally:
+            for client in engine.clients:
+                client.close()
+            context.term()
+            _end(popen)
+        if popen.returncode != -signal.SIGKILL:
+            left = [str(path) for path in Path(folder).rglob("*") if path.name not in ("log", "tmp")]
+            assert left == [], f"left behind: {left}\n{engine.log()}"
+
+
+def _end(popen: subprocess.Popen[bytes]) -> None:
+    if popen.poll() is not None:
+        return
+    popen.terminate()
+    try:
+        popen.wait(DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        popen.kill()
+        popen.wait()
+        raise

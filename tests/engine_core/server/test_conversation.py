@@ -1,0 +1,154 @@
+"""What a frontend says to a real engine-core, and what it hears."""
+
+from __future__ import annotations
+
+from engine_core.ipc.codec import encode, pack_int32
+from engine_core.ipc.messages import (
+    PROTOCOL_VERSION,
+    Abort,
+    AddRequest,
+    Call,
+    CallKind,
+    CallResult,
+    FinishReason,
+    Hello,
+    Pong,
+    Ready,
+    Refused,
+    Rejected,
+    StepOutputs,
+)
+from engine_core.sampling_params import SamplingParams
+from tests.engine_core.server.harness import Engine
+
+
+def test_hello_is_answered_with_ready(engine: Engine) -> None:
+    ready = engine.client().join()
+    assert ready.protocol_version == PROTOCOL_VERSION
+    assert ready.engine_id == "engine-0"
+    assert ready.epoch > 0
+    assert ready.model.max_model_len == 4096
+    assert ready.lease_s == 30
+    assert not ready.lease_renewed
+
+
+def test_a_second_hello_renews_the_lease(engine: Engine) -> None:
+    client = engine.joined()
+    assert client.join().lease_renewed
+
+
+def test_a_request_gets_its_tokens_and_one_end(engine: Engine) -> None:
+    client = engine.joined()
+    tokens = client.generate(1, [1, 2, 3], max_tokens=25)
+    assert len(tokens) == 25
+    finished = client.sequences[1].finished
+    assert finished is not None
+    assert finished.reason is FinishReason.LENGTH
+
+
+def test_tokens_depend_on_the_request_alone(engine: Engine) -> None:
+    first, second = engine.joined(), engine.joined()
+    for handle in range(2, 10):
+        second.add(handle, [handle] * handle, max_tokens=30)
+    assert first.generate(1, [4, 5, 6], max_tokens=20) == second.generate(1, [4, 5, 6], max_tokens=20)
+
+
+def test_two_frontends_may_use_the_same_handle(engine: Engine) -> None:
+    first, second = engine.joined(), engine.joined()
+    first.add(1, [1], max_tokens=10)
+    second.add(1, [2], max_tokens=10)
+    assert first.finish(1).token_ids != second.finish(1).token_ids
+
+
+def test_an_abort_frees_the_blocks_at_once(engine: Engine) -> None:
+    client = engine.joined()
+    client.add(1, list(range(1000)), max_tokens=3000)
+    client.stats_when(lambda stats: stats.num_running == 1)
+    client.send(Abort([1, 999]))
+    stats = client.ping().stats
+    assert stats.num_running == 0
+    assert client.stats_when(lambda stats: stats.num_free_blocks == stats.num_blocks)
+
+
+def test_a_request_that_is_wrong_is_rejected_by_name(engine: Engine) -> None:
+    client = engine.joined()
+    client.add(1, [32000], max_tokens=5)
+    rejected = client.wait_for(Rejected)
+    assert (rejected.handle, rejected.status, rejected.code) == (1, 400, "invalid_value")
+    client.add(2, [1] * 5000, max_tokens=5)
+    rejected = client.wait_for(Rejected)
+    assert (rejected.handle, rejected.code) == (2, "context_length_exceeded")
+    assert "4096" in rejected.message
+    assert "5000" in rejected.message
+
+
+def test_a_torn_token_column_is_rejected_and_counted(engine: Engine) -> None:
+    client = engine.joined()
+    before = client.ping().stats.protocol_errors
+    client.send(AddRequest(3, "r", b"12345", SamplingParams(seed=1)))
+    rejected = client.wait_for(Rejected)
+    assert (rejected.handle, rejected.status, rejected.code) == (3, 400, "protocol_error")
+    assert client.ping().stats.protocol_errors == before + 1
+
+
+def test_a_ping_tells_what_the_engine_does(engine: Engine) -> None:
+    client = engine.joined()
+    client.generate(1, [1, 2], max_tokens=5)
+    pong = client.ping()
+    assert not pong.draining
+    assert pong.epoch == client.join().epoch
+    assert pong.stats.num_frontends >= 1
+    assert pong.stats.generation_tokens >= 5
+    assert pong.stats.finished["length"] >= 1
+
+
+def test_utility_calls_are_answered(engine: Engine) -> None:
+    client = engine.joined()
+    for kind in CallKind:
+        client.send(Call(call_id=40 + kind, kind=kind))
+        assert client.wait_for(CallResult) == CallResult(call_id=40 + kind, ok=True)
+
+
+def test_another_protocol_version_is_refused_with_both_versions(engine: Engine) -> None:
+    client = engine.client()
+    client.send(Hello(PROTOCOL_VERSION + 1, "from the future", "9.9.9"))
+    refused = client.wait_for(Refused)
+    assert refused.protocol_version == PROTOCOL_VERSION
+    assert f"version {PROTOCOL_VERSION}" in refused.message
+    assert f"version {PROTOCOL_VERSION + 1}" in refused.message
+    assert "9.9.9" in refused.message
+
+
+def test_before_hello_only_a_ping_is_answered_and_says_so(engine: Engine) -> None:
+    stranger, witness = engine.client(), engine.joined()
+    before = witness.ping().stats
+    stranger.add(1, [1], max_tokens=2)
+    pong = stranger.ping()
+    assert pong.epoch == 0
+    assert stranger.sequences[1].token_ids == []
+    assert witness.stats_when(lambda stats: stats.protocol_errors == before.protocol_errors + 2)
+    assert stranger.join().epoch > 0
+    assert len(stranger.generate(1, [1], max_tokens=2)) == 2
+
+
+def test_every_message_of_one_step_comes_in_one_frame(engine: Engine) -> None:
+    client = engine.joined()
+    for handle in range(8):
+        client.add(handle, [handle + 1], max_tokens=4)
+    num_messages = 0
+    while any(client.sequences[handle].finished is None for handle in range(8)):
+        client.wait_for(StepOutputs)
+        num_messages += 1
+    # 32 tokens: one message per step and not one per token.
+    assert num_messages < 20
+
+
+def test_a_prompt_of_many_frames_is_refused_as_one_message(engine: Engine) -> None:
+    client = engine.joined()
+    before = client.ping().stats.protocol_errors
+    client.send_frames(*[encode(Hello(1, "x", "y"))] * 500)
+    assert client.stats_when(lambda stats: stats.protocol_errors == before + 1)
+    client.send_frames(b"", encode(AddRequest(1, "r", pack_int32([1]), SamplingParams(seed=1))))
+    assert client.stats_when(lambda stats: stats.protocol_errors == before + 2)
+    assert isinstance(client.ping(), Pong)
+    assert isinstance(client.join(), Ready)
