@@ -1,4 +1,4 @@
-"""Where a model's files are: the demo model of this package, a local directory, or a repository of the hub."""
+"""Where a model's files are: the packaged demo model, a local directory, or a Hugging Face repository."""
 
 from __future__ import annotations
 

@@ -19,7 +19,9 @@ _MAX_LAYERS = 1024
 _MAX_HEADS = 4096
 _MAX_HEAD_DIM = 256
 _MAX_WIDTH = 2**20
-_MAX_LEN = 2**24
+_MAX_VOCAB = 2**24
+# Four times the longest context published; the rotary table takes this many rows.
+_MAX_LEN = 2**22
 _DTYPES = ("float32", "bfloat16", "float16")
 _TANH_GELUS = ("gelu_new", "gelu_pytorch_tanh", "gelu_fast")
 
@@ -159,7 +161,7 @@ def _qwen_windows(config: Fields, num_layers: int) -> tuple[int, ...]:
 def _read_decoder(
     path: Path, architecture: str, config: Fields, windows: Callable[[int], tuple[int, ...]]
 ) -> ModelConfig:
-    vocab_size = config.integer("vocab_size", 1, _MAX_LEN)
+    vocab_size = config.integer("vocab_size", 1, _MAX_VOCAB)
     hidden_size = config.integer("hidden_size", 1, _MAX_WIDTH)
     num_layers = config.integer("num_hidden_layers", 1, _MAX_LAYERS)
     num_heads = config.integer("num_attention_heads", 1, _MAX_HEADS)
@@ -180,7 +182,7 @@ def _read_decoder(
         num_kv_heads=_num_kv_heads(config, num_heads),
         head_dim=head_dim,
         max_position_embeddings=max_positions,
-        max_model_len=rope.extended_len(max_positions),
+        max_model_len=_extended_len(config, rope, max_positions),
         norm_eps=config.number("rms_norm_eps", 0.0, 0.1, 1e-6),
         activation="silu",
         tie_word_embeddings=config.boolean("tie_word_embeddings", False),
@@ -191,6 +193,13 @@ def _read_decoder(
         mlp_bias=config.boolean("mlp_bias", False),
         rope=rope,
     )
+
+
+def _extended_len(config: Fields, rope: RopeConfig, max_positions: int) -> int:
+    max_model_len = rope.extended_len(max_positions)
+    if max_model_len > _MAX_LEN:
+        raise config.error("rope factor", f"makes a context of {max_model_len} tokens, above {_MAX_LEN}")
+    return max_model_len
 
 
 def _head_dim(config: Fields, hidden_size: int, num_heads: int, default: int | None) -> int:
@@ -225,7 +234,7 @@ def _num_kv_heads(config: Fields, num_heads: int) -> int:
 def _read_gpt2(path: Path, architecture: str, config: Fields) -> ModelConfig:
     if config.boolean("add_cross_attention", False):
         raise config.error("add_cross_attention", "is true, and cross attention is not supported")
-    vocab_size = config.integer("vocab_size", 1, _MAX_LEN)
+    vocab_size = config.integer("vocab_size", 1, _MAX_VOCAB)
     hidden_size = config.integer("n_embd", 1, _MAX_WIDTH)
     num_layers = config.integer("n_layer", 1, _MAX_LAYERS)
     num_heads = config.integer("n_head", 1, _MAX_HEADS)

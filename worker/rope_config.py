@@ -67,7 +67,7 @@ def read_rope_config(config: Fields, max_position_embeddings: int) -> RopeConfig
         return RopeConfig(theta=theta)
     if rope_type in ("linear", "dynamic"):
         return RopeConfig(rope_type=rope_type, theta=theta, factor=rope.number("factor", 1.0, _MAX_FACTOR))
-    original = rope.integer("original_max_position_embeddings", 1, 2**24, max_position_embeddings)
+    original = rope.integer("original_max_position_embeddings", 1, 2**22, max_position_embeddings)
     if rope_type == "llama3":
         return _read_llama3(rope, theta, original)
     if rope_type == "yarn":

@@ -1,0 +1,275 @@
+"""What is read from config.json, and what is refused with the name of the field."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine_core.errors import ConfigError, ModelLoadError
+from worker.dtypes import resolve_dtype
+from worker.model_config import ModelConfig, read_model_config, supported_architectures
+from worker.models.registry import ARCHITECTURES
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 331,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "torch_dtype": "bfloat16",
+    "eos_token_id": 2,
+}
+GPT2 = {
+    "architectures": ["GPT2LMHeadModel"],
+    "vocab_size": 331,
+    "n_embd": 48,
+    "n_layer": 3,
+    "n_head": 6,
+    "n_positions": 128,
+    "torch_dtype": "float32",
+}
+
+
+def write(path: Path, base: dict[str, object], changes: dict[str, object]) -> Path:
+    values = {name: value for name, value in {**base, **changes}.items() if value != "ABSENT"}
+    (path / "config.json").write_text(json.dumps(values))
+    return path
+
+
+def read(path: Path, base: dict[str, object] = LLAMA, **changes: object) -> ModelConfig:
+    return read_model_config(write(path, base, changes))
+
+
+def test_a_llama_config_is_read_with_its_defaults(tmp_path: Path) -> None:
+    config = read(tmp_path)
+    assert config.path == str(tmp_path)
+    assert (config.num_layers, config.num_heads, config.num_kv_heads, config.head_dim) == (3, 6, 2, 8)
+    assert (config.vocab_size, config.hidden_size, config.intermediate_size) == (331, 48, 80)
+    assert (config.max_model_len, config.dtype, config.eos_token_ids) == (512, "bfloat16", (2,))
+    assert (config.tie_word_embeddings, config.attention_bias, config.mlp_bias) == (False, False, False)
+    assert config.norm_eps == 1e-6
+    assert config.attention_scales == (8**-0.5,) * 3
+    assert config.rope is not None
+    assert (config.rope.rope_type, config.rope.theta) == ("default", 10000.0)
+
+
+def test_absent_kv_heads_mean_as_many_as_query_heads(tmp_path: Path) -> None:
+    assert read(tmp_path, num_key_value_heads="ABSENT").num_kv_heads == 6
+
+
+def test_a_gpt2_config_is_read_with_its_defaults(tmp_path: Path) -> None:
+    config = read(tmp_path, GPT2)
+    assert (config.max_model_len, config.intermediate_size, config.head_dim) == (128, 192, 8)
+    assert (config.activation, config.tie_word_embeddings, config.rope) == ("gelu_tanh", True, None)
+
+
+BAD_LLAMA = [
+    ("num_attention_heads", 0),
+    ("num_attention_heads", -6),
+    ("num_attention_heads", 7),
+    ("num_attention_heads", "six"),
+    ("num_attention_heads", True),
+    ("num_attention_heads", 6.5),
+    ("num_attention_heads", "ABSENT"),
+    ("num_key_value_heads", 0),
+    ("num_key_value_heads", 4),
+    ("num_key_value_heads", 12),
+    ("hidden_size", -48),
+    ("hidden_size", 10**30),
+    ("hidden_size", [48]),
+    ("vocab_size", 0),
+    ("vocab_size", None),
+    ("num_hidden_layers", 10**9),
+    ("intermediate_size", 0),
+    ("max_position_embeddings", 0),
+    ("max_position_embeddings", 2**40),
+    ("head_dim", 0),
+    ("head_dim", 12),
+    ("head_dim", 264),
+    ("rope_theta", float("nan")),
+    ("rope_theta", float("inf")),
+    ("rope_theta", 0),
+    ("rope_theta", "10000"),
+    ("rms_norm_eps", float("nan")),
+    ("rms_norm_eps", -1e-6),
+    ("hidden_act", "gelu"),
+    ("tie_word_embeddings", "yes"),
+    ("attention_bias", 1),
+    ("torch_dtype", "float8_e4m3fn"),
+    ("torch_dtype", 16),
+    ("eos_token_id", 331),
+    ("eos_token_id", -1),
+    ("eos_token_id", [0, "1"]),
+    ("eos_token_id", list(range(300)) * 4),
+    ("partial_rotary_factor", 0.5),
+    ("quantization_config", {"quant_method": "gptq"}),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), BAD_LLAMA)
+def test_a_bad_value_is_refused_by_the_name_of_its_field(field: str, value: object, tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError) as raised:
+        read(tmp_path, **{field: value})
+    message = str(raised.value)
+    # PyTorch's name of the dtype field is the older one; the message uses the current one.
+    assert field.removeprefix("torch_") in message
+    assert str(tmp_path) in message
+    assert len(message) < 1000
+
+
+BAD_GPT2 = [
+    ("n_head", 7),
+    ("n_head", 0),
+    ("n_embd", "ABSENT"),
+    ("n_positions", 0),
+    ("n_inner", -1),
+    ("activation_function", "relu"),
+    ("add_cross_attention", True),
+    ("layer_norm_epsilon", float("inf")),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), BAD_GPT2)
+def test_a_bad_gpt2_value_is_refused_by_the_name_of_its_field(
+    field: str, value: object, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelLoadError, match=field):
+        read(tmp_path, GPT2, **{field: value})
+
+
+@pytest.mark.parametrize("asked", [["BloomForCausalLM"], [], None, "LlamaForCausalLM", [1]])
+def test_an_unknown_architecture_is_named_beside_the_supported_ones(asked: object, tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match="architectures") as raised:
+        read(tmp_path, architectures=asked)
+    if asked == ["BloomForCausalLM"]:
+        assert "BloomForCausalLM" in str(raised.value)
+        assert "GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM" in str(raised.value)
+
+
+def test_every_architecture_that_can_be_read_can_be_built() -> None:
+    assert supported_architectures() == sorted(ARCHITECTURES)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{", b"\xff\xfe{}", b"[" * 100_000, b'{"vocab_size": ' + b"9" * 5000 + b"}"]
+)
+def test_what_is_no_json_object_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(ModelLoadError, match=r"config\.json"):
+        read_model_config(tmp_path)
+
+
+def test_a_missing_config_or_directory_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match=r"config\.json does not exist"):
+        read_model_config(tmp_path)
+    with pytest.raises(ModelLoadError, match="none is not a directory"):
+        read_model_config(tmp_path / "none")
+
+
+def test_custom_code_is_ignored_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "modeling.py").write_text("raise SystemExit('executed')")
+    with caplog.at_level(logging.WARNING):
+        read(tmp_path, auto_map={"AutoModelForCausalLM": "modeling.Model"})
+    assert "custom_code_ignored" in caplog.text
+
+
+def test_end_tokens_of_the_generation_config_win(tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [7, 9]}')
+    assert read(tmp_path).eos_token_ids == (7, 9)
+    (tmp_path / "generation_config.json").write_text("{}")
+    assert read(tmp_path).eos_token_ids == (2,)
+    assert read(tmp_path, eos_token_id=None).eos_token_ids == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "windows"),
+    [
+        ({}, (4096,) * 3),
+        ({"sliding_window": None}, (0, 0, 0)),
+        ({"sliding_window": 99}, (99, 99, 99)),
+    ],
+)
+def test_mistral_has_one_window_for_all_layers(
+    changes: dict[str, object], windows: tuple[int, ...], tmp_path: Path
+) -> None:
+    config = read(tmp_path, architectures=["MistralForCausalLM"], **changes)
+    assert config.sliding_windows == windows
+    assert config.sliding_window == windows[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "windows", "common"),
+    [
+        ({}, (0, 0, 0), 0),
+        ({"sliding_window": 99, "max_window_layers": 0}, (0, 0, 0), 0),
+        ({"use_sliding_window": True, "sliding_window": 99, "max_window_layers": 1}, (0, 99, 99), 0),
+        ({"use_sliding_window": True, "sliding_window": 99, "max_window_layers": 0}, (99,) * 3, 99),
+        ({"use_sliding_window": True, "sliding_window": 99}, (0, 0, 0), 0),
+        ({"use_sliding_window": True, "sliding_window": None, "max_window_layers": 0}, (0, 0, 0), 0),
+        (
+            {
+                "use_sliding_window": True,
+                "sliding_window": 99,
+                "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+            },
+            (99, 0, 0),
+            0,
+        ),
+    ],
+)
+@pytest.mark.parametrize("architecture", ["Qwen2ForCausalLM", "Qwen3ForCausalLM"])
+def test_qwen_has_windows_where_its_config_puts_them(
+    architecture: str, changes: dict[str, object], windows: tuple[int, ...], common: int, tmp_path: Path
+) -> None:
+    config = read(tmp_path, architectures=[architecture], **changes)
+    assert config.sliding_windows == windows
+    assert config.sliding_window == common
+
+
+@pytest.mark.parametrize("kinds", [["full_attention"], ["full_attention", "chunked_attention"] * 2, "full"])
+def test_bad_layer_types_are_refused(kinds: object, tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match="layer_types"):
+        read(tmp_path, architectures=["Qwen2ForCausalLM"], use_sliding_window=True, layer_types=kinds)
+
+
+def test_a_shorter_context_may_be_asked_for_but_no_longer_one(tmp_path: Path) -> None:
+    config = read(tmp_path)
+    assert config.limited_to(100).max_model_len == 100
+    assert config.limited_to(0).max_model_len == 512
+    with pytest.raises(ConfigError, match="--max-model-len 513"):
+        config.limited_to(513)
+
+
+@pytest.mark.parametrize(
+    ("requested", "stored", "expected"),
+    [
+        ("auto", "float32", torch.float32),
+        ("auto", "bfloat16", torch.bfloat16),
+        ("auto", "float16", torch.bfloat16),
+        ("auto", "ABSENT", torch.float32),
+        ("float32", "bfloat16", torch.float32),
+        ("bfloat16", "float32", torch.bfloat16),
+    ],
+)
+def test_the_dtype_is_the_checkpoints_unless_asked_otherwise(
+    requested: str, stored: str, expected: torch.dtype, tmp_path: Path
+) -> None:
+    assert resolve_dtype(requested, read(tmp_path, torch_dtype=stored)) == expected
+
+
+@pytest.mark.parametrize("requested", ["float16", "int8"])
+def test_a_dtype_that_the_cpu_lacks_is_refused(requested: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--dtype"):
+        resolve_dtype(requested, read(tmp_path))
+
+
+def test_a_gpu_keeps_float16(tmp_path: Path) -> None:
+    config = read(tmp_path, torch_dtype="float16")
+    assert resolve_dtype("auto", config, torch.device("cuda")) == torch.float16
