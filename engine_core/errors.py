@@ -45,10 +45,14 @@ class ContextLengthError(InvalidRequestError):
 
 
 class OverloadedError(SplitServeError):
-    """A stated bound (queue, memory, connections) is hit; the client may retry later."""
+    """A stated bound (queue, memory, connections) is hit; the client may retry later.
+
+    `retry_after_s` is the wait that the engine suggests, 0 if it has no idea.
+    """
 
     code = "overloaded"
     status = 429
+    retry_after_s: float = 0.0
 
 
 class EngineUnavailableError(SplitServeError):

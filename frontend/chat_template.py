@@ -1,15 +1,26 @@
-"""Chat messages to token ids: renders the checkpoint's jinja2 template as transformers does, within limits."""
+"""Chat messages to token ids by the checkpoint's template; text of users never becomes a control token."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
-from frontend.tokenizer import Tokenizer
+from engine_core.errors import ContextLengthError, InvalidRequestError, ModelLoadError
+from frontend.chat_messages import ContentFormat, detect_content_format, prepare_messages
+from frontend.control_tokens import MARK, JsonValue, TextMarker
+from frontend.template_engine import CompiledTemplate, TooLargeError
+from frontend.tokenizer import MAX_BYTES_PER_TOKEN, Tokenizer, check_unicode, read_json
 
-JsonValue = str | int | float | bool | None | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
+__all__ = ["ChatOptions", "ChatTemplate", "JsonValue", "Message", "RenderedChat", "load_chat_template"]
+
 Message = Mapping[str, JsonValue]
+
+MAX_OUTPUT_CHARS = 16 * 2**20
+_TAG = "\ufdd2 "
+_RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -33,6 +44,9 @@ class ChatOptions:
     variables: Mapping[str, JsonValue] | None = None
 
 
+_DEFAULT_OPTIONS = ChatOptions()
+
+
 class RenderedChat(NamedTuple):
     """A rendered conversation: the text for people, the ids for the model."""
 
@@ -42,6 +56,20 @@ class RenderedChat(NamedTuple):
 
 class ChatTemplate:
     """The chat templates of one checkpoint; safe to call from several threads."""
+
+    def __init__(self, sources: Mapping[str, str], tokenizer: Tokenizer) -> None:
+        """Compile templates by name; "default" and "tool_use" are the usual names.
+
+        Raises:
+            ModelLoadError: one of them is no jinja2 template.
+        """
+        self._tokenizer = tokenizer
+        self._templates = {name: _NamedTemplate(name, source, tokenizer) for name, source in sources.items()}
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the templates."""
+        return list(self._templates)
 
     def render(
         self,
@@ -53,11 +81,26 @@ class ChatTemplate:
         """Render messages and encode them; control tokens inside message texts are encoded as plain text.
 
         Raises:
-            InvalidRequestError: the template refuses the messages (its own words are quoted), fails on them, or
+            InvalidRequestError: the template refuses the messages (in its own words), fails on them, or
                 renders more than the caps of size and time allow.
             ContextLengthError: the text cannot fit max_model_len tokens.
         """
-        raise NotImplementedError
+        options = options or _DEFAULT_OPTIONS
+        template = self._choose(options)
+        max_chars = MAX_OUTPUT_CHARS if max_model_len is None else max_model_len * MAX_BYTES_PER_TOKEN
+        try:
+            text = template.render(messages, options, max_chars)
+        except TooLargeError:
+            message = f"the rendered messages are over the limit of {max_chars} characters"
+            if max_model_len is None:
+                raise InvalidRequestError(message, "messages") from None
+            raise ContextLengthError(
+                f"the model's context is {max_model_len} tokens; {message}", "messages"
+            ) from None
+        except RecursionError:
+            raise InvalidRequestError("the messages are nested too deeply", "messages") from None
+        check_unicode(text)
+        return RenderedChat(text.replace(MARK, ""), self._encode(template, text))
 
     async def render_async(
         self,
@@ -66,16 +109,134 @@ class ChatTemplate:
         *,
         max_model_len: int | None = None,
     ) -> RenderedChat:
-        """Render in a thread, so that no template and no long text holds up the event loop. Raises as render()."""
-        raise NotImplementedError
+        """Render in a thread, so that nothing holds up the event loop. Raises as render()."""
+        return await asyncio.to_thread(self.render, messages, options, max_model_len=max_model_len)
+
+    def _choose(self, options: ChatOptions) -> _NamedTemplate:
+        name = options.template_name or (
+            "tool_use" if options.tools and "tool_use" in self._templates else "default"
+        )
+        template = self._templates.get(name)
+        if template is None and not options.template_name and len(self._templates) == 1:
+            return next(iter(self._templates.values()))
+        if template is None:
+            raise InvalidRequestError(
+                f"the model has no chat template named {name[:100]!r}, only {', '.join(self._templates)}",
+                "chat_template",
+            )
+        return template
+
+    def _encode(self, template: _NamedTemplate, text: str) -> list[int]:
+        if MARK not in text:
+            return self._tokenizer.encode(text, add_special_tokens=False, parse_special_tokens=True)
+        return self._tokenizer.marked_encoder(template.control_tokens).encode(text)
 
 
-def load_chat_template(directory: str, tokenizer: Tokenizer) -> ChatTemplate | None:
+class _NamedTemplate:
+    """One template with what was learnt about it."""
+
+    def __init__(self, name: str, source: str, tokenizer: Tokenizer) -> None:
+        self._compiled = CompiledTemplate(source, f"the chat template {name!r}")
+        self._constants: dict[str, JsonValue] = dict(tokenizer.named_tokens)
+        special = tokenizer.special_tokens
+        # A token like <tool_call> is often not special, yet it is structure when the template writes it.
+        structure = {t: i for t, i in tokenizer.added_tokens.items() if t in source and not t.isspace()}
+        self.control_tokens = special | structure
+        self._marker = TextMarker(self.control_tokens)
+        # What the assistant said may hold such structure: templates look for </think> in it.
+        self._assistant_marker = TextMarker(special)
+        self._format: ContentFormat = detect_content_format(self._probe)
+
+    def render(self, messages: Sequence[Message], options: ChatOptions, max_chars: int) -> str:
+        prepared = prepare_messages(messages, self._format, self._marker, self._assistant_marker)
+        final = _tag_final(prepared) if options.continue_final_message else ""
+        variables: dict[str, JsonValue] = {
+            **self._constants,
+            **self._extra_variables(options),
+            "messages": prepared,
+            "tools": self._marker.mark_all(options.tools) if options.tools else None,
+            "documents": self._marker.mark_all(options.documents) if options.documents else None,
+            "add_generation_prompt": options.add_generation_prompt and not options.continue_final_message,
+        }
+        text = self._compiled.render(variables, max_chars)
+        return _cut_at_tag(text, final) if options.continue_final_message else text
+
+    def _probe(self, messages: list[JsonValue]) -> str:
+        variables = {**self._constants, "messages": messages, "add_generation_prompt": True}
+        return self._compiled.render({"tools": None, "documents": None, **variables}, MAX_OUTPUT_CHARS)
+
+    def _extra_variables(self, options: ChatOptions) -> dict[str, JsonValue]:
+        extra = options.variables or {}
+        for name in extra:
+            if name in _RESERVED or name.startswith("_") or not name.isidentifier():
+                raise InvalidRequestError(
+                    f"the template variable {name[:100]!r} cannot be set", "chat_template_kwargs"
+                )
+        return {name: self._marker.mark_all(value) for name, value in extra.items()}
+
+
+def _tag_final(messages: list[dict[str, JsonValue]]) -> str:
+    """Append a tag to the last message's text, by which the place to cut is found; return that text."""
+    content = messages[-1].get("content") if messages else None
+    if isinstance(content, str):
+        messages[-1]["content"] = content + _TAG
+        return content
+    if isinstance(content, list):
+        for part in reversed(content):
+            if isinstance(part, dict) and isinstance(part.get("text"), str):
+                text = str(part["text"])
+                part["text"] = text + _TAG
+                return text
+    raise InvalidRequestError(
+        "continue_final_message needs a last message with text to continue", "continue_final_message"
+    )
+
+
+def _cut_at_tag(text: str, final: str) -> str:
+    place = text.rfind(_TAG.strip())
+    if place < 0 or final.strip() not in text:
+        raise InvalidRequestError(
+            "the chat template drops or changes the last message, so it cannot be continued",
+            "continue_final_message",
+        )
+    # A template that trims messages would have trimmed the untagged one too.
+    return text[:place] if text.startswith(_TAG, place) else text[:place].rstrip()
+
+
+def load_chat_template(directory: str | Path, tokenizer: Tokenizer) -> ChatTemplate | None:
     """Load the templates of a checkpoint directory, None if it has none.
 
-    chat_template.jinja goes before tokenizer_config.json; additional_chat_templates/NAME.jinja add named ones.
+    chat_template.jinja goes before tokenizer_config.json; additional_chat_templates/NAME.jinja add named
+    ones.
 
     Raises:
         ModelLoadError: a template file cannot be read or compiled.
     """
-    raise NotImplementedError
+    directory = Path(directory)
+    sources = _templates_of(tokenizer.config.get("chat_template"))
+    if not sources:
+        sources = _templates_of(read_json(directory / "chat_template.json").get("chat_template"))
+    if (text := _read_text(directory / "chat_template.jinja")) is not None:
+        sources["default"] = text
+    for path in sorted((directory / "additional_chat_templates").glob("*.jinja")):
+        sources[path.stem] = _read_text(path) or ""
+    return ChatTemplate(sources, tokenizer) if sources else None
+
+
+def _templates_of(value: object) -> dict[str, str]:
+    """Read "chat_template" of tokenizer_config.json: a string, or a list of {"name", "template"}."""
+    if isinstance(value, str):
+        return {"default": value}
+    if not isinstance(value, list):
+        return {}
+    pairs = [(entry.get("name"), entry.get("template")) for entry in value if isinstance(entry, dict)]
+    return {name: text for name, text in pairs if isinstance(name, str) and isinstance(text, str)}
+
+
+def _read_text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelLoadError(f"cannot read {path}: {error}") from None

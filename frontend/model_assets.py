@@ -1,16 +1,23 @@
-"""Everything text-side of a served model, read from its checkpoint directory: tokenizer, template, defaults."""
+"""The text side of a served model, read from its checkpoint: tokenizer, template, sampling defaults."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
 
+import msgspec
+
+from engine_core.errors import InvalidRequestError, ModelLoadError
 from engine_core.ipc.messages import ModelInfo
-from frontend.chat_template import ChatTemplate
-from frontend.tokenizer import Tokenizer
+from engine_core.sampling_params import SamplingParams
+from frontend.chat_template import ChatTemplate, load_chat_template
+from frontend.tokenizer import Tokenizer, read_json
+
+T = TypeVar("T")
 
 
-@dataclass(slots=True, frozen=True)
-class SamplingDefaults:
+class SamplingDefaults(msgspec.Struct, frozen=True):
     """Sampling values of generation_config.json; None where the checkpoint says nothing.
 
     A client's own value goes before these, and these before SamplingParams' defaults.
@@ -53,4 +60,45 @@ def load_model_assets(info: ModelInfo, directory: str = "") -> ModelAssets:
     Raises:
         ModelLoadError: names the file that is missing or wrong.
     """
-    raise NotImplementedError
+    path = Path(directory or info.path)
+    tokenizer = Tokenizer(path)
+    return ModelAssets(
+        tokenizer=tokenizer,
+        chat_template=load_chat_template(path, tokenizer),
+        sampling_defaults=load_sampling_defaults(path),
+        eos_token_ids=tuple(info.eos_token_ids),
+        max_model_len=info.max_model_len,
+        vocab_size=info.vocab_size,
+    )
+
+
+def load_sampling_defaults(directory: Path) -> SamplingDefaults:
+    """Read the keys of generation_config.json that are sampling parameters; all others are ignored.
+
+    Raises:
+        ModelLoadError: a value has the wrong type or is out of range.
+    """
+    path = directory / "generation_config.json"
+    values = read_json(path)
+    try:
+        defaults = msgspec.convert(values, SamplingDefaults)
+        _check(defaults)
+    except (msgspec.ValidationError, InvalidRequestError) as error:
+        raise ModelLoadError(f"{path}: {error}") from None
+    return defaults
+
+
+def _check(defaults: SamplingDefaults) -> None:
+    """Hold the values to the ranges of SamplingParams."""
+    SamplingParams(
+        temperature=_or(defaults.temperature, 1.0),
+        top_p=_or(defaults.top_p, 1.0),
+        top_k=_or(defaults.top_k, 0),
+        min_p=_or(defaults.min_p, 0.0),
+        repetition_penalty=_or(defaults.repetition_penalty, 1.0),
+        max_tokens=defaults.max_new_tokens,
+    ).validate()
+
+
+def _or(value: T | None, otherwise: T) -> T:
+    return otherwise if value is None else value

@@ -2,102 +2,82 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
 
-from engine_core.ipc.messages import CallKind, EngineStats, ModelInfo
+import zmq
+
+from engine_core.errors import EngineUnavailableError, InvalidRequestError, SplitServeError
+from engine_core.ipc.curve import load_client_keys
+from engine_core.ipc.messages import CallKind
+from frontend.engine_session import OpenSequence
 from frontend.generation import GenerationRequest, OutputDelta
-from frontend.model_assets import ModelAssets
+from frontend.pool_member import AssetsCache, PoolMember, make_member
+from frontend.pool_status import CallOutcome, EngineStatus, PoolStats, ServedModel
+from frontend.request_check import check_request
+from frontend.stream import SequenceStream, split_request
 
-
-@dataclass(slots=True, frozen=True)
-class ServedModel:
-    """A model that at least one ready engine serves.
-
-    Attributes:
-        names: what clients may call it; the first is the main one.
-        max_logprobs: largest number of top logprobs the engine gives.
-        max_num_seqs: requests one engine runs at a time.
-        epoch: life of the engine this was learnt from.
-        created: Unix time at which this process first saw the model.
-    """
-
-    names: tuple[str, ...]
-    info: ModelInfo
-    assets: ModelAssets
-    epoch: int
-    max_num_seqs: int
-    max_logprobs: int
-    created: int
-
-
-@dataclass(slots=True, frozen=True)
-class EngineStatus:
-    """What this frontend knows of one engine.
-
-    Attributes:
-        state: "connecting", "loading", "ready", "draining", "lost" or "refused".
-        stage, fraction: progress while loading, fraction 0..1.
-        message: why it was refused or lost, "" otherwise.
-        last_pong_age_s: seconds since the busy loop last answered; None before its first answer.
-        num_open: requests of this frontend that are open on it.
-        stats: of its last Pong; None before the first.
-    """
-
-    address: str
-    state: str
-    engine_id: str = ""
-    stage: str = ""
-    fraction: float = 0.0
-    message: str = ""
-    last_pong_age_s: float | None = None
-    num_open: int = 0
-    epoch: int = 0
-    model: ServedModel | None = None
-    stats: EngineStats | None = None
-
-
-@dataclass(slots=True, frozen=True)
-class CallOutcome:
-    """The answer of one engine to a utility call; message says why when not ok."""
-
-    address: str
-    ok: bool
-    message: str = ""
-
-
-@dataclass(slots=True, frozen=True)
-class PoolStats:
-    """Counters of this process since start, for /metrics; per engine figures are in status()."""
-
-    num_open: int = 0
-    requests_started: int = 0
-    requests_finished: int = 0
-    requests_aborted: int = 0
-    requests_failed: int = 0
-    engines_lost: int = 0
-    stale_outputs: int = 0
-    protocol_errors: int = 0
+__all__ = ["CallOutcome", "EnginePool", "EngineStatus", "PoolStats", "ServedModel"]
 
 
 class EnginePool:
     """The engines of one frontend process; all methods belong to the event loop that called start()."""
 
     def __init__(
-        self, addresses: Sequence[str], frontend_id: str, *, curve_dir: str = "", assets_dir: str = ""
+        self,
+        addresses: Sequence[str],
+        frontend_id: str,
+        *,
+        curve_dir: str = "",
+        assets_dir: str = "",
+        allow_insecure_tcp: bool = False,
     ) -> None:
         """Prepare; nothing connects before start().
 
         Args:
-            addresses: ZMQ addresses of engine-cores, ipc://PATH or tcp://HOST:PORT.
+            addresses: ZMQ addresses of engine-cores, ipc://PATH or tcp://HOST:PORT; at least one.
             frontend_id: unique per frontend process; names it in the engines' logs and leases.
-            curve_dir: folder with this frontend's key pair and the engines' public keys; "" for none.
-            assets_dir: where tokenizer and templates lie if not at the path the engine names; "" takes that path.
+            curve_dir: folder with this frontend's key pair and the engine's public key; "" for none.
+            assets_dir: where tokenizer and templates lie if not at the path the engine names; "" takes that.
+            allow_insecure_tcp: permit TCP beyond loopback without keys.
         """
-        raise NotImplementedError
+        assert addresses, "a pool needs at least one engine"
+        self._addresses = list(dict.fromkeys(addresses))
+        self._frontend_id = frontend_id
+        self._curve_dir = curve_dir
+        self._assets_dir = assets_dir
+        self._allow_insecure_tcp = allow_insecure_tcp
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._members: list[PoolMember] = []
+        self._stats = PoolStats()
+        self._changed = asyncio.Event()
 
     async def start(self) -> None:
-        """Connect to all engines; returns at once, they become ready in their own time."""
+        """Connect to all engines; returns at once, they become ready in their own time.
+
+        Raises:
+            ConfigError: an address or the keys are not usable.
+        """
+        keys = load_client_keys(self._curve_dir) if self._curve_dir else None
+        self._context = zmq.Context()
+        assets = AssetsCache(self._assets_dir)
+        try:
+            for address in self._addresses:
+                member = make_member(
+                    self._context,
+                    address,
+                    self._frontend_id,
+                    keys,
+                    assets,
+                    self._changed.set,
+                    allow_insecure_tcp=self._allow_insecure_tcp,
+                )
+                member.client.start()
+                self._members.append(member)
+        except BaseException:
+            await self.close()
+            raise
 
     async def wait_ready(self, timeout_s: float) -> None:
         """Wait until one engine is ready.
@@ -105,13 +85,32 @@ class EnginePool:
         Raises:
             EngineUnavailableError: none was in time, or all refuse; the message tells each one's state.
         """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not any(member.served for member in self._members):
+                    if all(member.state == "refused" for member in self._members):
+                        break
+                    self._changed.clear()
+                    await self._changed.wait()
+        if not any(member.served for member in self._members):
+            raise self._nothing_ready()
 
     async def close(self) -> None:
         """Abort what is open on the engines, and close the sockets; safe to call twice."""
+        members, self._members = self._members, []
+        for member in members:
+            await member.close()
+        context, self._context = self._context, None
+        if context is not None:
+            # Waits until the last aborts have left, at most the sockets' linger time.
+            await asyncio.to_thread(context.term)
 
     def models(self) -> list[ServedModel]:
         """Return the models of ready or draining engines, each once, in order of address."""
-        raise NotImplementedError
+        by_name = {
+            member.served.names[0]: member.served for member in reversed(self._members) if member.served
+        }
+        return list(reversed(by_name.values()))
 
     def find_model(self, name: str) -> ServedModel:
         """Return a served model by any of its names; "" is the first one.
@@ -120,13 +119,22 @@ class EnginePool:
             InvalidRequestError: status 404, code "model_not_found": no engine serves that name.
             EngineUnavailableError: no engine is ready at all.
         """
-        raise NotImplementedError
+        models = self.models()
+        if not models:
+            raise self._nothing_ready()
+        for model in models:
+            if not name or name in model.names:
+                return model
+        error = InvalidRequestError(f"the model {name[:200]!r} does not exist", "model", "model_not_found")
+        error.status = 404
+        raise error
 
-    def generate(self, model: str, request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
+    async def generate(self, model: str, request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
         """Run one request and yield its deltas until each of its n sequences has a finish_reason.
 
-        Closing the generator (aclose, or cancelling the task that iterates) aborts what is still open on the
-        engine at once. When the caller reads slowly, deltas join: at most max_tokens tokens per sequence are held.
+        Closing the generator (aclose, or cancelling the task that waits in it) aborts what is still open on
+        the engine at once; whoever may leave it early holds it in contextlib.aclosing. When the caller reads
+        slowly, deltas join: at most max_tokens tokens per sequence are held.
 
         Raises:
             InvalidRequestError: a field is wrong (also found by the engine: param, code and status are kept).
@@ -135,11 +143,33 @@ class EnginePool:
             EngineUnavailableError: no engine is ready, or the engine died meanwhile.
             EngineRequestError: the engine ended this request because of a fault of its own.
         """
-        raise NotImplementedError
+        member, served = self._pick(model)
+        check_request(request, served)
+        client, changed = member.client, asyncio.Event()
+        sources = client.open(split_request(request, member.session.next_handle), changed.set)
+        streams = _make_streams(request, served, sources)
+        self._stats.requests_started += 1
+        error: SplitServeError | None = None
+        try:
+            while not all(stream.finished for stream in streams):
+                await changed.wait()
+                changed.clear()
+                for stream in streams:
+                    delta = stream.take()
+                    if stream.stopped_here:
+                        client.abort([stream.source.request.handle])
+                    if delta is not None:
+                        yield delta
+        except SplitServeError as failure:
+            error = failure
+            raise
+        finally:
+            client.abort([source.request.handle for source in sources])
+            self._count_end(streams, error)
 
     def status(self) -> list[EngineStatus]:
         """Return the state of each engine, in order of address."""
-        raise NotImplementedError
+        return [member.status() for member in self._members]
 
     async def ping(self, timeout_s: float) -> list[EngineStatus]:
         """Send each ready engine a ping through its busy loop and wait for all answers.
@@ -150,11 +180,28 @@ class EnginePool:
         Raises:
             EngineUnavailableError: no engine is ready, or none answered in time.
         """
-        raise NotImplementedError
+        members = [member for member in self._members if member.served]
+        if not members:
+            raise self._nothing_ready()
+        answered = await asyncio.gather(*(member.answers(timeout_s) for member in members))
+        alive = [member.status() for member, ok in zip(members, answered, strict=True) if ok]
+        if not alive:
+            raise EngineUnavailableError(f"no engine answered a ping within {timeout_s:g} s")
+        return alive
 
     def stats(self) -> PoolStats:
-        """Return the counters of this process."""
-        raise NotImplementedError
+        """Return the counters of this process, as a copy of now."""
+        sessions = [member.session for member in self._members]
+        return PoolStats(
+            num_open=sum(len(session.open_sequences) for session in sessions),
+            requests_started=self._stats.requests_started,
+            requests_finished=self._stats.requests_finished,
+            requests_aborted=self._stats.requests_aborted,
+            requests_failed=self._stats.requests_failed,
+            engines_lost=sum(session.counters.losses for session in sessions),
+            stale_outputs=sum(session.counters.stale_outputs for session in sessions),
+            protocol_errors=sum(member.client.protocol_errors for member in self._members),
+        )
 
     async def call(self, kind: CallKind, timeout_s: float = 10.0) -> list[CallOutcome]:
         """Make a utility call on every ready engine; one that does not answer in time is not ok.
@@ -162,4 +209,46 @@ class EnginePool:
         Raises:
             EngineUnavailableError: no engine is ready.
         """
-        raise NotImplementedError
+        members = [member for member in self._members if member.served]
+        if not members:
+            raise self._nothing_ready()
+        return await asyncio.gather(*(member.call(kind, timeout_s) for member in members))
+
+    def _count_end(self, streams: Sequence[SequenceStream], error: SplitServeError | None) -> None:
+        if error is not None:
+            self._stats.requests_failed += 1
+        elif all(stream.finished for stream in streams):
+            self._stats.requests_finished += 1
+        else:
+            self._stats.requests_aborted += 1
+
+    def _pick(self, model: str) -> tuple[PoolMember, ServedModel]:
+        """Return the least busy engine that takes requests for a model."""
+        main_name = self.find_model(model).names[0]
+        members = [member for member in self._members if member.takes_requests]
+        candidates = [
+            (m, m.served) for m in members if m.served is not None and m.served.names[0] == main_name
+        ]
+        if not candidates:
+            raise self._nothing_ready()
+        return min(candidates, key=lambda candidate: candidate[0].num_open)
+
+    def _nothing_ready(self) -> EngineUnavailableError:
+        states = [f"{member.session.address} is {_describe(member.status())}" for member in self._members]
+        return EngineUnavailableError(f"no engine is ready: {'; '.join(states) or 'the pool is closed'}")
+
+
+def _make_streams(
+    request: GenerationRequest, served: ServedModel, sources: Sequence[OpenSequence]
+) -> list[SequenceStream]:
+    num_prompt_tokens, tokenizer = len(request.prompt_token_ids), served.assets.tokenizer
+    return [
+        SequenceStream(index, source, request.sampling, num_prompt_tokens, tokenizer)
+        for index, source in enumerate(sources)
+    ]
+
+
+def _describe(status: EngineStatus) -> str:
+    if status.state == "loading":
+        return f"loading ({status.stage}, {status.fraction:.0%})"
+    return f"{status.state} ({status.message})" if status.message else status.state

@@ -1,10 +1,25 @@
-"""Text to token ids and back over a checkpoint's tokenizer.json, with control tokens kept apart from user text."""
+"""Text to token ids and back over a checkpoint's tokenizer.json, user text never read as control tokens."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from tokenizers import Tokenizer as RawTokenizer
+
+from engine_core.errors import ContextLengthError, InvalidRequestError, ModelLoadError
+from frontend.control_tokens import MarkedEncoder
+from frontend.decode_table import DecodeRules, Pieces, read_decode_rules
+from frontend.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
+
+MAX_BYTES_PER_TOKEN = 16
+# Encoding takes about 0.1 to 0.2 us per character, so this is well under a millisecond on the event loop.
+_THREAD_FROM_CHARS = 4096
+_TOKEN_ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 
 
 class TokenText(NamedTuple):
@@ -23,9 +38,13 @@ class Tokenizer:
     """One tokenizer.json; safe to call from several threads.
 
     Attributes:
+        raw: the library's object; never change it.
+        config: tokenizer_config.json, {} if there is none.
         vocab_size: one more than the largest token id the tokenizer can produce.
-        special_ids: ids of its special tokens (skip_special_tokens drops their text).
-        bos_token, eos_token, pad_token, unk_token: texts named by tokenizer_config.json, or None.
+        added_tokens: text to id of all added tokens.
+        special_tokens: text to id of those that are special.
+        special_ids: ids of the special tokens (skip_special_tokens drops their text).
+        named_tokens: texts of "bos_token", "eos_token" and the like, as far as the checkpoint names them.
     """
 
     def __init__(self, directory: str | Path) -> None:
@@ -34,12 +53,22 @@ class Tokenizer:
         Raises:
             ModelLoadError: tokenizer.json is missing or cannot be read; the message names the file.
         """
-        self.vocab_size = 0
-        self.special_ids: frozenset[int] = frozenset()
-        self.bos_token: str | None = None
-        self.eos_token: str | None = None
-        self.pad_token: str | None = None
-        self.unk_token: str | None = None
+        directory = Path(directory)
+        description = _read_file(
+            directory / "tokenizer.json", "only tokenizer.json is supported as a tokenizer"
+        )
+        self.config = read_json(directory / "tokenizer_config.json")
+        self.raw = _parse(description, directory / "tokenizer.json")
+        added = self.raw.get_added_tokens_decoder()
+        self.added_tokens = {token.content: token_id for token_id, token in added.items()}
+        self.special_tokens = {token.content: token_id for token_id, token in added.items() if token.special}
+        self.special_ids = frozenset(self.special_tokens.values())
+        self.vocab_size = 1 + max(self.raw.get_vocab().values(), default=-1)
+        self.named_tokens = _named_tokens(self.config, read_json(directory / "special_tokens_map.json"))
+        self._rules = read_decode_rules(json.loads(description).get("decoder"))
+        self._pieces = _PieceTables(self.raw, self._rules, self.special_ids, self.vocab_size)
+        self._marked_encoders: dict[frozenset[str], MarkedEncoder] = {}
+        self._lock = threading.Lock()
 
     def encode(
         self, text: str, add_special_tokens: bool = True, *, parse_special_tokens: bool = False
@@ -49,13 +78,19 @@ class Tokenizer:
         Args:
             text: any text; may be empty.
             add_special_tokens: add what the tokenizer's post-processor adds (e.g. BOS).
-            parse_special_tokens: read "<|im_end|>" and the like as control tokens. Off, as is right for text that
-                others wrote, they are encoded letter by letter.
+            parse_special_tokens: read "<|im_end|>" and the like as control tokens. Off, as is right for text
+                that others wrote, they are encoded letter by letter.
 
         Raises:
             InvalidRequestError: the text holds lone surrogates.
         """
-        raise NotImplementedError
+        check_unicode(text)
+        # Unlike this one, the library's encode() keeps the interpreter lock and tracks offsets.
+        encoding = self.raw.encode_batch_fast([text], add_special_tokens=False)[0]
+        ids: list[int] = encoding.ids
+        if not parse_special_tokens and not self.special_ids.isdisjoint(ids):
+            return self.marked_encoder(self.special_tokens).encode_plain(text, add_special_tokens)
+        return self.raw.post_process(encoding).ids if add_special_tokens else ids
 
     async def encode_async(
         self,
@@ -65,29 +100,157 @@ class Tokenizer:
         parse_special_tokens: bool = False,
         max_model_len: int | None = None,
     ) -> list[int]:
-        """Encode without holding up the event loop: long texts are encoded in a thread.
+        """Encode as encode() does, without holding up the event loop: long texts are encoded in a thread.
 
         Args:
+            text: any text; may be empty.
+            add_special_tokens: add what the tokenizer's post-processor adds.
+            parse_special_tokens: read special tokens in the text as control tokens.
             max_model_len: refuse texts over 16 bytes per token of this before any work is done.
 
         Raises:
             ContextLengthError: the text is too long for the model, whatever its tokens.
             InvalidRequestError: the text holds lone surrogates.
         """
-        raise NotImplementedError
+        if max_model_len is not None:
+            check_text_length(text, max_model_len)
+        if len(text) < _THREAD_FROM_CHARS:
+            return self.encode(text, add_special_tokens, parse_special_tokens=parse_special_tokens)
+        return await asyncio.to_thread(
+            self.encode, text, add_special_tokens, parse_special_tokens=parse_special_tokens
+        )
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """Decode token ids to text; the same text that streaming them gives. Unknown ids read as nothing."""
-        raise NotImplementedError
+        """Decode token ids to text, the same that streaming them gives. Unknown ids read as nothing."""
+        detokenizer = self.detokenizer(skip_special_tokens)
+        return detokenizer.push(token_ids) + detokenizer.finish()
+
+    def detokenizer(self, skip_special_tokens: bool = True) -> Detokenizer:
+        """Make the incremental decoder of one sequence."""
+        if self._rules is None:
+            return WindowDetokenizer(self.raw, skip_special_tokens)
+        pieces, first_pieces = self._pieces.tables(skip_special_tokens)
+        return ByteDetokenizer(self._rules, pieces, first_pieces)
 
     def token_text(self, token_id: int) -> TokenText:
         """Return text and bytes of one token by itself; an unknown id has neither."""
-        raise NotImplementedError
+        if self._rules is None:
+            text = self.raw.decode([token_id], skip_special_tokens=False) if token_id >= 0 else ""
+            return TokenText(text, text.encode())
+        data = self._pieces.keep[token_id]
+        return TokenText(data.decode("utf-8", "replace"), data)
 
     def token_name(self, token_id: int) -> str | None:
-        """Return the vocabulary's own spelling of a token (e.g. with the "Ġ" of byte-level BPE), None if unknown."""
-        raise NotImplementedError
+        """Return the vocabulary's spelling of a token (with the "Ġ" of byte-level BPE), None if unknown."""
+        return self.raw.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
 
     def token_id(self, token: str) -> int | None:
         """Return the id of a token by its spelling in the vocabulary, None if unknown."""
-        raise NotImplementedError
+        return self.raw.token_to_id(token)
+
+    def marked_encoder(self, tokens: dict[str, int]) -> MarkedEncoder:
+        """Return the encoder that reads these control tokens only where they are not marked.
+
+        Made on first use, which takes about as long as loading the tokenizer; a checkpoint has two or three
+        at most, one per template and one for plain prompts.
+        """
+        key = frozenset(tokens)
+        with self._lock:
+            if key not in self._marked_encoders:
+                self._marked_encoders[key] = MarkedEncoder(self.raw, tokens)
+            return self._marked_encoders[key]
+
+
+class _PieceTables:
+    """The byte tables of one tokenizer: with and without special tokens, and for a text's first token."""
+
+    def __init__(
+        self, raw: RawTokenizer, rules: DecodeRules | None, special_ids: frozenset[int], limit: int
+    ) -> None:
+        spell = rules.spell if rules else str.encode
+        first = rules.spell_first if rules else None
+        self.keep = Pieces(raw, spell, frozenset(), limit)
+        self._skip = Pieces(raw, spell, special_ids, limit)
+        self._keep_first = Pieces(raw, first, frozenset(), limit) if first else None
+        self._skip_first = Pieces(raw, first, special_ids, limit) if first else None
+
+    def tables(self, skip_special_tokens: bool) -> tuple[Pieces, Pieces | None]:
+        return (self._skip, self._skip_first) if skip_special_tokens else (self.keep, self._keep_first)
+
+
+def check_text_length(text: str, max_model_len: int) -> None:
+    """Refuse text that cannot fit the context, before it is tokenised.
+
+    Raises:
+        ContextLengthError: names the limit and the size.
+    """
+    limit = max_model_len * MAX_BYTES_PER_TOKEN
+    # Characters first: a lower bound of the bytes that costs nothing.
+    size = len(text) if len(text) > limit else len(text.encode("utf-8", "surrogatepass"))
+    if size > limit:
+        raise ContextLengthError(
+            f"the model's context is {max_model_len} tokens; the text of {size} bytes is over its limit of "
+            f"{limit} bytes"
+        )
+
+
+def check_unicode(text: str) -> None:
+    """Refuse lone surrogates, which no UTF-8 can hold.
+
+    Raises:
+        InvalidRequestError: names the place of the first one.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(
+            f"the text is not valid Unicode: lone surrogate at character {error.start}"
+        ) from None
+
+
+def read_json(path: Path) -> dict[str, object]:
+    """Read a JSON object, {} if there is no such file.
+
+    Raises:
+        ModelLoadError: the file cannot be read or holds something else.
+    """
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelLoadError(f"cannot read {path}: {error}") from None
+    if not isinstance(value, dict):
+        raise ModelLoadError(f"cannot read {path}: it holds no JSON object")
+    return value
+
+
+def _read_file(path: Path, hint: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise ModelLoadError(f"{path} does not exist: {hint}") from None
+    except OSError as error:
+        raise ModelLoadError(f"cannot read {path}: {error}") from None
+
+
+def _parse(description: bytes, path: Path) -> RawTokenizer:
+    try:
+        raw = RawTokenizer.from_buffer(description)
+    except Exception as error:  # the library raises plain Exception
+        raise ModelLoadError(f"cannot read {path}: {error}") from None
+    raw.no_truncation()
+    raw.no_padding()
+    return raw
+
+
+def _named_tokens(*configs: dict[str, object]) -> dict[str, str]:
+    """Collect the special tokens with a role; a file gives each as a string or as an AddedToken object."""
+    found: dict[str, str] = {}
+    for name in _TOKEN_ROLES:
+        for config in configs:
+            value = config.get(name)
+            text = value.get("content") if isinstance(value, dict) else value
+            if isinstance(text, str):
+                found.setdefault(name, text)
+    return found

@@ -1,0 +1,126 @@
+"""Token ids to text as they arrive: no half characters, and the same text however the ids were split up.
+
+A `DecodeStream` of the tokenizers library re-decodes a window for every token, gives up with an "invalid
+prefix" error on some id sequences and re-decodes ever more while bytes stay undecodable. Looking bytes up in
+a table and feeding an incremental UTF-8 decoder does the same for the common decoders at a fixed cost per
+token.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from typing import Protocol
+
+from tokenizers import Tokenizer as RawTokenizer
+
+from frontend.decode_table import DecodeRules, Pieces
+
+REPLACEMENT = "\ufffd"
+_MAX_HELD_TOKENS = 16
+_PER_BYTE = "splitserve.replace_each_byte"
+
+
+def _replace_each_byte(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    return REPLACEMENT * (error.end - error.start), error.end
+
+
+codecs.register_error(_PER_BYTE, _replace_each_byte)
+_Utf8Decoder = codecs.getincrementaldecoder("utf-8")
+
+
+class Detokenizer(Protocol):
+    """Decodes one sequence; owned by one stream."""
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """Return the text that these ids complete; bytes of an unfinished character are held back."""
+        ...
+
+    def finish(self) -> str:
+        """Return what was held back, undecodable bytes as U+FFFD. Nothing may be pushed afterwards."""
+        ...
+
+
+class ByteDetokenizer:
+    """Detokenizer over a table of bytes per token; a constant cost per token.
+
+    In a run of byte tokens ("<0xE4>") that holds both whole characters and stray bytes, the characters are
+    kept and each stray byte reads U+FFFD, as sentencepiece itself decodes it; the tokenizers library blanks
+    the whole run.
+    """
+
+    def __init__(self, rules: DecodeRules, pieces: Pieces, first_pieces: Pieces | None) -> None:
+        self._pieces = pieces
+        self._first_pieces = first_pieces
+        self._strip_left = rules.strip_left
+        self._decoder = _Utf8Decoder(_PER_BYTE if rules.byte_fallback else "replace")
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """Return the text that these ids complete."""
+        pieces = self._pieces
+        data = [pieces[token_id] for token_id in token_ids]
+        if self._first_pieces is not None:
+            self._respell_first(token_ids, data)
+        return self._strip(self._decoder.decode(b"".join(data)))
+
+    def finish(self) -> str:
+        """Return an unfinished character as U+FFFD."""
+        return self._strip(self._decoder.decode(b"", final=True))
+
+    def _respell_first(self, token_ids: Sequence[int], data: list[bytes]) -> None:
+        for i, piece in enumerate(data):
+            if piece and self._first_pieces is not None:
+                data[i] = self._first_pieces[token_ids[i]]
+                self._first_pieces = None
+
+    def _strip(self, text: str) -> str:
+        while text and self._strip_left:
+            if text[0] != " ":
+                self._strip_left = 0
+            else:
+                text = text[1:]
+                self._strip_left -= 1
+        return text
+
+
+class WindowDetokenizer:
+    """For decoders that only the library can run: decodes a short window with and without the new id.
+
+    The window begins where text was last given out. Text is held while it ends in U+FFFD, for at most
+    16 tokens, so the cost per token stays bounded.
+    """
+
+    def __init__(self, raw: RawTokenizer, skip_special_tokens: bool) -> None:
+        self._raw = raw
+        self._skip = skip_special_tokens
+        self._window: list[int] = []
+        self._num_read = 0
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """Return the text that these ids complete."""
+        return "".join([self._push_one(token_id) for token_id in token_ids])
+
+    def finish(self) -> str:
+        """Return the text held back."""
+        return self._take(self._decode(self._window))
+
+    def _push_one(self, token_id: int) -> str:
+        self._window.append(token_id)
+        text = self._decode(self._window)
+        num_held = len(self._window) - self._num_read
+        if text.endswith(REPLACEMENT) and num_held < _MAX_HELD_TOKENS:
+            return ""
+        return self._take(text)
+
+    def _take(self, text: str) -> str:
+        new = text[len(self._decode(self._window[: self._num_read])) :]
+        if new:
+            # Keep the ids of the text just given out: decoders join tokens depending on the one before.
+            del self._window[: self._num_read]
+            self._num_read = len(self._window)
+        return new
+
+    def _decode(self, token_ids: list[int]) -> str:
+        return self._raw.decode(token_ids, skip_special_tokens=self._skip) if token_ids else ""

@@ -1,0 +1,46 @@
+"""Turns what an engine says about a failed request into the error that its caller sees."""
+
+from __future__ import annotations
+
+from engine_core.errors import (
+    ContextLengthError,
+    EngineRequestError,
+    EngineUnavailableError,
+    InvalidRequestError,
+    OverloadedError,
+    SplitServeError,
+)
+from engine_core.ipc.messages import Finished, FinishReason, Rejected
+
+
+def rejected_error(rejected: Rejected) -> SplitServeError:
+    """Return the error of a request that the engine did not take; code, status and param are kept."""
+    return _error(
+        rejected.status, rejected.code, rejected.message, rejected.param, retry_after_s=rejected.retry_after_s
+    )
+
+
+def finished_error(finished: Finished) -> SplitServeError | None:
+    """Return the error a request ended with, None if it ended well."""
+    if finished.reason is not FinishReason.ERROR:
+        return None
+    code = finished.error_code or EngineRequestError.code
+    return _error(finished.error_status, code, finished.error_message or "the engine failed on this request")
+
+
+def _error(
+    status: int, code: str, message: str, param: str | None = None, retry_after_s: float = 0.0
+) -> SplitServeError:
+    error: SplitServeError
+    if status == OverloadedError.status:
+        error = OverloadedError(message)
+        error.retry_after_s = retry_after_s
+    elif 400 <= status < 500:
+        kind = ContextLengthError if code == ContextLengthError.code else InvalidRequestError
+        error = kind(message, param, code)
+    elif status == EngineUnavailableError.status:
+        error = EngineUnavailableError(message)
+    else:
+        error = EngineRequestError(message)
+    error.code, error.status = code, status
+    return error

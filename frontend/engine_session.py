@@ -1,0 +1,353 @@
+"""The frontend's side of the talk with one engine-core, as a state machine without sockets or clock.
+
+Events are calls with the time of the event; what to send collects in `outbox`. In the table "lose" means:
+every open sequence fails with EngineUnavailableError, and `orphans` remembers their handles.
+
+    event, in state       connecting, lost, refused    loading           ready, draining
+    connected             hello                        hello             hello
+    Loading               -> loading                   new progress      lose, -> loading
+    Ready, same epoch     -> ready                     -> ready          stays; lose if the lease was over
+    Ready, other epoch    -> ready                     -> ready          lose, -> ready
+    Refused               -> refused                   -> refused        lose, -> refused
+    Draining              -                            -                 -> draining
+    Pong, same epoch      hello                        hello             keeps it; -> draining if it says so
+    Pong, other epoch     hello                        hello             lose, -> lost, hello
+    disconnected          refused -> lost              -> lost           lose, -> lost
+    silence of 10 s       -                            -> lost           lose, -> lost, hello
+
+Hello is repeated every second until an answer comes (every ten seconds when refused); a ready or draining
+engine is pinged every second, which renews our lease. On Ready of the same epoch and lease, orphans are aborted:
+they still run there.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from engine_core.errors import EngineUnavailableError, OverloadedError, ProtocolError, SplitServeError
+from engine_core.ipc.codec import unpack_int32, unpack_int64
+from engine_core.ipc.messages import (
+    PROTOCOL_VERSION,
+    Abort,
+    AddRequest,
+    Call,
+    CallKind,
+    CallResult,
+    Draining,
+    EngineMessage,
+    Finished,
+    FrontendMessage,
+    Hello,
+    Loading,
+    Ping,
+    Pong,
+    Ready,
+    Refused,
+    Rejected,
+    StepOutputs,
+    TokenLogprobs,
+)
+from frontend.engine_errors import finished_error, rejected_error
+
+HELLO_INTERVAL_S = 1.0
+REFUSED_INTERVAL_S = 10.0
+PING_INTERVAL_S = 1.0
+SILENCE_S = 10.0
+MAX_OPEN_SEQUENCES = 16384
+
+
+class EngineState(enum.Enum):
+    """How far the talk with an engine is; see the module's table."""
+
+    CONNECTING = "connecting"
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+    LOST = "lost"
+    REFUSED = "refused"
+
+
+_SERVING = (EngineState.READY, EngineState.DRAINING)
+
+
+@dataclass(slots=True)
+class OpenSequence:
+    """One sequence on an engine: the request, and every token that came back so far.
+
+    Holds all that is needed to go on elsewhere: `request` has prompt and parameters, `token_ids` the output.
+
+    Attributes:
+        wake: called when something new is there to take, once per message.
+        num_taken: how many of token_ids the stream has taken.
+        logprobs: of the tokens not yet taken.
+        num_cached_tokens: prompt tokens found in the prefix cache.
+        finished: set when the engine is through with it.
+        error: set when it failed instead.
+    """
+
+    request: AddRequest
+    wake: Callable[[], None]
+    token_ids: list[int] = field(default_factory=list)
+    num_taken: int = 0
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    num_cached_tokens: int = 0
+    finished: Finished | None = None
+    error: SplitServeError | None = None
+
+    def fail(self, error: SplitServeError) -> None:
+        """End with an error and tell the stream."""
+        self.error = error
+        self.wake()
+
+
+@dataclass(slots=True)
+class SessionCounters:
+    """What went wrong on one session since start."""
+
+    losses: int = 0
+    stale_outputs: int = 0
+    sequence_errors: int = 0
+
+
+class EngineSession:
+    """State of one engine and of our sequences on it; owned by one event loop."""
+
+    def __init__(self, frontend_id: str, software_version: str, address: str = "") -> None:
+        self.state = EngineState.CONNECTING
+        self.address = address
+        self.outbox: deque[FrontendMessage] = deque()
+        self.open_sequences: dict[int, OpenSequence] = {}
+        self.orphans: list[int] = []
+        self.counters = SessionCounters()
+        self.loading: Loading | None = None
+        self.ready: Ready | None = None
+        self.last_pong: Pong | None = None
+        self.last_pong_s: float | None = None
+        self.message = ""
+        self._hello = Hello(PROTOCOL_VERSION, frontend_id, software_version)
+        self._next_id = 0
+        self._last_hello_s = float("-inf")
+        self._last_ping_s = float("-inf")
+        self._last_heard_s = 0.0
+        self._last_tick_s: float | None = None
+
+    # --- events ---
+
+    def connected(self, now_s: float) -> None:
+        """The socket has a connection (again)."""
+        self._say_hello(now_s)
+
+    def disconnected(self, now_s: float) -> None:
+        """The socket lost its connection: the engine's process ended, or the network broke."""
+        if self.state is not EngineState.CONNECTING:
+            self._lose("the connection to the engine was lost")
+
+    def tick(self, now_s: float) -> None:
+        """Time passes; call it a few times a second."""
+        gap_s = 0.0 if self._last_tick_s is None else now_s - self._last_tick_s
+        self._last_tick_s = now_s
+        if self.state in _SERVING:
+            self._tick_serving(now_s, gap_s)
+            return
+        interval_s = REFUSED_INTERVAL_S if self.state is EngineState.REFUSED else HELLO_INTERVAL_S
+        if self.state is EngineState.LOADING and now_s - self._last_heard_s > SILENCE_S:
+            self._lose(f"the engine has been silent for {SILENCE_S:.0f} s")
+        if now_s - self._last_hello_s >= interval_s:
+            self._say_hello(now_s)
+
+    def receive(self, message: EngineMessage, now_s: float) -> None:
+        """Take one message of the engine.
+
+        Raises:
+            ProtocolError: its columns do not fit each other; nothing of it was taken.
+        """
+        self._last_heard_s = now_s
+        match message:
+            case StepOutputs():
+                self._receive_outputs(message)
+            case Pong():
+                self._receive_pong(message, now_s)
+            case Rejected():
+                self._fail_one(message.handle, rejected_error(message))
+            case Ready():
+                self._receive_ready(message, now_s)
+            case Loading():
+                self._leave_serving("the engine was restarted")
+                self.state, self.loading = EngineState.LOADING, message
+            case Refused():
+                self._leave_serving(message.message)
+                self.state, self.message = EngineState.REFUSED, message.message
+            case Draining():
+                if self.state is EngineState.READY:
+                    self.state = EngineState.DRAINING
+            case CallResult():
+                pass
+
+    # --- commands ---
+
+    def next_handle(self) -> int:
+        """Return a number that no request, ping or call of this session has had."""
+        self._next_id += 1
+        return self._next_id
+
+    def open(self, request: AddRequest, wake: Callable[[], None]) -> OpenSequence:
+        """Send a request.
+
+        Raises:
+            EngineUnavailableError: the engine is not ready.
+            OverloadedError: as many sequences as one frontend may have open on an engine are.
+        """
+        if self.state is not EngineState.READY:
+            raise EngineUnavailableError(f"the engine at {self.address} is {self.state.value}")
+        if len(self.open_sequences) >= MAX_OPEN_SEQUENCES:
+            raise OverloadedError(f"{MAX_OPEN_SEQUENCES} sequences are open on the engine at {self.address}")
+        sequence = OpenSequence(request, wake)
+        self.open_sequences[request.handle] = sequence
+        self.outbox.append(request)
+        return sequence
+
+    def abort(self, handles: Sequence[int]) -> None:
+        """End sequences that are still open; nothing more is heard of them."""
+        known = [handle for handle in handles if self.open_sequences.pop(handle, None) is not None]
+        if known:
+            self.outbox.append(Abort(known))
+
+    def ping(self, now_s: float) -> int:
+        """Send a ping now; the Pong has the nonce returned."""
+        nonce = self.next_handle()
+        self._last_ping_s = now_s
+        self.outbox.append(Ping(nonce))
+        return nonce
+
+    def call(self, kind: CallKind) -> int:
+        """Send a utility call; its CallResult has the call_id returned."""
+        call_id = self.next_handle()
+        self.outbox.append(Call(call_id, kind))
+        return call_id
+
+    # --- inside ---
+
+    def _say_hello(self, now_s: float) -> None:
+        self._last_hello_s = now_s
+        # While nobody is connected it stays here, once.
+        if self._hello not in self.outbox:
+            self.outbox.append(self._hello)
+
+    def _tick_serving(self, now_s: float, gap_s: float) -> None:
+        assert self.ready is not None
+        if gap_s >= self.ready.lease_s:
+            # Our own process stood still: the engine has dropped us, and knows none of our requests any more.
+            self._lose(f"this frontend stood still for {gap_s:.0f} s and its lease ran out")
+            self._say_hello(now_s)
+            return
+        if gap_s > PING_INTERVAL_S:
+            # What the engine sent meanwhile is still unread.
+            self._last_heard_s += gap_s
+        if now_s - self._last_heard_s > SILENCE_S:
+            self._lose(f"the engine has been silent for {SILENCE_S:.0f} s")
+            self._say_hello(now_s)
+        elif now_s - self._last_ping_s >= PING_INTERVAL_S:
+            self.ping(now_s)
+
+    def _receive_ready(self, ready: Ready, now_s: float) -> None:
+        same_life = self.ready is not None and self.ready.epoch == ready.epoch
+        if not same_life:
+            self._leave_serving("the engine was restarted")
+        elif not ready.lease_renewed and self.open_sequences:
+            self._leave_serving("the engine had dropped this frontend")
+        if same_life and ready.lease_renewed and self.orphans:
+            self.outbox.append(Abort(self.orphans))
+        self.orphans = []
+        if not (same_life and self.state is EngineState.DRAINING):
+            self.state = EngineState.READY
+        self.ready, self.message = ready, ""
+        self.ping(now_s)
+
+    def _receive_pong(self, pong: Pong, now_s: float) -> None:
+        if self.state not in _SERVING or self.ready is None or pong.epoch != self.ready.epoch:
+            if self._leave_serving("the engine was restarted"):
+                self.state = EngineState.LOST
+            self._say_hello(now_s)
+            return
+        self.last_pong, self.last_pong_s = pong, now_s
+        if pong.draining:
+            self.state = EngineState.DRAINING
+
+    def _receive_outputs(self, outputs: StepOutputs) -> None:
+        if self.ready is None or outputs.epoch != self.ready.epoch:
+            self.counters.stale_outputs += 1
+            return
+        handles = unpack_int64(outputs.handles).tolist()
+        token_ids = unpack_int32(outputs.token_ids).tolist()
+        indices = unpack_int32(outputs.token_indices).tolist()
+        if not len(handles) == len(token_ids) == len(indices):
+            raise ProtocolError(f"columns of {len(handles)}, {len(token_ids)} and {len(indices)} rows")
+        touched: dict[int, OpenSequence] = {}
+        self._add_logprobs(outputs, touched)
+        find = self.open_sequences.get
+        for handle, token_id, index in zip(handles, token_ids, indices, strict=True):
+            sequence = find(handle)
+            if sequence is None:
+                # Usual for a moment after an abort.
+                self.counters.stale_outputs += 1
+            elif index == len(sequence.token_ids):
+                sequence.token_ids.append(token_id)
+                touched[handle] = sequence
+            else:
+                self._out_of_order(sequence, index)
+        self._finish(outputs.finished, touched)
+        for sequence in touched.values():
+            sequence.wake()
+
+    def _add_logprobs(self, outputs: StepOutputs, touched: dict[int, OpenSequence]) -> None:
+        for started in outputs.started:
+            if (sequence := self.open_sequences.get(started.handle)) is not None:
+                sequence.num_cached_tokens = started.num_cached_tokens
+        for entry in outputs.logprobs:
+            if (sequence := self.open_sequences.get(entry.key)) is not None:
+                sequence.logprobs.append(entry)
+        for entry in outputs.prompt_logprobs:
+            if (sequence := self.open_sequences.get(entry.key)) is not None:
+                sequence.prompt_logprobs.append(entry)
+
+    def _finish(self, finished: Sequence[Finished], touched: dict[int, OpenSequence]) -> None:
+        for end in finished:
+            sequence = self.open_sequences.pop(end.handle, None)
+            if sequence is not None:
+                sequence.num_cached_tokens = end.num_cached_tokens
+                sequence.finished, sequence.error = end, finished_error(end)
+                touched[end.handle] = sequence
+
+    def _out_of_order(self, sequence: OpenSequence, index: int) -> None:
+        """Drop a repeated token; a gap cannot be mended, so it ends the request."""
+        self.counters.sequence_errors += 1
+        expected = len(sequence.token_ids)
+        if index > expected:
+            handle = sequence.request.handle
+            self.abort([handle])
+            sequence.fail(EngineUnavailableError(f"tokens {expected} to {index - 1} of the output were lost"))
+
+    def _fail_one(self, handle: int, error: SplitServeError) -> None:
+        sequence = self.open_sequences.pop(handle, None)
+        if sequence is not None:
+            sequence.fail(error)
+
+    def _leave_serving(self, reason: str) -> bool:
+        if self.state not in _SERVING:
+            return False
+        self._lose(reason)
+        return True
+
+    def _lose(self, reason: str) -> None:
+        self.state, self.message = EngineState.LOST, reason
+        self.counters.losses += 1
+        self.outbox.clear()
+        lost, self.open_sequences = self.open_sequences, {}
+        # Bounded by MAX_OPEN_SEQUENCES per loss; Ready empties it before anything new can be opened.
+        self.orphans.extend(lost)
+        for sequence in lost.values():
+            sequence.fail(EngineUnavailableError(f"engine {self.address}: {reason}"))

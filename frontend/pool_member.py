@@ -1,0 +1,188 @@
+"""One engine of the pool: its connection, and the text side of its model, loaded once the engine is ready."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+
+import zmq
+
+from engine_core.config import software_version
+from engine_core.errors import EngineUnavailableError, ModelLoadError
+from engine_core.ipc.curve import ClientKeys
+from engine_core.ipc.messages import CallKind, ModelInfo, Ready
+from frontend.engine_client import EngineClient
+from frontend.engine_session import EngineSession, EngineState
+from frontend.model_assets import ModelAssets, load_model_assets
+from frontend.pool_status import CallOutcome, EngineStatus, ServedModel
+
+logger = logging.getLogger(__name__)
+
+
+class AssetsCache:
+    """Loads each model's assets once for all engines that serve it; at most one entry per engine."""
+
+    def __init__(self, directory: str = "") -> None:
+        self._directory = directory
+        self._lock = asyncio.Lock()
+        self._loaded: dict[str, tuple[ModelInfo, ModelAssets, int]] = {}
+
+    async def get(self, info: ModelInfo) -> tuple[ModelAssets, int]:
+        """Return the assets and the Unix time at which they were first loaded.
+
+        Raises:
+            ModelLoadError: names the file that is missing or wrong.
+        """
+        async with self._lock:
+            known = self._loaded.get(info.path)
+            if known is None or known[0] != info:
+                assets = await asyncio.to_thread(load_model_assets, info, self._directory)
+                known = self._loaded[info.path] = (info, assets, int(time.time()))
+            return known[1:]
+
+
+class PoolMember:
+    """One engine; belongs to the pool's event loop.
+
+    Attributes:
+        served: its model while it takes requests or drains, None otherwise.
+    """
+
+    def __init__(self, client: EngineClient, assets: AssetsCache, on_change: Callable[[], None]) -> None:
+        """Wrap a client; the pool calls session_changed() for it.
+
+        Args:
+            client: not yet started.
+            assets: shared by the members of a pool.
+            on_change: called when state or model changed.
+        """
+        self.client = client
+        self.session = client.session
+        self._assets = assets
+        self._on_change = on_change
+        self._model: ServedModel | None = None
+        self._assets_error = ""
+        self._loader: asyncio.Task[None] | None = None
+
+    @property
+    def served(self) -> ServedModel | None:
+        """The model while the engine is ready or draining and its assets are loaded."""
+        serving = self.session.state in (EngineState.READY, EngineState.DRAINING)
+        current = self._model is not None and self._model.epoch == self._epoch
+        return self._model if serving and current else None
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether a new request may go here."""
+        return self.session.state is EngineState.READY and self.served is not None
+
+    @property
+    def num_open(self) -> int:
+        """Sequences of this frontend that are open on it."""
+        return len(self.session.open_sequences)
+
+    @property
+    def state(self) -> str:
+        """Its state as EngineStatus has it; an engine whose tokenizer is still to be loaded is loading."""
+        if self.session.state is EngineState.READY and self.served is None:
+            return "refused" if self._assets_error else "loading"
+        return self.session.state.value
+
+    def session_changed(self) -> None:
+        """Load the assets when the engine has become ready in a new life; tell the pool."""
+        ready = self.session.ready
+        if self.session.state is EngineState.READY and ready is not None and self.served is None:
+            if self._loader is not None:
+                self._loader.cancel()
+            self._assets_error = ""
+            self._loader = asyncio.create_task(self._load(ready))
+        self._on_change()
+
+    def status(self) -> EngineStatus:
+        """Return what is known of the engine."""
+        session, loading = self.session, self.session.loading
+        waits_for_assets = session.state is EngineState.READY and self.served is None
+        age_s = (
+            None if session.last_pong_s is None else asyncio.get_running_loop().time() - session.last_pong_s
+        )
+        is_loading = session.state is EngineState.LOADING and loading is not None
+        return EngineStatus(
+            address=session.address,
+            state=self.state,
+            engine_id=session.ready.engine_id if session.ready else loading.engine_id if loading else "",
+            stage="tokenizer" if waits_for_assets else loading.stage if is_loading and loading else "",
+            fraction=loading.fraction if is_loading and loading else 0.0,
+            message=self._assets_error or session.message,
+            last_pong_age_s=age_s,
+            num_open=self.num_open,
+            epoch=self._epoch,
+            model=self.served,
+            stats=session.last_pong.stats if session.last_pong else None,
+        )
+
+    async def answers(self, timeout_s: float) -> bool:
+        """Whether the busy loop answers a ping in time."""
+        try:
+            await self.client.ping(timeout_s)
+        except EngineUnavailableError:
+            return False
+        return True
+
+    async def call(self, kind: CallKind, timeout_s: float) -> CallOutcome:
+        """Make a utility call; no answer in time is an outcome too."""
+        try:
+            result = await self.client.call(kind, timeout_s)
+        except EngineUnavailableError as error:
+            return CallOutcome(self.session.address, False, str(error))
+        return CallOutcome(self.session.address, result.ok, result.message)
+
+    async def close(self) -> None:
+        """Abort what is open and disconnect."""
+        if self._loader is not None:
+            self._loader.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._loader
+        await self.client.close()
+
+    @property
+    def _epoch(self) -> int:
+        return self.session.ready.epoch if self.session.ready else 0
+
+    async def _load(self, ready: Ready) -> None:
+        try:
+            assets, created = await self._assets.get(ready.model)
+        except ModelLoadError as error:
+            self._assets_error = str(error)
+            logger.error("engine %s cannot be used: %s", self.session.address, error)
+        else:
+            self._model = ServedModel(
+                names=tuple(ready.served_model_names) or (ready.model.path,),
+                info=ready.model,
+                assets=assets,
+                epoch=ready.epoch,
+                max_num_seqs=ready.max_num_seqs,
+                max_logprobs=ready.max_logprobs,
+                created=created,
+            )
+        self._on_change()
+
+
+def make_member(
+    context: zmq.Context[zmq.Socket[bytes]],
+    address: str,
+    frontend_id: str,
+    keys: ClientKeys | None,
+    assets: AssetsCache,
+    on_change: Callable[[], None],
+    *,
+    allow_insecure_tcp: bool = False,
+) -> PoolMember:
+    """Make a member with its session and client, not yet started."""
+    session = EngineSession(frontend_id, software_version(), address)
+    client = EngineClient(context, session, keys, allow_insecure_tcp=allow_insecure_tcp)
+    member = PoolMember(client, assets, on_change)
+    client.on_change = member.session_changed
+    return member

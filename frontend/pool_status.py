@@ -1,0 +1,81 @@
+"""What the engine pool tells the rest of the frontend about models and engines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine_core.ipc.messages import EngineStats, ModelInfo
+from frontend.model_assets import ModelAssets
+
+
+@dataclass(slots=True, frozen=True)
+class ServedModel:
+    """A model that at least one ready engine serves.
+
+    Attributes:
+        names: what clients may call it; the first is the main one.
+        max_logprobs: largest number of top logprobs the engine gives.
+        max_num_seqs: requests one engine runs at a time.
+        epoch: life of the engine this was learnt from.
+        created: Unix time at which this process first saw the model.
+    """
+
+    names: tuple[str, ...]
+    info: ModelInfo
+    assets: ModelAssets
+    epoch: int
+    max_num_seqs: int
+    max_logprobs: int
+    created: int
+
+
+@dataclass(slots=True, frozen=True)
+class EngineStatus:
+    """What this frontend knows of one engine.
+
+    Attributes:
+        state: "connecting", "loading", "ready", "draining", "lost" or "refused".
+        stage, fraction: progress while loading, fraction 0..1.
+        message: why it was refused or lost, "" otherwise.
+        last_pong_age_s: seconds since the busy loop last answered; None before its first answer.
+        num_open: requests of this frontend that are open on it.
+        stats: of its last Pong; None before the first.
+    """
+
+    address: str
+    state: str
+    engine_id: str = ""
+    stage: str = ""
+    fraction: float = 0.0
+    message: str = ""
+    last_pong_age_s: float | None = None
+    num_open: int = 0
+    epoch: int = 0
+    model: ServedModel | None = None
+    stats: EngineStats | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class CallOutcome:
+    """The answer of one engine to a utility call; message says why when not ok."""
+
+    address: str
+    ok: bool
+    message: str = ""
+
+
+@dataclass(slots=True)
+class PoolStats:
+    """Counters of this process since start, for /metrics; figures per engine are in its EngineStatus.
+
+    A request with n > 1 counts once in the requests_ fields and n times in num_open.
+    """
+
+    num_open: int = 0
+    requests_started: int = 0
+    requests_finished: int = 0
+    requests_aborted: int = 0
+    requests_failed: int = 0
+    engines_lost: int = 0
+    stale_outputs: int = 0
+    protocol_errors: int = 0

@@ -1,0 +1,54 @@
+"""Holds a request to the limits of the model it is for, before an engine sees it."""
+
+from __future__ import annotations
+
+from engine_core.errors import ContextLengthError, InvalidRequestError
+from frontend.generation import GenerationRequest
+from frontend.pool_status import ServedModel
+
+
+def check_request(request: GenerationRequest, model: ServedModel) -> None:
+    """Check prompt, sampling parameters and their fit to the model's context.
+
+    Raises:
+        InvalidRequestError: names the field and its range.
+        ContextLengthError: names the limit and what was asked.
+    """
+    sampling = request.sampling
+    sampling.validate(model.info.vocab_size)
+    for name, value in (("logprobs", sampling.logprobs), ("prompt_logprobs", sampling.prompt_logprobs)):
+        if value is not None and value > model.max_logprobs:
+            raise InvalidRequestError(f"{name} must be at most {model.max_logprobs}, got {value}", name)
+    check_prompt(request.prompt_token_ids, model.info.vocab_size)
+    check_context(len(request.prompt_token_ids), sampling.max_tokens, model.info.max_model_len)
+
+
+def check_prompt(token_ids: list[int], vocab_size: int) -> None:
+    """Check that there are token ids and that the model knows them.
+
+    Raises:
+        InvalidRequestError: the prompt is empty, or names the first id outside the vocabulary.
+    """
+    if not token_ids:
+        raise InvalidRequestError("the prompt must hold at least one token", "prompt")
+    if min(token_ids) < 0 or max(token_ids) >= vocab_size:
+        wrong = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
+        raise InvalidRequestError(f"token ids must be from 0 to {vocab_size - 1}, got {wrong}", "prompt")
+
+
+def check_context(num_prompt_tokens: int, max_tokens: int | None, max_model_len: int) -> None:
+    """Check that the prompt fits the context with the tokens asked for, or with at least one.
+
+    Raises:
+        ContextLengthError: names the limit and what was asked.
+    """
+    if num_prompt_tokens + (1 if max_tokens is None else max_tokens) <= max_model_len:
+        return
+    limit = f"the model's context is {max_model_len} tokens"
+    if max_tokens is None or num_prompt_tokens >= max_model_len:
+        raise ContextLengthError(f"{limit}, but the prompt alone has {num_prompt_tokens}", "prompt")
+    raise ContextLengthError(
+        f"{limit}, but {num_prompt_tokens + max_tokens} were asked for: {num_prompt_tokens} of the prompt "
+        f"and max_tokens of {max_tokens}",
+        "max_tokens",
+    )

@@ -1,0 +1,182 @@
+"""From tokens of a request to deltas of text: detokenising, stop strings, logprobs, n sequences; no I/O."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from engine_core.errors import ProtocolError
+from engine_core.ipc.codec import pack_int32, unpack_float32, unpack_int32
+from engine_core.ipc.messages import AddRequest, Finished, FinishReason, TokenLogprobs
+from engine_core.sampling_params import MAX_SEED, SamplingParams
+from frontend.engine_session import OpenSequence
+from frontend.generation import GenerationRequest, OutputDelta, TokenLogprob
+from frontend.stop_strings import StopMatcher
+from frontend.tokenizer import Tokenizer
+
+_REASONS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length", FinishReason.ABORT: "abort"}
+
+
+def split_request(request: GenerationRequest, next_handle: Callable[[], int]) -> list[AddRequest]:
+    """Return the n requests that the engine runs, with seeds seed, seed + 1 and so on (modulo 2**64).
+
+    A seed is drawn when the client gave none. Stop strings stay here; prompt logprobs are asked for once.
+    """
+    sampling = request.sampling
+    seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
+    prompt = pack_int32(request.prompt_token_ids)
+    return [
+        AddRequest(
+            handle=next_handle(),
+            request_id=request.request_id if sampling.n == 1 else f"{request.request_id}-{index}"[:128],
+            prompt_token_ids=prompt,
+            sampling=_engine_sampling(sampling, (seed + index) & MAX_SEED, index),
+            priority=request.priority,
+            tenant=request.tenant,
+            cache_salt=request.cache_salt,
+            timeout_s=request.timeout_s,
+        )
+        for index in range(sampling.n)
+    ]
+
+
+def _engine_sampling(sampling: SamplingParams, seed: int, index: int) -> SamplingParams:
+    return msgspec.structs.replace(
+        sampling,
+        n=1,
+        seed=seed,
+        stop=(),
+        prompt_logprobs=sampling.prompt_logprobs if index == 0 else None,
+    )
+
+
+class SequenceStream:
+    """Makes the deltas of one sequence out of what has come in for it.
+
+    Attributes:
+        finished: whether the last delta has been made.
+        stopped_here: whether a stop string ended it, so that the engine has to be told.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        source: OpenSequence,
+        sampling: SamplingParams,
+        num_prompt_tokens: int,
+        tokenizer: Tokenizer,
+    ) -> None:
+        self.finished = False
+        self.stopped_here = False
+        self.source = source
+        self._index = index
+        self._sampling = sampling
+        self._num_prompt_tokens = num_prompt_tokens
+        self._wants_prompt_logprobs = sampling.prompt_logprobs is not None and index == 0
+        self._detokenizer = tokenizer.detokenizer(sampling.skip_special_tokens)
+        self._stops = (
+            StopMatcher(sampling.stop, sampling.include_stop_str_in_output) if sampling.stop else None
+        )
+
+    def take(self) -> OutputDelta | None:
+        """Return what is new as one delta, None if nothing is.
+
+        Raises:
+            SplitServeError: the sequence failed.
+            ProtocolError: the engine sent logprobs that do not fit the tokens.
+        """
+        source = self.source
+        if source.error is not None:
+            raise source.error
+        if self.finished or (len(source.token_ids) == source.num_taken and source.finished is None):
+            return None
+        delta = OutputDelta(self._index, num_cached_tokens=source.num_cached_tokens)
+        first = source.num_taken
+        delta.token_ids = source.token_ids[first:] if first else source.token_ids.copy()
+        source.num_taken = len(source.token_ids)
+        self._add_text(delta, first, source.finished)
+        if self._sampling.logprobs is not None:
+            self._add_logprobs(delta, first)
+        if self._wants_prompt_logprobs:
+            self._wants_prompt_logprobs = False
+            delta.prompt_logprobs = _prompt_logprobs(source.prompt_logprobs, self._num_prompt_tokens)
+            source.prompt_logprobs = []
+        self.finished = delta.finish_reason is not None
+        return delta
+
+    def _add_text(self, delta: OutputDelta, first: int, finished: Finished | None) -> None:
+        visible = self._visible(delta.token_ids, finished)
+        if self._stops is None:
+            delta.text = self._detokenizer.push(visible)
+        elif self._match_stops(delta, visible, first, self._stops):
+            return
+        if finished is not None:
+            self._finish(delta, finished)
+
+    def _visible(self, token_ids: list[int], finished: Finished | None) -> list[int]:
+        """Leave out the token that ended the sequence: EOS and stop tokens are no part of the text."""
+        ends_by_token = finished is not None and finished.reason is FinishReason.STOP
+        if ends_by_token and not self._sampling.include_stop_str_in_output:
+            return token_ids[:-1]
+        return token_ids
+
+    def _match_stops(self, delta: OutputDelta, visible: list[int], first: int, stops: StopMatcher) -> bool:
+        """Add text token by token, so that the token which completes a stop string is known."""
+        texts: list[str] = []
+        for offset, token_id in enumerate(visible):
+            text = self._detokenizer.push((token_id,))
+            if first + offset + 1 < self._sampling.min_tokens:
+                texts.append(text)
+                continue
+            result = stops.push(text)
+            texts.append(result.text)
+            if result.matched is not None:
+                delta.text = "".join(texts)
+                del delta.token_ids[offset + 1 :]
+                self._stop(delta, result.matched)
+                return True
+        delta.text = "".join(texts)
+        return False
+
+    def _stop(self, delta: OutputDelta, matched: str) -> None:
+        delta.finish_reason, delta.stop_reason = "stop", matched
+        self.stopped_here = self.source.finished is None
+
+    def _finish(self, delta: OutputDelta, finished: Finished) -> None:
+        rest = self._detokenizer.finish()
+        if self._stops is not None:
+            result = self._stops.push(rest)
+            delta.text += result.text
+            if result.matched is not None:
+                self._stop(delta, result.matched)
+                return
+            rest = self._stops.finish()
+        delta.text += rest
+        delta.finish_reason, delta.stop_reason = _REASONS[finished.reason], finished.stop_token_id
+
+    def _add_logprobs(self, delta: OutputDelta, first: int) -> None:
+        entries, self.source.logprobs = self.source.logprobs, []
+        entries = entries[: len(delta.token_ids)]
+        if [entry.token_index for entry in entries] != list(range(first, first + len(delta.token_ids))):
+            raise ProtocolError("the engine sent logprobs that do not fit its tokens")
+        delta.logprobs = [_token_logprob(entry) for entry in entries]
+
+
+def _token_logprob(entry: TokenLogprobs) -> TokenLogprob:
+    token_ids, logprobs = unpack_int32(entry.token_ids).tolist(), unpack_float32(entry.logprobs).tolist()
+    if not token_ids or len(token_ids) != len(logprobs):
+        raise ProtocolError(f"logprobs of {len(token_ids)} tokens and {len(logprobs)} values")
+    top = list(zip(token_ids[1:], logprobs[1:], strict=True))
+    return TokenLogprob(token_ids[0], logprobs[0], entry.rank, top)
+
+
+def _prompt_logprobs(entries: Sequence[TokenLogprobs], num_prompt_tokens: int) -> list[TokenLogprob | None]:
+    """Return one entry per prompt token; the first has none, for nothing comes before it."""
+    result: list[TokenLogprob | None] = [None] * num_prompt_tokens
+    for entry in entries:
+        if not 0 <= entry.token_index < num_prompt_tokens:
+            raise ProtocolError(f"logprobs of prompt token {entry.token_index} of {num_prompt_tokens}")
+        result[entry.token_index] = _token_logprob(entry)
+    return result
