@@ -29,6 +29,7 @@ int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 struct State {
   float* max;     // [rows]
   float* sum;     // [rows]
+  float* keep;    // [rows], what the current chunk's maximum leaves of the values so far
   float* values;  // [rows, width]
 };
 
@@ -94,8 +95,10 @@ class Attention {
     return tile;
   }
 
-  int64_t state_floats() const { return max_rows * (2 + width); }
-  State state_in(float* buffer) const { return {buffer, buffer + max_rows, buffer + 2 * max_rows}; }
+  int64_t state_floats() const { return max_rows * (3 + width); }
+  State state_in(float* buffer) const {
+    return {buffer, buffer + max_rows, buffer + 2 * max_rows, buffer + 3 * max_rows};
+  }
   // Two states (running and segment), then the scores of one chunk.
   int64_t scratch_floats() const { return round_up(2 * state_floats() + max_rows * kChunk, 16); }
 
@@ -206,9 +209,10 @@ class Attention {
       for (int64_t row = 0; row < rows; ++row)
         weigh(visible(tile, row, start), row, state, scores + row * kChunk);
       int64_t row = 0;
-      for (; row + kTileRows <= rows; row += kTileRows)
-        add_values_tile(tile, row, start, values, state, scores);
-      for (; row < rows; ++row) add_values(visible(tile, row, start), row, values, state, scores);
+      for (; row + kTileRows <= rows; row += kTileRows) {
+        add_values<kTileRows>(tile, row, start, values, state, scores);
+      }
+      for (; row < rows; ++row) add_values<1>(tile, row, start, values, state, scores);
     }
   }
 
@@ -242,7 +246,7 @@ class Attention {
     }
   }
 
-  // Turns a row's scores into weights exp(score - max) and rescales what the row has summed so far.
+  // Turns a row's scores into weights exp(score - max).
   void weigh(Range range, int64_t row, const State& state, float* scores) const {
     if (range.begin >= range.end) return;
     for (int64_t j = 0; j < range.begin; ++j) scores[j] = -INFINITY;
@@ -269,63 +273,75 @@ class Attention {
     const float keep = exp(old_max - new_max);
     state.max[row] = new_max;
     state.sum[row] = state.sum[row] * keep + sum_lanes(sum);
-    float* values = state.values + row * width;
-    for (int64_t d = 0; d < width; d += kLanes) store(values + d, load(values + d) * keep);
+    state.keep[row] = keep;
   }
 
-  void add_values(Range range, int64_t row, const T* const* values, const State& state,
-                  const float* scores) const {
-    float* sums = state.values + row * width;
-    const float* weights = scores + row * kChunk;
-    add_weighted<1>(sums, weights, values, range.begin, range.end);
-  }
-
-  // Rows of a tile differ only in where they begin and end: the middle is shared, the rest goes row by row.
-  void add_values_tile(const Tile& tile, int64_t row, int64_t start, const T* const* values,
-                       const State& state, const float* scores) const {
-    Range ranges[kTileRows];
-    Range shared{0, kChunk};
-    for (int i = 0; i < kTileRows; ++i) {
-      ranges[i] = visible(tile, row + i, start);
-      shared.begin = max_of(shared.begin, ranges[i].begin);
-      shared.end = min_of(shared.end, ranges[i].end);
-    }
-    if (shared.begin >= shared.end) {
-      for (int i = 0; i < kTileRows; ++i) add_values(ranges[i], row + i, values, state, scores);
-      return;
-    }
-    for (int i = 0; i < kTileRows; ++i)
-      add_values({ranges[i].begin, shared.begin}, row + i, values, state, scores);
-    add_weighted<kTileRows>(state.values + row * width, scores + row * kChunk, values, shared.begin,
-                            shared.end);
-    for (int i = 0; i < kTileRows; ++i)
-      add_values({shared.end, ranges[i].end}, row + i, values, state, scores);
-  }
-
-  // sums[i, d] += sum over j, in order, of weights[i, j] * values[j][d]
+  // Some rows of a tile and what each sees of the chunk: they differ at its ends and share its middle.
   template <int kRows>
-  void add_weighted(float* sums, const float* weights, const T* const* values, int64_t begin,
-                    int64_t end) const {
+  struct Rows {
+    Range all[kRows];
+    Range shared;  // empty, at the end of every row, if there is no common part
+  };
+
+  template <int kRows>
+  Rows<kRows> rows_of(const Tile& tile, int64_t row, int64_t start) const {
+    Rows<kRows> rows;
+    rows.shared = {0, kChunk};
+    for (int i = 0; i < kRows; ++i) {
+      rows.all[i] = visible(tile, row + i, start);
+      rows.shared.begin = max_of(rows.shared.begin, rows.all[i].begin);
+      rows.shared.end = min_of(rows.shared.end, rows.all[i].end);
+    }
+    if (rows.shared.begin >= rows.shared.end) rows.shared = {kChunk, kChunk};
+    return rows;
+  }
+
+  // values[row + i] = values[row + i] * keep + weighted sum of the chunk's values. The chunk is summed from
+  // zero: that loses less than adding each position to a long running sum.
+  template <int kRows>
+  void add_values(const Tile& tile, int64_t row, int64_t start, const T* const* values, const State& state,
+                  const float* scores) const {
     constexpr int kStrip = kTileCols;
+    const Rows<kRows> rows = rows_of<kRows>(tile, row, start);
     int64_t d = 0;
     for (; d + kStrip * kLanes <= p.head_dim; d += kStrip * kLanes) {
-      add_strip<kRows, kStrip>(sums + d, weights, values, d, begin, end);
+      add_strip<kRows, kStrip>(rows, row, d, values, state, scores + row * kChunk);
     }
-    for (; d < p.head_dim; d += kLanes) add_strip<kRows, 1>(sums + d, weights, values, d, begin, end);
+    for (; d < p.head_dim; d += kLanes)
+      add_strip<kRows, 1>(rows, row, d, values, state, scores + row * kChunk);
   }
 
   template <int kRows, int kVecs>
-  SPLITSERVE_INLINE void add_strip(float* sums, const float* weights, const T* const* values, int64_t d,
-                                   int64_t begin, int64_t end) const {
-    Vec acc[kRows][kVecs];
+  SPLITSERVE_INLINE void add_strip(const Rows<kRows>& rows, int64_t row, int64_t d, const T* const* values,
+                                   const State& state, const float* weights) const {
+    Vec acc[kRows][kVecs] = {};
+#pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) {
-      for (int v = 0; v < kVecs; ++v) acc[i][v] = load(sums + i * width + v * kLanes);
+      const Range before{rows.all[i].begin, min_of(rows.shared.begin, rows.all[i].end)};
+      add_weighted<1, kVecs>(acc + i, weights + i * kChunk, values, d, before);
     }
-    for (int64_t j = begin; j < end; ++j) {
+    add_weighted<kRows, kVecs>(acc, weights, values, d, rows.shared);
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+      add_weighted<1, kVecs>(acc + i, weights + i * kChunk, values, d, {rows.shared.end, rows.all[i].end});
+      if (rows.all[i].begin >= rows.all[i].end) continue;
+      float* sums = state.values + (row + i) * width + d;
+      for (int v = 0; v < kVecs; ++v) {
+        store(sums + v * kLanes, load(sums + v * kLanes) * state.keep[row + i] + acc[i][v]);
+      }
+    }
+  }
+
+  // acc[i] += sum over j of the range, in order, of weights[i, j] * values[j]
+  template <int kRows, int kVecs>
+  SPLITSERVE_INLINE void add_weighted(Vec (*acc)[kVecs], const float* weights, const T* const* values,
+                                      int64_t d, Range range) const {
+    for (int64_t j = range.begin; j < range.end; ++j) {
       Vec value[kVecs];
       if constexpr (kVecs == 1) {
         value[0] = load_up_to(values[j] + d, p.head_dim - d);
       } else {
+#pragma GCC unroll 8
         for (int v = 0; v < kVecs; ++v) value[v] = load(values[j] + d + v * kLanes);
       }
 #pragma GCC unroll 8
@@ -334,9 +350,6 @@ class Attention {
 #pragma GCC unroll 8
         for (int v = 0; v < kVecs; ++v) acc[i][v] = fma(weight, value[v], acc[i][v]);
       }
-    }
-    for (int i = 0; i < kRows; ++i) {
-      for (int v = 0; v < kVecs; ++v) store(sums + i * width + v * kLanes, acc[i][v]);
     }
   }
 

@@ -1,0 +1,32 @@
+"""What the kernel tests share: the error criterion and bit comparison."""
+
+import torch
+from torch import Tensor
+
+
+def rms_error(value: Tensor, exact: Tensor) -> float:
+    return (value.double() - exact).square().mean().sqrt().item()
+
+
+def max_error(value: Tensor, exact: Tensor) -> float:
+    return (value.double() - exact).abs().max().item()
+
+
+def assert_as_exact_as_torch(ours: Tensor, torchs: Tensor, exact: Tensor) -> None:
+    """Our error against the float64 result is at most twice that of plain torch in the same dtype.
+
+    The root mean square is compared strictly. The largest single error of a few hundred elements is a matter of luck
+    in both, so it may be four times torch's; it is there to catch one wrong element.
+    """
+    # Where torch happens to be exact, one rounding of a result of this size is still allowed.
+    one_rounding = exact.abs().max().item() * torch.finfo(ours.dtype).eps
+    for error_of, factor in ((rms_error, 2), (max_error, 4)):
+        error, allowed = error_of(ours, exact), max(factor * error_of(torchs, exact), one_rounding)
+        assert error <= allowed, f"{error_of.__name__} {error:.3g}, allowed {allowed:.3g}"
+
+
+def assert_same_bits(a: Tensor, b: Tensor) -> None:
+    assert a.dtype == b.dtype
+    assert a.shape == b.shape
+    kind = torch.int16 if a.element_size() == 2 else torch.int32
+    assert torch.equal(a.contiguous().view(kind), b.contiguous().view(kind))

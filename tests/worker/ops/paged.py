@@ -1,0 +1,101 @@
+"""Builds paged caches for the attention tests, and computes attention in float64 without paging."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from worker import ops
+
+
+@dataclass(slots=True)
+class Shape:
+    heads: int
+    kv_heads: int
+    head_dim: int
+    block_size: int = 16
+
+    @property
+    def scale(self) -> float:
+        return self.head_dim**-0.5
+
+
+@dataclass(slots=True)
+class Sequence:
+    """One sequence: q [L, heads, D], k and v [L, kv_heads, D]."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+
+    @classmethod
+    def random(cls, shape: Shape, length: int, dtype: torch.dtype) -> "Sequence":
+        def draw(heads: int) -> Tensor:
+            return torch.randn(length, heads, shape.head_dim).to(dtype)
+
+        return cls(draw(shape.heads), draw(shape.kv_heads), draw(shape.kv_heads))
+
+    def __len__(self) -> int:
+        return self.q.shape[0]
+
+
+class PagedBatch:
+    """The caches of some sequences, in scattered blocks; every slot without a token holds NaN."""
+
+    def __init__(self, shape: Shape, sequences: list[Sequence]) -> None:
+        self.shape, self.sequences = shape, sequences
+        counts = [-(-len(s) // shape.block_size) for s in sequences]
+        num_blocks, dtype = sum(counts) + 2, sequences[0].q.dtype
+        size = (num_blocks, shape.kv_heads, shape.block_size, shape.head_dim)
+        self.k_cache = torch.full(size, float("nan"), dtype=dtype)
+        self.v_cache = torch.full(size, float("nan"), dtype=dtype)
+        # Entries past a sequence's blocks are out of range: reading one would be an error.
+        self.block_tables = torch.full((len(sequences), max(counts) + 1), 1 << 30, dtype=torch.int32)
+        free = torch.randperm(num_blocks).int()
+        for i, (sequence, count) in enumerate(zip(sequences, counts, strict=True)):
+            self.block_tables[i, :count], free = free[:count], free[count:]
+            positions = torch.arange(len(sequence))
+            blocks = self.block_tables[i, positions // shape.block_size].long()
+            slots = blocks * shape.block_size + positions % shape.block_size
+            ops.kv_write(sequence.k, sequence.v, self.k_cache, self.v_cache, slots)
+
+    def attend(self, spans: list[tuple[int, int]], **options: float) -> list[Tensor]:
+        """Attention of positions [begin, end) of each sequence, in one call."""
+        q = torch.cat([s.q[begin:end] for s, (begin, end) in zip(self.sequences, spans, strict=True)])
+        lengths = [end - begin for begin, end in spans]
+        cu_seqlens = torch.tensor([0, *lengths]).cumsum(0).int()
+        seq_lens = torch.tensor([end for _, end in spans], dtype=torch.int32)
+        out = torch.empty_like(q)
+        ops.paged_attention(
+            out,
+            q,
+            self.k_cache,
+            self.v_cache,
+            self.block_tables,
+            cu_seqlens,
+            seq_lens,
+            self.shape.scale,
+            **options,
+        )
+        return list(out.split(lengths))
+
+
+def reference(
+    sequence: Sequence, scale: float, begin: int = 0, sliding_window: int = 0, softcap: float = 0.0
+) -> Tensor:
+    """Causal attention of the positions from `begin` on, in the dtype of the sequence's tensors."""
+    length, heads = sequence.q.shape[:2]
+    group = heads // sequence.k.shape[1]
+    q, k, v = (x.transpose(0, 1) for x in (sequence.q[begin:], sequence.k, sequence.v))
+    scores = q @ k.repeat_interleave(group, 0).transpose(1, 2) * scale
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    visible = torch.ones(length, length, dtype=torch.bool).tril()
+    if sliding_window:
+        visible &= ~torch.ones(length, length, dtype=torch.bool).tril(-sliding_window)
+    weights = scores.masked_fill(~visible[begin:], float("-inf")).softmax(-1)
+    return (weights @ v.repeat_interleave(group, 0)).transpose(0, 1)
+
+
+def widened(sequence: Sequence) -> Sequence:
+    return Sequence(sequence.q.double(), sequence.k.double(), sequence.v.double())

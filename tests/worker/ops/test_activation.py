@@ -1,0 +1,53 @@
+"""silu_and_mul and gelu."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.worker.ops.helpers import assert_as_exact_as_torch, assert_same_bits
+from worker import ops
+
+SIZES = [1, 15, 33, 256]
+
+
+def spread(tokens: int, size: int, dtype: torch.dtype) -> torch.Tensor:
+    """Values around 0 and far from it, where exponentials overflow or vanish."""
+    x = torch.randn(tokens, size)
+    x[0] *= 100
+    return x.to(dtype)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_silu_and_mul_matches_reference(size: int, dtype: torch.dtype) -> None:
+    x = spread(7, 2 * size, dtype)
+    out = torch.empty(7, size, dtype=dtype)
+    ops.silu_and_mul(out, x)
+    gate, up = x.split(size, dim=1)
+    assert_as_exact_as_torch(out, F.silu(gate) * up, F.silu(gate.double()) * up.double())
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+@pytest.mark.parametrize("size", SIZES)
+def test_gelu_matches_reference(size: int, approximate: str, dtype: torch.dtype) -> None:
+    for x in (spread(7, size, dtype), torch.randn(7, size).to(dtype)):
+        out = torch.empty_like(x)
+        ops.gelu(out, x, approximate)
+        exact = F.gelu(x.double(), approximate=approximate)
+        assert_as_exact_as_torch(out, F.gelu(x, approximate=approximate), exact)
+
+
+def test_rows_do_not_depend_on_batch_or_threads(dtype: torch.dtype) -> None:
+    x = spread(300, 2 * 77, dtype)
+    whole = torch.empty(300, 77, dtype=dtype)
+    ops.set_num_threads(2)
+    ops.silu_and_mul(whole, x)
+    ops.set_num_threads(1)
+    part = torch.empty(3, 77, dtype=dtype)
+    ops.silu_and_mul(part, x[150:153])
+    assert_same_bits(part, whole[150:153])
+
+
+def test_gelu_refuses_an_unknown_form() -> None:
+    x = torch.randn(2, 2)
+    with pytest.raises(ValueError, match="approximate"):
+        ops.gelu(x, x, "fast")

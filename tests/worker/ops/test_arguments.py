@@ -1,0 +1,147 @@
+"""Wrong arguments raise an exception that names them, and nothing is written."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from worker import ops
+
+
+def fp32(*shape: int) -> Tensor:
+    return torch.zeros(shape)
+
+
+def bf16(*shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.bfloat16)
+
+
+def int32(*values: int) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def attend(**changes: object) -> None:
+    arguments: dict[str, object] = {
+        "out": fp32(3, 4, 16),
+        "q": fp32(3, 4, 16),
+        "k_cache": fp32(5, 2, 8, 16),
+        "v_cache": fp32(5, 2, 8, 16),
+        "block_tables": torch.tensor([[0, 1], [2, 3]], dtype=torch.int32),
+        "cu_seqlens_q": int32(0, 2, 3),
+        "seq_lens": int32(9, 1),
+        "scale": 0.25,
+    }
+    ops.paged_attention(**(arguments | changes))
+
+
+def sample_with(**changes: Tensor) -> None:
+    arguments = {
+        "out_token_ids": int32(0, 0),
+        "logits": fp32(2, 9),
+        "temperature": fp32(2),
+        "top_k": int32(0, 0),
+        "top_p": fp32(2),
+        "min_p": fp32(2),
+        "seeds": torch.zeros(2, dtype=torch.int64),
+        "positions": torch.zeros(2, dtype=torch.int64),
+    }
+    ops.sample(**(arguments | changes))
+
+
+VALUE_ERRORS: list[tuple[str, Callable[[], None]]] = [
+    ("x: expected 2 or 3 dim", lambda: ops.rms_norm(fp32(4), fp32(4), fp32(4), 1e-6)),
+    ("out: expected size 3", lambda: ops.rms_norm(fp32(2, 4), fp32(3, 4), fp32(4), 1e-6)),
+    ("weight: expected size 4", lambda: ops.rms_norm(fp32(3, 4), fp32(3, 4), fp32(5), 1e-6)),
+    ("x: the last dim", lambda: ops.rms_norm(fp32(3, 4), fp32(4, 3).T, fp32(4), 1e-6)),
+    (
+        "residual: expected size",
+        lambda: ops.fused_add_rms_norm(fp32(3, 4), fp32(3, 4), fp32(3, 5), fp32(4), 0),
+    ),
+    ("bias: expected 1 dim", lambda: ops.layer_norm(fp32(3, 4), fp32(3, 4), fp32(4), fp32(1, 4), 0)),
+    ("x: expected an even", lambda: ops.silu_and_mul(fp32(3, 2), fp32(3, 5))),
+    ("out: expected size 2", lambda: ops.silu_and_mul(fp32(3, 4), fp32(3, 4))),
+    ("weight: expected size 4", lambda: ops.linear(fp32(2, 3), fp32(2, 4), fp32(3, 5))),
+    ("out: expected size 3", lambda: ops.linear(fp32(2, 4), fp32(2, 4), fp32(3, 4))),
+    ("bias: expected size 3", lambda: ops.linear(fp32(2, 3), fp32(2, 4), fp32(3, 4), fp32(2))),
+    ("cos_sin: rot_dim", lambda: ops.rotary_embedding(fp32(1, 1, 8), fp32(1, 1, 8), int32(0), fp32(4, 3))),
+    ("k: head size", lambda: ops.rotary_embedding(fp32(1, 1, 8), fp32(1, 1, 4), int32(0), fp32(4, 8))),
+    (
+        "slot_mapping: expected size",
+        lambda: ops.kv_write(*[fp32(2, 2, 8)] * 2, *[fp32(1, 2, 4, 8)] * 2, int32(0)),
+    ),
+    (
+        "v_cache: expected size",
+        lambda: ops.kv_write(*[fp32(1, 2, 8)] * 2, fp32(1, 2, 4, 8), fp32(1, 2, 4, 9), int32(0)),
+    ),
+    ("q: head size", lambda: attend(q=fp32(3, 4, 12), out=fp32(3, 4, 12))),
+    ("q: 3 heads", lambda: attend(q=fp32(3, 3, 16), out=fp32(3, 3, 16))),
+    ("v_cache: expected size", lambda: attend(v_cache=fp32(4, 2, 8, 16))),
+    ("cu_seqlens_q: must run", lambda: attend(cu_seqlens_q=int32(0, 2, 2))),
+    ("cu_seqlens_q: decreases", lambda: attend(cu_seqlens_q=int32(0, 4, 3), seq_lens=int32(9, 9))),
+    ("seq_lens: request 0", lambda: attend(seq_lens=int32(1, 1))),
+    ("block_tables: request 0 needs 3", lambda: attend(seq_lens=int32(17, 1))),
+    (
+        "block_tables: request 1 names block 5 of 5",
+        lambda: attend(block_tables=torch.tensor([[0, 1], [5, 3]], dtype=torch.int32)),
+    ),
+    ("scale", lambda: attend(scale=0.0)),
+    ("softcap", lambda: attend(softcap=-1.0)),
+    ("sliding_window", lambda: attend(sliding_window=-1)),
+    ("top_p: expected size 2", lambda: sample_with(top_p=fp32(3))),
+    ("logits: unsupported", lambda: sample_with(logits=fp32(2, 0))),
+    (
+        "rows: 2",
+        lambda: ops.top_logprobs(int32(0)[None], fp32(1, 1), int32(0), fp32(2, 4), int32(2), int32(0)),
+    ),
+    (
+        "token_ids: 4",
+        lambda: ops.top_logprobs(int32(0)[None], fp32(1, 1), int32(0), fp32(2, 4), int32(0), int32(4)),
+    ),
+    ("num", lambda: ops.set_num_threads(0)),
+    ("name", lambda: ops.set_isa("avx3")),
+]
+
+TYPE_ERRORS: list[tuple[str, Callable[[], None]]] = [
+    ("x: unsupported dtype float16", lambda: ops.rms_norm(fp32(3, 4), fp32(3, 4).half(), fp32(4), 1e-6)),
+    ("weight: dtype differs", lambda: ops.rms_norm(bf16(3, 4), bf16(3, 4), fp32(4), 1e-6)),
+    ("weight: dtype differs", lambda: ops.linear(fp32(2, 3), fp32(2, 4), bf16(3, 4))),
+    ("out: expected the dtype", lambda: ops.linear(bf16(2, 3), fp32(2, 4), fp32(3, 4))),
+    ("cos_sin: unsupported", lambda: ops.rotary_embedding(*[bf16(1, 1, 8)] * 2, int32(0), bf16(4, 8))),
+    ("positions: unsupported", lambda: ops.rotary_embedding(*[fp32(1, 1, 8)] * 2, fp32(1), fp32(4, 8))),
+    ("token_ids: unsupported", lambda: ops.embedding(fp32(1, 4), fp32(1), fp32(5, 4))),
+    ("block_tables: unsupported", lambda: attend(block_tables=torch.zeros(2, 2, dtype=torch.int64))),
+    ("logits: unsupported", lambda: sample_with(logits=bf16(2, 9))),
+    ("seeds: unsupported", lambda: sample_with(seeds=int32(0, 0))),
+]
+
+
+@pytest.mark.parametrize(("message", "call"), VALUE_ERRORS, ids=[message for message, _ in VALUE_ERRORS])
+def test_wrong_shapes_and_values(message: str, call: Callable[[], None]) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(("message", "call"), TYPE_ERRORS, ids=[message for message, _ in TYPE_ERRORS])
+def test_wrong_dtypes(message: str, call: Callable[[], None]) -> None:
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+def test_not_a_tensor_is_a_type_error() -> None:
+    with pytest.raises(TypeError):
+        ops.rms_norm(None, fp32(3, 4), fp32(4), 1e-6)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tokens", [0, 1])
+def test_empty_batches_are_fine(tokens: int) -> None:
+    ops.rms_norm(fp32(tokens, 4), fp32(tokens, 4), fp32(4), 1e-6)
+    ops.linear(fp32(tokens, 3), fp32(tokens, 4), fp32(3, 4))
+    ops.silu_and_mul(fp32(tokens, 2), fp32(tokens, 4))
+    ops.embedding(fp32(tokens, 4), torch.zeros(tokens, dtype=torch.int32), fp32(5, 4))
+    attend(
+        q=fp32(tokens, 4, 16),
+        out=fp32(tokens, 4, 16),
+        cu_seqlens_q=int32(0, 0, tokens),
+        seq_lens=int32(9, tokens),
+    )

@@ -1,0 +1,129 @@
+"""paged_attention: reference, and the same bits for a row in prefill, chunk and decode."""
+
+import pytest
+import torch
+
+from tests.worker.ops.helpers import assert_as_exact_as_torch, assert_same_bits
+from tests.worker.ops.paged import PagedBatch, Sequence, Shape, reference, widened
+from worker import ops
+
+SHAPES = [
+    Shape(4, 4, 8),
+    Shape(6, 2, 24, 5),
+    Shape(8, 2, 64),
+    Shape(5, 1, 80, 32),
+    Shape(7, 1, 128),
+    Shape(2, 1, 256),
+]
+VARIANTS = [{}, {"sliding_window": 37}, {"softcap": 5.0}, {"sliding_window": 1}]
+LENGTHS = [1, 63, 130]
+# Past two segments, so that partial results are merged.
+LONG = 2100
+
+
+@pytest.mark.parametrize("options", VARIANTS, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_prefill_matches_reference(shape: Shape, options: dict[str, float], dtype: torch.dtype) -> None:
+    sequences = [Sequence.random(shape, length, dtype) for length in LENGTHS]
+    outputs = PagedBatch(shape, sequences).attend([(0, length) for length in LENGTHS], **options)
+    for sequence, out in zip(sequences, outputs, strict=True):
+        exact = reference(widened(sequence), shape.scale, **options)
+        assert_as_exact_as_torch(out, reference(sequence, shape.scale, **options), exact)
+
+
+@pytest.mark.parametrize("options", [{}, {"sliding_window": 1500}], ids=str)
+def test_long_context_matches_reference(options: dict[str, float], dtype: torch.dtype) -> None:
+    shape = Shape(2, 1, 16)
+    sequence = Sequence.random(shape, LONG, dtype)
+    begin = LONG - 20
+    (out,) = PagedBatch(shape, [sequence]).attend([(begin, LONG)], **options)
+    exact = reference(widened(sequence), shape.scale, begin, **options)
+    assert_as_exact_as_torch(out, reference(sequence, shape.scale, begin, **options), exact)
+
+
+@pytest.mark.parametrize("options", VARIANTS, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_chunks_and_decode_give_the_bits_of_a_prefill(
+    shape: Shape, options: dict[str, float], dtype: torch.dtype
+) -> None:
+    length = 201
+    sequence = Sequence.random(shape, length, dtype)
+    batch = PagedBatch(shape, [sequence])
+    (whole,) = batch.attend([(0, length)], **options)
+    for begin, end in [(0, 1), (0, 65), (64, 129), (100, 101), (63, 64), (13, 200), (200, 201)]:
+        (part,) = batch.attend([(begin, end)], **options)
+        assert_same_bits(part, whole[begin:end])
+
+
+@pytest.mark.parametrize("options", [{}, {"sliding_window": 1100}], ids=str)
+def test_splitting_a_long_context_over_threads_does_not_change_bits(
+    options: dict[str, float], dtype: torch.dtype
+) -> None:
+    shape = Shape(4, 2, 24)
+    sequence = Sequence.random(shape, LONG, dtype)
+    batch = PagedBatch(shape, [sequence])
+    ops.set_num_threads(1)
+    (whole,) = batch.attend([(0, LONG)], **options)
+    for threads in (1, 2, 7):
+        ops.set_num_threads(threads)
+        for begin, end in [(1023, 1026), (LONG - 1, LONG), (2040, 2060)]:
+            (part,) = batch.attend([(begin, end)], **options)
+            assert_same_bits(part, whole[begin:end])
+
+
+def test_rows_do_not_depend_on_other_requests(dtype: torch.dtype) -> None:
+    shape = Shape(6, 2, 32, 7)
+    lengths = [90, 1, 33, 150, 64]
+    spans = [(89, 90), (0, 1), (0, 33), (40, 150), (63, 64)]
+    sequences = [Sequence.random(shape, length, dtype) for length in lengths]
+    ops.set_num_threads(2)
+    together = PagedBatch(shape, sequences).attend(spans)
+    ops.set_num_threads(1)
+    for sequence, span, out in zip(sequences, spans, together, strict=True):
+        (alone,) = PagedBatch(shape, [sequence]).attend([span])
+        assert_same_bits(alone, out)
+
+
+def test_positions_outside_the_window_may_hold_anything(dtype: torch.dtype) -> None:
+    shape = Shape(2, 2, 16)
+    sequence = Sequence.random(shape, 100, dtype)
+    batch = PagedBatch(shape, [sequence])
+    (clean,) = batch.attend([(90, 100)], sliding_window=20)
+    # Blocks 0 to 3 hold positions 0 to 63; the first row sees positions from 71 on.
+    batch.k_cache[batch.block_tables[0, :4].long()] = float("nan")
+    batch.v_cache[batch.block_tables[0, :4].long()] = float("inf")
+    batch.block_tables[0, :4] = -1
+    (dirty,) = batch.attend([(90, 100)], sliding_window=20)
+    assert_same_bits(clean, dirty)
+
+
+def test_reads_queries_from_a_slice_of_a_fused_buffer(dtype: torch.dtype) -> None:
+    shape = Shape(4, 2, 16)
+    sequence = Sequence.random(shape, 20, dtype)
+    batch = PagedBatch(shape, [sequence])
+    (dense,) = batch.attend([(0, 20)])
+    fused = torch.cat([sequence.q, sequence.k, sequence.v], dim=1)
+    sequence.q = fused[:, :4]
+    out = torch.empty(20, 4, 16, dtype=dtype)
+    ops.paged_attention(
+        out,
+        fused[:, :4],
+        batch.k_cache,
+        batch.v_cache,
+        batch.block_tables,
+        torch.tensor([0, 20], dtype=torch.int32),
+        torch.tensor([20], dtype=torch.int32),
+        shape.scale,
+    )
+    assert_same_bits(out, dense)
+
+
+def test_a_nan_query_spoils_its_own_row_only(dtype: torch.dtype) -> None:
+    shape = Shape(4, 2, 16)
+    sequence = Sequence.random(shape, 20, dtype)
+    (clean,) = PagedBatch(shape, [sequence]).attend([(0, 20)])
+    sequence.q[7, 1, 3] = float("nan")
+    (dirty,) = PagedBatch(shape, [sequence]).attend([(0, 20)])
+    assert dirty[7, 1].isnan().all()
+    clean[7, 1] = dirty[7, 1] = 0
+    assert_same_bits(clean, dirty)
