@@ -1,4 +1,4 @@
-"""A row's results are the same bits, whatever rows are beside it and however its tokens are cut into steps."""
+"""A row's results are the same bits, whatever rows are beside it and however its tokens are cut up."""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -13,7 +16,7 @@ PROMPT_LEN = 45
 NUM_GREEDY = 64
 
 
-def reference_logits(path, dtype: torch.dtype, tokens: list[int]) -> torch.Tensor:
+def reference_logits(path: Path, dtype: torch.dtype, tokens: list[int]) -> torch.Tensor:
     model = load_reference(path, dtype)
     with torch.inference_mode():
         return model(torch.tensor([tokens]), use_cache=False).logits[0].float()
@@ -28,14 +31,11 @@ def test_prefill_logits_in_fp32_are_those_of_transformers(case: str, checkpoints
     torch.testing.assert_close(driver.prefill_logits(tokens), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("case", MAIN_CASES)
+@pytest.mark.parametrize("case", CASES)
 def test_prefill_logits_in_bf16_err_at_most_twice_as_much_as_transformers(
     case: str, checkpoints: CheckpointCache
 ) -> None:
-    spec = CASES[case]
-    path = checkpoints.get(
-        type(spec)(spec.architecture, spec.settings, torch.bfloat16, spec.max_shard_bytes, spec.seed)
-    )
+    path = checkpoints.get(dataclasses.replace(CASES[case], dtype=torch.bfloat16))
     driver = Driver(path, torch.bfloat16)
     tokens = prompt(driver.config.vocab_size, PROMPT_LEN)
     exact = reference_logits(path, torch.float32, tokens)
@@ -44,8 +44,9 @@ def test_prefill_logits_in_bf16_err_at_most_twice_as_much_as_transformers(
     assert error <= allowed
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("chunk", [0, 7])
+@pytest.mark.parametrize(
+    ("case", "chunk"), [(case, 0) for case in CASES] + [(case, 7) for case in MAIN_CASES]
+)
 def test_greedy_tokens_in_fp32_are_those_of_transformers(
     case: str, chunk: int, checkpoints: CheckpointCache
 ) -> None:
