@@ -32,8 +32,8 @@ def require_compiler() -> None:
     candidates = shlex.split(compiler)[:1] if compiler else ["c++", "g++", "clang++"]
     if not any(shutil.which(candidate) for candidate in candidates):
         raise SystemExit(
-            f"error: no C++ compiler found (looked for {', '.join(candidates)}). SplitServe's kernels are built from "
-            "source: install g++ 12 or newer (Debian/Ubuntu: apt install g++), or set CXX to your compiler."
+            f"error: no C++ compiler found (looked for {', '.join(candidates)}). SplitServe's kernels are "
+            "built from source: install g++ 12 or newer (Debian/Ubuntu: apt install g++), or set CXX."
         )
 
 
@@ -44,7 +44,7 @@ def tvm_ffi_cmake_dir() -> str:
 
 
 class CMakeBuild(build_ext):
-    """Runs CMake once per kernel library; the build folder is kept, so a rebuild compiles only what changed."""
+    """Runs CMake for each kernel library; the build folder is kept, so a rebuild compiles what changed."""
 
     def get_ext_filename(self, fullname: str) -> str:
         """Plain shared-library name: the library does not depend on the Python version."""

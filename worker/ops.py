@@ -1,9 +1,10 @@
 """The kernels, one function per operation: thin, in place or into tensors the caller owns.
 
-T: tokens of the batch, H: hidden size, D: head size, Hq and Hkv: query and KV heads, R: requests, V: vocabulary.
-Activations are bfloat16 or float32 and all of one call have the same dtype. The last dimension of every tensor is
-contiguous; the others may have any stride, so a slice of a fused QKV buffer needs no copy. Every output row depends on
-its own inputs alone: the same bits in any batch, at any place in it, with any number of threads.
+T: tokens of the batch, H: hidden size, D: head size, Hq and Hkv: query and KV heads, R: requests,
+V: vocabulary. Activations are bfloat16 or float32 and all of one call have the same dtype. The last dimension
+of every tensor is contiguous; the others may have any stride, so a slice of a fused QKV buffer needs no copy.
+Every output row depends on its own inputs alone: the same bits in any batch, at any place in it, with any
+number of threads.
 
 Wrong ranks, shapes, devices and ids raise ValueError, wrong dtypes TypeError; both name the argument.
 """
@@ -51,7 +52,7 @@ def set_isa(name: str) -> None:
 
 
 def set_num_threads(num: int) -> None:
-    """Threads a kernel may use, 1 to 1024, process-wide; until set, what OpenMP offers. Results do not depend on it."""
+    """Threads a kernel may use, process-wide, 1 to 1024; until set, all the CPUs this process may run on."""
     _lib.set_num_threads(num)
 
 
@@ -61,7 +62,7 @@ def num_threads() -> int:
 
 
 def rms_norm(out: Tensor, x: Tensor, weight: Tensor, eps: float) -> None:
-    """out = x / sqrt(mean(x^2) + eps) * weight, over the last dimension.
+    """Write x / sqrt(mean(x^2) + eps) * weight to out, over the last dimension.
 
     Args:
         out: like x; may be x.
@@ -73,10 +74,12 @@ def rms_norm(out: Tensor, x: Tensor, weight: Tensor, eps: float) -> None:
 
 
 def fused_add_rms_norm(out: Tensor, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> None:
-    """Residual += x in place, rounded to its dtype, then out = rms_norm(residual).
+    """Add x to residual in place, rounded to its dtype, then out = rms_norm(residual).
 
     Args:
-        out, x, residual: [T, H]; out may be x.
+        out: [T, H]; out may be x.
+        x: like out.
+        residual: like out.
         weight: [H].
         eps: added to the mean square.
     """
@@ -84,12 +87,13 @@ def fused_add_rms_norm(out: Tensor, x: Tensor, residual: Tensor, weight: Tensor,
 
 
 def layer_norm(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> None:
-    """out = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias, over the last dimension.
+    """Write (x - mean(x)) / sqrt(var(x) + eps) * weight + bias to out, over the last dimension.
 
     Args:
         out: like x; may be x.
         x: [T, H] or [T, heads, D].
-        weight, bias: [H] or [D].
+        weight: [H] or [D].
+        bias: like weight.
         eps: added to the variance.
     """
     _layer_norm(out, x, weight, bias, eps)
@@ -98,11 +102,14 @@ def layer_norm(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float)
 def fused_add_layer_norm(
     out: Tensor, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float
 ) -> None:
-    """Residual += x in place, rounded to its dtype, then out = layer_norm(residual).
+    """Add x to residual in place, rounded to its dtype, then out = layer_norm(residual).
 
     Args:
-        out, x, residual: [T, H]; out may be x.
-        weight, bias: [H].
+        out: [T, H]; out may be x.
+        x: like out.
+        residual: like out.
+        weight: [H].
+        bias: like weight.
         eps: added to the variance.
     """
     _fused_add_layer_norm(out, x, residual, weight, bias, eps)
@@ -121,7 +128,7 @@ def rotary_embedding(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -
 
 
 def silu_and_mul(out: Tensor, x: Tensor) -> None:
-    """out = silu(gate) * up.
+    """Write silu(gate) * up to out.
 
     Args:
         out: [T, I].
@@ -134,7 +141,8 @@ def gelu(out: Tensor, x: Tensor, approximate: Literal["none", "tanh"] = "none") 
     """Gaussian error linear unit, exact or in its tanh form.
 
     Args:
-        out, x: [T, I]; out may be x.
+        out: [T, I]; out may be x.
+        x: like out.
         approximate: as in torch.nn.functional.gelu.
     """
     _gelu(out, x, approximate)
@@ -144,8 +152,10 @@ def kv_write(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mappin
     """Write this step's keys and values into the paged cache.
 
     Args:
-        k, v: [T, Hkv, D].
-        k_cache, v_cache: [num_blocks, Hkv, block_size, D].
+        k: [T, Hkv, D].
+        v: like k.
+        k_cache: [num_blocks, Hkv, block_size, D].
+        v_cache: like k_cache.
         slot_mapping: int32 or int64 [T], block * block_size + offset; a negative slot is skipped.
     """
     _kv_write(k, v, k_cache, v_cache, slot_mapping)
@@ -166,8 +176,10 @@ def paged_attention(
     """Causal attention of prefill, chunk and decode rows over the paged cache.
 
     Args:
-        out, q: [T, Hq, D], D a multiple of 8 up to 256.
-        k_cache, v_cache: [num_blocks, Hkv, block_size, D]; the keys and values of this step are already in them.
+        out: [T, Hq, D], D a multiple of 8 up to 256.
+        q: like out.
+        k_cache: [num_blocks, Hkv, block_size, D]; this step's keys are already in it.
+        v_cache: like k_cache.
         block_tables: int32 [R, max_blocks].
         cu_seqlens_q: int32 [R + 1]: request r owns rows cu_seqlens_q[r] to cu_seqlens_q[r + 1] of q.
         seq_lens: int32 [R]: context length with this step's tokens; the rows of q are the last of it.
@@ -181,7 +193,7 @@ def paged_attention(
 
 
 def linear(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
-    """out = x @ weight.T + bias, accumulated in float32 in an order that depends on K alone.
+    """Write x @ weight.T + bias to out, accumulated in float32 in an order that depends on K alone.
 
     Args:
         out: [T, N], dtype of x or float32.
@@ -193,7 +205,7 @@ def linear(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -
 
 
 def embedding(out: Tensor, token_ids: Tensor, weight: Tensor) -> None:
-    """out[t] = weight[token_ids[t]].
+    """Copy rows: out[t] = weight[token_ids[t]].
 
     Args:
         out: [T, H].
@@ -228,7 +240,8 @@ def apply_penalties(
         prompt_lens: int32 [P], prompt tokens of each history.
         total_lens: int32 [P], prompt and output tokens of each history.
         repetition: float32 [P], above 0; 1: off.
-        frequency, presence: float32 [P]; 0: off.
+        frequency: float32 [P]; 0: off.
+        presence: like frequency.
     """
     _apply_penalties(
         logits, rows, token_ids, history_rows, prompt_lens, total_lens, repetition, frequency, presence
@@ -245,10 +258,10 @@ def sample(
     seeds: Tensor,
     positions: Tensor,
 ) -> None:
-    """Draw one token per row: temperature, then min_p, top_k, top_p, then noise from (seed, position, token id).
+    """Draw one token per row: temperature, min_p, top_k, top_p, then noise from (seed, position, token id).
 
-    Among equal logits the lower id comes first. Tokens with logit -inf are never drawn unless all are. A row with a
-    NaN gives token id -1.
+    Among equal logits the lower id comes first. Tokens with logit -inf are never drawn unless all are. A row
+    with a NaN gives token id -1.
 
     Args:
         out_token_ids: int32 [R].
@@ -269,7 +282,7 @@ def top_logprobs(
     """Log-probabilities, by log_softmax of the raw logits, of one given token and of the k likeliest.
 
     Args:
-        out_ids: int32 [P, 1 + k]: the given token, then the k likeliest, ties by lowest id; -1 past the vocabulary.
+        out_ids: int32 [P, 1 + k]: the given token, then the k likeliest, ties by lowest id; -1 fills up.
         out_logprobs: float32 [P, 1 + k].
         out_ranks: int32 [P], rank of the given token, from 1; 0 if the row has no finite maximum.
         logits: float32 [R, V].

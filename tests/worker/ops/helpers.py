@@ -15,8 +15,8 @@ def max_error(value: Tensor, exact: Tensor) -> float:
 def assert_as_exact_as_torch(ours: Tensor, torchs: Tensor, exact: Tensor) -> None:
     """Our error against the float64 result is at most twice that of plain torch in the same dtype.
 
-    The root mean square is compared strictly. The largest single error of a few hundred elements is a matter of luck
-    in both, so it may be four times torch's; it is there to catch one wrong element.
+    The root mean square is compared strictly. The largest single error of a few hundred elements is a matter
+    of luck in both, so it may be four times torch's; it is there to catch one wrong element.
     """
     # Where torch happens to be exact, one rounding of a result of this size is still allowed.
     one_rounding = exact.abs().max().item() * torch.finfo(ours.dtype).eps

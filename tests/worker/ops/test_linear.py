@@ -27,8 +27,7 @@ def test_float32_logits_from_bfloat16_keep_float32_precision(rows: int, depth: i
     out = torch.empty(rows, cols)
     ops.linear(out, x, weight)
     exact = F.linear(x.double(), weight.double())
-    # The products are exact in float32, so float32 arithmetic on the widened inputs is the fair comparison. The sum of
-    # magnitudes bounds what any order of float32 additions may lose.
+    # The products are exact in float32; the sum of their magnitudes bounds what float32 additions lose.
     bound = F.linear(x.double().abs(), weight.double().abs()).max().item() * torch.finfo(torch.float32).eps
     assert (out - exact).abs().max().item() <= bound
 

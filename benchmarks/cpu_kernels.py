@@ -1,0 +1,224 @@
+"""Times the CPU kernels beside plain torch: `python -m benchmarks.cpu_kernels [--threads N] [--json F]`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from worker import ops
+
+BF16, FP32 = torch.bfloat16, torch.float32
+
+
+@dataclass(slots=True)
+class Case:
+    """One kernel call, the same work in torch, and how much of it there is."""
+
+    op: str
+    shape: str
+    ours: Callable[[], object]
+    torchs: Callable[[], object]
+    num_bytes: float = 0.0
+    flops: float = 0.0
+
+
+@dataclass(slots=True)
+class Result:
+    """Microseconds per call, the best of many; `ratio` is ours over torch's."""
+
+    op: str
+    shape: str
+    us: float
+    torch_us: float
+    ratio: float
+    gb_per_s: float
+    gflop_per_s: float
+
+
+def best_us(call: Callable[[], object], seconds: float) -> float:
+    """The fastest of the calls that fit in `seconds`: other processes can only make a call slower."""
+    call()
+    best, end = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        call()
+        best = min(best, time.perf_counter() - start)
+    return best * 1e6
+
+
+def measure(case: Case, seconds: float) -> Result:
+    us, torch_us = best_us(case.ours, seconds), best_us(case.torchs, seconds)
+    return Result(
+        case.op, case.shape, us, torch_us, us / torch_us, case.num_bytes / us / 1e3, case.flops / us / 1e3
+    )
+
+
+def linear_cases() -> Iterator[Case]:
+    for dtype in (BF16, FP32):
+        for depth, cols in ((1024, 3072), (3072, 1024), (256, 768)):
+            weight = torch.randn(cols, depth).to(dtype)
+            for tokens in (1, 4, 16, 64, 256):
+                x, out = torch.randn(tokens, depth).to(dtype), torch.empty(tokens, cols, dtype=dtype)
+                yield Case(
+                    "linear",
+                    f"{name(dtype)} T={tokens} K={depth} N={cols}",
+                    lambda out=out, x=x, weight=weight: ops.linear(out, x, weight),
+                    lambda x=x, weight=weight: F.linear(x, weight),
+                    weight.nbytes,
+                    2 * tokens * depth * cols,
+                )
+
+
+def attention_case(dtype: torch.dtype, tokens: int, length: int, heads: int, kv_heads: int, dim: int) -> Case:
+    """The last `tokens` positions of one sequence of `length`; torch gets the cache already gathered."""
+    block_size, num_blocks = 16, -(-length // 16)
+    caches = [torch.randn(num_blocks, kv_heads, block_size, dim).to(dtype) for _ in range(2)]
+    q = torch.randn(tokens, heads, dim).to(dtype)
+    out = torch.empty_like(q)
+    table = torch.arange(num_blocks, dtype=torch.int32)[None]
+    cu_seqlens, seq_lens = (torch.tensor(x, dtype=torch.int32) for x in ([0, tokens], [length]))
+    k, v = (c.transpose(0, 1).reshape(1, kv_heads, -1, dim)[:, :, :length].contiguous() for c in caches)
+    q4 = q.transpose(0, 1)[None]
+    mask = None if tokens == 1 else torch.ones(tokens, length, dtype=torch.bool).tril(length - tokens)
+    visible = tokens * length - tokens * (tokens - 1) / 2
+    return Case(
+        "attention",
+        f"{name(dtype)} T={tokens} L={length} heads={heads}/{kv_heads} D={dim}",
+        lambda: ops.paged_attention(out, q, *caches, table, cu_seqlens, seq_lens, dim**-0.5),
+        lambda: F.scaled_dot_product_attention(q4, k, v, attn_mask=mask, enable_gqa=True),
+        k.nbytes + v.nbytes,
+        4 * visible * heads * dim,
+    )
+
+
+def attention_cases() -> Iterator[Case]:
+    for dtype in (BF16, FP32):
+        for tokens, length in ((1, 128), (1, 1024), (1, 8192), (128, 1024), (512, 512)):
+            yield attention_case(dtype, tokens, length, 16, 8, 64)
+            yield attention_case(dtype, tokens, length, 16, 8, 128)
+
+
+def row_cases() -> Iterator[Case]:
+    for tokens in (1, 64):
+        x, residual = (torch.randn(tokens, 2048).to(BF16) for _ in range(2))
+        weight, out = torch.randn(2048).to(BF16), torch.empty(tokens, 2048, dtype=BF16)
+        half = torch.empty(tokens, 1024, dtype=BF16)
+        shape = f"bf16 T={tokens} H=2048"
+        yield Case(
+            "rms_norm",
+            shape,
+            lambda out=out, x=x, weight=weight: ops.rms_norm(out, x, weight, 1e-6),
+            lambda x=x, weight=weight: F.rms_norm(x, (2048,), weight, 1e-6),
+            2 * x.nbytes,
+        )
+        yield Case(
+            "fused_add_rms_norm",
+            shape,
+            lambda out=out, x=x, r=residual, w=weight: ops.fused_add_rms_norm(out, x, r, w, 1e-6),
+            lambda x=x, r=residual, w=weight: F.rms_norm(x + r, (2048,), w, 1e-6),
+            4 * x.nbytes,
+        )
+        yield Case(
+            "silu_and_mul",
+            shape,
+            lambda half=half, x=x: ops.silu_and_mul(half, x),
+            lambda x=x: F.silu(x[:, :1024]) * x[:, 1024:],
+            1.5 * x.nbytes,
+        )
+        yield Case(
+            "gelu tanh",
+            shape,
+            lambda out=out, x=x: ops.gelu(out, x, "tanh"),
+            lambda x=x: F.gelu(x, approximate="tanh"),
+            2 * x.nbytes,
+        )
+
+
+def torch_sample(logits: Tensor, top_k: int, top_p: float) -> Tensor:
+    """What a plain torch sampler does: sort if it must, softmax, multinomial."""
+    if top_k or top_p < 1:
+        values, order = logits.sort(dim=-1, descending=True)
+        probabilities = values.softmax(-1)
+        probabilities[:, top_k or logits.shape[1] :] = 0
+        probabilities[probabilities.cumsum(-1) - probabilities > top_p] = 0
+        return order.gather(1, probabilities.multinomial(1))
+    return logits.softmax(-1).multinomial(1)
+
+
+def sampling_cases() -> Iterator[Case]:
+    for rows in (1, 16):
+        logits = torch.randn(rows, 151936) * 3
+        integers = torch.arange(rows)
+        for top_k, top_p in ((0, 1.0), (50, 1.0), (0, 0.9), (50, 0.9)):
+            arguments = (
+                torch.empty(rows, dtype=torch.int32),
+                logits,
+                torch.ones(rows),
+                torch.full((rows,), top_k, dtype=torch.int32),
+                torch.full((rows,), top_p),
+                torch.zeros(rows),
+                integers,
+                integers,
+            )
+            yield Case(
+                "sample",
+                f"R={rows} V=151936 k={top_k} p={top_p}",
+                lambda arguments=arguments: ops.sample(*arguments),
+                lambda logits=logits, k=top_k, p=top_p: torch_sample(logits, k, p),
+                logits.nbytes,
+            )
+        ids, logprobs = torch.empty(rows, 6, dtype=torch.int32), torch.empty(rows, 6)
+        index, ranks = integers.int(), torch.empty(rows, dtype=torch.int32)
+        yield Case(
+            "top_logprobs",
+            f"R={rows} V=151936 k=5",
+            lambda a=(ids, logprobs, ranks, logits, index, index): ops.top_logprobs(*a),
+            lambda logits=logits: logits.log_softmax(-1).topk(5),
+            logits.nbytes,
+        )
+
+
+def name(dtype: torch.dtype) -> str:
+    return "bf16" if dtype == BF16 else "fp32"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, default=1, help="threads of both sides (default: 1)")
+    parser.add_argument("--isa", default=ops.best_cpu_isa(), help="instruction set (default: the best)")
+    parser.add_argument("--seconds", type=float, default=0.15, help="time per measurement (default: 0.15)")
+    parser.add_argument("--only", default="", help="run the operations whose name contains this")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
+    options = parser.parse_args()
+    ops.set_isa(options.isa)
+    ops.set_num_threads(options.threads)
+    torch.set_num_threads(options.threads)
+    print(f"{options.isa}, {options.threads} thread(s), torch {torch.__version__}")
+    print(f"{'op':<19} {'shape':<40} {'us':>9} {'torch us':>9} {'ratio':>6} {'GB/s':>7} {'GFLOP/s':>8}")
+    results = []
+    for cases in (linear_cases, attention_cases, row_cases, sampling_cases):
+        for case in cases():
+            if options.only not in case.op:
+                continue
+            r = measure(case, options.seconds)
+            results.append(r)
+            rates = f"{r.gb_per_s:>7.1f} {r.gflop_per_s:>8.1f}"
+            print(
+                f"{r.op:<19} {r.shape:<40} {r.us:>9.1f} {r.torch_us:>9.1f} {r.ratio:>6.2f} {rates}",
+                flush=True,
+            )
+    if options.json:
+        document = {"isa": options.isa, "threads": options.threads, "results": [asdict(r) for r in results]}
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
