@@ -118,7 +118,7 @@ def _architecture(config: Fields) -> str:
     for name in names:
         if name in _READERS:
             return name
-    asked = ", ".join(names[:4])[:200] or "none"
+    asked = ", ".join(map(repr, names[:4]))[:200] or "none"
     raise config.error(
         "architectures",
         f"names {asked}, which is not supported; supported are {', '.join(supported_architectures())}",

@@ -107,7 +107,7 @@ def _report_unexpected(checkpoint: Checkpoint, plan: WeightPlan, assignments: li
 
 
 def _named(names: list[str]) -> str:
-    shown = ", ".join(name[:200] for name in names[:_MAX_NAMED])
+    shown = ", ".join(repr(name[:200]) for name in names[:_MAX_NAMED])
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     return f"{'tensor' if len(names) == 1 else 'tensors'} {shown}{more}"
 
