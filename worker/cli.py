@@ -66,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a worker; returns its exit code."""
     parent_pid = os.getppid()
     _end_with_parent()
+    _let_idle_threads_sleep()
     # Ctrl-C reaches the whole terminal group; when to end is the engine's decision.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(
@@ -88,6 +89,17 @@ def _end_with_parent() -> None:
     """Ask the kernel to kill this process when its parent dies, also in the middle of a load or a step."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _let_idle_threads_sleep() -> None:
+    """Keep OpenMP's threads from spinning while they wait; has to come before torch loads OpenMP.
+
+    They spin for milliseconds by default, against the engine and the frontends that share the cores. With
+    seven busy processes on two cores, a decode step of one row of a 6M-parameter model took 0.7 to 0.9 ms
+    without spinning and 33 to 264 ms with it; on idle cores spinning would make it 0.4 ms. An operator's own
+    setting stands.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 if __name__ == "__main__":

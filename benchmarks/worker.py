@@ -1,0 +1,129 @@
+"""How long the worker's steps take: decode steps by batch size, and prefill speed.
+
+    python -m benchmarks.worker --model DIR [--threads 2] [--json FILE]
+
+One process, no engine: what is measured is one SchedulerOutput in, one ModelRunnerOutput out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from engine_core.ipc.codec import pack_int32
+from engine_core.ipc.messages import NewRow, SchedulerOutput
+from engine_core.sampling_params import SamplingParams
+from worker.config import WorkerConfig
+
+BLOCK_SIZE = 16
+BATCH_SIZES = (1, 4, 16, 32)
+DEMO_MODEL = Path(__file__).parent.parent / "engine_core" / "demo_model"
+
+
+class Result(NamedTuple):
+    """One line of the table: decode has a median step time, prefill a speed."""
+
+    kind: str
+    rows: int
+    tokens: int
+    median_us: float
+    cpu_us: float
+    tokens_per_s: float
+
+
+class Bench:
+    """A worker with room for the largest batch."""
+
+    def __init__(self, model: str, threads: int, context: int) -> None:
+        # Here and not above, since it loads OpenMP, which reads its environment then.
+        from worker.worker import Worker
+
+        self._context = context
+        self._blocks_per_row = -(-context // BLOCK_SIZE)
+        rows = max(BATCH_SIZES)
+        config = WorkerConfig(
+            model=model, num_threads=threads, max_num_seqs=rows, max_num_batched_tokens=context * rows
+        )
+        self._worker = Worker(config)
+        self.ready = self._worker.load(lambda loaded_bytes, total_bytes: None)
+        self._worker.init_kv_cache(rows * self._blocks_per_row)
+
+    def decode(self, rows: int, steps: int, sampling: SamplingParams) -> Result:
+        """Median time of a step in which every row computes one token."""
+        self._enter(rows, self._context - steps - 8, sampling)
+        step = SchedulerOutput(1, pack_int32(range(rows)), pack_int32([1] * rows))
+        for _ in range(5):
+            self._worker.execute(step)
+        cpu_started = time.process_time()
+        times = [self._worker.execute(step).compute_s for _ in range(steps)]
+        cpu_s = (time.process_time() - cpu_started) / steps
+        self._leave(rows)
+        median = statistics.median(times)
+        return Result("decode", rows, 1, median * 1e6, cpu_s * 1e6, rows / median)
+
+    def prefill(self, rows: int, tokens: int, repeats: int) -> Result:
+        """Speed of whole prompts in one step."""
+        times = []
+        cpu_started = time.process_time()
+        for _ in range(repeats):
+            started = time.perf_counter()
+            self._enter(rows, tokens, SamplingParams(seed=1))
+            times.append(time.perf_counter() - started)
+            self._leave(rows)
+        cpu_s = (time.process_time() - cpu_started) / repeats
+        median = statistics.median(times)
+        return Result("prefill", rows, tokens, median * 1e6, cpu_s * 1e6, rows * tokens / median)
+
+    def _enter(self, rows: int, tokens: int, sampling: SamplingParams) -> None:
+        per_row = self._blocks_per_row
+        new_rows = [
+            NewRow(
+                row=row,
+                token_ids=pack_int32([5 + (row + i) % 40 for i in range(tokens)]),
+                num_prompt_tokens=tokens,
+                num_computed_tokens=0,
+                block_ids=pack_int32(range(row * per_row, (row + 1) * per_row)),
+                sampling=sampling,
+            )
+            for row in range(rows)
+        ]
+        self._worker.execute(
+            SchedulerOutput(1, pack_int32(range(rows)), pack_int32([tokens] * rows), new_rows)
+        )
+
+    def _leave(self, rows: int) -> None:
+        self._worker.execute(SchedulerOutput(1, b"", b"", freed_rows=pack_int32(range(rows))))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", default=str(DEMO_MODEL), help="checkpoint directory")
+    parser.add_argument("--threads", type=int, default=0, help="0: all cores this process may use")
+    parser.add_argument("--context", type=int, default=256, help="tokens a row holds at the end of decoding")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--json", type=Path, help="write the table here too")
+    flags = parser.parse_args()
+    # As worker.cli has it.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    bench = Bench(flags.model, flags.threads, flags.context)
+    greedy = SamplingParams(temperature=0.0, seed=0, ignore_eos=True)
+    results = [bench.decode(rows, flags.steps, greedy) for rows in BATCH_SIZES]
+    results += [bench.prefill(rows, flags.context // 2, 10) for rows in (1, 8)]
+    model = bench.ready.model
+    print(f"{model.architecture} {model.dtype} {model.num_params} parameters")
+    print(f"{'kind':8} {'rows':>4} {'tokens':>6} {'step us':>9} {'cpu us':>9} {'tokens/s':>9}")
+    for result in results:
+        print("{:8} {:4} {:6} {:9.0f} {:9.0f} {:9.0f}".format(*result))
+    if flags.json:
+        flags.json.write_text(json.dumps([result._asdict() for result in results], indent=2))
+
+
+if __name__ == "__main__":
+    main()

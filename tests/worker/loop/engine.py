@@ -1,0 +1,103 @@
+"""The engine's end of the worker link, and worker processes started for real."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+import zmq
+
+from engine_core.ipc.codec import encode, from_worker_decoder
+from engine_core.ipc.messages import FromWorkerMessage, InitKVCache, LoadProgress, ToWorkerMessage
+
+ROOT = Path(__file__).resolve().parents[3]
+DEADLINE_S = 60.0
+M = TypeVar("M")
+
+
+class FakeEngine:
+    """A ROUTER that workers connect to, with a deadline on everything it waits for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.address = f"ipc://{folder}/worker.sock"
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._router = self._context.socket(zmq.ROUTER)
+        self._router.setsockopt(zmq.LINGER, 0)
+        self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._router.setsockopt(zmq.RCVTIMEO, int(DEADLINE_S * 1000))
+        self._router.bind(self.address)
+        self.identity = b""
+
+    def __enter__(self) -> FakeEngine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._router.close()
+        self._context.term()
+
+    def receive(self) -> FromWorkerMessage:
+        self.identity, frame = self._router.recv_multipart()
+        return from_worker_decoder.decode(frame)
+
+    def expect(self, kind: type[M]) -> M:
+        """The next message, which has to be of this kind."""
+        message = self.receive()
+        assert isinstance(message, kind), message
+        return message
+
+    def expect_after_progress(self, kind: type[M]) -> tuple[M, list[LoadProgress]]:
+        """The next message that is no LoadProgress, and the progress before it."""
+        progress = []
+        while isinstance(message := self.receive(), LoadProgress):
+            progress.append(message)
+        assert isinstance(message, kind), message
+        return message, progress
+
+    def send(self, message: ToWorkerMessage) -> None:
+        self.send_frame(encode(message))
+
+    def send_frame(self, frame: bytes) -> None:
+        self._router.send_multipart([self.identity, frame])
+
+    def init_kv_cache(self, num_blocks: int) -> None:
+        self.send(InitKVCache(num_blocks))
+
+
+def worker_argv(address: str, model: Path, *flags: str) -> list[str]:
+    return [
+        *(sys.executable, "-m", "worker.cli", "--connect", address, "--model", str(model)),
+        *("--num-threads", "1", "--max-num-seqs", "4", "--block-size", "4", *flags),
+    ]
+
+
+@contextmanager
+def worker_process(address: str, model: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
+    """A worker as a child of this process; killed at the end if it still runs."""
+    argv = worker_argv(address, model, *flags)
+    with subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def wait_for_end(pid: int) -> bool:
+    """Whether a process that is no child of ours ended before the deadline."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        ready, _, _ = select.select([descriptor], [], [], DEADLINE_S)
+        return bool(ready)
+    finally:
+        os.close(descriptor)

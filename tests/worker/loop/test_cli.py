@@ -1,0 +1,79 @@
+"""The command line, and what must not be loaded before it has been read."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from engine_core.errors import ConfigError
+from tests.worker.loop.engine import ROOT
+from worker.cli import read_config
+from worker.config import WorkerConfig
+
+REQUIRED = ["--connect", "ipc:///tmp/w.sock", "--model", "/m"]
+FLAGS = {
+    "rank": 3,
+    "block_size": 32,
+    "max_num_seqs": 7,
+    "max_num_batched_tokens": 99,
+    "max_model_len": 1000,
+    "num_threads": 5,
+    "kv_cache_memory_bytes": 1 << 30,
+}
+
+
+def test_defaults_are_those_of_the_config() -> None:
+    assert read_config(REQUIRED) == WorkerConfig(model="/m", connect="ipc:///tmp/w.sock")
+
+
+@pytest.mark.parametrize(("name", "value"), FLAGS.items())
+def test_every_number_has_a_flag(name: str, value: int) -> None:
+    config = read_config([*REQUIRED, "--" + name.replace("_", "-"), str(value)])
+    assert getattr(config, name) == value
+
+
+def test_dtype_has_a_flag() -> None:
+    assert read_config([*REQUIRED, "--dtype", "bfloat16"]).dtype == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--rank", "-1"),
+        ("--block-size", "0"),
+        ("--block-size", "257"),
+        ("--max-num-seqs", "0"),
+        ("--max-num-batched-tokens", "0"),
+        ("--max-model-len", "-1"),
+        ("--num-threads", "-1"),
+        ("--kv-cache-memory-bytes", "-1"),
+        ("--dtype", "int8"),
+        ("--connect", "http://x"),
+    ],
+)
+def test_values_out_of_range_are_refused_by_name(flag: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=flag):
+        read_config([*REQUIRED, flag, value])
+
+
+def test_a_bad_value_exits_with_code_2_and_says_why() -> None:
+    argv = [sys.executable, "-m", "worker.cli", *REQUIRED, "--block-size", "0"]
+    run = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (run.returncode, run.stderr) == (2, "worker: --block-size must be from 1 to 256, got 0\n")
+
+
+def test_the_hello_is_sent_before_torch_is_imported() -> None:
+    code = "import sys, worker.cli, worker.loop; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60).returncode == 0
+
+
+def test_loading_a_worker_imports_neither_the_compiler_nor_transformers() -> None:
+    code = (
+        "import sys, worker.worker\n"
+        "heavy = {'torch._dynamo', 'torch._inductor', 'transformers', 'sympy'} & set(sys.modules)\n"
+        "sys.exit(f'loaded {heavy}' if heavy else 0)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr

@@ -1,0 +1,74 @@
+"""The worker's end of the link where no kernel tells it of its parent's death."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from engine_core.ipc.messages import LoadProgress, WorkerHello
+from tests.worker.loop.engine import FakeEngine
+from worker import loop
+from worker.config import WorkerConfig
+from worker.loop import EngineGoneError, EngineLink
+
+NO_PARENT = 2**22 + 1
+
+
+@pytest.fixture
+def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
+    with zmq.Context() as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _quick_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "_PARENT_CHECK_MS", 20)
+
+
+def config(address: str) -> WorkerConfig:
+    return WorkerConfig(model="/m", connect=address, rank=12)
+
+
+def test_an_orphan_that_waits_for_a_step_notices(
+    engine: FakeEngine, context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
+    link = EngineLink(context, config(engine.address), NO_PARENT)
+    try:
+        link.send(WorkerHello(1, "x", 12, 1))
+        assert engine.expect(WorkerHello).rank == 12
+        assert engine.identity == b"12"
+        with pytest.raises(EngineGoneError):
+            link.receive()
+    finally:
+        link.close()
+
+
+def test_an_orphan_whose_engine_was_never_there_notices(
+    tmp_path: Path, context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
+    link = EngineLink(context, config(f"ipc://{tmp_path}/none.sock"), NO_PARENT)
+    try:
+        with pytest.raises(EngineGoneError):
+            link.send(WorkerHello(1, "x", 12, 1))
+    finally:
+        link.close()
+
+
+def test_progress_is_thinned_but_its_ends_always_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(loop.time, "monotonic", lambda: now)
+    sent: list[LoadProgress] = []
+
+    class Recorder:
+        def send(self, message: LoadProgress) -> None:
+            sent.append(message)
+
+    report = loop._ProgressReporter(Recorder())  # type: ignore[arg-type]
+    for loaded in range(0, 1001):
+        report(loaded, 1000)
+        now += 0.001
+    assert (sent[0].loaded_bytes, sent[-1].loaded_bytes) == (0, 1000)
+    assert 9 <= len(sent) <= 12

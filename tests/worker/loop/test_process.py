@@ -1,0 +1,142 @@
+"""A real worker process over a real socket: its life, its refusals and its end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine_core.ipc.codec import pack_int32, unpack_int32
+from engine_core.ipc.messages import (
+    PROTOCOL_VERSION,
+    KVCacheReady,
+    ModelRunnerOutput,
+    NewRow,
+    SchedulerOutput,
+    Shutdown,
+    WorkerFailed,
+    WorkerHello,
+    WorkerReady,
+)
+from engine_core.sampling_params import SamplingParams
+from tests.worker.loop.engine import DEADLINE_S, ROOT, FakeEngine, wait_for_end, worker_argv, worker_process
+from worker.config import WorkerConfig
+from worker.worker import Worker
+
+pytestmark = pytest.mark.system
+
+NUM_BLOCKS = 40
+
+
+def first_step() -> SchedulerOutput:
+    row = NewRow(
+        row=2,
+        token_ids=pack_int32([5, 6, 7, 8, 9]),
+        num_prompt_tokens=5,
+        num_computed_tokens=0,
+        block_ids=pack_int32([7, 3]),
+        sampling=SamplingParams(seed=1, logprobs=2, max_tokens=9),
+    )
+    return SchedulerOutput(1, pack_int32([2]), pack_int32([5]), [row])
+
+
+def next_step(number: int) -> SchedulerOutput:
+    return SchedulerOutput(number, pack_int32([2]), pack_int32([1]))
+
+
+def tokens_in_process(checkpoint: Path) -> list[int]:
+    worker = Worker(WorkerConfig(model=str(checkpoint), num_threads=1, max_num_seqs=4, block_size=4))
+    worker.load(lambda loaded_bytes, total_bytes: None)
+    worker.init_kv_cache(NUM_BLOCKS)
+    outputs = [worker.execute(step) for step in (first_step(), next_step(2), next_step(3))]
+    return [int(unpack_int32(output.token_ids)[0]) for output in outputs]
+
+
+def bring_up(engine: FakeEngine) -> None:
+    engine.expect(WorkerHello)
+    engine.expect_after_progress(WorkerReady)
+    engine.init_kv_cache(NUM_BLOCKS)
+    assert engine.expect(KVCacheReady) == KVCacheReady(NUM_BLOCKS)
+
+
+def test_a_worker_loads_answers_every_step_and_ends_when_asked(engine: FakeEngine, checkpoint: Path) -> None:
+    with worker_process(engine.address, checkpoint) as process:
+        hello = engine.expect(WorkerHello)
+        assert (hello.protocol_version, hello.rank, hello.pid) == (PROTOCOL_VERSION, 0, process.pid)
+        assert engine.identity == b"0"
+        ready, progress = engine.expect_after_progress(WorkerReady)
+        assert ready.model.architecture == "LlamaForCausalLM"
+        total_bytes = progress[-1].total_bytes
+        assert [progress[0].loaded_bytes, progress[-1].loaded_bytes] == [0, total_bytes]
+        engine.init_kv_cache(NUM_BLOCKS)
+        engine.expect(KVCacheReady)
+        # Ctrl-C in a terminal reaches the worker too; ending it is the engine's decision.
+        process.send_signal(signal.SIGINT)
+        engine.send(first_step())
+        engine.send(next_step(2))  # two steps in flight
+        outputs = [engine.expect(ModelRunnerOutput), engine.expect(ModelRunnerOutput)]
+        engine.send(next_step(3))
+        outputs.append(engine.expect(ModelRunnerOutput))
+        assert [output.step for output in outputs] == [1, 2, 3]
+        assert all(output.compute_s > 0 for output in outputs)
+        assert [len(output.logprobs) for output in outputs] == [1, 1, 1]
+        assert [int(unpack_int32(output.token_ids)[0]) for output in outputs] == tokens_in_process(checkpoint)
+        engine.send(Shutdown())
+        assert process.wait(DEADLINE_S) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
+def test_a_truncated_checkpoint_is_refused(engine: FakeEngine, checkpoint: Path, tmp_path: Path) -> None:
+    broken = shutil.copytree(checkpoint, tmp_path / "broken")
+    weights = broken / "model.safetensors"
+    os.truncate(weights, weights.stat().st_size - 100)
+    with worker_process(engine.address, broken) as process:
+        engine.expect(WorkerHello)
+        failed, _ = engine.expect_after_progress(WorkerFailed)
+        assert failed.code == "model_load_failed"
+        assert "model.safetensors" in failed.message
+        assert process.wait(DEADLINE_S) == 3
+
+
+def test_flags_that_do_not_fit_the_checkpoint_are_refused(engine: FakeEngine, checkpoint: Path) -> None:
+    with worker_process(engine.address, checkpoint, "--max-model-len", "100000") as process:
+        engine.expect(WorkerHello)
+        failed, _ = engine.expect_after_progress(WorkerFailed)
+        assert (failed.code, "max-model-len" in failed.message) == ("invalid_config", True)
+        assert process.wait(DEADLINE_S) == 2
+
+
+def test_a_step_that_does_not_fit_the_batch_ends_the_worker(engine: FakeEngine, checkpoint: Path) -> None:
+    with worker_process(engine.address, checkpoint) as process:
+        bring_up(engine)
+        engine.send(next_step(1))
+        assert engine.expect(WorkerFailed).code == "worker_failed"
+        assert process.wait(DEADLINE_S) == 4
+
+
+def test_garbage_ends_the_worker_with_a_reason(engine: FakeEngine, checkpoint: Path) -> None:
+    with worker_process(engine.address, checkpoint) as process:
+        bring_up(engine)
+        engine.send_frame(b"\x93\x01\xff")
+        assert engine.expect(WorkerFailed).code == "protocol_error"
+        assert process.wait(DEADLINE_S) == 4
+
+
+def test_a_worker_ends_when_its_engine_is_killed(engine: FakeEngine, checkpoint: Path) -> None:
+    """The socket stays open, so only the death of its parent can tell the worker."""
+    parent = "import subprocess, sys; subprocess.run(sys.argv[1:])"
+    argv = [sys.executable, "-c", parent, *worker_argv(engine.address, checkpoint)]
+    with subprocess.Popen(argv, cwd=ROOT) as killed:
+        try:
+            worker_pid = engine.expect(WorkerHello).pid
+            engine.expect_after_progress(WorkerReady)
+        finally:
+            killed.kill()
+        killed.wait()
+        assert wait_for_end(worker_pid)
