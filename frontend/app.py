@@ -1,0 +1,186 @@
+"""The HTTP application: routes, layers and life cycle around one engine pool."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Iterable
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    GCCollector,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+
+from engine_core.errors import SplitServeError
+from frontend.auth import AuthMiddleware
+from frontend.config import FrontendConfig
+from frontend.disconnect import ClientGoneError
+from frontend.engine_metrics import collect_engines, collect_pool
+from frontend.errors_http import handle_error
+from frontend.health import HealthProbe
+from frontend.limits import LimitsMiddleware, OpenRequests
+from frontend.metrics import FrontendMetrics
+from frontend.openai.chat import create_chat_completion
+from frontend.openai.completions import create_completion
+from frontend.openai.context import VERSION, ApiContext
+from frontend.openai.models import get_model, list_models
+from frontend.openai.openapi import install_openapi
+from frontend.openai.tokenize import detokenize, tokenize
+from frontend.openai.unknown_fields import UnknownFields
+from frontend.request_log import RequestLogMiddleware
+from frontend.router import EnginePool
+
+
+class AppOwners:
+    """What the server around the app needs of it, kept in app.state.owners.
+
+    Attributes:
+        requests: the requests in progress, for shutdown.
+        health: the probe, told of a shutdown first.
+    """
+
+    def __init__(self, config: FrontendConfig, pool: EnginePool) -> None:
+        self.requests = OpenRequests(config.max_open_requests, config.write_stall_s)
+        self.health = HealthProbe(pool, config.health_timeout_s)
+
+
+def create_app(config: FrontendConfig, pool: EnginePool) -> FastAPI:
+    """Compose the application; starting and closing the pool is the caller's.
+
+    Args:
+        config: validated.
+        pool: the engines, connected or about to be.
+    """
+    owners = AppOwners(config, pool)
+    metrics = FrontendMetrics(config.frontend_id)
+    context = ApiContext(config, pool, metrics, UnknownFields(config.strict))
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None, None]:
+        async with owners.requests.watching():
+            yield
+
+    app = FastAPI(
+        title="SplitServe",
+        version=VERSION,
+        docs_url=None if config.disable_docs else "/docs",
+        redoc_url=None,
+        openapi_url=None if config.disable_docs else "/openapi.json",
+        root_path=config.root_path,
+        lifespan=lifespan,
+        redirect_slashes=False,
+    )
+    app.state.owners = owners
+    _add_api_routes(app, context)
+    _add_operator_routes(app, context, owners)
+    install_openapi(app, with_keys=bool(config.api_key_hashes))
+    _add_layers(app, context, owners)
+    return app
+
+
+def _add_api_routes(app: FastAPI, context: ApiContext) -> None:
+    @app.post("/v1/completions", tags=["generation"], summary="Complete a text")
+    async def completions(request: Request) -> Response:
+        return await create_completion(context, request)
+
+    @app.post("/v1/chat/completions", tags=["generation"], summary="Continue a conversation")
+    async def chat_completions(request: Request) -> Response:
+        return await create_chat_completion(context, request)
+
+    @app.get("/v1/models", tags=["models"], summary="List the models served now")
+    async def models() -> Response:
+        return list_models(context)
+
+    @app.get("/v1/models/{model_id:path}", tags=["models"], summary="Describe one model")
+    async def model(model_id: str) -> Response:
+        return get_model(context, model_id)
+
+    @app.post("/tokenize", tags=["tokens"], summary="Encode a text or a conversation")
+    async def tokenize_route(request: Request) -> Response:
+        return await tokenize(context, request)
+
+    @app.post("/detokenize", tags=["tokens"], summary="Decode token ids")
+    async def detokenize_route(request: Request) -> Response:
+        return await detokenize(context, request)
+
+
+def _add_operator_routes(app: FastAPI, context: ApiContext, owners: AppOwners) -> None:
+    @app.get("/live", tags=["operation"], summary="The process runs; needs no key")
+    async def live() -> Response:
+        return Response(b'{"status":"ok"}', media_type="application/json")
+
+    @app.get("/health", tags=["operation"], summary="An engine answered through its busy loop")
+    async def health() -> Response:
+        return await owners.health.check()
+
+    @app.get("/ready", tags=["operation"], summary="As /health")
+    async def ready() -> Response:
+        return await owners.health.check()
+
+    @app.get("/version", tags=["operation"], summary="The version of this software")
+    async def version() -> Response:
+        return Response(msgspec.json.encode({"version": VERSION}), media_type="application/json")
+
+    registry = _registry(context, owners)
+
+    @app.get("/metrics", tags=["operation"], summary="Prometheus metrics")
+    async def metrics() -> Response:
+        return Response(generate_latest(registry), headers={"content-type": CONTENT_TYPE_LATEST})
+
+
+def _add_layers(app: FastAPI, context: ApiContext, owners: AppOwners) -> None:
+    """Stack the layers, innermost first: limits, keys, CORS (whose preflights carry no key), log."""
+    config = context.config
+    app.add_exception_handler(SplitServeError, handle_error)
+    app.add_exception_handler(HTTPException, handle_error)
+    app.add_exception_handler(ClientGoneError, _client_gone)
+    app.add_middleware(LimitsMiddleware, config=config, requests=owners.requests)
+    app.add_middleware(AuthMiddleware, config=config)
+    if config.allowed_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=config.allowed_origins,
+            allow_methods=config.allowed_methods,
+            allow_headers=config.allowed_headers,
+            allow_credentials=config.allow_credentials,
+            expose_headers=("x-request-id", "retry-after"),
+        )
+    app.add_middleware(RequestLogMiddleware, metrics=context.metrics)
+
+
+async def _client_gone(request: Request, error: Exception) -> Response:
+    # Nobody reads it; the status is for the log and the metrics.
+    request.state.log["client_gone"] = True
+    return Response(status_code=499)
+
+
+class _AppCollector(Collector):
+    """Collects this process's and its engines' figures at each scrape."""
+
+    def __init__(self, context: ApiContext, owners: AppOwners) -> None:
+        self._context = context
+        self._owners = owners
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield all families."""
+        pool, metrics = self._context.pool, self._context.metrics
+        yield from collect_engines(pool.status())
+        yield from collect_pool(pool.stats(), metrics.frontend_id)
+        yield from metrics.collect(len(self._owners.requests))
+
+
+def _registry(context: ApiContext, owners: AppOwners) -> CollectorRegistry:
+    # A registry of our own: the library's global one would tie two apps of one process together.
+    registry = CollectorRegistry(auto_describe=False)
+    ProcessCollector(registry=registry)
+    GCCollector(registry=registry)
+    registry.register(_AppCollector(context, owners))
+    return registry

@@ -1,0 +1,95 @@
+"""API keys: every route needs one but those the operator opened, decided by the path that the router reads."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from pathlib import Path
+
+from starlette._utils import get_route_path
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from engine_core.errors import ConfigError
+from frontend.config import FrontendConfig
+from frontend.errors_http import HttpError, error_response
+
+ALWAYS_PUBLIC = "/live"
+MIN_KEY_CHARS = 8
+MAX_KEY_CHARS = 512
+# Enough of the hash to tell tenants apart; the key cannot be found from it.
+TENANT_CHARS = 16
+
+
+def hash_key(key: str) -> str:
+    """Return the SHA-256 of an API key, hex; keys themselves are not kept."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def hash_keys(keys: list[str], key_file: str) -> tuple[str, ...]:
+    """Hash the keys of the command line and of a file with one key per line (# starts a comment line).
+
+    Raises:
+        ConfigError: the file cannot be read or holds no key, or a key is too short, too long or not plain ASCII.
+    """
+    named = list(keys)
+    if key_file:
+        named += _read_keys(key_file)
+    for key in named:
+        printable = key.isascii() and key.isprintable() and " " not in key
+        if not printable or not MIN_KEY_CHARS <= len(key) <= MAX_KEY_CHARS:
+            raise ConfigError(
+                f"an API key must be {MIN_KEY_CHARS} to {MAX_KEY_CHARS} printable ASCII characters without spaces"
+            )
+    return tuple(dict.fromkeys(hash_key(key) for key in named))
+
+
+def _read_keys(key_file: str) -> list[str]:
+    try:
+        lines = Path(key_file).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--api-key-file cannot be read: {error}") from None
+    keys = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    if not keys:
+        raise ConfigError(f"--api-key-file {key_file} holds no key")
+    return keys
+
+
+class AuthMiddleware:
+    """Answers 401 to requests without a valid key, and names the tenant of the others in scope["state"]."""
+
+    def __init__(self, app: ASGIApp, config: FrontendConfig) -> None:
+        self._app = app
+        self._hashes = tuple(bytes.fromhex(digest) for digest in config.api_key_hashes)
+        self._public = frozenset((ALWAYS_PUBLIC, *config.public_paths))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check one request."""
+        if scope["type"] == "http" and self._hashes and get_route_path(scope) not in self._public:
+            key_hash = self._match(presented_key(scope))
+            if key_hash is None:
+                error = HttpError(
+                    401, "invalid_api_key", "A valid API key is needed: Authorization: Bearer KEY."
+                )
+                await error_response(error)(scope, receive, send)
+                return
+            scope.setdefault("state", {})["tenant"] = key_hash.hex()[:TENANT_CHARS]
+        await self._app(scope, receive, send)
+
+    def _match(self, key: bytes | None) -> bytes | None:
+        """Compare with every key in the same time, whichever matches and whether any does."""
+        presented = hashlib.sha256(key or b"").digest()
+        found: bytes | None = None
+        for known in self._hashes:
+            if hmac.compare_digest(presented, known):
+                found = known
+        return None if key is None else found
+
+
+def presented_key(scope: Scope) -> bytes | None:
+    """Return the bearer token of the one Authorization header; None for none, several or another scheme."""
+    values = [value for name, value in scope["headers"] if name == b"authorization"]
+    if len(values) != 1:
+        return None
+    scheme, _, token = values[0].partition(b" ")
+    token = token.strip()
+    return token if scheme.lower() == b"bearer" and token else None

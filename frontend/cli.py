@@ -1,0 +1,254 @@
+"""The api-frontend command: parse, validate, serve, turn errors into exit codes.
+
+exit code   meaning
+0           ended by a signal after draining
+1           a bug of ours, see the traceback
+2           a flag or configuration value is wrong, or the address is taken
+128 + N     ended at once by a second signal N
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from frontend.config import FrontendConfig
+
+EXIT_FAILED = 1
+EXIT_CONFIG = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    from engine_core.errors import ConfigError
+
+    args = make_parser().parse_args(argv)
+    try:
+        config = make_config(args)
+        return _serve(config)
+    except ConfigError as error:
+        print(f"api-frontend: error: {error}", file=sys.stderr, flush=True)
+        return EXIT_CONFIG
+
+
+def _serve(config: FrontendConfig) -> int:
+    import logging
+
+    import msgspec
+
+    from engine_core.config import software_version
+    from frontend.event_log import log_event, set_up_logging
+
+    set_up_logging(config.log_level)
+    fields = msgspec.to_builtins(config)
+    # Hashes name tenants; how many keys there are is all that start-up needs to show.
+    fields["api_key_hashes"] = len(config.api_key_hashes)
+    log_event("api_frontend", {"version": software_version()} | {key: str(fields[key]) for key in fields})
+    from frontend.server import run_server
+
+    try:
+        return run_server(config)
+    except KeyboardInterrupt:
+        return 128 + 2
+    except (OSError, RuntimeError):
+        logging.getLogger("frontend").exception("unexpected error")
+        return EXIT_FAILED
+
+
+def make_config(args: argparse.Namespace) -> FrontendConfig:
+    """Build and check the configuration.
+
+    Raises:
+        ConfigError: names the flag.
+    """
+    from engine_core.config import default_engine_address
+    from frontend.auth import hash_keys
+    from frontend.config import FrontendConfig
+
+    config = FrontendConfig(
+        engines=tuple(args.engine or [default_engine_address()]),
+        frontend_id=args.frontend_id or f"frontend-{os.getpid()}",
+        host=args.host,
+        port=args.port,
+        uds=args.uds,
+        fd=args.fd,
+        root_path=args.root_path,
+        api_key_hashes=hash_keys(args.api_key or [], args.api_key_file),
+        public_paths=tuple(args.public_path or ()),
+        allowed_origins=tuple(args.allowed_origin or ()),
+        allowed_methods=tuple(args.allowed_method or ("GET", "POST")),
+        allowed_headers=tuple(args.allowed_header or ("*",)),
+        allow_credentials=args.allow_credentials,
+        ssl_keyfile=args.ssl_keyfile,
+        ssl_certfile=args.ssl_certfile,
+        strict=args.strict,
+        generation_config=args.generation_config,
+        disable_docs=args.disable_docs,
+        sse_keep_alive_s=args.sse_keep_alive,
+        max_body_bytes=args.max_body_bytes,
+        header_timeout_s=args.header_timeout,
+        body_timeout_s=args.body_timeout,
+        write_stall_s=args.write_stall,
+        max_open_requests=args.max_open_requests,
+        max_connections=args.max_connections,
+        max_connections_per_address=args.max_connections_per_address,
+        health_timeout_s=args.health_timeout,
+        shutdown_timeout_s=args.shutdown_timeout,
+        curve_dir=args.keys,
+        allow_insecure_tcp=args.insecure,
+        assets_dir=args.assets_dir,
+        log_level=args.log_level,
+    )
+    config.validate()
+    return config
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser; importing and building it loads no server code."""
+    from engine_core.config import software_version
+
+    parser = argparse.ArgumentParser(
+        prog="api-frontend",
+        allow_abbrev=False,
+        description="Serves the OpenAI API over one or several engine-cores, started before or after it.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {software_version()}")
+    _add_engine_flags(parser.add_argument_group("engines"))
+    _add_address_flags(parser.add_argument_group("address"))
+    _add_security_flags(parser.add_argument_group("security"))
+    _add_api_flags(parser.add_argument_group("API"))
+    _add_limit_flags(parser.add_argument_group("limits"))
+    return parser
+
+
+def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--engine",
+        action="append",
+        metavar="ADDR",
+        help="ZMQ address of an engine-core, ipc://PATH or tcp://HOST:PORT; repeat for several; "
+        "without it the address an engine-core listens on by default",
+    )
+    group.add_argument(
+        "--frontend-id", default="", metavar="ID", help="name in logs and metrics; frontend-PID if empty"
+    )
+    group.add_argument("--keys", default="", metavar="DIR", help="CURVE keys for engines over TCP")
+    group.add_argument("--insecure", action="store_true", help="reach engines over TCP without keys")
+    group.add_argument(
+        "--assets-dir",
+        default="",
+        metavar="DIR",
+        help="folder of tokenizer.json, if not where the engine says",
+    )
+
+
+def _add_address_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    group.add_argument("--port", type=int, default=8000, help="port to listen on; 0 takes a free one")
+    group.add_argument("--uds", default="", metavar="PATH", help="Unix socket to listen on instead")
+    group.add_argument("--fd", type=int, metavar="N", help="inherited listening socket to use instead")
+    group.add_argument(
+        "--root-path", default="", metavar="PREFIX", help="path under which a proxy publishes this server"
+    )
+
+
+def _add_security_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--api-key",
+        action="extend",
+        nargs="+",
+        metavar="KEY",
+        help="accepted key; visible in the process list",
+    )
+    group.add_argument("--api-key-file", default="", metavar="FILE", help="accepted keys, one per line")
+    group.add_argument(
+        "--public-path",
+        action="extend",
+        nargs="+",
+        metavar="PATH",
+        help="serve /health, /metrics or the like without a key",
+    )
+    group.add_argument("--allowed-origin", action="extend", nargs="+", metavar="ORIGIN", help="CORS origins")
+    group.add_argument(
+        "--allowed-method",
+        action="extend",
+        nargs="+",
+        metavar="METHOD",
+        help="CORS methods; GET and POST if none",
+    )
+    group.add_argument(
+        "--allowed-header", action="extend", nargs="+", metavar="HEADER", help="CORS headers; all if none"
+    )
+    group.add_argument(
+        "--allow-credentials", action="store_true", help="let browsers send cookies across origins"
+    )
+    group.add_argument("--ssl-keyfile", default="", metavar="FILE", help="TLS private key")
+    group.add_argument("--ssl-certfile", default="", metavar="FILE", help="TLS certificate chain")
+
+
+def _add_api_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--strict", action="store_true", help="answer 400 to unknown fields instead of ignoring them"
+    )
+    group.add_argument(
+        "--generation-config",
+        default="auto",
+        metavar="auto|none",
+        help="sampling defaults of the checkpoint, or OpenAI's",
+    )
+    group.add_argument("--disable-docs", action="store_true", help="no /docs and /openapi.json")
+    group.add_argument(
+        "--sse-keep-alive",
+        type=float,
+        default=15.0,
+        metavar="S",
+        help="comment after so long a silence; 0 never",
+    )
+    group.add_argument("--log-level", default="info", metavar="LEVEL", help="debug, info, warning or error")
+
+
+def _add_limit_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--max-body-bytes", type=int, default=4 * 2**20, metavar="N", help="largest request body"
+    )
+    group.add_argument(
+        "--header-timeout", type=float, default=10.0, metavar="S", help="time to send the headers"
+    )
+    group.add_argument("--body-timeout", type=float, default=30.0, metavar="S", help="time to send the body")
+    group.add_argument(
+        "--write-stall",
+        type=float,
+        default=20.0,
+        metavar="S",
+        help="time a client may leave its answer unread",
+    )
+    group.add_argument(
+        "--max-open-requests", type=int, default=4096, metavar="N", help="requests in progress; 429 beyond"
+    )
+    group.add_argument("--max-connections", type=int, default=16384, metavar="N", help="open connections")
+    group.add_argument(
+        "--max-connections-per-address",
+        type=int,
+        default=0,
+        metavar="N",
+        help="of one client address; 0 for no limit",
+    )
+    group.add_argument(
+        "--health-timeout", type=float, default=5.0, metavar="S", help="time an engine has for a probe"
+    )
+    group.add_argument(
+        "--shutdown-timeout",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="time open requests have after SIGTERM",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""The configuration of one api-frontend process, built once by its command line and validated before anything starts."""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine_core.config import check_address
+from engine_core.errors import ConfigError
+
+GENERATION_CONFIGS = ("auto", "none")
+LOG_LEVELS = ("debug", "info", "warning", "error")
+# Paths an operator may open to callers without a key; nothing that runs a model or reads a prompt is among them.
+OPENABLE_PATHS = ("/health", "/ready", "/version", "/metrics", "/docs", "/openapi.json")
+
+
+class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything an api-frontend is told on its command line; sizes are bytes, `_s` are seconds.
+
+    Attributes:
+        engines: ZMQ addresses of the engine-cores.
+        frontend_id: unique per process; names it in the engines' leases and in its own metrics.
+        host, port: TCP address to serve on; port 0 takes a free one. Ignored with `uds` or `fd`.
+        uds: path of a Unix socket to serve on.
+        fd: inherited listening socket to serve on.
+        root_path: prefix under which a proxy publishes this server.
+        api_key_hashes: SHA-256 (hex) of every accepted key; empty switches authentication off.
+        public_paths: paths served without a key besides /live.
+        allowed_origins, allowed_methods, allowed_headers, allow_credentials: CORS; no origin, no CORS.
+        ssl_keyfile, ssl_certfile: TLS when both are set.
+        strict: unknown body fields get 400 instead of a log line.
+        generation_config: "auto" takes sampling defaults from the checkpoint, "none" OpenAI's.
+        disable_docs: leave out /docs and /openapi.json.
+        sse_keep_alive_s: idle time after which a stream gets a comment; 0 never.
+        max_body_bytes: largest request body.
+        header_timeout_s, body_timeout_s: time a client has to send them.
+        write_stall_s: time a client may leave sent bytes unread before its request is aborted.
+        max_open_requests: requests in progress; beyond it 429.
+        max_connections, max_connections_per_address: open sockets; 0 means no limit per address.
+        health_timeout_s: time an engine has to answer a health probe.
+        shutdown_timeout_s: time open requests have to end after SIGTERM.
+        curve_dir: folder with this frontend's CURVE key pair and the engines' public keys.
+        allow_insecure_tcp: permit engines over TCP beyond loopback without keys.
+        assets_dir: folder of tokenizer and template, if not where the engine says.
+        log_level: "debug", "info", "warning" or "error".
+    """
+
+    engines: tuple[str, ...]
+    frontend_id: str = "frontend-0"
+    host: str = "127.0.0.1"
+    port: int = 8000
+    uds: str = ""
+    fd: int | None = None
+    root_path: str = ""
+    api_key_hashes: tuple[str, ...] = ()
+    public_paths: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    allowed_methods: tuple[str, ...] = ("GET", "POST")
+    allowed_headers: tuple[str, ...] = ("*",)
+    allow_credentials: bool = False
+    ssl_keyfile: str = ""
+    ssl_certfile: str = ""
+    strict: bool = False
+    generation_config: str = "auto"
+    disable_docs: bool = False
+    sse_keep_alive_s: float = 15.0
+    max_body_bytes: int = 4 * 2**20
+    header_timeout_s: float = 10.0
+    body_timeout_s: float = 30.0
+    write_stall_s: float = 20.0
+    max_open_requests: int = 4096
+    max_connections: int = 16384
+    max_connections_per_address: int = 0
+    health_timeout_s: float = 5.0
+    shutdown_timeout_s: float = 30.0
+    curve_dir: str = ""
+    allow_insecure_tcp: bool = False
+    assets_dir: str = ""
+    log_level: str = "info"
+
+    def validate(self) -> None:
+        """Check every value against its range.
+
+        Raises:
+            ConfigError: names the flag and the range.
+        """
+        if not self.engines:
+            raise ConfigError("--engine must be given at least once")
+        for address in self.engines:
+            check_address("--engine", address)
+        _within("--port", self.port, 0, 65535)
+        self._validate_edges()
+        self._validate_limits()
+
+    def _validate_edges(self) -> None:
+        if self.uds and self.fd is not None:
+            raise ConfigError("--uds and --fd exclude each other")
+        if self.root_path and (not self.root_path.startswith("/") or self.root_path.endswith("/")):
+            raise ConfigError(f"--root-path must start and not end with a slash, got {self.root_path!r}")
+        for path in self.public_paths:
+            _one_of("--public-path", path, OPENABLE_PATHS)
+        if self.allow_credentials and "*" in self.allowed_origins:
+            raise ConfigError("--allow-credentials needs named origins, not --allowed-origin '*'")
+        if bool(self.ssl_keyfile) != bool(self.ssl_certfile):
+            raise ConfigError("--ssl-keyfile and --ssl-certfile must be given together")
+        _one_of("--generation-config", self.generation_config, GENERATION_CONFIGS)
+        _one_of("--log-level", self.log_level, LOG_LEVELS)
+
+    def _validate_limits(self) -> None:
+        _within("--sse-keep-alive", self.sse_keep_alive_s, 0, 3600)
+        _within("--max-body-bytes", self.max_body_bytes, 1024, 2**30)
+        _within("--header-timeout", self.header_timeout_s, 0.1, 3600)
+        _within("--body-timeout", self.body_timeout_s, 0.1, 3600)
+        _within("--write-stall", self.write_stall_s, 0.1, 3600)
+        _within("--max-open-requests", self.max_open_requests, 1, 10**6)
+        _within("--max-connections", self.max_connections, 1, 10**6)
+        _within("--max-connections-per-address", self.max_connections_per_address, 0, 10**6)
+        _within("--health-timeout", self.health_timeout_s, 0.01, 600)
+        _within("--shutdown-timeout", self.shutdown_timeout_s, 0, 86400)
+
+
+def _one_of(flag: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{flag} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def _within(flag: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise ConfigError(f"{flag} must be from {low} to {high}, got {value}")

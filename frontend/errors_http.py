@@ -1,0 +1,105 @@
+"""Errors to HTTP: one error object for every failure, whatever layer it comes from."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from engine_core.errors import SplitServeError
+
+MAX_MESSAGE_CHARS = 600
+
+logger = logging.getLogger("frontend")
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
+# From 500 up the client gets these words; the real message, which may name paths or addresses, goes to the log.
+_PUBLIC_MESSAGES = {
+    "engine_unavailable": "No engine is ready to take this request; try again shortly.",
+    "request_failed": "The engine could not finish this request.",
+    "shutting_down": "This server is shutting down; try again shortly.",
+}
+_STATUS_CODES = {404: "unknown_route", 405: "method_not_allowed"}
+
+
+class ErrorDetail(msgspec.Struct, frozen=True):
+    """What went wrong: words for people, `type` by kind of fault, `param` the dotted field, `code` for programs."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """The body of every error response, and of the error event of a stream that had begun."""
+
+    error: ErrorDetail
+
+
+class HttpError(SplitServeError):
+    """A request that this process refuses by itself: route, headers, size, time, credentials."""
+
+    def __init__(self, status: int, code: str, message: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.retry_after_s = retry_after_s
+
+
+def error_body(error: Exception) -> tuple[int, ErrorBody]:
+    """Return status and body for any exception; nothing internal leaves in the body."""
+    if isinstance(error, HTTPException):
+        return error.status_code, _from_starlette(error)
+    if not isinstance(error, SplitServeError):
+        return 500, _body(500, "Internal server error.", "internal_error", None)
+    message = str(error)
+    if error.status >= 500:
+        message = _PUBLIC_MESSAGES.get(error.code, "Internal server error.")
+    param: str | None = getattr(error, "param", None)
+    return error.status, _body(error.status, message, error.code, param)
+
+
+def error_response(error: Exception) -> Response:
+    """Make the response for any exception, with Retry-After where trying again makes sense."""
+    status, body = error_body(error)
+    headers = {}
+    if status in (429, 503):
+        headers["retry-after"] = str(max(1, round(getattr(error, "retry_after_s", 0.0))))
+    if status in (408, 413):
+        # The rest of the body is unread, so the connection cannot serve another request.
+        headers["connection"] = "close"
+    if status == 401:
+        headers["www-authenticate"] = "Bearer"
+    if isinstance(error, HTTPException) and error.headers:
+        headers.update(error.headers)
+    return Response(msgspec.json.encode(body), status, headers, "application/json")
+
+
+async def handle_error(request: Request, error: Exception) -> Response:
+    """FastAPI's exception handler for SplitServeError and HTTPException."""
+    if isinstance(error, SplitServeError) and error.status >= 500:
+        logger.warning("request_error code=%s detail=%r", error.code, str(error)[:MAX_MESSAGE_CHARS])
+    return error_response(error)
+
+
+def _from_starlette(error: HTTPException) -> ErrorBody:
+    status = error.status_code
+    phrase = HTTPStatus(status).phrase
+    return _body(status, f"{phrase}: see /docs for the routes.", _STATUS_CODES.get(status), None)
+
+
+def _body(status: int, message: str, code: str | None, param: str | None) -> ErrorBody:
+    kind = "server_error" if status >= 500 else _TYPES.get(status, "invalid_request_error")
+    if len(message) > MAX_MESSAGE_CHARS:
+        message = message[: MAX_MESSAGE_CHARS - 1] + "…"
+    return ErrorBody(ErrorDetail(message, kind, param, code))

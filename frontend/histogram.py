@@ -1,0 +1,64 @@
+"""Counters and histograms of one thread: plain integers, a tenth of the cost of locked ones on the token path."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.utils import floatToGoString
+
+TIME_BUCKETS = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    120.0,
+    600.0,
+)
+TOKEN_TIME_BUCKETS = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 10.0,
+)  # fmt: skip
+COUNT_BUCKETS = tuple(float(2**power) for power in range(18))
+N_BUCKETS = (1.0, 2.0, 4.0, 8.0, 16.0)
+
+
+class Histogram:
+    """Counts per bucket and a sum; used by the event loop only."""
+
+    __slots__ = ("_bounds", "_counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(self._bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float, weight: int = 1) -> None:
+        """Add a value that was seen `weight` times."""
+        self._counts[bisect_left(self._bounds, value)] += weight
+        self.sum += value * weight
+
+    @property
+    def count(self) -> int:
+        """How many values were seen."""
+        return sum(self._counts)
+
+    def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
+        """Add the cumulative buckets to a metric family of the exposition."""
+        buckets: list[tuple[str, float]] = []
+        total = 0
+        for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):
+            total += count
+            buckets.append((floatToGoString(bound), total))
+        family.add_metric(list(labels), buckets, self.sum)

@@ -1,0 +1,123 @@
+"""Request bytes to one typed struct: structure checked before decoding, types strict, unknown fields named."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from engine_core.errors import InvalidRequestError
+
+MAX_DEPTH = 32
+# Strings, objects and arrays of one body. Token ids are neither, so long prompts do not come near it.
+MAX_TOKENS = 200_000
+# Decoding up to this size stays well under a millisecond; larger bodies are decoded in a thread.
+INLINE_BYTES = 64 * 1024
+
+# Possessive quantifiers: no string can make the scan go back over itself.
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+("(?:[ \t\r\n]*+:)?+)?+|[\[\]{}]', re.DOTALL)
+_PATH = re.compile(r"(?P<what>.*) - at `(?:key in )?\$\.?(?P<path>[^`]*)`$", re.DOTALL)
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class DecodedBody(NamedTuple, Generic[T]):
+    """A decoded body and the names of all its top-level fields, known or not."""
+
+    value: T
+    field_names: frozenset[str]
+
+
+class BodyDecoder(Generic[T]):
+    """Decodes the bodies of one endpoint into its struct; made once, used for every request."""
+
+    def __init__(self, kind: type[T]) -> None:
+        self.kind = kind
+        self._decoder = msgspec.json.Decoder(kind)
+
+    async def decode(self, body: bytes) -> DecodedBody[T]:
+        """Decode a body, in a thread if it is large.
+
+        Raises:
+            InvalidRequestError: code "invalid_json" for what is not one well-formed JSON object, "invalid_value"
+                with the field's path as param for wrong types and ranges.
+        """
+        if len(body) <= INLINE_BYTES:
+            return self.decode_now(body)
+        return await asyncio.to_thread(self.decode_now, body)
+
+    def decode_now(self, body: bytes) -> DecodedBody[T]:
+        """Decode a body on this thread. Raises as decode()."""
+        names = scan_structure(body)
+        try:
+            return DecodedBody(self._decoder.decode(body), names)
+        except msgspec.ValidationError as error:
+            raise _field_error(str(error)) from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+            raise _malformed(f"The body is not valid JSON: {error}") from None
+
+
+def scan_structure(body: bytes) -> frozenset[str]:
+    """Check nesting, number of values and duplicate keys without building anything.
+
+    Returns:
+        The keys of the outermost object.
+
+    Raises:
+        InvalidRequestError: code "invalid_json".
+    """
+    stack: list[set[bytes]] = []
+    top: set[bytes] = set()
+    for count, match in enumerate(_TOKEN.finditer(body)):
+        if count >= MAX_TOKENS:
+            raise _malformed(f"The body holds more than {MAX_TOKENS} strings, objects and arrays")
+        char = body[match.start()]
+        if char == 0x22:
+            _check_string(body, match, stack)
+        elif char in b"{[":
+            stack.append(top if not stack else set())
+            if len(stack) > MAX_DEPTH:
+                raise _malformed(f"The body is nested deeper than {MAX_DEPTH} levels")
+        elif stack:
+            stack.pop()
+    return frozenset(_text(key) for key in top)
+
+
+def _check_string(body: bytes, match: re.Match[bytes], stack: list[set[bytes]]) -> None:
+    tail = match.group(1)
+    if tail is None:
+        raise _malformed("The body is not valid JSON: a string does not end")
+    if len(tail) == 1 or not stack:
+        return
+    key = body[match.start() + 1 : match.end() - len(tail)]
+    if b"\\" in key:
+        key = _text(key).encode("utf-8", "surrogatepass")
+    if key in stack[-1]:
+        raise _malformed(f"The body holds the key {_text(key)[:64]!r} twice in one object")
+    stack[-1].add(key)
+
+
+def _text(key: bytes) -> str:
+    try:
+        return msgspec.json.decode(b'"' + key + b'"', type=str)
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
+        return key.decode("utf-8", "replace")
+
+
+def _field_error(message: str) -> InvalidRequestError:
+    match = _PATH.match(message)
+    if match is None:
+        return InvalidRequestError(_plain(message))
+    path = match["path"] or None
+    return InvalidRequestError(f"{path or 'body'}: {_plain(match['what'])}", path)
+
+
+def _plain(message: str) -> str:
+    message = message.replace("`", "")
+    return message[0].lower() + message[1:]
+
+
+def _malformed(message: str) -> InvalidRequestError:
+    return InvalidRequestError(message, None, "invalid_json")

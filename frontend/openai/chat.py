@@ -1,0 +1,101 @@
+"""POST /v1/chat/completions: fields checked, the template rendered, run, and answered whole or as a stream."""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+from starlette.requests import Request
+from starlette.responses import Response
+
+from engine_core.errors import InvalidRequestError
+from engine_core.sampling_params import SamplingParams
+from frontend.json_body import BodyDecoder
+from frontend.openai.chat_chunks import ChatWriter
+from frontend.openai.chat_schema import AnswerMessage, ChatChoice, ChatRequest, ChatResponse
+from frontend.openai.context import ApiContext, ResponseHead, json_response, make_head, read_struct
+from frontend.openai.generation_run import CollectedChoice, GenerationRun
+from frontend.openai.logprobs import ChatLogprobs, chat_entries, prompt_maps
+from frontend.openai.prompts import Prompt, chat_options, encode_chat
+from frontend.openai.sampling import check_stream_fields, fit_max_tokens, make_sampling_params
+from frontend.openai.unsupported import REFUSED_CHAT
+from frontend.router import ServedModel
+from frontend.sse import EventStream
+
+decoder = BodyDecoder(ChatRequest)
+
+
+async def create_chat_completion(context: ApiContext, request: Request) -> Response:
+    """Answer one request.
+
+    Raises:
+        SplitServeError: before the answer has begun; app.py makes the error response.
+        ClientGoneError: the client hung up.
+    """
+    body = await read_struct(context, request, decoder, REFUSED_CHAT)
+    check_stream_fields(body)
+    if body.top_logprobs is not None and not body.logprobs:
+        raise InvalidRequestError("top_logprobs needs logprobs: true", "top_logprobs")
+    options = chat_options(
+        body.add_generation_prompt, body.continue_final_message, body.documents, body.chat_template_kwargs
+    )
+    model = context.pool.find_model(body.model or "")
+    head = make_head(request, "chatcmpl", body.request_id, body.model, model)
+    prompt = await encode_chat(
+        body.messages, options, model.assets, add_special_tokens=bool(body.add_special_tokens)
+    )
+    params = _params(context, body, model, prompt)
+    run = GenerationRun(context, request, model, body, head, [prompt], [params])
+    if body.stream:
+        writer = ChatWriter(head, body, run, prompt, model.assets.tokenizer)
+        return EventStream(run.events(writer), context.config.sse_keep_alive_s)
+    choices = await run.collect(request)
+    return json_response(_response(head, body, model, run, prompt, choices))
+
+
+def _params(context: ApiContext, body: ChatRequest, model: ServedModel, prompt: Prompt) -> SamplingParams:
+    defaults = context.sampling_defaults(model)
+    name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    if asked is not None and asked < 1:
+        raise InvalidRequestError(f"{name} must be an integer of at least 1, got {asked}", name)
+    return make_sampling_params(
+        body,
+        defaults,
+        model.assets.vocab_size,
+        max_tokens=fit_max_tokens(
+            asked, defaults.max_new_tokens, len(prompt.token_ids), model.assets.max_model_len, name
+        ),
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        prompt_logprobs=body.prompt_logprobs,
+    )
+
+
+def _response(
+    head: ResponseHead,
+    body: ChatRequest,
+    model: ServedModel,
+    run: GenerationRun,
+    prompt: Prompt,
+    choices: list[CollectedChoice],
+) -> ChatResponse:
+    tokenizer = model.assets.tokenizer
+    prompt_logprobs = choices[0].prompt_logprobs
+    return ChatResponse(
+        id=head.id,
+        created=head.created,
+        model=head.model,
+        system_fingerprint=head.system_fingerprint,
+        choices=[
+            ChatChoice(
+                index=i,
+                message=AnswerMessage(content="".join(choice.texts)),
+                logprobs=ChatLogprobs(chat_entries(tokenizer, choice.logprobs)) if body.logprobs else None,
+                finish_reason=choice.finish_reason,
+                stop_reason=choice.stop_reason,
+                token_ids=choice.token_ids if body.return_token_ids else UNSET,
+            )
+            for i, choice in enumerate(choices)
+        ],
+        usage=run.usage.usage(),
+        prompt_token_ids=prompt.token_ids if body.return_token_ids else UNSET,
+        prompt_logprobs=UNSET if prompt_logprobs is None else prompt_maps(tokenizer, prompt_logprobs),
+    )

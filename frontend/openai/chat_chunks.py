@@ -1,0 +1,74 @@
+"""The events of a chat stream."""
+
+from __future__ import annotations
+
+import msgspec
+
+from frontend.generation import OutputDelta
+from frontend.openai.chat_schema import ChatChunkChoice, ChatDelta, ChatRequest
+from frontend.openai.chunk_head import ChunkHead
+from frontend.openai.context import ResponseHead
+from frontend.openai.generation_run import GenerationRun
+from frontend.openai.logprobs import ChatLogprobs, chat_entries
+from frontend.openai.prompts import Prompt
+from frontend.tokenizer import Tokenizer
+
+_encode = msgspec.json.Encoder().encode
+
+
+class ChatWriter:
+    """The chunks of a chat stream; plain text goes between bytes prepared once per choice."""
+
+    def __init__(
+        self, head: ResponseHead, body: ChatRequest, run: GenerationRun, prompt: Prompt, tokenizer: Tokenizer
+    ) -> None:
+        options = body.stream_options
+        self._include_usage = bool(options and options.include_usage)
+        self._every_usage = self._include_usage and bool(options and options.continuous_usage_stats)
+        self._head = ChunkHead(head, "chat.completion.chunk", null_usage=self._include_usage)
+        self._run = run
+        self._tokenizer = tokenizer
+        self._return_token_ids = bool(body.return_token_ids)
+        self._prompt = prompt
+        self._logprobs = bool(body.logprobs)
+        self._plain = not (self._logprobs or self._return_token_ids or self._every_usage)
+        self._prefixes = [self._head.prefix + b'{"index":%d,"delta":{"content":' % i for i in range(run.n)]
+        self._suffix = b'},"logprobs":null,"finish_reason":null}' + self._head.suffix
+
+    def opening(self) -> bytes:
+        """Return the chunks that name the role, one per choice."""
+        extra = b""
+        if self._return_token_ids:
+            extra = b',"prompt_token_ids":' + _encode(self._prompt.token_ids)
+        usage = self._run.usage.usage() if self._every_usage else None
+        delta = ChatDelta(role="assistant", content="")
+        events = [
+            self._head.event([ChatChunkChoice(index=i, delta=delta)], usage, extra if i == 0 else b"")
+            for i in range(self._run.n)
+        ]
+        return b"".join(events)
+
+    def chunk(self, prompt_idx: int, delta: OutputDelta) -> bytes:
+        """Return the event of one delta; b"" if it shows nothing."""
+        if self._plain and delta.finish_reason is None:
+            return self._prefixes[delta.index] + _encode(delta.text) + self._suffix if delta.text else b""
+        shows_tokens = delta.token_ids and not self._plain
+        if delta.finish_reason is None and not (delta.text or shows_tokens):
+            return b""
+        usage = self._run.usage.usage() if self._every_usage else None
+        return self._head.event([self._choice(delta)], usage)
+
+    def closing(self) -> bytes:
+        """Return the usage chunk if it was asked for."""
+        return self._head.event([], self._run.usage.usage()) if self._include_usage else b""
+
+    def _choice(self, delta: OutputDelta) -> ChatChunkChoice:
+        entries = chat_entries(self._tokenizer, delta.logprobs) if self._logprobs else []
+        return ChatChunkChoice(
+            index=delta.index,
+            delta=ChatDelta(content=delta.text) if delta.text else ChatDelta(),
+            logprobs=ChatLogprobs(entries) if entries else None,
+            finish_reason=delta.finish_reason,
+            stop_reason=msgspec.UNSET if delta.finish_reason is None else delta.stop_reason,
+            token_ids=delta.token_ids if self._return_token_ids else msgspec.UNSET,
+        )

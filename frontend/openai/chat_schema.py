@@ -1,0 +1,141 @@
+"""Request and response of POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from engine_core.sampling_params import MAX_LOGPROBS
+from frontend.openai.fields import GenerationFields, ranged
+from frontend.openai.logprobs import ChatLogprobs, PromptLogprobs
+from frontend.openai.usage import Usage
+
+MAX_MESSAGES = 4096
+JsonScalar = str | int | float | bool | None
+
+
+class ContentPart(msgspec.Struct, frozen=True):
+    """One part of a message; only text is served."""
+
+    type: str
+    text: str | None = None
+
+
+class FunctionCall(msgspec.Struct, frozen=True):
+    """A function an earlier answer called, arguments as JSON text."""
+
+    name: Annotated[str, Meta(max_length=256)]
+    arguments: str = ""
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call of an earlier answer."""
+
+    function: FunctionCall
+    id: str = ""
+    type: str = "function"
+
+
+class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn of the conversation; parts of type text are joined by line feeds."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+
+
+# How messages become a prompt; /tokenize takes the same fields.
+AddGenerationPrompt = Annotated[bool | None, Meta(description="Open the assistant's turn. Default true.")]
+ContinueFinalMessage = Annotated[
+    bool | None, Meta(description="Go on with the last message; needs add_generation_prompt false.")
+]
+AddSpecialTokens = Annotated[
+    bool | None, Meta(description="Add BOS and the like. Default true for text, false for messages.")
+]
+Documents = Annotated[list[dict[str, str]], Meta(max_length=256, description="Passed to the template.")]
+TemplateVariables = Annotated[
+    dict[str, JsonScalar], Meta(max_length=32, description="Further variables of the checkpoint's template.")
+]
+
+
+class ChatRequest(GenerationFields, frozen=True, kw_only=True):
+    """The next message of a conversation."""
+
+    messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    max_tokens: Annotated[int | None, ranged(1, 2**31 - 1, "Default: up to the context's end.")] = None
+    max_completion_tokens: Annotated[int | None, ranged(1, 2**31 - 1, "Goes before max_tokens.")] = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int | None, ranged(0, MAX_LOGPROBS, "Needs logprobs.")] = None
+    add_generation_prompt: AddGenerationPrompt = None
+    continue_final_message: ContinueFinalMessage = None
+    add_special_tokens: AddSpecialTokens = None
+    documents: Documents | None = None
+    chat_template_kwargs: TemplateVariables | None = None
+
+
+class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """The model's message."""
+
+    content: str | None
+    role: str = "assistant"
+    refusal: str | None = None
+
+
+class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the n answers."""
+
+    index: int
+    message: AnswerMessage
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of a request without stream."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    object: str = "chat.completion"
+    system_fingerprint: str | None = None
+    usage: Usage | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+
+
+class ChatDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """What is new of a message; the first one of a choice carries the role."""
+
+    role: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """What is new of one choice."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of a stream; the usage chunk has no choices."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    object: str = "chat.completion.chunk"
+    system_fingerprint: str | None = None
+    usage: Usage | None | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET

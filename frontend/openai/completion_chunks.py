@@ -1,0 +1,122 @@
+"""Text, logprobs and stream events of one completion choice after another."""
+
+from __future__ import annotations
+
+import msgspec
+
+from frontend.generation import OutputDelta, TokenLogprob
+from frontend.openai.chunk_head import ChunkHead
+from frontend.openai.completion_schema import (
+    CompletionChoice,
+    CompletionLogprobs,
+    CompletionRequest,
+)
+from frontend.openai.context import ResponseHead
+from frontend.openai.generation_run import GenerationRun
+from frontend.openai.logprobs import clamp, completion_name, top_by_name
+from frontend.openai.prompts import Prompt
+from frontend.tokenizer import Tokenizer
+
+_encode = msgspec.json.Encoder().encode
+
+
+class CompletionText:
+    """What one choice shows: the echo of its prompt first, then its output; keeps the text offset of logprobs.
+
+    Attributes:
+        prompt: the prompt it completes.
+    """
+
+    def __init__(self, body: CompletionRequest, tokenizer: Tokenizer, prompt: Prompt) -> None:
+        self._tokenizer = tokenizer
+        self.prompt = prompt
+        self._echo = bool(body.echo)
+        self._num_logprobs = body.logprobs
+        self._offset = 0
+
+    def shown(self, text: str) -> str:
+        """Return the first text of the choice, behind the prompt if it is echoed."""
+        if not self._echo:
+            return text
+        prompt = self.prompt.text
+        if prompt is None:
+            prompt = self._tokenizer.decode(self.prompt.token_ids, skip_special_tokens=False)
+        return prompt + text
+
+    def logprobs(
+        self, logprobs: list[TokenLogprob], prompt_logprobs: list[TokenLogprob | None] | None
+    ) -> CompletionLogprobs | None:
+        """Return the columns of new tokens, behind those of the prompt if it is echoed; None if not asked for."""
+        if self._num_logprobs is None:
+            return None
+        found = CompletionLogprobs([], [], [], [])
+        if self._echo and prompt_logprobs is not None:
+            for token_id, entry in zip(self.prompt.token_ids, prompt_logprobs, strict=True):
+                self._append(found, token_id, entry)
+        for logprob in logprobs:
+            self._append(found, logprob.token_id, logprob)
+        return found
+
+    def _append(self, columns: CompletionLogprobs, token_id: int, entry: TokenLogprob | None) -> None:
+        token = self._tokenizer.token_text(token_id)
+        columns.tokens.append(completion_name(token))
+        columns.token_logprobs.append(None if entry is None else clamp(entry.logprob))
+        columns.top_logprobs.append(None if entry is None else top_by_name(self._tokenizer, entry))
+        columns.text_offset.append(self._offset)
+        if token_id not in self._tokenizer.special_ids:
+            # Characters that begin in this token: bytes that do not continue another one.
+            self._offset += sum(byte & 0xC0 != 0x80 for byte in token.data)
+
+
+class CompletionWriter:
+    """The chunks of a completion stream; plain text goes between bytes prepared once per choice."""
+
+    def __init__(
+        self, head: ResponseHead, body: CompletionRequest, run: GenerationRun, texts: list[CompletionText]
+    ) -> None:
+        options = body.stream_options
+        self._include_usage = bool(options and options.include_usage)
+        self._every_usage = self._include_usage and bool(options and options.continuous_usage_stats)
+        self._head = ChunkHead(head, "text_completion", null_usage=self._include_usage)
+        self._run = run
+        self._texts = texts
+        self._return_token_ids = bool(body.return_token_ids)
+        self._plain = body.logprobs is None and not self._return_token_ids and not self._every_usage
+        self._echo = bool(body.echo)
+        self._begun = [False] * len(texts)
+        self._prefixes = [self._head.prefix + b'{"index":%d,"text":' % i for i in range(len(texts))]
+        self._suffix = b',"logprobs":null,"finish_reason":null}' + self._head.suffix
+
+    def opening(self) -> bytes:
+        """Return nothing: a completion begins with its first text."""
+        return b""
+
+    def chunk(self, prompt_idx: int, delta: OutputDelta) -> bytes:
+        """Return the event of one delta; b"" if it shows nothing."""
+        index = prompt_idx * self._run.n + delta.index
+        first = not self._begun[index]
+        if self._plain and delta.finish_reason is None and not (first and self._echo):
+            self._begun[index] = True
+            return self._prefixes[index] + _encode(delta.text) + self._suffix if delta.text else b""
+        choice = self._choice(index, first, delta)
+        if delta.finish_reason is None and not (choice.text or delta.token_ids or choice.logprobs):
+            return b""
+        self._begun[index] = True
+        return self._head.event([choice], self._run.usage.usage() if self._every_usage else None)
+
+    def closing(self) -> bytes:
+        """Return the usage chunk if it was asked for."""
+        return self._head.event([], self._run.usage.usage()) if self._include_usage else b""
+
+    def _choice(self, index: int, first: bool, delta: OutputDelta) -> CompletionChoice:
+        text = self._texts[index]
+        tokens_known = bool(delta.logprobs) or (self._echo and delta.prompt_logprobs is not None)
+        return CompletionChoice(
+            index=index,
+            text=text.shown(delta.text) if first else delta.text,
+            logprobs=text.logprobs(delta.logprobs, delta.prompt_logprobs) if tokens_known else None,
+            finish_reason=delta.finish_reason,
+            stop_reason=delta.stop_reason,
+            token_ids=delta.token_ids if self._return_token_ids else msgspec.UNSET,
+            prompt_token_ids=text.prompt.token_ids if first and self._return_token_ids else msgspec.UNSET,
+        )

@@ -1,0 +1,70 @@
+"""Request and response of POST /v1/completions."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from engine_core.sampling_params import MAX_LOGPROBS, MAX_N
+from frontend.openai.fields import GenerationFields, ranged
+from frontend.openai.logprobs import PromptLogprobs
+from frontend.openai.usage import Usage
+
+MAX_PROMPTS = 256
+DEFAULT_MAX_TOKENS = 16
+
+
+class CompletionRequest(GenerationFields, frozen=True, kw_only=True):
+    """Text completion of one prompt or several."""
+
+    prompt: Annotated[
+        str | Annotated[list[str | int | list[int]], Meta(min_length=1)],
+        Meta(
+            description=f"A text, a list of token ids, or a list of up to {MAX_PROMPTS} of either, not mixed."
+        ),
+    ]
+    max_tokens: Annotated[
+        int | None, ranged(0, 2**31 - 1, f"Default {DEFAULT_MAX_TOKENS}. 0 runs the prompt only.")
+    ] = None
+    logprobs: Annotated[int | None, ranged(0, MAX_LOGPROBS, "Alternatives per token.")] = None
+    echo: Annotated[bool | None, Meta(description="Put the prompt before the completion.")] = None
+    best_of: Annotated[int | None, ranged(1, MAX_N, "Only the value of n.")] = None
+    add_special_tokens: Annotated[
+        bool | None, Meta(description="Default true: BOS and the like for text.")
+    ] = None
+
+
+class CompletionLogprobs(msgspec.Struct, frozen=True):
+    """Logprobs in columns, one entry per token; the first prompt token of an echo has none."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """One completion, or in a stream what is new of it."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+
+
+class CompletionResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer, or in a stream one chunk; the usage chunk has no choices."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    object: str = "text_completion"
+    system_fingerprint: str | None = None
+    usage: Usage | None | UnsetType = UNSET

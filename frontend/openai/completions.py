@@ -1,0 +1,113 @@
+"""POST /v1/completions: fields checked, prompts encoded, run, and answered whole or as a stream."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from engine_core.errors import InvalidRequestError
+from engine_core.sampling_params import SamplingParams
+from frontend.json_body import BodyDecoder
+from frontend.openai.completion_chunks import CompletionText, CompletionWriter
+from frontend.openai.completion_schema import (
+    DEFAULT_MAX_TOKENS,
+    CompletionChoice,
+    CompletionRequest,
+    CompletionResponse,
+)
+from frontend.openai.context import ApiContext, ResponseHead, json_response, make_head, read_struct
+from frontend.openai.generation_run import CollectedChoice, GenerationRun
+from frontend.openai.logprobs import prompt_maps
+from frontend.openai.prompts import Prompt, encode_prompts
+from frontend.openai.sampling import check_stream_fields, fit_max_tokens, make_sampling_params
+from frontend.openai.unsupported import REFUSED
+from frontend.router import ServedModel
+from frontend.sse import EventStream
+
+decoder = BodyDecoder(CompletionRequest)
+
+
+async def create_completion(context: ApiContext, request: Request) -> Response:
+    """Answer one request.
+
+    Raises:
+        SplitServeError: before the answer has begun; app.py makes the error response.
+        ClientGoneError: the client hung up.
+    """
+    body = await read_struct(context, request, decoder, REFUSED)
+    check_stream_fields(body)
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        raise InvalidRequestError("best_of must equal n: only plain sampling is supported", "best_of")
+    model = context.pool.find_model(body.model or "")
+    head = make_head(request, "cmpl", body.request_id, body.model, model)
+    prompts = await encode_prompts(
+        body.prompt, model.assets, add_special_tokens=body.add_special_tokens is not False
+    )
+    params = [_params(context, body, model, prompt) for prompt in prompts]
+    prompt_only = body.max_tokens == 0
+    run = GenerationRun(context, request, model, body, head, prompts, params, prompt_only=prompt_only)
+    texts = [CompletionText(body, model.assets.tokenizer, prompt) for prompt in prompts for _ in range(run.n)]
+    if body.stream:
+        return EventStream(
+            run.events(CompletionWriter(head, body, run, texts)), context.config.sse_keep_alive_s
+        )
+    choices = await run.collect(request)
+    return json_response(_response(head, body, model, run, prompts, choices, texts))
+
+
+def _params(
+    context: ApiContext, body: CompletionRequest, model: ServedModel, prompt: Prompt
+) -> SamplingParams:
+    max_tokens = fit_max_tokens(
+        body.max_tokens, DEFAULT_MAX_TOKENS, len(prompt.token_ids), model.assets.max_model_len
+    )
+    echoed = body.logprobs if body.echo else None
+    params = make_sampling_params(
+        body,
+        context.sampling_defaults(model),
+        model.assets.vocab_size,
+        max_tokens=max_tokens,
+        logprobs=body.logprobs,
+        prompt_logprobs=echoed if body.prompt_logprobs is None else max(body.prompt_logprobs, echoed or 0),
+    )
+    return msgspec.structs.replace(params, max_tokens=1) if max_tokens == 0 else params
+
+
+def _response(
+    head: ResponseHead,
+    body: CompletionRequest,
+    model: ServedModel,
+    run: GenerationRun,
+    prompts: list[Prompt],
+    choices: list[CollectedChoice],
+    texts: list[CompletionText],
+) -> CompletionResponse:
+    found = []
+    for i, (choice, text) in enumerate(zip(choices, texts, strict=True)):
+        prompt = prompts[i // run.n]
+        wanted = body.prompt_logprobs is not None and choice.prompt_logprobs is not None
+        found.append(
+            CompletionChoice(
+                index=i,
+                text=text.shown("".join(choice.texts)),
+                logprobs=text.logprobs(choice.logprobs, choice.prompt_logprobs),
+                finish_reason=choice.finish_reason,
+                stop_reason=choice.stop_reason,
+                token_ids=choice.token_ids if body.return_token_ids else msgspec.UNSET,
+                prompt_token_ids=prompt.token_ids if body.return_token_ids else msgspec.UNSET,
+                prompt_logprobs=(
+                    prompt_maps(model.assets.tokenizer, choice.prompt_logprobs or [])
+                    if wanted
+                    else msgspec.UNSET
+                ),
+            )
+        )
+    return CompletionResponse(
+        id=head.id,
+        created=head.created,
+        model=head.model,
+        system_fingerprint=head.system_fingerprint,
+        choices=found,
+        usage=run.usage.usage(),
+    )

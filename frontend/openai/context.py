@@ -1,0 +1,96 @@
+"""What every handler needs of its process, and the steps all of them share."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from engine_core.config import software_version
+from engine_core.errors import InvalidRequestError
+from frontend.config import FrontendConfig
+from frontend.json_body import BodyDecoder
+from frontend.metrics import FrontendMetrics
+from frontend.model_assets import SamplingDefaults
+from frontend.openai.sampling import NO_DEFAULTS
+from frontend.openai.unknown_fields import UnknownFields
+from frontend.openai.unsupported import IGNORED, Predicate, refuse_unsupported
+from frontend.request_log import is_request_id
+from frontend.router import EnginePool, ServedModel
+
+T = TypeVar("T", bound=msgspec.Struct)
+VERSION = software_version()
+
+
+@dataclass(slots=True, frozen=True)
+class ApiContext:
+    """Owners a handler works with; one per process."""
+
+    config: FrontendConfig
+    pool: EnginePool
+    metrics: FrontendMetrics
+    unknown_fields: UnknownFields
+
+    def sampling_defaults(self, model: ServedModel) -> SamplingDefaults:
+        """Return the checkpoint's defaults, or none if the operator switched them off."""
+        return model.assets.sampling_defaults if self.config.generation_config == "auto" else NO_DEFAULTS
+
+
+class ResponseHead(msgspec.Struct, frozen=True):
+    """The fields every answer and chunk of one request repeat."""
+
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+
+
+async def read_struct(
+    context: ApiContext, request: Request, decoder: BodyDecoder[T], refused: dict[str, Predicate]
+) -> T:
+    """Read, decode and check one request body.
+
+    Raises:
+        HttpError: 408, 413 or 415.
+        InvalidRequestError: malformed, wrong types, unsupported or (strict) unknown fields.
+    """
+    raw = await request.body()
+    decoded = await decoder.decode(raw)
+    known = frozenset(decoder.kind.__struct_fields__) | IGNORED | refused.keys()
+    context.unknown_fields.check(decoded.field_names, known)
+    refuse_unsupported(raw, decoded.field_names, refused)
+    return decoded.value
+
+
+def make_head(
+    request: Request, prefix: str, body_id: str | None, asked: str | None, model: ServedModel
+) -> ResponseHead:
+    """Make the head of an answer; a valid X-Request-Id goes before the body's request_id.
+
+    Raises:
+        InvalidRequestError: the body's request_id has other characters or is too long.
+    """
+    if body_id is not None and not is_request_id(body_id):
+        raise InvalidRequestError("request_id must be 1 to 100 letters, digits and . _ : -", "request_id")
+    given = is_request_id(request.headers.get("x-request-id", ""))
+    unique: str = body_id if body_id is not None and not given else request.state.request_id
+    return ResponseHead(f"{prefix}-{unique}", int(time.time()), asked or model.names[0], fingerprint(model))
+
+
+def fingerprint(model: ServedModel) -> str:
+    """Name what the tokens depend on beside the request: software and model, not the paths they lie at."""
+    info = model.info
+    parts = (
+        f"{VERSION}|{info.architecture}|{info.dtype}|{info.num_params}|{info.vocab_size}|{info.max_model_len}"
+    )
+    return "fp_" + hashlib.sha256(parts.encode()).hexdigest()[:12]
+
+
+def json_response(value: msgspec.Struct, status: int = 200) -> Response:
+    """Encode a struct as the response."""
+    return Response(msgspec.json.encode(value), status, media_type="application/json")

@@ -1,0 +1,99 @@
+"""Fields that completions and chat share: how tokens are chosen, when they end, what comes back."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from engine_core.sampling_params import (
+    MAX_LOGIT_BIAS,
+    MAX_LOGPROBS,
+    MAX_N,
+    MAX_STOP_STRINGS,
+    MAX_STOP_TOKEN_IDS,
+)
+
+MAX_CACHE_SALT_CHARS = 128
+MAX_MODEL_CHARS = 512
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+
+
+def ranged(low: float, high: float, text: str) -> Meta:
+    """Describe a number with its range for the OpenAPI document."""
+    # SamplingParams.validate holds the ranges and names them in its errors; here they are for the OpenAPI document.
+    return Meta(description=text, extra_json_schema={"minimum": low, "maximum": high})
+
+
+ModelName = Annotated[str, Meta(max_length=MAX_MODEL_CHARS, description="Default: the first model served.")]
+CacheSalt = Annotated[
+    str, Meta(min_length=1, max_length=MAX_CACHE_SALT_CHARS, description="Narrows prefix-cache sharing.")
+]
+Priority = Annotated[
+    int, Meta(ge=-(2**31), le=2**31 - 1, description="Lower runs first under the priority policy.")
+]
+
+
+class StreamOptions(msgspec.Struct, frozen=True):
+    """What a stream carries beside its chunks.
+
+    Attributes:
+        include_usage: one more chunk with the usage before [DONE].
+        continuous_usage_stats: with include_usage, the usage so far in every chunk.
+    """
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
+    """Request fields of both generation endpoints; null means the same as leaving a field out."""
+
+    model: ModelName | None = None
+    n: Annotated[int | None, ranged(1, MAX_N, "Completions per prompt. Default 1.")] = None
+    temperature: Annotated[float | None, ranged(0, 2, "0 is greedy. Default: the checkpoint's, else 1.")] = (
+        None
+    )
+    top_p: Annotated[
+        float | None, ranged(0, 1, "Probability mass kept, above 0. Default: checkpoint's, else 1.")
+    ] = None
+    top_k: Annotated[int | None, ranged(-1, 2**31 - 1, "Tokens kept; 0 and -1 keep all.")] = None
+    min_p: Annotated[float | None, ranged(0, 1, "Least probability relative to the most probable token.")] = (
+        None
+    )
+    presence_penalty: Annotated[float | None, ranged(-2, 2, "Default 0.")] = None
+    frequency_penalty: Annotated[float | None, ranged(-2, 2, "Default 0.")] = None
+    repetition_penalty: Annotated[float | None, ranged(0, 10, "Above 0. Default: checkpoint's, else 1.")] = (
+        None
+    )
+    seed: Annotated[
+        int | None, Meta(description="-2**63 to 2**64-1; negative seeds count modulo 2**64. Default: drawn.")
+    ] = None
+    stop: Annotated[
+        str | list[str] | None,
+        Meta(description=f"Up to {MAX_STOP_STRINGS} strings of 1 to 256 bytes that end the text."),
+    ] = None
+    stop_token_ids: Annotated[
+        list[int] | None, Meta(description=f"Up to {MAX_STOP_TOKEN_IDS} token ids that end the request.")
+    ] = None
+    min_tokens: Annotated[int | None, ranged(0, 2**31 - 1, "No EOS and no stop before. Default 0.")] = None
+    ignore_eos: bool | None = None
+    logit_bias: Annotated[
+        dict[str, float] | None,
+        Meta(description=f"Token id to bias in -100..100, at most {MAX_LOGIT_BIAS} entries."),
+    ] = None
+    prompt_logprobs: Annotated[
+        int | None, ranged(0, MAX_LOGPROBS, "Logprobs of the prompt's tokens; not with stream.")
+    ] = None
+    skip_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    return_token_ids: bool | None = None
+    cache_salt: CacheSalt | None = None
+    priority: Priority | None = None
+    request_id: Annotated[
+        str | None,
+        Meta(description="1 to 100 letters, digits and . _ : -; the header X-Request-Id goes before it."),
+    ] = None

@@ -1,0 +1,99 @@
+"""Token logprobs in OpenAI's three shapes: chat entries, completion columns, prompt maps."""
+
+from __future__ import annotations
+
+import msgspec
+
+from frontend.generation import TokenLogprob
+from frontend.tokenizer import Tokenizer, TokenText
+
+# JSON has no infinity; OpenAI writes this for "never".
+MIN_LOGPROB = -9999.0
+
+
+class TopLogprob(msgspec.Struct, frozen=True):
+    """One alternative."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class ChatTokenLogprob(msgspec.Struct, frozen=True):
+    """One generated token; `bytes` are exact where `token` shows U+FFFD for part of a character."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct, frozen=True):
+    """Logprobs of a chat choice."""
+
+    content: list[ChatTokenLogprob]
+    refusal: None = None
+
+
+class PromptLogprob(msgspec.Struct, frozen=True):
+    """One candidate at a position of the prompt."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
+# Per prompt token: candidates by token id; null for the first token.
+PromptLogprobs = list[dict[str, PromptLogprob] | None]
+
+
+def clamp(logprob: float) -> float:
+    """Return a logprob that JSON can carry; NaN counts as never."""
+    return logprob if logprob >= MIN_LOGPROB else MIN_LOGPROB
+
+
+def chat_entries(tokenizer: Tokenizer, logprobs: list[TokenLogprob]) -> list[ChatTokenLogprob]:
+    """Convert the logprobs of new tokens for chat."""
+    return [_chat_entry(tokenizer, entry) for entry in logprobs]
+
+
+def _chat_entry(tokenizer: Tokenizer, entry: TokenLogprob) -> ChatTokenLogprob:
+    token = tokenizer.token_text(entry.token_id)
+    top = []
+    for token_id, logprob in entry.top:
+        text = tokenizer.token_text(token_id)
+        top.append(TopLogprob(text.text, clamp(logprob), list(text.data)))
+    return ChatTokenLogprob(token.text, clamp(entry.logprob), list(token.data), top)
+
+
+def completion_name(token: TokenText) -> str:
+    """Name a token in completion logprobs: its text, or its bytes where it is no whole text."""
+    if "\ufffd" not in token.text or token.text.encode() == token.data:
+        return token.text
+    return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token.data)
+
+
+def top_by_name(tokenizer: Tokenizer, entry: TokenLogprob) -> dict[str, float]:
+    """Map the alternatives and the token itself to their logprobs; of equal names the likelier stays."""
+    names: dict[str, float] = {}
+    for token_id, logprob in (*entry.top, (entry.token_id, entry.logprob)):
+        name = completion_name(tokenizer.token_text(token_id))
+        names[name] = max(clamp(logprob), names.get(name, MIN_LOGPROB))
+    return names
+
+
+def prompt_maps(tokenizer: Tokenizer, entries: list[TokenLogprob | None]) -> PromptLogprobs:
+    """Convert the logprobs of a prompt."""
+    return [None if entry is None else _prompt_map(tokenizer, entry) for entry in entries]
+
+
+def _prompt_map(tokenizer: Tokenizer, entry: TokenLogprob) -> dict[str, PromptLogprob]:
+    def named(token_id: int, logprob: float, rank: int | None) -> PromptLogprob:
+        return PromptLogprob(clamp(logprob), rank, tokenizer.token_text(token_id).text)
+
+    found = {
+        str(token_id): named(token_id, logprob, rank)
+        for rank, (token_id, logprob) in enumerate(entry.top, start=1)
+    }
+    found[str(entry.token_id)] = named(entry.token_id, entry.logprob, entry.rank)
+    return found

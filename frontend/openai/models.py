@@ -1,0 +1,52 @@
+"""GET /v1/models and /v1/models/{id}."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from starlette.responses import Response
+
+from frontend.openai.context import ApiContext, json_response
+from frontend.router import ServedModel
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """One name a model is served under; `root` is the model's main name."""
+
+    id: str
+    created: int
+    root: str
+    max_model_len: int
+    object: Literal["model"] = "model"
+    owned_by: str = "splitserve"
+    parent: str | None = None
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    """All names served now; empty while no engine is ready."""
+
+    data: list[ModelCard]
+    object: Literal["list"] = "list"
+
+
+def list_models(context: ApiContext) -> Response:
+    """Answer GET /v1/models."""
+    cards = [_card(model, name) for model in context.pool.models() for name in model.names]
+    return json_response(ModelList(cards))
+
+
+def get_model(context: ApiContext, name: str) -> Response:
+    """Answer GET /v1/models/{id}.
+
+    Raises:
+        InvalidRequestError: status 404, no engine serves the name.
+        EngineUnavailableError: no engine is ready.
+    """
+    return json_response(_card(context.pool.find_model(name), name))
+
+
+def _card(model: ServedModel, name: str) -> ModelCard:
+    return ModelCard(
+        id=name, created=model.created, root=model.names[0], max_model_len=model.assets.max_model_len
+    )

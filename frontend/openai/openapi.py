@@ -1,0 +1,115 @@
+"""The OpenAPI document: FastAPI's routes with the schemas of the structs that requests are really decoded into."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from frontend.errors_http import ErrorBody
+from frontend.health import Health
+from frontend.openai.chat_schema import ChatChunk, ChatRequest, ChatResponse
+from frontend.openai.completion_schema import CompletionRequest, CompletionResponse
+from frontend.openai.context import VERSION
+from frontend.openai.models import ModelCard, ModelList
+from frontend.openai.tokenize_schema import (
+    DetokenizeRequest,
+    DetokenizeResponse,
+    TokenizeRequest,
+    TokenizeResponse,
+)
+
+# A JSON document of OpenAPI's own shape; the only place of this package where the type says no more.
+Json = dict[str, Any]
+REF = "#/components/schemas/{name}"
+
+
+class Operation(NamedTuple):
+    """What one route takes and gives; `event` is the struct of its server-sent events."""
+
+    request: type | None
+    response: type | None
+    event: type | None = None
+    errors: tuple[int, ...] = (401,)
+
+
+_BODY_ERRORS = (400, 401, 404, 408, 413, 415, 429, 500, 503)
+OPERATIONS: dict[tuple[str, str], Operation] = {
+    ("/v1/completions", "post"): Operation(
+        CompletionRequest, CompletionResponse, CompletionResponse, _BODY_ERRORS
+    ),
+    ("/v1/chat/completions", "post"): Operation(ChatRequest, ChatResponse, ChatChunk, _BODY_ERRORS),
+    ("/v1/models", "get"): Operation(None, ModelList),
+    ("/v1/models/{model_id}", "get"): Operation(None, ModelCard, None, (401, 404, 503)),
+    ("/tokenize", "post"): Operation(TokenizeRequest, TokenizeResponse, None, _BODY_ERRORS),
+    ("/detokenize", "post"): Operation(DetokenizeRequest, DetokenizeResponse, None, _BODY_ERRORS),
+    ("/health", "get"): Operation(None, Health),
+    ("/ready", "get"): Operation(None, Health),
+}
+
+
+def install_openapi(app: FastAPI, *, with_keys: bool) -> None:
+    """Make app.openapi() give the document, built at its first use.
+
+    Args:
+        with_keys: say that requests need a bearer key.
+    """
+
+    def openapi() -> Json:
+        if app.openapi_schema is None:
+            app.openapi_schema = build_openapi(app, with_keys=with_keys)
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def build_openapi(app: FastAPI, *, with_keys: bool) -> Json:
+    """Return the document as a new dict."""
+    document: Json = get_openapi(title="SplitServe", version=VERSION, routes=app.routes)
+    structs = {kind for operation in OPERATIONS.values() for kind in operation[:3] if kind is not None}
+    _, components = msgspec.json.schema_components(
+        [ErrorBody, *sorted(structs, key=lambda kind: str(kind.__name__))], ref_template=REF
+    )
+    document["components"] = {"schemas": components}
+    for (path, method), operation in OPERATIONS.items():
+        _describe(document["paths"][path][method], operation)
+    if with_keys:
+        document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"key": []}]
+        document["paths"]["/live"]["get"]["security"] = []
+    return document
+
+
+def _describe(entry: Json, operation: Operation) -> None:
+    if operation.request is not None:
+        content = {"application/json": {"schema": _ref(operation.request)}}
+        entry["requestBody"] = {"required": True, "content": content}
+    answers: Json = {"application/json": {"schema": _ref(operation.response)}}
+    if operation.event is not None:
+        answers["text/event-stream"] = {"schema": _ref(operation.event)}
+    entry["responses"] = {"200": {"description": "OK", "content": answers}}
+    for status in operation.errors:
+        entry["responses"][str(status)] = {
+            "description": _ERROR_TEXTS[status],
+            "content": {"application/json": {"schema": _ref(ErrorBody)}},
+        }
+
+
+def _ref(kind: type | None) -> Json:
+    assert kind is not None, "every described route answers with a struct"
+    return {"$ref": REF.format(name=kind.__name__)}
+
+
+_ERROR_TEXTS = {
+    400: "Malformed body, wrong type, value out of range, unsupported field, or context exceeded",
+    401: "Missing or wrong API key",
+    404: "No such model",
+    408: "The body did not arrive in time",
+    413: "The body is too large",
+    415: "Content type is not application/json, or the body is compressed",
+    429: "Too many open requests, or the engine's queue is full; see Retry-After",
+    500: "A fault of the server",
+    503: "No engine is ready; see Retry-After",
+}

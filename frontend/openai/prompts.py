@@ -1,0 +1,193 @@
+"""Prompts and messages of requests to token ids."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from engine_core.errors import InvalidRequestError
+from frontend.chat_template import ChatOptions, JsonValue
+from frontend.model_assets import ModelAssets
+from frontend.openai.chat_schema import ChatMessage, ContentPart, JsonScalar, ToolCall
+from frontend.openai.completion_schema import MAX_PROMPTS
+from frontend.tokenizer import Tokenizer
+
+
+@dataclass(slots=True, frozen=True)
+class Prompt:
+    """One prompt as the model sees it; `text` is what the client wrote, None if it sent token ids."""
+
+    token_ids: list[int]
+    text: str | None = None
+
+
+async def encode_prompts(
+    prompt: str | list[str | int | list[int]], assets: ModelAssets, *, add_special_tokens: bool
+) -> list[Prompt]:
+    """Encode the `prompt` field of a completion.
+
+    Raises:
+        InvalidRequestError: empty, mixed, too many, or a token id outside the vocabulary; param names the prompt.
+        ContextLengthError: a text that cannot fit the context.
+    """
+    if isinstance(prompt, str):
+        return [await _encode_text(prompt, "prompt", assets, add_special_tokens)]
+    kinds = set(map(type, prompt))
+    if kinds == {int}:
+        return [_check_token_ids(prompt, "prompt", assets.vocab_size)]
+    if len(kinds) != 1:
+        raise InvalidRequestError(
+            "prompt: a list must hold only texts, only token ids, or only lists of ids", "prompt"
+        )
+    if len(prompt) > MAX_PROMPTS:
+        raise InvalidRequestError(
+            f"prompt must hold at most {MAX_PROMPTS} prompts, got {len(prompt)}", "prompt"
+        )
+    prompts = []
+    for i, item in enumerate(prompt):
+        if isinstance(item, str):
+            prompts.append(await _encode_text(item, f"prompt[{i}]", assets, add_special_tokens))
+        elif isinstance(item, list):
+            prompts.append(_check_token_ids(item, f"prompt[{i}]", assets.vocab_size))
+    return prompts
+
+
+async def _encode_text(text: str, param: str, assets: ModelAssets, add_special_tokens: bool) -> Prompt:
+    token_ids = await assets.tokenizer.encode_async(
+        text, add_special_tokens, max_model_len=assets.max_model_len
+    )
+    if not token_ids:
+        raise InvalidRequestError(f"{param} must hold at least one token", param)
+    return Prompt(token_ids, text)
+
+
+def _check_token_ids(items: list[str | int | list[int]] | list[int], param: str, vocab_size: int) -> Prompt:
+    token_ids = [item for item in items if isinstance(item, int)]
+    if not token_ids:
+        raise InvalidRequestError(f"{param} must hold at least one token", param)
+    check_vocabulary(token_ids, param, vocab_size)
+    return Prompt(token_ids)
+
+
+def check_vocabulary(token_ids: list[int], param: str, vocab_size: int) -> None:
+    """Refuse token ids the model does not have.
+
+    Raises:
+        InvalidRequestError: names the range.
+    """
+    if token_ids and not (min(token_ids) >= 0 and max(token_ids) < vocab_size):
+        raise InvalidRequestError(f"{param}: token ids must be from 0 to {vocab_size - 1}", param)
+
+
+def chat_options(
+    add_generation_prompt: bool | None,
+    continue_final_message: bool | None,
+    documents: list[dict[str, str]] | None,
+    variables: dict[str, JsonScalar] | None,
+) -> ChatOptions:
+    """Build the template's options from request fields.
+
+    Raises:
+        InvalidRequestError: both ways of ending the prompt were asked for.
+    """
+    if add_generation_prompt and continue_final_message:
+        raise InvalidRequestError(
+            "continue_final_message and add_generation_prompt exclude each other", "continue_final_message"
+        )
+    return ChatOptions(
+        add_generation_prompt=not continue_final_message
+        if add_generation_prompt is None
+        else add_generation_prompt,
+        continue_final_message=bool(continue_final_message),
+        documents=documents,
+        variables=variables,
+    )
+
+
+async def encode_chat(
+    messages: list[ChatMessage], options: ChatOptions, assets: ModelAssets, *, add_special_tokens: bool
+) -> Prompt:
+    """Render and encode a conversation.
+
+    Raises:
+        InvalidRequestError: a message is wrong, the model has no chat template, or the template refuses.
+        ContextLengthError: the text cannot fit the context.
+    """
+    if assets.chat_template is None:
+        raise InvalidRequestError("This model has no chat template; use /v1/completions", "messages")
+    rendered = await assets.chat_template.render_async(
+        [template_message(message, f"messages[{i}]") for i, message in enumerate(messages)],
+        options,
+        max_model_len=assets.max_model_len,
+    )
+    token_ids = rendered.token_ids
+    if add_special_tokens:
+        prefix, suffix = _special_affixes(assets.tokenizer)
+        token_ids = [*prefix, *token_ids, *suffix]
+    if not token_ids:
+        raise InvalidRequestError("messages must give at least one token", "messages")
+    return Prompt(token_ids)
+
+
+def template_message(message: ChatMessage, param: str) -> dict[str, JsonValue]:
+    """Convert one message to what chat templates read.
+
+    Raises:
+        InvalidRequestError: no content where the role needs it, or a part that is not text.
+    """
+    if message.content is None and not (message.role == "assistant" and message.tool_calls):
+        raise InvalidRequestError(f"{param}.content must be a text or a list of parts", f"{param}.content")
+    # Templates know no "developer"; it is OpenAI's newer name of the same role.
+    found: dict[str, JsonValue] = {
+        "role": "system" if message.role == "developer" else message.role,
+        "content": _content_text(message.content, param),
+    }
+    if message.name is not None:
+        found["name"] = message.name
+    if message.tool_call_id is not None:
+        found["tool_call_id"] = message.tool_call_id
+    if message.tool_calls:
+        found["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
+    return found
+
+
+def _content_text(content: str | list[ContentPart] | None, param: str) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    texts = []
+    for i, part in enumerate(content):
+        path = f"{param}.content[{i}]"
+        if part.type != "text":
+            raise InvalidRequestError(
+                f"{path}.type: only text is supported", f"{path}.type", "unsupported_parameter"
+            )
+        if part.text is None:
+            raise InvalidRequestError(f"{path}.text is missing", f"{path}.text")
+        texts.append(part.text)
+    return "\n".join(texts)
+
+
+def _tool_call(call: ToolCall) -> dict[str, JsonValue]:
+    # Templates print arguments as an object; OpenAI's wire has them as JSON text.
+    arguments: JsonValue = call.function.arguments
+    try:
+        arguments = msgspec.json.decode(call.function.arguments, type=dict)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        pass
+    return {
+        "id": call.id,
+        "type": call.type,
+        "function": {"name": call.function.name, "arguments": arguments},
+    }
+
+
+def _special_affixes(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """Return what the tokenizer puts before and after a text, found by encoding one with and without."""
+    plain, full = tokenizer.encode("a", False), tokenizer.encode("a", True)
+    for start in range(len(full) - len(plain) + 1):
+        if full[start : start + len(plain)] == plain:
+            return full[:start], full[start + len(plain) :]
+    return [], []

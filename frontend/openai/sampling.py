@@ -1,0 +1,130 @@
+"""Request fields to SamplingParams: client's value, else the checkpoint's, else OpenAI's default."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from engine_core.errors import ContextLengthError, InvalidRequestError
+from engine_core.sampling_params import MAX_SEED, SamplingParams
+from frontend.model_assets import SamplingDefaults
+from frontend.openai.fields import INT64_MIN, GenerationFields
+
+T = TypeVar("T")
+
+NO_DEFAULTS = SamplingDefaults()
+
+
+def make_sampling_params(
+    body: GenerationFields,
+    defaults: SamplingDefaults,
+    vocab_size: int,
+    *,
+    max_tokens: int | None,
+    logprobs: int | None,
+    prompt_logprobs: int | None = None,
+) -> SamplingParams:
+    """Build and check the parameters of one request.
+
+    Args:
+        max_tokens: as the endpoint's fields say; None for up to the context's end.
+        logprobs, prompt_logprobs: numbers of alternatives, None for none.
+
+    Raises:
+        InvalidRequestError: names the field and its range.
+    """
+    params = SamplingParams(
+        n=_first(body.n, None, 1),
+        temperature=_first(body.temperature, defaults.temperature, 1.0),
+        top_p=_first(body.top_p, defaults.top_p, 1.0),
+        top_k=_first(body.top_k, defaults.top_k, 0),
+        min_p=_first(body.min_p, defaults.min_p, 0.0),
+        presence_penalty=_first(body.presence_penalty, None, 0.0),
+        frequency_penalty=_first(body.frequency_penalty, None, 0.0),
+        repetition_penalty=_first(body.repetition_penalty, defaults.repetition_penalty, 1.0),
+        seed=_seed(body.seed),
+        max_tokens=max_tokens,
+        min_tokens=_first(body.min_tokens, None, 0),
+        stop=_stop_strings(body.stop),
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+        ignore_eos=bool(body.ignore_eos),
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        logit_bias=_logit_bias(body.logit_bias),
+        skip_special_tokens=_first(body.skip_special_tokens, None, True),
+        include_stop_str_in_output=bool(body.include_stop_str_in_output),
+    )
+    params.validate(vocab_size)
+    return params
+
+
+def fit_max_tokens(
+    asked: int | None,
+    default: int | None,
+    num_prompt_tokens: int,
+    max_model_len: int,
+    name: str = "max_tokens",
+) -> int:
+    """Return how many tokens may be generated after a prompt.
+
+    Args:
+        asked: the client's bound, None if it set none.
+        default: the endpoint's bound for clients that set none; None for all the room there is.
+        name: of the field that asked.
+
+    Raises:
+        ContextLengthError: the prompt leaves no room, or not the room that was asked for.
+    """
+    room = max_model_len - num_prompt_tokens
+    # max_tokens 0 still runs the prompt, which takes the place of one token.
+    if room >= max(1, asked or 1):
+        return asked if asked is not None else min(room, default or room)
+    wanted = (
+        f"and {asked} output tokens were asked for" if asked is not None else "and output needs at least one"
+    )
+    raise ContextLengthError(
+        f"The model's context is {max_model_len} tokens; the prompt has {num_prompt_tokens} {wanted}.",
+        name if asked is not None and room > 0 else None,
+    )
+
+
+def _first(value: T | None, default: T | None, fallback: T) -> T:
+    if value is not None:
+        return value
+    return default if default is not None else fallback
+
+
+def _seed(seed: int | None) -> int | None:
+    if seed is None:
+        return None
+    if not INT64_MIN <= seed <= MAX_SEED:
+        raise InvalidRequestError(f"seed must be an integer from {INT64_MIN} to {MAX_SEED}", "seed")
+    return seed % (MAX_SEED + 1)
+
+
+def _stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
+    if stop is None:
+        return ()
+    return (stop,) if isinstance(stop, str) else tuple(stop)
+
+
+def _logit_bias(entries: dict[str, float] | None) -> dict[int, float]:
+    biases: dict[int, float] = {}
+    for key, bias in (entries or {}).items():
+        if not (key.isascii() and key.isdigit() and len(key) <= 10):
+            raise InvalidRequestError("logit_bias: keys must be token ids in decimal digits", "logit_bias")
+        if int(key) in biases:
+            raise InvalidRequestError(f"logit_bias holds token {int(key)} twice", "logit_bias")
+        biases[int(key)] = bias
+    return biases
+
+
+def check_stream_fields(body: GenerationFields) -> None:
+    """Check the fields that only fit one way of answering.
+
+    Raises:
+        InvalidRequestError: stream_options without stream, prompt_logprobs with it.
+    """
+    if body.stream_options is not None and not body.stream:
+        raise InvalidRequestError("stream_options needs stream: true", "stream_options")
+    if body.prompt_logprobs is not None and body.stream:
+        raise InvalidRequestError("prompt_logprobs is not available in streams", "prompt_logprobs")

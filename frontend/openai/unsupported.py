@@ -1,0 +1,118 @@
+"""Known fields that are not served: those that would change the output get 400, the harmless ones are ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from engine_core.errors import InvalidRequestError
+
+Predicate = Callable[[object], bool]
+
+
+def _none_or(*values: object) -> Predicate:
+    # `is` for booleans: 1 == True would let an integer pass for a switch.
+    return lambda given: (
+        given is None or any(given == value and type(given) is type(value) for value in values)
+    )
+
+
+_UNSET = _none_or()
+_EMPTY = _none_or([], {}, "")
+_OFF = _none_or(False)
+
+# Field -> which values change nothing and are therefore accepted.
+REFUSED: Final[dict[str, Predicate]] = {
+    # OpenAI
+    "tools": _EMPTY,
+    "tool_choice": _none_or("none", "auto"),
+    "functions": _EMPTY,
+    "function_call": _none_or("none", "auto"),
+    "response_format": _none_or({"type": "text"}),
+    "modalities": _none_or([], ["text"]),
+    "audio": _UNSET,
+    "reasoning_effort": _none_or("none"),
+    "reasoning": _EMPTY,
+    "verbosity": _none_or("medium"),
+    "web_search_options": _UNSET,
+    "suffix": _EMPTY,
+    # Extensions of other engines: sampling
+    "use_beam_search": _OFF,
+    "allowed_token_ids": _UNSET,
+    "bad_words": _EMPTY,
+    "logprob_token_ids": _EMPTY,
+    "logits_processors": _EMPTY,
+    "logit_processors": _EMPTY,
+    "watermarking": _none_or(False, {}),
+    "repetition_detection": _UNSET,
+    "thinking_token_budget": _UNSET,
+    "truncate_prompt_tokens": _UNSET,
+    "spaces_between_special_tokens": _none_or(True),
+    "typical_p": _none_or(1, 1.0),
+    "mirostat": _none_or(0),
+    "dry_multiplier": _none_or(0, 0.0),
+    "xtc_probability": _none_or(0, 0.0),
+    "stop_regex": _EMPTY,
+    # Constraints
+    "structured_outputs": _EMPTY,
+    "guided_json": _UNSET,
+    "guided_regex": _UNSET,
+    "guided_choice": _UNSET,
+    "guided_grammar": _UNSET,
+    "guided_json_object": _OFF,
+    "json_schema": _UNSET,
+    "grammar": _EMPTY,
+    "regex": _UNSET,
+    "ebnf": _UNSET,
+    # Prompts, adapters, transfer
+    "chat_template": _UNSET,
+    "prompt_embeds": _UNSET,
+    "media_io_kwargs": _EMPTY,
+    "mm_processor_kwargs": _EMPTY,
+    "lora_path": _UNSET,
+    "kv_transfer_params": _EMPTY,
+    "ec_transfer_params": _EMPTY,
+    "vllm_xargs": _EMPTY,
+    # Response extras
+    "return_tokens_as_token_ids": _OFF,
+    "return_token_offsets": _OFF,
+    "return_prompt_text": _OFF,
+}
+
+# Accepted whatever the value: none of these changes a token or a field of the answer.
+IGNORED: Final[frozenset[str]] = frozenset(
+    (
+        "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
+        "prediction", "parallel_tool_calls", "include_reasoning", "separate_reasoning", "session_id", "stream_interval",
+        "length_penalty", "early_stopping", "truncation_side", "guided_decoding_backend", "cache_prompt",
+    )
+)  # fmt: skip
+
+# Chat only knows one prompt form; there `echo` of other engines repeats the last message.
+REFUSED_CHAT: Final[dict[str, Predicate]] = {**REFUSED, "echo": _OFF, "best_of": _none_or(1)}
+
+_raw_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def refuse_unsupported(body: bytes, names: frozenset[str], refused: dict[str, Predicate]) -> None:
+    """Refuse fields that would change the output; costs nothing when the body names none of them.
+
+    Args:
+        body: the body, decoded successfully before.
+        names: its top-level fields.
+        refused: table of the endpoint.
+
+    Raises:
+        InvalidRequestError: code "unsupported_parameter", param the field.
+    """
+    named = names & refused.keys()
+    if not named:
+        return
+    raw = _raw_decoder.decode(body)
+    for name in sorted(named):
+        if not refused[name](msgspec.json.decode(raw[name])):
+            raise InvalidRequestError(
+                f"{name} is not supported with this value", name, "unsupported_parameter"
+            )

@@ -1,0 +1,61 @@
+"""Token counts of one HTTP request over all its prompts and completions."""
+
+from __future__ import annotations
+
+import msgspec
+
+from frontend.generation import OutputDelta
+
+
+class PromptTokensDetails(msgspec.Struct, frozen=True):
+    """How many prompt tokens the prefix cache held."""
+
+    cached_tokens: int = 0
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """OpenAI's usage object; a prompt counts once however many completions it has."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class UsageCounter:
+    """Adds up one request's tokens as its deltas pass.
+
+    Attributes:
+        completion_tokens: tokens of all completions so far.
+    """
+
+    def __init__(self, prompt_lengths: list[int], n: int, *, count_output: bool = True) -> None:
+        """Start with nothing generated.
+
+        Args:
+            prompt_lengths: tokens of each prompt.
+            n: completions per prompt.
+            count_output: False if the output is thrown away (max_tokens 0).
+        """
+        self._prompt_tokens = sum(prompt_lengths)
+        self._count_output = count_output
+        self._cached: list[list[int | None]] = [[None] * n for _ in prompt_lengths]
+        self.completion_tokens = 0
+
+    def add(self, prompt_idx: int, delta: OutputDelta) -> None:
+        """Count one delta."""
+        if delta.token_ids:
+            self._cached[prompt_idx][delta.index] = delta.num_cached_tokens
+            if self._count_output:
+                self.completion_tokens += len(delta.token_ids)
+
+    @property
+    def cached_tokens(self) -> int:
+        """Cached prompt tokens; of n completions the one that found least counts, as it computed the rest for all."""
+        return sum(min((c for c in cached if c is not None), default=0) for cached in self._cached)
+
+    def usage(self) -> Usage:
+        """Return the counts so far."""
+        total = self._prompt_tokens + self.completion_tokens
+        details = PromptTokensDetails(self.cached_tokens)
+        return Usage(self._prompt_tokens, self.completion_tokens, total, details)

@@ -1,0 +1,210 @@
+"""One api-frontend process: its listening socket, its HTTP server, and what signals do to them.
+
+signal                first                                              second
+SIGTERM, SIGINT       no new connection; open requests get the           every connection is cut,
+                      shutdown time, then an error as their last event   the process ends at once
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import resource
+import signal
+import socket
+import ssl
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from engine_core.errors import ConfigError
+from engine_core.ipc.addresses import remove_stale_socket
+from frontend.app import AppOwners, create_app
+from frontend.config import FrontendConfig
+from frontend.event_log import log_event
+from frontend.http_protocol import protocol_factory
+from frontend.limits import EndReason
+from frontend.router import EnginePool
+
+BACKLOG = 2048
+# Longer than the idle time of common load balancers (60 s), so that they never reuse a link we are closing.
+KEEP_ALIVE_S = 75
+# What remains of a request after its shutdown time: its last words, and the engine's abort.
+GRACE_S = 5
+
+
+def run_server(config: FrontendConfig) -> int:
+    """Serve until a signal; returns the exit code: 0 after draining, 128 + N when a second signal N ended it.
+
+    Raises:
+        ConfigError: the address, the certificate or the engine keys cannot be used.
+    """
+    _raise_file_limit()
+    pool = EnginePool(
+        config.engines, config.frontend_id, curve_dir=config.curve_dir, assets_dir=config.assets_dir
+    )
+    app = create_app(config, pool)
+    _check_certificate(config)
+    listener = open_listener(config)
+    server = FrontendServer(app, pool, config, describe(config, listener))
+    try:
+        server.run(sockets=[listener])
+    finally:
+        listener.close()
+        if config.uds:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(config.uds)
+    return server.exit_code
+
+
+class FrontendServer(uvicorn.Server):
+    """uvicorn's server with our signals.
+
+    Attributes:
+        exit_code: of the process, known when run() has returned.
+    """
+
+    def __init__(self, app: FastAPI, pool: EnginePool, config: FrontendConfig, address: str) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                loop="uvloop",
+                http=protocol_factory(config),
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                root_path=config.root_path,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=round(config.shutdown_timeout_s) + GRACE_S,
+                backlog=BACKLOG,
+                ssl_keyfile=config.ssl_keyfile or None,
+                ssl_certfile=config.ssl_certfile or None,
+            )
+        )
+        self.exit_code = 0
+        self._pool = pool
+        self._owners: AppOwners = app.state.owners
+        self._shutdown_timeout_s = config.shutdown_timeout_s
+        self._address = address
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Connect to the engines, start the application, then accept.
+
+        Raises:
+            ConfigError: an engine's address or the keys cannot be used.
+        """
+        self._loop = asyncio.get_running_loop()
+        await self._pool.start()
+        await super().startup(sockets)
+        # What start-up made lives as long as the process; collections need not look at it again.
+        gc.collect()
+        gc.freeze()
+        log_event("listening", {"address": self._address, "pid": os.getpid()})
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting, let requests end, then leave the engines."""
+        try:
+            await super().shutdown(sockets)
+        finally:
+            await self._pool.close()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Take a signal; called between two byte codes of the main thread."""
+        again = self.should_exit
+        self.should_exit = True
+        if again:
+            self.force_exit = True
+            self.exit_code = 128 + sig
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._cut if again else self._drain, signal.Signals(sig).name)
+
+    def _drain(self, name: str) -> None:
+        assert self._loop is not None, "called by the loop"
+        self._owners.health.shutting_down = True
+        open_now = len(self._owners.requests)
+        log_event("draining", {"signal": name, "requests": open_now, "timeout_s": self._shutdown_timeout_s})
+        self._loop.call_later(self._shutdown_timeout_s, self._owners.requests.end_all, EndReason.SHUTDOWN)
+
+    def _cut(self, name: str) -> None:
+        log_event("stopping_at_once", {"signal": name})
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
+
+def open_listener(config: FrontendConfig) -> socket.socket:
+    """Open the listening socket that the configuration names.
+
+    Raises:
+        ConfigError: the address is in use or not allowed, or the descriptor is no listening socket.
+    """
+    try:
+        if config.fd is not None:
+            return _inherited(config.fd)
+        if config.uds:
+            return _unix(config.uds)
+        found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = found[0]
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {_target(config)}: {error.strerror or error}") from None
+
+
+def _inherited(fd: int) -> socket.socket:
+    listener = socket.socket(fileno=fd)
+    if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        listener.detach()
+        raise ConfigError(f"--fd {fd} is no listening socket")
+    return listener
+
+
+def _unix(path: str) -> socket.socket:
+    remove_stale_socket(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(path)
+        # The group may connect, as a proxy running under its own user needs; others may not.
+        os.chmod(path, 0o660)
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def describe(config: FrontendConfig, listener: socket.socket) -> str:
+    """Return the URL or path that clients reach the listener at."""
+    if listener.family == socket.AF_UNIX:
+        return f"unix:{listener.getsockname()}"
+    host, port = listener.getsockname()[:2]
+    scheme = "https" if config.ssl_certfile else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def _target(config: FrontendConfig) -> str:
+    if config.fd is not None:
+        return f"descriptor {config.fd}"
+    return config.uds or f"{config.host} port {config.port}"
+
+
+def _check_certificate(config: FrontendConfig) -> None:
+    if not config.ssl_certfile:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.ssl_certfile, config.ssl_keyfile)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"--ssl-certfile and --ssl-keyfile cannot be used: {error}") from None
+
+
+def _raise_file_limit() -> None:
+    """Allow as many descriptors as the system lets this user have: one stream takes one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,178 @@
+"""An engine pool without engines: a byte-level tokenizer, one model, and answers scripted by the test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import NamedTuple
+
+from engine_core.errors import EngineUnavailableError, InvalidRequestError
+from engine_core.ipc.messages import EngineStats, ModelInfo
+from frontend.chat_template import ChatOptions, RenderedChat
+from frontend.generation import GenerationRequest, OutputDelta, TokenLogprob
+from frontend.model_assets import SamplingDefaults
+from frontend.router import EngineStatus, PoolStats, ServedModel
+from frontend.tokenizer import TokenText
+
+BOS = 256
+VOCAB_SIZE = 260
+MAX_MODEL_LEN = 256
+
+
+class ByteTokenizer:
+    """One token per UTF-8 byte, 256 is BOS, 257 ends a turn, 258 names a role."""
+
+    vocab_size = VOCAB_SIZE
+    special_ids = frozenset((256, 257, 258))
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return ([BOS] if add_special_tokens else []) + list(text.encode())
+
+    async def encode_async(
+        self, text: str, add_special_tokens: bool = True, *, max_model_len: int | None = None
+    ) -> list[int]:
+        return self.encode(text, add_special_tokens)
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        data = b"".join(self.token_text(token).data for token in token_ids if token < 256 or not skip_special_tokens)
+        return data.decode("utf-8", "replace")
+
+    def token_text(self, token_id: int) -> TokenText:
+        if token_id >= 256:
+            return TokenText(f"<|{token_id}|>", f"<|{token_id}|>".encode())
+        return TokenText(bytes([token_id]).decode("utf-8", "replace"), bytes([token_id]))
+
+    def token_name(self, token_id: int) -> str:
+        return f"<0x{token_id:02X}>"
+
+
+class PlainTemplate:
+    """Renders `role: content` lines and remembers what it was given."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[list[dict], ChatOptions]] = []
+
+    async def render_async(
+        self, messages: list[dict], options: ChatOptions, *, max_model_len: int | None = None
+    ) -> RenderedChat:
+        self.calls.append((messages, options))
+        text = "".join(f"{message['role']}: {message['content']}\n" for message in messages)
+        text += "assistant: " if options.add_generation_prompt else ""
+        return RenderedChat(text, list(text.encode()))
+
+
+class Seen(NamedTuple):
+    """A request as the pool got it."""
+
+    model: str
+    request: GenerationRequest
+
+
+Script = Callable[[GenerationRequest], AsyncGenerator[OutputDelta, None]]
+
+
+def deltas_of(text: str, request: GenerationRequest, *, num_cached: int = 0) -> list[OutputDelta]:
+    """One delta per character for each of the n completions, with logprobs where asked for."""
+    sampling = request.sampling
+    found = []
+    for i, char in enumerate(text):
+        for index in range(sampling.n):
+            ids = list(char.encode())
+            delta = OutputDelta(index, char, ids, num_cached_tokens=num_cached)
+            if sampling.logprobs is not None:
+                delta.logprobs = [fake_logprob(token, sampling.logprobs) for token in ids]
+            if i == 0 and sampling.prompt_logprobs is not None:
+                prompt = request.prompt_token_ids
+                rest = [fake_logprob(token, sampling.prompt_logprobs) for token in prompt[1:]]
+                delta.prompt_logprobs = [None, *rest]
+            if i == len(text) - 1:
+                delta.finish_reason = "stop"
+            found.append(delta)
+    return found
+
+
+def fake_logprob(token_id: int, top: int) -> TokenLogprob:
+    """A logprob that can be told from its token id."""
+    return TokenLogprob(token_id, -token_id / 100, 1, [((token_id + k) % 256, -(token_id + k) / 100) for k in range(top)])
+
+
+@dataclass
+class FakePool:
+    """The surface of EnginePool; `script` makes the answers, `seen` and `closed` tell what happened."""
+
+    script: Script | None = None
+    text: str = "Hi there"
+    names: tuple[str, ...] = ("org/demo", "alias")
+    defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
+    state: str = "ready"
+    answers: bool = True
+    max_model_len: int = MAX_MODEL_LEN
+    seen: list[Seen] = field(default_factory=list)
+    closed: list[str] = field(default_factory=list)
+    started: bool = False
+    stopped: bool = False
+
+    def __post_init__(self) -> None:
+        self.template = PlainTemplate()
+        self.num_closed = asyncio.Event()
+        self.stats_now = EngineStats(num_blocks=100, num_free_blocks=75, num_running=2, finished={"stop": 3})
+
+    @property
+    def model(self) -> ServedModel:
+        assets = SimpleNamespace(
+            tokenizer=ByteTokenizer(),
+            chat_template=self.template,
+            sampling_defaults=self.defaults,
+            eos_token_ids=(257,),
+            max_model_len=self.max_model_len,
+            vocab_size=VOCAB_SIZE,
+        )
+        info = ModelInfo("/secret/path", "FakeForCausalLM", "float32", VOCAB_SIZE, self.max_model_len, [257])
+        return ServedModel(self.names, info, assets, 1, 8, 20, 1700000000)
+
+    async def start(self) -> None:
+        self.started = True
+
+    async def close(self) -> None:
+        self.stopped = True
+
+    def models(self) -> list[ServedModel]:
+        return [self.model] if self.state in ("ready", "draining") else []
+
+    def find_model(self, name: str) -> ServedModel:
+        if self.state != "ready":
+            raise EngineUnavailableError("ipc:///secret/socket is loading")
+        if name and name not in self.names:
+            error = InvalidRequestError(f"The model {name!r} does not exist", "model", "model_not_found")
+            error.status = 404
+            raise error
+        return self.model
+
+    async def generate(self, model: str, request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
+        self.seen.append(Seen(model, request))
+        try:
+            if self.script is not None:
+                async for delta in self.script(request):
+                    yield delta
+            else:
+                for delta in deltas_of(self.text, request):
+                    yield delta
+        finally:
+            self.closed.append(request.request_id)
+            self.num_closed.set()
+
+    def status(self) -> list[EngineStatus]:
+        base = EngineStatus("ipc:///secret/socket", self.state, "engine-0")
+        if self.state == "loading":
+            return [replace(base, stage="weights", fraction=0.25)]
+        return [replace(base, model=self.model, stats=self.stats_now, last_pong_age_s=0.1)]
+
+    async def ping(self, timeout_s: float) -> list[EngineStatus]:
+        if self.state != "ready" or not self.answers:
+            raise EngineUnavailableError("no engine answered")
+        return self.status()
+
+    def stats(self) -> PoolStats:
+        return PoolStats(num_open=1, requests_aborted=2)
