@@ -1,0 +1,142 @@
+"""Real engine-core, api-frontend and splitserve processes for the system tests, ended with everything they started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+
+
+def free_port() -> int:
+    """A TCP port on loopback that nobody listens on now."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@dataclass
+class Process:
+    """A started command, its log file and how it is ended."""
+
+    popen: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def children(self) -> list[psutil.Process]:
+        return psutil.Process(self.pid).children(recursive=True)
+
+    def stop(self, sig: int = signal.SIGTERM) -> int:
+        """Send a signal and wait; a process that does not end in time is killed and fails the test."""
+        if self.popen.poll() is None:
+            self.popen.send_signal(sig)
+        try:
+            return self.popen.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for child in self.children():
+                    child.kill()
+            self.popen.kill()
+            self.popen.wait()
+            raise AssertionError(f"did not end within {STOP_TIMEOUT_S} s:\n{self.text()}") from None
+
+
+@contextlib.contextmanager
+def run(log: Path, *args: str) -> Iterator[Process]:
+    """Start a command of this project (`python -m MODULE ...`); it is stopped when the block ends."""
+    env = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with log.open("wb") as stream:
+        popen = subprocess.Popen(
+            [sys.executable, "-m", *args],
+            cwd=ROOT,
+            stdout=stream,
+            stderr=stream,
+            stdin=subprocess.DEVNULL,
+            env=env,
+        )
+    process = Process(popen, log)
+    try:
+        yield process
+    finally:
+        process.stop()
+
+
+def wait_ready(url: str, *processes: Process) -> None:
+    """Wait until GET /ready answers 200; a process that ends meanwhile fails at once, with its log."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        for process in processes:
+            if process.popen.poll() is not None:
+                raise AssertionError(f"exited with {process.popen.returncode}:\n{process.text()}")
+        with contextlib.suppress(httpx.TransportError):
+            if httpx.get(f"{url}/ready", timeout=5).status_code == 200:
+                return
+        time.sleep(0.05)
+    raise AssertionError(f"{url} not ready:\n" + "\n".join(process.text() for process in processes))
+
+
+@dataclass
+class Server:
+    """One engine-core and one api-frontend over it."""
+
+    url: str
+    address: str
+    engine: Process
+    frontend: Process
+
+    @property
+    def base_url(self) -> str:
+        return f"{self.url}/v1"
+
+
+@contextlib.contextmanager
+def frontend(
+    folder: Path, *engines: str, port: int | None = None, flags: tuple[str, ...] = ()
+) -> Iterator[tuple[str, Process]]:
+    """An api-frontend over the given engines; yields its URL and the process, not waited for."""
+    port = port or free_port()
+    args = ["frontend.cli", "--host", "127.0.0.1", "--port", str(port), *flags]
+    for address in engines:
+        args += ["--engine", address]
+    with run(folder / f"frontend-{port}.log", *args) as process:
+        yield f"http://127.0.0.1:{port}", process
+
+
+@contextlib.contextmanager
+def engine(folder: Path, *flags: str) -> Iterator[tuple[str, Process]]:
+    """An engine-core on an ipc address in `folder`; yields the address and the process, not waited for."""
+    address = f"ipc://{folder}/engine.sock"
+    with run(folder / "engine.log", "engine_core.cli", "--listen", address, *flags) as process:
+        yield address, process
+
+
+@contextlib.contextmanager
+def serve(
+    folder: Path, engine_flags: tuple[str, ...] = (), frontend_flags: tuple[str, ...] = ()
+) -> Iterator[Server]:
+    """An engine-core (the demo model unless flags say otherwise) and one api-frontend, ready to answer."""
+    with (
+        engine(folder, *engine_flags) as (address, engine_process),
+        frontend(folder, address, flags=frontend_flags) as (url, frontend_process),
+    ):
+        wait_ready(url, engine_process, frontend_process)
+        yield Server(url, address, engine_process, frontend_process)

@@ -1,0 +1,113 @@
+"""Frontends come and go: any number over one engine, started before, after or meanwhile, killed without notice."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from openai import OpenAI
+
+from tests.system.processes import Server, engine, frontend, wait_ready
+
+pytestmark = pytest.mark.system
+
+STORY = [{"role": "user", "content": "Count from 1 to 20."}]
+
+
+def chat(url: str, **options):
+    return OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0, timeout=60).chat.completions.create(
+        model=OpenAI(base_url=f"{url}/v1", api_key="x").models.list().data[0].id, messages=STORY, **options
+    )
+
+
+def metric(url: str, name: str) -> float:
+    text = httpx.get(f"{url}/metrics", timeout=10).text
+    values = [float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name)]
+    assert values, f"{name} is not among the metrics"
+    return sum(values)
+
+
+def wait_for(condition, timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(0.05)
+
+
+def test_frontends_join_and_one_dies_while_the_others_stream_on(folder: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        address = f"ipc://{folder}/engine.sock"
+        url_1, first = stack.enter_context(frontend(folder, address))
+        assert httpx_until_up(f"{url_1}/live")
+        assert httpx.get(f"{url_1}/ready").status_code == 503, "a frontend may start before its engine"
+        _, core = stack.enter_context(engine(folder))
+        url_2, second = stack.enter_context(frontend(folder, address))
+        wait_ready(url_1, core, first)
+        wait_ready(url_2, core, second)
+        expected = chat(url_1, temperature=0).choices[0].message.content
+        assert chat(url_2, temperature=0).choices[0].message.content == expected
+
+        long = {"temperature": 0, "max_tokens": 300, "extra_body": {"ignore_eos": True}}
+        reference = chat(url_2, **long).choices[0].message.content
+        texts: list[str] = []
+        begun, doomed_begun = threading.Event(), threading.Event()
+
+        def read_survivor() -> None:
+            text = ""
+            for chunk in chat(url_2, stream=True, **long):
+                begun.set()
+                text += chunk.choices[0].delta.content or ""
+            texts.append(text)
+
+        def read_doomed() -> None:
+            with contextlib.suppress(Exception):
+                for _ in chat(url_1, stream=True, **{**long, "max_tokens": 1500}):
+                    doomed_begun.set()
+
+        threads = [threading.Thread(target=read_survivor), threading.Thread(target=read_doomed)]
+        for thread in threads:
+            thread.start()
+        assert begun.wait(30)
+        assert doomed_begun.wait(30)
+        first.popen.send_signal(signal.SIGKILL)
+        url_3, third = stack.enter_context(frontend(folder, address))
+        wait_ready(url_3, core, third)
+        assert chat(url_3, temperature=0).choices[0].message.content == expected
+        for thread in threads:
+            thread.join(60)
+        assert texts == [reference]
+        wait_for(lambda: metric(url_2, "splitserve:num_requests_running{") == 0)
+
+
+def httpx_until_up(url: str) -> bool:
+    def up() -> bool:
+        with contextlib.suppress(httpx.TransportError):
+            return httpx.get(url, timeout=5).status_code == 200
+        return False
+
+    wait_for(up)
+    return True
+
+
+def test_a_client_that_hangs_up_frees_its_blocks(server: Server, client: OpenAI, model: str) -> None:
+    wait_for(lambda: metric(server.url, "splitserve:num_requests_running{") == 0)
+    stream = client.chat.completions.create(
+        model=model, messages=STORY, stream=True, max_tokens=1500, extra_body={"ignore_eos": True}
+    )
+    next(iter(stream))
+    wait_for(lambda: metric(server.url, "splitserve:num_requests_running{") == 1)
+    stream.close()
+    wait_for(lambda: metric(server.url, "splitserve:num_requests_running{") == 0)
+    wait_for(lambda: metric(server.url, "splitserve:kv_cache_usage_perc{") == 0)
+
+
+def test_hanging_up_without_streaming_aborts_too(server: Server, model: str) -> None:
+    body = {"model": model, "messages": STORY, "max_tokens": 1500, "ignore_eos": True}
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{server.base_url}/chat/completions", json=body, timeout=0.3)
+    wait_for(lambda: metric(server.url, "splitserve:num_requests_running{") == 0, 3.0)
