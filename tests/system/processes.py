@@ -1,4 +1,4 @@
-"""Real engine-core, api-frontend and splitserve processes for the system tests, ended with everything they started."""
+"""Real engine-core, api-frontend and splitserve processes for system tests, ended with all they started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frontends come and go: any number over one engine, started before, after or meanwhile, killed without notice."""
+"""Frontends come and go: several over one engine, started before, after or meanwhile, or killed."""
 
 from __future__ import annotations
 
