@@ -38,6 +38,7 @@ class StepInputs(NamedTuple):
         cu_seqlens: int32 [R + 1], the array behind meta.cu_seqlens_q.
         meta: layout for attention.
         sampling: indices into `rows` of those that sample, ascending.
+        errors: of scheduled rows that failed, in this step or before; they are not in `rows`.
     """
 
     rows: Int32
@@ -46,6 +47,7 @@ class StepInputs(NamedTuple):
     cu_seqlens: Int32
     meta: AttentionMetadata
     sampling: npt.NDArray[np.intp]
+    errors: list[RowError]
 
 
 class InputBatch:
@@ -57,7 +59,7 @@ class InputBatch:
         num_tokens, num_prompt_tokens, num_computed: int32 [max_num_seqs].
         block_table: int32 [max_num_seqs, max_blocks].
         num_blocks: int32 [max_num_seqs].
-        failed: bool [max_num_seqs]; rows that ended with an error: they compute nothing until freed.
+        failures: errors of rows that failed; they compute nothing until freed. At most max_num_seqs entries.
         sampling: the rows' sampling parameters.
     """
 
@@ -74,23 +76,22 @@ class InputBatch:
         self.block_table = np.zeros((num_rows, max_blocks), np.int32)
         self.num_blocks = np.zeros(num_rows, np.int32)
         self.occupied = np.zeros(num_rows, np.bool_)
-        self.failed = np.zeros(num_rows, np.bool_)
+        self.failures: dict[int, RowError] = {}
         self.sampling = SamplingState(num_rows, limits.vocab_size, eos_token_ids)
 
-    def apply(self, step: SchedulerOutput) -> list[RowError]:
+    def apply(self, step: SchedulerOutput) -> None:
         """Bring the batch up to date: freed rows, new rows, new blocks, in this order.
 
-        Returns:
-            New rows whose content cannot be served; they are marked failed.
+        New rows whose content cannot be served fail.
 
         Raises:
             WorkerError: engine and worker disagree about rows or blocks.
         """
         self._free(unpack_int32(step.freed_rows))
-        errors = [error for new in step.new_rows if (error := self._add(new)) is not None]
+        for new in step.new_rows:
+            self._add(new)
         if step.block_rows:
             self._append_blocks(unpack_int32(step.block_rows), unpack_int32(step.block_ids))
-        return errors
 
     def prepare(self, step: SchedulerOutput) -> StepInputs:
         """Lay out the step's tokens and advance num_computed; no Python loop over rows.
@@ -102,15 +103,17 @@ class InputBatch:
         self._check_rows(rows)
         if len(rows) != len(num_new) or num_new.sum() > self._limits.max_num_batched_tokens:
             raise WorkerError(f"step {step.step} is malformed or over the token budget")
-        # The engine may have planned this step before it learnt that a row failed in the one before.
-        alive = ~self.failed[rows]
-        if not alive.all():
+        errors: list[RowError] = []
+        if self.failures:
+            # The engine may have planned this step before it learnt that a row failed in the one before.
+            errors = [self.failures[row] for row in rows.tolist() if row in self.failures]
+            alive = ~np.isin(rows, list(self.failures))
             rows, num_new = rows[alive], num_new[alive]
         starts = self.num_computed[rows]
         ends = starts + num_new
         self._check_progress(step.step, rows, num_new, ends)
         self.num_computed[rows] = ends
-        return self._layout(rows, num_new, starts, ends)
+        return self._layout(rows, num_new, starts, ends)._replace(errors=errors)
 
     def append(self, rows: Int32, token_ids: Int32) -> None:
         """Append one sampled token to each of `rows`, which are distinct."""
@@ -118,9 +121,9 @@ class InputBatch:
         self.tokens[rows, lengths] = token_ids
         self.num_tokens[rows] = lengths + 1
 
-    def fail(self, row: int) -> None:
+    def fail(self, error: RowError) -> None:
         """Take a row out of all further steps; it stays occupied until the engine frees it."""
-        self.failed[row] = True
+        self.failures[error.row] = error
 
     def _layout(self, rows: Int32, num_new: Int32, starts: Int32, ends: Int32) -> StepInputs:
         cu_seqlens = np.zeros(len(rows) + 1, np.int32)
@@ -145,16 +148,16 @@ class InputBatch:
         )
         token_ids = torch.from_numpy(self.tokens[token_rows, positions])
         sampling = np.flatnonzero(ends == self.num_tokens[rows])
-        return StepInputs(rows, starts, token_ids, cu_seqlens, meta, sampling)
+        return StepInputs(rows, starts, token_ids, cu_seqlens, meta, sampling, errors=[])
 
     def _free(self, rows: Int32) -> None:
         self._check_rows(rows)
         self.occupied[rows] = False
-        self.failed[rows] = False
-        for row in rows[self.sampling.features[rows] != 0].tolist():
+        for row in rows.tolist():
+            self.failures.pop(row, None)
             self.sampling.discard(row)
 
-    def _add(self, new: NewRow) -> RowError | None:
+    def _add(self, new: NewRow) -> None:
         token_ids, block_ids = unpack_int32(new.token_ids), unpack_int32(new.block_ids)
         if not 0 <= new.row < len(self.occupied) or self.occupied[new.row]:
             raise WorkerError(f"row {new.row} is outside the batch or taken")
@@ -167,11 +170,10 @@ class InputBatch:
             self._check_tokens(token_ids)
             self.sampling.add(new.row, new.sampling, new.num_prompt_tokens, len(token_ids))
         except InvalidRequestError as error:
-            self.fail(new.row)
-            return RowError(new.row, error.code, str(error))
+            self.fail(RowError(new.row, error.code, str(error)))
+            return
         self.tokens[new.row, : len(token_ids)] = token_ids
         self.num_tokens[new.row] = len(token_ids)
-        return None
 
     def _append_blocks(self, rows: Int32, block_ids: Int32) -> None:
         """Append block_ids[i] to the table of rows[i]; a row may appear more than once."""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from engine_core.ipc.codec import pack_float32, pack_int32
-from engine_core.ipc.messages import TokenLogprobs
+from engine_core.ipc.messages import RowError, TokenLogprobs
 from worker import ops
 
 # Rank of a token in logits that hold a NaN or an infinity, where there is no order.
@@ -65,3 +65,8 @@ def gather_logprobs(logits: torch.Tensor, wanted: Wanted) -> list[TokenLogprobs]
         )
         for i in range(count)
     ]
+
+
+def numerical_error(row: int) -> RowError:
+    """The error of a row for which the model computed something that is not a number."""
+    return RowError(row, "numerical_error", "the model's output for this request is not a number")

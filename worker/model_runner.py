@@ -14,7 +14,7 @@ from worker.input_batch import InputBatch, Int32, StepInputs
 from worker.kv_cache import KVCache
 from worker.models.base import Model
 from worker.prompt_scorer import PromptScorer
-from worker.sampler import Sampled, Sampler, numerical_error
+from worker.sampler import Sampled, Sampler
 
 # Logits are the largest activation: never more than this many bytes of them at once (but at least one row).
 _MAX_LOGITS_BYTES = 128 << 20
@@ -70,8 +70,9 @@ class ModelRunner:
             RuntimeError: the device failed; nothing can be said about any row of the step.
         """
         started = time.perf_counter()
-        result = _StepResult(self._batch.apply(step))
+        self._batch.apply(step)
         inputs = self._batch.prepare(step)
+        result = _StepResult(inputs.errors)
         if len(inputs.rows):
             hidden = self._model.forward(inputs.token_ids, inputs.meta, self._kv_caches)
             self._score_prompts(hidden, inputs, result)
@@ -80,12 +81,14 @@ class ModelRunner:
 
     def _score_prompts(self, hidden: torch.Tensor, inputs: StepInputs, result: _StepResult) -> None:
         result.prompt_logprobs, broken = self._prompt_scorer.score(hidden, inputs)
-        for row in broken:
-            self._batch.fail(row)
-            result.errors.append(numerical_error(row))
+        result.errors += broken
+        for error in broken:
+            self._batch.fail(error)
 
     def _sample(self, hidden: torch.Tensor, inputs: StepInputs, result: _StepResult) -> None:
-        sampling = inputs.sampling[~self._batch.failed[inputs.rows[inputs.sampling]]]
+        sampling = inputs.sampling
+        if self._batch.failures:
+            sampling = sampling[~np.isin(inputs.rows[sampling], list(self._batch.failures))]
         for begin in range(0, len(sampling), self._max_logits_rows):
             chunk = sampling[begin : begin + self._max_logits_rows]
             last = torch.from_numpy(inputs.cu_seqlens[chunk + 1] - np.int32(1))
@@ -94,5 +97,5 @@ class ModelRunner:
             sampled = self._sampler.sample(self._model.compute_logits(chosen), inputs.rows[chunk])
             self._batch.append(sampled.rows, sampled.token_ids)
             for error in sampled.errors:
-                self._batch.fail(error.row)
+                self._batch.fail(error)
             result.add(sampled)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from engine_core.ipc.messages import TokenLogprobs
+from engine_core.ipc.messages import RowError, TokenLogprobs
 from worker.input_batch import InputBatch, StepInputs
-from worker.logprobs import NO_RANK, Wanted, gather_logprobs
+from worker.logprobs import NO_RANK, Wanted, gather_logprobs, numerical_error
 from worker.models.base import Model
 from worker.sampling_state import Feature
 
@@ -24,7 +24,7 @@ class PromptScorer:
         self._batch = batch
         self._max_rows = max_rows
 
-    def score(self, hidden: torch.Tensor, inputs: StepInputs) -> tuple[list[TokenLogprobs], list[int]]:
+    def score(self, hidden: torch.Tensor, inputs: StepInputs) -> tuple[list[TokenLogprobs], list[RowError]]:
         """Score what this step computed of such prompts.
 
         Args:
@@ -33,14 +33,14 @@ class PromptScorer:
 
         Returns:
             Logprobs with `key` the row and `token_index` the position in the prompt, ascending per row; and
-            the rows whose logits were not numbers.
+            errors of the rows whose logits were not numbers.
         """
         scored: list[TokenLogprobs] = []
-        broken: list[int] = []
+        broken: list[RowError] = []
         for i in self._batch.sampling.rows_with(Feature.PROMPT_LOGPROBS, inputs.rows).tolist():
             entries = self._score_row(hidden, inputs, i)
             if entries is None:
-                broken.append(int(inputs.rows[i]))
+                broken.append(numerical_error(int(inputs.rows[i])))
             else:
                 scored += entries
         return scored, broken

@@ -11,7 +11,7 @@ import torch
 from engine_core.ipc.messages import RowError, TokenLogprobs
 from worker import ops
 from worker.input_batch import InputBatch, Int32
-from worker.logprobs import NO_RANK, Wanted, gather_logprobs
+from worker.logprobs import NO_RANK, Wanted, gather_logprobs, numerical_error
 from worker.sampling_state import ADJUSTING, Feature
 
 
@@ -137,11 +137,6 @@ class Sampler:
             num_top=self._state.num_logprobs[rows],
         )
         return gather_logprobs(raw, wanted)
-
-
-def numerical_error(row: int) -> RowError:
-    """The error of a row for which the model computed something that is not a number."""
-    return RowError(row, "numerical_error", "the model's output for this request is not a number")
 
 
 def _split_errors(rows: Int32, token_ids: Int32, logprobs: list[TokenLogprobs]) -> Sampled:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -23,6 +22,11 @@ from worker.model_runner import ModelRunner
 from worker.models.base import Model
 from worker.models.registry import load_model
 from worker.warm_up import warm_up
+from worker.weights import Progress
+
+
+def _no_progress(loaded_bytes: int, total_bytes: int) -> None:
+    pass
 
 
 class Worker:
@@ -46,7 +50,7 @@ class Worker:
         torch.set_num_threads(num_threads)
         ops.set_num_threads(num_threads)
 
-    def load(self, progress: Callable[[int, int], None]) -> WorkerReady:
+    def load(self, progress: Progress = _no_progress) -> WorkerReady:
         """Load the checkpoint.
 
         Args:
