@@ -1,0 +1,85 @@
+"""A frontend that leaves, falls silent or stops reading costs the others nothing, and the engine no memory."""
+
+from __future__ import annotations
+
+import zmq
+
+from engine_core.ipc.codec import encode
+from engine_core.ipc.messages import Hello
+from tests.engine_core.server.harness import Engine, running_engine
+
+
+def test_a_vanished_frontend_frees_its_requests_well_before_its_lease_ends(engine: Engine) -> None:
+    leaver, witness = engine.joined(), engine.joined()
+    leaver.add(1, [1] * 100, max_tokens=3900)
+    witness.stats_when(lambda stats: stats.num_running == 1)
+    leaver.close()
+    stats = witness.stats_when(lambda stats: stats.num_running == 0 and stats.num_waiting == 0)
+    assert stats.num_free_blocks == stats.num_blocks
+
+
+def test_an_idle_frontend_that_vanishes_is_noticed_too(engine: Engine) -> None:
+    witness = engine.joined()
+    before = witness.ping().stats.num_frontends
+    leaver = engine.joined()
+    assert witness.ping().stats.num_frontends == before + 1
+    leaver.close()
+    witness.stats_when(lambda stats: stats.num_frontends == before)
+
+
+def test_a_silent_frontend_loses_its_lease_and_its_requests() -> None:
+    with running_engine("--lease", "1", "--simulated-step-ms", "5") as engine:
+        silent, witness = engine.joined("silent"), engine.joined("witness")
+        silent.add(1, [1, 2, 3], max_tokens=4000)
+        witness.stats_when(lambda stats: stats.num_running == 1)
+        # The witness's pings keep the witness; nothing of the silent one is heard.
+        stats = witness.stats_when(lambda stats: stats.num_frontends == 1)
+        assert stats.num_running == 0
+        assert 'frontend=silent reason="lease expired"' in engine.log()
+        assert silent.ping().epoch == 0, "it is told that its lease is gone"
+        assert not silent.join().lease_renewed
+
+
+def test_an_idle_frontend_loses_its_lease_too() -> None:
+    with running_engine("--lease", "1") as engine:
+        engine.joined("silent")
+        witness = engine.joined("witness")
+        witness.stats_when(lambda stats: stats.num_frontends == 1)
+        assert "frontend=silent" in engine.log()
+
+
+def test_a_frontend_that_does_not_read_is_dropped_at_its_credit() -> None:
+    with running_engine("--simulated-step-ms", "1") as engine:
+        slow = engine.client("slow")
+        # As little room as can be on the reader's side, so that everything piles up at the engine.
+        slow.socket.close()
+        slow.socket = narrow_dealer(engine)
+        witness = engine.joined("witness")
+        slow.send(Hello(1, "slow", "0"))
+        for handle in range(100):
+            slow.add(handle, [handle + 1], max_tokens=600, logprobs=20)
+        assert len(witness.generate(1, [5], max_tokens=200)) == 200
+        stats = witness.stats_when(lambda stats: stats.num_frontends == 1)
+        assert stats.num_running == 0
+        assert 'frontend=slow reason="reads too slowly"' in engine.log()
+
+
+def narrow_dealer(engine: Engine) -> zmq.Socket:
+    dealer = engine.context.socket(zmq.DEALER)
+    dealer.setsockopt(zmq.ROUTING_ID, b"slow")
+    dealer.setsockopt(zmq.RCVHWM, 1)
+    dealer.setsockopt(zmq.RCVBUF, 4096)
+    dealer.setsockopt(zmq.LINGER, 0)
+    dealer.connect(engine.address)
+    return dealer
+
+
+def test_a_flood_of_one_frontend_does_not_starve_another(engine: Engine) -> None:
+    flooder, other = engine.joined("flood"), engine.joined("other")
+    frame = encode(Hello(1, "flood", "0"))
+    for round_ in range(20):
+        for _ in range(200):
+            flooder.socket.send(frame)
+        assert len(other.generate(round_, [round_ + 1], max_tokens=3)) == 3
+        while flooder.socket.poll(0):
+            flooder.socket.recv()
