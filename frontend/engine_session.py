@@ -16,8 +16,8 @@ every open sequence fails with EngineUnavailableError, and `orphans` remembers t
     silence of 10 s       -                            -> lost           lose, -> lost, hello
 
 Hello is repeated every second until an answer comes (every ten seconds when refused); a ready or draining
-engine is pinged every second, which renews our lease. On Ready of the same epoch and lease, orphans are aborted:
-they still run there.
+engine is pinged every second, which renews our lease. On Ready of the same epoch and lease, orphans are
+aborted: they still run there.
 """
 
 from __future__ import annotations

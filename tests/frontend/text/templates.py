@@ -1,0 +1,59 @@
+"""Chat templates of the families in use, written for these tests in the style each family has."""
+
+CHATML = (
+    "{%- if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou help.<|im_end|>\n' }}{% endif %}"
+    "{%- for message in messages %}\n"
+    "    {%- if loop.index0 > 40 %}{% break %}{% endif %}\n"
+    "    {{- '<|im_start|>' + message.role + '\n' + message['content'] + '<|im_end|>' + '\n' }}\n"
+    "{%- endfor %}\n"
+    "{%- if tools %}\n    {%- for tool in tools %}\n    {{- tool | tojson(indent=2) }}\n    {%- endfor %}\n"
+    "{%- endif %}\n"
+    "{%- if add_generation_prompt %}\n    {{- '<|im_start|>assistant\n' }}\n{%- endif %}\n"
+)
+
+LLAMA3 = (
+    "{{- bos_token }}\n"
+    "{#- what follows is the system turn #}\n"
+    "{%- set ns = namespace(seen=false) %}\n"
+    "{%- for message in messages %}\n"
+    "    {%- set ns.seen = true %}\n"
+    "    {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + message['content'] | trim"
+    " + '<|eot_id|>' }}\n"
+    "{%- endfor %}\n"
+    "{%- if add_generation_prompt and ns.seen %}\n"
+    "    {{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}\n"
+    "{%- endif %}\n"
+)
+
+MISTRAL = (
+    "{{ bos_token }}{% for message in messages %}"
+    "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
+    "{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}"
+    "{% else %}{% generation %}{{ message['content'] + eos_token }}{% endgeneration %}{% endif %}{% endfor %}"
+)
+
+THINKING = (
+    "{%- for message in messages %}"
+    "{%- set content = message.content %}"
+    "{%- if message.role == 'assistant' and '</think>' in content %}"
+    "{%- set content = content.split('</think>')[-1].lstrip('\n') %}{%- endif %}"
+    "{{- '<|im_start|>' + message.role + '\n' + content + '<|im_end|>\n' }}"
+    "{%- for call in message.tool_calls or [] %}"
+    "{{- '<tool_call>' + call.function.name + ' ' + call.function.arguments | tojson + '</tool_call>' }}"
+    "{%- endfor %}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
+    "{%- if enable_thinking is defined and not enable_thinking %}{{ '<think>\n\n</think>\n\n' }}{% endif %}"
+    "{% endif %}"
+)
+
+PARTS = (
+    "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' }}"
+    "{% if message.content is string %}{{ message.content }}{% else %}"
+    "{% for part in message.content %}{{ part.text }}{% endfor %}{% endif %}{{ '<|im_end|>' }}{% endfor %}"
+)
+
+PARTS_ONLY = (
+    "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' }}"
+    "{% for part in message['content'] %}{{ part['text'] }}{% endfor %}{{ '<|im_end|>' }}{% endfor %}"
+)
