@@ -86,6 +86,9 @@ class EngineClient:
         self._monitor = self._socket.get_monitor_socket(_MONITORED)
         self._loop.add_reader(self._socket.fileno(), self._on_readable)
         self._loop.add_reader(self._monitor.fileno(), self._on_monitor)
+        # libzmq signals only to a reader that has found its socket empty.
+        self._on_monitor()
+        self._on_readable()
         self._ticker = asyncio.create_task(self._tick_for_ever())
 
     async def close(self) -> None:
