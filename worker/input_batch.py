@@ -87,7 +87,8 @@ class InputBatch:
         Raises:
             WorkerError: engine and worker disagree about rows or blocks.
         """
-        self._free(unpack_int32(step.freed_rows))
+        if step.freed_rows:
+            self._free(unpack_int32(step.freed_rows))
         for new in step.new_rows:
             self._add(new)
         if step.block_rows:

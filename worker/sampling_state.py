@@ -120,11 +120,10 @@ class SamplingState:
     def _set_columns(self, row: int, params: SamplingParams) -> None:
         self.temperature[row] = params.temperature
         self.top_k[row] = max(0, params.top_k)
-        # Both may be so small that float32 has only zero for them, which the kernels do not accept.
-        self.top_p[row] = max(params.top_p, _TINY)
+        self.top_p[row] = _above_zero(params.top_p)
         self.min_p[row] = params.min_p
         self.seed[row] = np.uint64(params.seed or 0).astype(np.int64)
-        self.repetition[row] = max(params.repetition_penalty, _TINY)
+        self.repetition[row] = _above_zero(params.repetition_penalty)
         self.frequency[row] = params.frequency_penalty
         self.presence[row] = params.presence_penalty
         self.num_logprobs[row] = params.logprobs or 0
@@ -139,6 +138,11 @@ class SamplingState:
             if any(not 0 <= token_id < self._vocab_size for token_id in token_ids):
                 last = self._vocab_size - 1
                 raise InvalidRequestError(f"{name} must hold token ids from 0 to {last}", name)
+
+
+def _above_zero(value: float) -> float:
+    """Keep a positive double positive in float32, where the smallest ones are zero, which kernels refuse."""
+    return value if value > _TINY else _TINY
 
 
 def _logit_bias(params: SamplingParams) -> LogitBias:

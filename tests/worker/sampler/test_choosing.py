@@ -79,8 +79,8 @@ def test_the_same_seed_draws_the_same_and_another_seed_differs() -> None:
     assert len(set(drawn[0::2])) > 8
 
 
-def test_seeds_above_the_signed_range_are_told_apart() -> None:
-    rows = [Row(SamplingParams(seed=2**64 - 1 - i)) for i in range(40)]
+def test_all_64_bits_of_a_seed_count() -> None:
+    rows = [Row(SamplingParams(seed=2**64 - 1 - (i << 40))) for i in range(40)]
     assert len(set(tokens(rows, torch.zeros(40, VOCAB)))) > 8
 
 
