@@ -96,8 +96,8 @@ def _let_idle_threads_sleep() -> None:
 
     They spin for milliseconds by default, against the engine and the frontends that share the cores. With
     seven busy processes on two cores, a decode step of one row of a 6M-parameter model took 0.7 to 0.9 ms
-    without spinning and 33 to 264 ms with it; on idle cores spinning would make it 0.4 ms. An operator's own
-    setting stands.
+    without spinning and 264 ms with the default. Spinning's best, while the cores happened to be free, was
+    0.4 ms. An operator's own setting stands.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
