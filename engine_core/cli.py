@@ -1,12 +1,12 @@
-"""The engine-core command: parse, validate, resolve the model, run the busy loop, turn errors into exit codes.
+"""The engine-core command: parse, validate, resolve the model, run the busy loop, exit codes for errors.
 
-    exit code   meaning
-    0           ended by a signal after draining
-    1           a bug of ours, see the traceback
-    2           a flag or configuration value is wrong
-    3           the model cannot be served
-    4           the worker was lost
-    128 + N     ended at once by a second signal N
+exit code   meaning
+0           ended by a signal after draining
+1           a bug of ours, see the traceback
+2           a flag or configuration value is wrong
+3           the model cannot be served
+4           the worker was lost
+128 + N     ended at once by a second signal N
 """
 
 from __future__ import annotations

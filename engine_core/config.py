@@ -1,4 +1,4 @@
-"""The configuration of one engine-core process, built once by its command line and validated before anything starts."""
+"""The configuration of one engine-core: built once, from the command line, and validated before use."""
 
 from __future__ import annotations
 
@@ -143,7 +143,9 @@ def check_address(flag: str, address: str) -> None:
         ConfigError: names the flag and the two forms.
     """
     if not re.fullmatch(r"ipc://.{1,100}|tcp://(\*|\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):\d{1,5}", address):
-        raise ConfigError(f"{flag} must be ipc://PATH (at most 100 characters) or tcp://HOST:PORT, got {address!r}")
+        raise ConfigError(
+            f"{flag} must be ipc://PATH (at most 100 characters) or tcp://HOST:PORT, got {address!r}"
+        )
 
 
 def _one_of(flag: str, value: str, choices: tuple[str, ...]) -> None:

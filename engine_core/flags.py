@@ -1,10 +1,10 @@
-"""The flags of an engine-core: one table that engine-core parses and splitserve passes on."""
+"""Flags as tables: those of engine-core, and how a table becomes a parser, a configuration or words."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -32,7 +32,7 @@ class Flag(NamedTuple):
 
     Attributes:
         name: as typed, with its dashes.
-        field: of EngineConfig.
+        field: attribute of the parsed arguments; for an engine-core, of EngineConfig.
         help: without the default, which is appended.
         type: converts the text; None for a switch.
         choices: allowed values, shown in the help.
@@ -51,7 +51,10 @@ class Flag(NamedTuple):
     negatable: bool = False
 
 
-FLAGS: dict[str, tuple[Flag, ...]] = {
+FlagTable = Mapping[str, Sequence[Flag]]
+"""Flags by the title of their group in the help."""
+
+ENGINE_FLAGS: FlagTable = {
     "model": (
         Flag(
             "--served-model-name",
@@ -74,7 +77,13 @@ FLAGS: dict[str, tuple[Flag, ...]] = {
             "multiproc runs the model in a worker process, simulated makes tokens up",
             choices=EXECUTORS,
         ),
-        Flag("--num-threads", "num_threads", "compute threads of a worker; 0 takes every core", int, metavar="N"),
+        Flag(
+            "--num-threads",
+            "num_threads",
+            "compute threads of a worker; 0 takes every core",
+            int,
+            metavar="N",
+        ),
         Flag(
             "--step-timeout",
             "step_timeout_s",
@@ -99,7 +108,13 @@ FLAGS: dict[str, tuple[Flag, ...]] = {
             parse_bytes,
             metavar="BYTES",
         ),
-        Flag("--num-blocks", "num_blocks", "number of blocks, whatever memory they take; 0 derives it", int, metavar="N"),
+        Flag(
+            "--num-blocks",
+            "num_blocks",
+            "number of blocks, whatever memory they take; 0 derives it",
+            int,
+            metavar="N",
+        ),
         Flag(
             "--enable-prefix-caching",
             "enable_prefix_caching",
@@ -166,27 +181,36 @@ FLAGS: dict[str, tuple[Flag, ...]] = {
 }
 
 
-def add_engine_flags(parser: argparse.ArgumentParser) -> None:
-    """Add every flag of the table, grouped; a flag that is not given leaves no trace in the namespace."""
+def add_engine_flags(parser: argparse.ArgumentParser, without: Sequence[str] = ()) -> None:
+    """Add the flags of an engine-core with their defaults, except those of the fields named in `without`."""
     defaults = EngineConfig(model="")
-    for title, flags in FLAGS.items():
+    for title, flags in ENGINE_FLAGS.items():
         group = parser.add_argument_group(title)
         for flag in flags:
-            _add(group, flag, getattr(defaults, flag.field))
+            if flag.field not in without:
+                add_flag(group, flag, getattr(defaults, flag.field))
 
 
-def _add(group: argparse._ArgumentGroup, flag: Flag, default: object) -> None:
+def add_flag(group: argparse._ArgumentGroup, flag: Flag, default: object = "") -> None:
+    """Add one flag; when it is not given it leaves no trace in the parsed arguments.
+
+    Args:
+        group: of the parser.
+        flag: to add.
+        default: shown in the help unless it is empty.
+    """
     text = flag.help
     if flag.type is None:
-        action = argparse.BooleanOptionalAction if flag.negatable else "store_true"
         shown = f"{text} (default: {'on' if default else 'off'})"
+        action = argparse.BooleanOptionalAction if flag.negatable else "store_true"
         group.add_argument(flag.name, dest=flag.field, action=action, default=argparse.SUPPRESS, help=shown)
         return
     if not flag.many and default != "":
-        text += f" (default: {default})"
+        text += f" (default: {f'{default:g}' if isinstance(default, float) else default})"
     group.add_argument(
         flag.name,
         dest=flag.field,
+        action="extend" if flag.many else "store",
         type=flag.type,
         choices=flag.choices or None,
         metavar=flag.metavar or None,
@@ -202,7 +226,8 @@ def engine_config(args: argparse.Namespace, *, model: str, listen: str) -> Engin
     Raises:
         ConfigError: a value is out of range; names its flag and the range.
     """
-    given = {flag.field: getattr(args, flag.field) for flag in _all_flags() if hasattr(args, flag.field)}
+    fields = [flag.field for flags in ENGINE_FLAGS.values() for flag in flags]
+    given = {field: getattr(args, field) for field in fields if hasattr(args, field)}
     try:
         config = msgspec.convert({**given, "model": model, "listen": listen}, EngineConfig)
     except msgspec.ValidationError as error:
@@ -211,21 +236,14 @@ def engine_config(args: argparse.Namespace, *, model: str, listen: str) -> Engin
     return config
 
 
-def given_engine_flags(args: argparse.Namespace) -> list[str]:
-    """Return the flags that were given, as words of a command line."""
-    words: list[str] = []
-    for flag in _all_flags():
-        if not hasattr(args, flag.field):
-            continue
-        value = getattr(args, flag.field)
-        if flag.type is None:
-            words.append(flag.name if value else flag.name.replace("--", "--no-", 1))
-        elif flag.many:
-            words += [flag.name, *value]
-        else:
-            words.append(f"{flag.name}={value}")
-    return words
+def given_words(args: argparse.Namespace, table: FlagTable) -> list[str]:
+    """Return those flags of a table that were given, as words of a command line."""
+    given = [flag for flags in table.values() for flag in flags if hasattr(args, flag.field)]
+    return [word for flag in given for word in _words(flag, getattr(args, flag.field))]
 
 
-def _all_flags() -> list[Flag]:
-    return [flag for flags in FLAGS.values() for flag in flags]
+def _words(flag: Flag, value: object) -> list[str]:
+    if isinstance(value, bool):
+        return [flag.name if value else flag.name.replace("--", "--no-", 1)]
+    values = value if isinstance(value, list) else [value]
+    return [f"{flag.name}={item}" for item in values]

@@ -1,4 +1,4 @@
-"""Who the connected frontends are, how long each stays without a word, and what waits to be sent to it; no I/O.
+"""Who the connected frontends are, how long each may be silent, and what waits to be sent; no I/O.
 
 Life of one frontend, keyed by its connection's identity:
 
@@ -77,7 +77,9 @@ class FrontendTable:
             self._frontends[identity].name = name
             return True
         if len(self._frontends) >= self._max_frontends:
-            raise OverloadedError(f"{self._max_frontends} frontends are connected already, the most there may be")
+            raise OverloadedError(
+                f"{self._max_frontends} frontends are connected already, the most there may be"
+            )
         self._frontends[identity] = Frontend(identity, name, now_s)
         return False
 

@@ -33,7 +33,7 @@ def model_len(config: EngineConfig, model: ModelInfo) -> int:
     """
     if config.max_model_len > model.max_model_len:
         raise ConfigError(
-            f"--max-model-len {config.max_model_len} exceeds what the model supports, {model.max_model_len} tokens"
+            f"--max-model-len {config.max_model_len} exceeds the model's limit of {model.max_model_len} tokens"
         )
     return config.max_model_len or model.max_model_len
 
@@ -41,8 +41,8 @@ def model_len(config: EngineConfig, model: ModelInfo) -> int:
 def size_kv_cache(config: EngineConfig, ready: WorkerReady) -> KVSize:
     """Decide the size of the pool.
 
-    A size the operator named is taken as it is, for blocks beyond the running batch still serve as prefix cache. What
-    the worker offers by itself is cut to what a full batch of longest sequences can use.
+    A size the operator named is taken as it is, for blocks beyond the running batch still serve as prefix
+    cache. What the worker offers by itself is cut to what a full batch of longest sequences can use.
 
     Raises:
         ConfigError: not even one block fits.
@@ -54,7 +54,9 @@ def size_kv_cache(config: EngineConfig, ready: WorkerReady) -> KVSize:
     elif config.kv_cache_memory_bytes:
         num_blocks = config.kv_cache_memory_bytes // max(1, ready.block_bytes)
     else:
-        num_blocks = min(ready.available_bytes // max(1, ready.block_bytes), config.max_num_seqs * blocks_per_sequence)
+        num_blocks = min(
+            ready.available_bytes // max(1, ready.block_bytes), config.max_num_seqs * blocks_per_sequence
+        )
     if num_blocks < 1:
         memory = config.kv_cache_memory_bytes or ready.available_bytes
         raise ConfigError(

@@ -22,9 +22,11 @@ def configure_logging(level: str) -> None:
 
 
 def log_event(logger: logging.Logger, level: int, event: str, **fields: object) -> None:
-    """Log one event with its fields; values are escaped and cut, so that no client can forge or flood a line."""
+    """Log one event; its values are escaped and cut, so that no client can forge or flood a line."""
     if logger.isEnabledFor(level):
-        logger.log(level, "%s", " ".join([event, *(f"{key}={_value(value)}" for key, value in fields.items())]))
+        logger.log(
+            level, "%s", " ".join([event, *(f"{key}={_value(value)}" for key, value in fields.items())])
+        )
 
 
 def _value(value: object) -> str:

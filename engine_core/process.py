@@ -1,8 +1,8 @@
-"""Child processes that never outlive their parent, and the exit codes that processes of this project agree on.
+"""Child processes that never outlive their parent, and the exit codes that processes agree on.
 
-Run as a script it is the trampoline every child starts through: it asks the kernel for a signal on the parent's
-death, checks that the parent has not died meanwhile, and becomes the real command. Doing so after fork and before
-exec in Python would be unsafe beside libzmq's threads. Keep this file free of imports outside the standard library.
+Run as a script it is the trampoline every child starts through: it asks the kernel for a signal on the
+parent's death, checks that the parent has not died meanwhile, and becomes the real command. Doing so between
+fork and exec would be unsafe beside libzmq's threads. Only the standard library may be imported here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 EXIT_OK = 0
 EXIT_FAILED = 1
-# A wrong flag or configuration, as argparse has it; and a checkpoint that cannot be served. Retrying is pointless.
+# A wrong flag (the code argparse uses), and a checkpoint that cannot be served: retrying is pointless.
 EXIT_CONFIG = 2
 EXIT_MODEL = 3
 EXIT_WORKER = 4
@@ -38,9 +38,10 @@ class Child:
         pass_fds: Sequence[int] = (),
         capture_output: bool = False,
     ) -> None:
-        """Start `argv`.
+        """Start a command.
 
         Args:
+            argv: the command and its arguments.
             death_signal: what the child gets when this process dies, however it dies.
             pass_fds: descriptors the child inherits under the same numbers.
             capture_output: stdout and stderr go into one pipe, `output_fd`, instead of being inherited.
@@ -71,7 +72,7 @@ class Child:
     def wait(self, timeout_s: float) -> int | None:
         """Wait at most timeout_s seconds for the end; None if it still runs.
 
-        A captured child that has more to say than its pipe holds waits for its reader: call read_output meanwhile.
+        A captured child that has more to say than its pipe holds waits for whoever calls read_output.
         """
         try:
             return self._popen.wait(timeout_s)

@@ -1,4 +1,4 @@
-"""What an engine-core prints while it starts: one line per stage with its time, a bar for the weights on a terminal."""
+"""What an engine-core prints while it starts: a line per stage with its time, a bar for the weights."""
 
 from __future__ import annotations
 
@@ -53,6 +53,8 @@ class StartupReport:
         self.close()
         now_s = self._clock.monotonic()
         if self._stage:
-            log_event(_log, logging.INFO, "start-up stage", stage=self._stage, took_s=now_s - self._stage_begin_s)
+            log_event(
+                _log, logging.INFO, "start-up stage", stage=self._stage, took_s=now_s - self._stage_begin_s
+            )
         self._stage = ""
         self._stage_begin_s = now_s

@@ -1,9 +1,9 @@
-"""The busy loop: one poll over frontends, worker and signals; everything else is called from here, in one thread.
+"""The busy loop: one poll over frontends, worker and signals, which calls everything else, in one thread.
 
-    turn:  wait for an event or for the next thing due
-           take signals, key checks, frontends' messages (bounded), the worker's messages
-           plan and submit steps while the executor has room
-           send outputs, then what is due by the clock
+turn:  wait for an event or for the next thing due
+       take signals, key checks, frontends' messages (bounded), the worker's messages
+       plan and submit steps while the executor has room
+       send outputs, then what is due by the clock
 """
 
 from __future__ import annotations
@@ -214,4 +214,6 @@ class EngineServer:
             self._guard.close()
         self._context.term()
         self._signals.close()
-        log_event(_log, logging.INFO, "ended", code=self._exit_code if self._exit_code is not None else "error")
+        log_event(
+            _log, logging.INFO, "ended", code=self._exit_code if self._exit_code is not None else "error"
+        )

@@ -117,7 +117,9 @@ class Service:
                         self._engine.abort(identity, handles)
                 case Ping(nonce=nonce):
                     draining = self.phase is Phase.DRAINING
-                    self.post(identity, Pong(nonce=nonce, epoch=self._epoch, draining=draining, stats=self.stats()))
+                    self.post(
+                        identity, Pong(nonce=nonce, epoch=self._epoch, draining=draining, stats=self.stats())
+                    )
                 case Call():
                     self._call(identity, message)
 
@@ -126,7 +128,7 @@ class Service:
             self._refuse(
                 identity,
                 f"frontend {hello.software_version[:64]} speaks protocol version {hello.protocol_version}, "
-                f"engine-core {self._software_version} version {PROTOCOL_VERSION}: use the same release of both",
+                f"engine-core {self._software_version} version {PROTOCOL_VERSION}: use one release of both",
             )
             return
         try:
@@ -144,7 +146,7 @@ class Service:
             self.post(identity, Draining(timeout_s=max(0.0, self._drain_end_s - self._clock.monotonic())))
 
     def _on_stranger(self, identity: bytes, message: FrontendMessage) -> None:
-        """Ignore a peer without a lease; a ping is answered with epoch 0, so that it says hello without delay."""
+        """Ignore a peer without a lease; to a ping, epoch 0 answers that it has to say hello."""
         self.faults.stranger(identity, type(message).__name__)
         if isinstance(message, Ping):
             draining = self.phase is Phase.DRAINING

@@ -1,10 +1,10 @@
 """From a worker that begins to load to an engine that can serve: the stages and the decision on the KV cache.
 
-    stage                 event          next
-    starting the worker   WorkerHello    loading weights
-    loading weights       LoadProgress   loading weights
-    loading weights       WorkerReady    allocating the KV cache; init_kv_cache is sent
-    allocating ...        KVCacheReady   ready
+stage                 event          next
+starting the worker   WorkerHello    loading weights
+loading weights       LoadProgress   loading weights
+loading weights       WorkerReady    allocating the KV cache; init_kv_cache is sent
+allocating ...        KVCacheReady   ready
 """
 
 from __future__ import annotations
@@ -110,5 +110,8 @@ class Startup:
         )
         if size.num_full_sequences < 1:
             log_event(
-                _log, logging.WARNING, "the KV cache holds less than one longest sequence", max_tokens=size.num_tokens
+                _log,
+                logging.WARNING,
+                "the KV cache holds less than one longest sequence",
+                max_tokens=size.num_tokens,
             )

@@ -1,4 +1,4 @@
-"""What the busy loop does by the clock: leases, probes, timeouts, retries, loading news, the idle integrity check."""
+"""What the busy loop does by the clock: leases, probes, timeouts, retries, news, the integrity check."""
 
 from __future__ import annotations
 

@@ -1,19 +1,18 @@
 """Runs the model in a worker process: starts it by command line, watches it, carries steps there and back.
 
-    state      event                                  next
-    starting   WorkerHello, LoadProgress              starting
-    starting   WorkerReady                            loaded
-    loaded     init_kv_cache(), KVCacheReady          serving
-    serving    submit(), ModelRunnerOutput            serving
-    any        process ended, WorkerFailed, garbage,  lost: receive() raises WorkerError, or ModelLoadError
-               step deadline passed                   when the worker refused the checkpoint
-    any        shutdown()                             closed
+state      event                                  next
+starting   WorkerHello, LoadProgress              starting
+starting   WorkerReady                            loaded
+loaded     init_kv_cache(), KVCacheReady          serving
+serving    submit(), ModelRunnerOutput            serving
+any        process ended, WorkerFailed, garbage,  lost: receive() raises WorkerError, or ModelLoadError
+           step deadline passed                   when the worker refused the checkpoint
+any        shutdown()                             closed
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import signal
 import sys
@@ -86,7 +85,9 @@ class _Output:
             sys.stderr.flush()
         *complete, self.partial = (self.partial + data).split(b"\n")
         self.partial = self.partial[-_MAX_STDERR_LINE_BYTES:]
-        self.lines.extend(line[:_MAX_STDERR_LINE_BYTES].decode(errors="replace") for line in complete if line.strip())
+        self.lines.extend(
+            line[:_MAX_STDERR_LINE_BYTES].decode(errors="replace") for line in complete if line.strip()
+        )
 
     def tail(self) -> str:
         last = [self.partial.decode(errors="replace")] if self.partial.strip() else []
@@ -142,7 +143,9 @@ class MultiprocExecutor(Executor):
         self._router = BoundRouter(self._context, address)
         try:
             # SIGKILL: whatever the worker is doing, it must not hold memory or a device without its engine.
-            self._child = Child(self._argv(self._config, address), death_signal=signal.SIGKILL, capture_output=True)
+            self._child = Child(
+                self._argv(self._config, address), death_signal=signal.SIGKILL, capture_output=True
+            )
         except OSError as error:
             raise WorkerError(f"cannot start the worker: {error}") from None
 
@@ -226,7 +229,8 @@ class MultiprocExecutor(Executor):
             raise self._loss("")
         if self._in_flight and self._clock.monotonic() >= self._in_flight[0][1]:
             raise WorkerError(
-                f"the worker did not finish step {self._in_flight[0][0]} within {self._config.step_timeout_s:g} s"
+                f"the worker did not finish step {self._in_flight[0][0]} "
+                f"within {self._config.step_timeout_s:g} s"
             )
 
     def _loss(self, reason: str) -> SplitServeError:
@@ -245,7 +249,9 @@ class MultiprocExecutor(Executor):
         how = reason or "it ended" if code is None else describe_exit(code)
         when = "" if self._serving else " while starting"
         tail = self._output.tail()
-        return WorkerError(f"the worker was lost{when}: {how}" + (f"; its last lines:\n{tail}" if tail else ""))
+        return WorkerError(
+            f"the worker was lost{when}: {how}" + (f"; its last lines:\n{tail}" if tail else "")
+        )
 
     def _end_child(self, child: Child, timeout_s: float) -> None:
         if child.poll() is None:

@@ -44,13 +44,13 @@ def check_keys(address: str, has_keys: bool, allow_insecure_tcp: bool) -> None:
     """
     if needs_keys(address) and not has_keys and not allow_insecure_tcp:
         raise ConfigError(
-            f"{address} is reachable from other machines: make keys with `splitserve keys DIR` and pass --keys DIR, "
-            "or pass --insecure on a network you trust"
+            f"{address} is reachable from other machines: make keys with `splitserve keys DIR` "
+            "and pass --keys DIR, or pass --insecure on a network you trust"
         )
 
 
 def make_private_directory(path: str) -> bool:
-    """Make a directory that only this user may enter, or check that an existing one is safe to put sockets in.
+    """Make a directory that only this user may enter, or check that an existing one is safe for sockets.
 
     Returns:
         True when the directory was made by this call, so that the caller removes it in the end.

@@ -37,7 +37,7 @@ class ClientKeys(NamedTuple):
 
 
 def create_keys(directory: str) -> list[str]:
-    """Write an engine and a frontend key pair into a private directory; every file is readable by its owner only.
+    """Write a key pair for engines and one for frontends into a private directory, for the owner to read.
 
     Returns:
         The four paths, public and secret of each.
@@ -46,7 +46,9 @@ def create_keys(directory: str) -> list[str]:
         ConfigError: a key of that name exists already, or the directory is not private.
     """
     make_private_directory(directory)
-    existing = [path for name in (ENGINE, FRONTEND) for path in _paths(directory, name) if os.path.exists(path)]
+    existing = [
+        path for name in (ENGINE, FRONTEND) for path in _paths(directory, name) if os.path.exists(path)
+    ]
     if existing:
         raise ConfigError(f"{existing[0]} exists already: remove it first if its key shall be replaced")
     previous = os.umask(0o077)

@@ -1,4 +1,4 @@
-"""How the sockets of both links are made: limits, private files, keys; and what a non-blocking send can meet."""
+"""How the sockets of both links are made (limits, files, keys), and what a non-blocking send can meet."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class SendResult(enum.Enum):
 class BoundRouter:
     """A bound ROUTER and the files that go with it; used by one thread.
 
-    Unknown and full peers are reported instead of dropped silently, and a newcomer never takes over the identity
-    of a live peer.
+    Unknown and full peers are reported instead of dropped silently, and a newcomer never takes over the
+    identity of a live peer.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class BoundRouter:
         return SendResult.SENT
 
     def watch_disconnects(self) -> zmq.Socket[bytes]:
-        """Return a socket that becomes readable when any connection ended; which one, libzmq does not tell."""
+        """Return a socket that gets readable when a connection ended; which one, libzmq does not tell."""
         monitor: zmq.Socket[bytes] = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         return monitor
 
@@ -158,14 +158,17 @@ def connect_engine(
     """Connect a DEALER to an engine-core; works with zmq.Context and zmq.asyncio.Context alike.
 
     The engine need not run yet: libzmq keeps trying, and queues up to 1024 messages meanwhile, after which a
-    non-blocking send raises zmq.Again. What was queued for an engine that died reaches its successor, which ignores
-    it because it comes before a Hello. (ZMQ_IMMEDIATE would not queue, but it also throws away what an ending
-    engine sent last and we have not read yet: measured, the last tokens of a drained engine were lost.)
+    non-blocking send raises zmq.Again. What was queued for an engine that died reaches its successor, which
+    ignores it because it comes before a Hello. (ZMQ_IMMEDIATE would not queue, but it also throws away what an
+    ending engine sent last and we have not read yet: measured, a drained engine's last tokens were lost.)
 
     Args:
-        identity: 1 to 255 bytes, not starting with a zero byte, unlike any other connection's: take random bytes
-            per process and connection, for the engine does not hand an identity over while its owner may live.
+        context: a zmq.Context or a zmq.asyncio.Context; the socket is of its kind.
+        address: of the engine, ipc://PATH or tcp://HOST:PORT.
+        identity: 1 to 255 bytes, not starting with a zero byte, unlike any other connection's: take random
+            bytes per connection, for the engine does not hand an identity over while its owner may live.
         keys: needed for TCP beyond loopback; unused on ipc.
+        allow_insecure_tcp: permit TCP beyond loopback without keys.
 
     Raises:
         ConfigError: the address needs keys, or libzmq refuses it.

@@ -120,7 +120,11 @@ class RawClient:
         self.socket.close(linger=0)
 
     def _take(self, outputs: StepOutputs) -> None:
-        columns = (unpack_int64(outputs.handles), unpack_int32(outputs.token_ids), unpack_int32(outputs.token_indices))
+        columns = (
+            unpack_int64(outputs.handles),
+            unpack_int32(outputs.token_ids),
+            unpack_int32(outputs.token_indices),
+        )
         for handle, token_id, index in zip(*(column.tolist() for column in columns), strict=True):
             if (sequence := self.sequences.get(handle)) is not None:
                 assert index == len(sequence.token_ids), "a gap or a repeat"
@@ -170,7 +174,16 @@ def running_engine(*flags: str, executor: str = "simulated") -> Iterator[Engine]
         address = f"ipc://{folder}/run/engine.sock"
         log_path = Path(folder) / "log"
         (Path(folder) / "tmp").mkdir()
-        command = [sys.executable, "-m", "engine_core.cli", "--executor", executor, "--listen", address, *flags]
+        command = [
+            sys.executable,
+            "-m",
+            "engine_core.cli",
+            "--executor",
+            executor,
+            "--listen",
+            address,
+            *flags,
+        ]
         with log_path.open("wb") as log:
             popen = subprocess.Popen(
                 command,

@@ -24,7 +24,9 @@ NUM_MUTATIONS = 4000
 
 VALID: list[FrontendMessage] = [
     Hello(1, "fuzz", "0"),
-    AddRequest(1, "r", pack_int32([1, 2, 3]), SamplingParams(seed=1, max_tokens=3, stop=("a",), logit_bias={5: 1.0})),
+    AddRequest(
+        1, "r", pack_int32([1, 2, 3]), SamplingParams(seed=1, max_tokens=3, stop=("a",), logit_bias={5: 1.0})
+    ),
     Abort([1, 2, 3]),
     Ping(5),
     Call(1, CallKind.CHECK_INTEGRITY),
@@ -42,7 +44,9 @@ def mutate(rng: random.Random, frame: bytes) -> bytes:
         elif kind == 2:
             data[place:place] = rng.randbytes(rng.randint(1, 8))
         elif kind == 3:
-            data[place:place] = rng.choice((b"\xdd\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\x91" * 64, b"\xcb\x7f\xf8" + bytes(6)))
+            data[place:place] = rng.choice(
+                (b"\xdd\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\x91" * 64, b"\xcb\x7f\xf8" + bytes(6))
+            )
         else:
             data += rng.choice(VALID_FRAMES)
     return bytes(data)

@@ -111,14 +111,14 @@ def test_an_idle_engine_uses_no_cpu() -> None:
             before = process.num_ctx_switches().voluntary
             with pytest.raises(TimeoutError):
                 ready.recv(1)
-            # One idle integrity check after work; a loop that polls by the clock would wake up hundreds of times.
+            # One integrity check after work; a loop that polls by the clock would wake up hundreds of times.
             assert process.num_ctx_switches().voluntary - before < 20
 
 
 def test_engine_core_loads_no_torch() -> None:
     code = (
-        "import sys, engine_core.server, engine_core.cli, engine_core.executor.multiproc, engine_core.splitserve, "
-        "engine_core.executor.simulated; "
+        "import sys, engine_core.server, engine_core.cli, engine_core.executor.multiproc, "
+        "engine_core.executor.simulated, engine_core.splitserve, engine_core.serve; "
         "print(sorted({'torch', 'transformers', 'frontend', 'worker'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""A frontend that leaves, falls silent or stops reading costs the others nothing, and the engine no memory."""
+"""A frontend that leaves, falls silent or stops reading costs neither the others nor the engine."""
 
 from __future__ import annotations
 

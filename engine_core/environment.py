@@ -1,0 +1,118 @@
+"""What `splitserve env` prints: versions, processor, memory; without importing torch or any model code."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from importlib.metadata import PackageNotFoundError, version
+
+from engine_core.config import software_version
+
+PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "huggingface_hub",
+    "apache-tvm-ffi",
+    "flash-attn",
+    "ray",
+    "pyzmq",
+    "msgspec",
+    "numpy",
+    "fastapi",
+    "starlette",
+    "uvicorn",
+    "uvloop",
+    "openai",
+)
+# What kernels choose by, of the dozens a processor reports.
+ISA_FLAGS = (
+    "avx2",
+    "fma",
+    "avx512f",
+    "avx512bw",
+    "avx512_vnni",
+    "avx512_bf16",
+    "amx_bf16",
+    "asimd",
+    "bf16",
+    "sve",
+)
+
+
+def describe() -> str:
+    """Return the report, one `name: value` line each."""
+    facts = {
+        "splitserve": software_version(),
+        "python": f"{platform.python_version()} ({sys.executable})",
+        "platform": platform.platform(),
+        "processor": _cpu_field("model name") or platform.processor() or platform.machine(),
+        "instruction sets": ", ".join(_instruction_sets()) or "unknown",
+        "cores": f"{_usable_cores()} usable of {os.cpu_count()}",
+        "memory": _memory(),
+        "shared memory": _disk("/dev/shm"),
+        "NVIDIA driver": _nvidia_driver(),
+    }
+    versions = {name: _version(name) for name in PACKAGES}
+    width = max(map(len, [*facts, *versions])) + 1
+    return "\n".join(f"{name + ':':<{width}} {value}" for name, value in {**facts, **versions}.items())
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _cpu_field(name: str) -> str:
+    for line in _read("/proc/cpuinfo").splitlines():
+        field, _, value = line.partition(":")
+        if field.strip() == name:
+            return value.strip()
+    return ""
+
+
+def _instruction_sets() -> list[str]:
+    present = set((_cpu_field("flags") or _cpu_field("Features")).split())
+    return [flag for flag in ISA_FLAGS if flag in present]
+
+
+def _memory() -> str:
+    fields = dict(line.split(":", 1) for line in _read("/proc/meminfo").splitlines() if ":" in line)
+    if "MemTotal" not in fields or "MemAvailable" not in fields:
+        return "unknown"
+    total, free = (int(fields[name].split()[0]) / 2**20 for name in ("MemTotal", "MemAvailable"))
+    limit = _read("/sys/fs/cgroup/memory.max").strip()
+    text = f"{total:.1f} GiB, {free:.1f} GiB available"
+    return f"{text}, limited to {int(limit) / 2**30:.1f} GiB" if limit.isdigit() else text
+
+
+def _disk(path: str) -> str:
+    try:
+        usage = shutil.disk_usage(path)
+    except OSError:
+        return "none"
+    return f"{usage.total / 2**30:.1f} GiB, {usage.free / 2**30:.1f} GiB free"
+
+
+def _nvidia_driver() -> str:
+    first = _read("/proc/driver/nvidia/version").partition("\n")[0]
+    return first.removeprefix("NVRM version:").strip() or "none"
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""

@@ -1,0 +1,64 @@
+"""The flags of api-frontend that `splitserve serve` passes on; a test compares them with the real ones."""
+
+from __future__ import annotations
+
+from engine_core.flags import Flag, FlagTable
+
+
+def _text(name: str, metavar: str, help_: str, *, many: bool = False) -> Flag:
+    return Flag(name, _field(name), help_, metavar=metavar, many=many)
+
+
+def _whole(name: str, help_: str) -> Flag:
+    return Flag(name, _field(name), help_, int, metavar="N")
+
+
+def _seconds(name: str, help_: str) -> Flag:
+    return Flag(name, _field(name), help_, float, metavar="S")
+
+
+def _switch(name: str, help_: str) -> Flag:
+    return Flag(name, _field(name), help_, None)
+
+
+def _field(name: str) -> str:
+    return "frontend_" + name.removeprefix("--").replace("-", "_")
+
+
+FRONTEND_FLAGS: FlagTable = {
+    "API": (
+        _text("--root-path", "PREFIX", "path under which a proxy publishes this server"),
+        _switch("--strict", "answer 400 to unknown fields instead of ignoring them"),
+        _text("--generation-config", "auto|none", "sampling defaults of the checkpoint, or OpenAI's"),
+        _switch("--disable-docs", "no /docs and /openapi.json"),
+        _seconds("--sse-keep-alive", "comment in a stream after so long a silence; 0 never"),
+        _text("--assets-dir", "DIR", "folder of tokenizer.json, if it is not the model's"),
+    ),
+    "security": (
+        _text("--api-key", "KEY", "accepted key; visible in the process list", many=True),
+        _text("--api-key-file", "FILE", "accepted keys, one per line"),
+        _text("--public-path", "PATH", "serve /health, /metrics or the like without a key", many=True),
+        _text("--allowed-origin", "ORIGIN", "CORS origins", many=True),
+        _text("--allowed-method", "METHOD", "CORS methods; GET and POST if none", many=True),
+        _text("--allowed-header", "HEADER", "CORS headers; all if none", many=True),
+        _switch("--allow-credentials", "let browsers send cookies across origins"),
+        _text("--ssl-keyfile", "FILE", "TLS private key"),
+        _text("--ssl-certfile", "FILE", "TLS certificate chain"),
+    ),
+    "limits of each frontend": (
+        _whole("--max-body-bytes", "largest request body"),
+        _seconds("--header-timeout", "time to send the headers"),
+        _seconds("--body-timeout", "time to send the body"),
+        _seconds("--write-stall", "time a client may leave its answer unread"),
+        _whole("--max-open-requests", "requests in progress; 429 beyond"),
+        _whole("--max-connections", "open connections"),
+        _whole("--max-connections-per-address", "of one client address; 0 for no limit"),
+        _seconds("--health-timeout", "time an engine has for a probe"),
+        _seconds("--shutdown-timeout", "time open requests have after SIGTERM; default: --drain-timeout"),
+    ),
+}
+
+# Not passed on: `serve` decides them itself.
+OWN_FLAGS = frozenset(
+    ("--engine", "--frontend-id", "--keys", "--insecure", "--host", "--port", "--uds", "--fd", "--log-level")
+)

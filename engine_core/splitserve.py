@@ -1,0 +1,142 @@
+"""The splitserve command: serve a model with all its processes, make keys, describe the machine."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from engine_core.process import EXIT_CONFIG, EXIT_OK
+
+MAX_FRONTENDS = 64
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    from engine_core.errors import ConfigError
+
+    parser = _parser()
+    args = parser.parse_args(argv)
+    commands = {"serve": _serve, "env": _env, "keys": _keys}
+    if args.command is None:
+        parser.print_help(sys.stderr)
+        return EXIT_CONFIG
+    try:
+        return commands[args.command](args)
+    except ConfigError as error:
+        print(f"splitserve: error: {error}", file=sys.stderr, flush=True)
+        return EXIT_CONFIG
+
+
+def _parser() -> argparse.ArgumentParser:
+    from engine_core.config import software_version
+
+    parser = argparse.ArgumentParser(
+        prog="splitserve", allow_abbrev=False, description="Serves language models over the OpenAI API."
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {software_version()}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    _add_serve(commands)
+    commands.add_parser(
+        "env", help="print versions, processor and memory, for bug reports", allow_abbrev=False
+    )
+    keys = commands.add_parser(
+        "keys", help="make the keys that engines and frontends need on TCP", allow_abbrev=False
+    )
+    keys.add_argument(
+        "directory", metavar="DIR", help="made if it does not exist; readable by its owner only"
+    )
+    return parser
+
+
+def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from engine_core.flags import add_engine_flags, add_flag
+    from engine_core.frontend_flags import FRONTEND_FLAGS
+
+    serve = commands.add_parser(
+        "serve",
+        allow_abbrev=False,
+        help="serve a model: one engine-core and its api-frontends",
+        description="Starts one engine-core and its api-frontends as separate processes and keeps them alive.",
+    )
+    serve.add_argument(
+        "model",
+        nargs="?",
+        default="",
+        metavar="MODEL",
+        help="checkpoint directory or Hugging Face id; default: the demo model that ships with the package",
+    )
+    address = serve.add_argument_group("address")
+    address.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    address.add_argument("--port", type=int, default=8000, help="0 takes a free one (default: %(default)s)")
+    address.add_argument("--uds", default="", metavar="PATH", help="Unix socket to listen on instead")
+    address.add_argument(
+        "--api-server-count",
+        type=int,
+        default=1,
+        metavar="N",
+        help="api-frontend processes that share the address (default: %(default)s)",
+    )
+    for title, flags in FRONTEND_FLAGS.items():
+        group = serve.add_argument_group(title)
+        for flag in flags:
+            add_flag(group, flag)
+    # The engine and its frontends talk over a private Unix socket here.
+    add_engine_flags(serve, without=("curve_dir", "allow_insecure_tcp"))
+
+
+def _serve(args: argparse.Namespace) -> int:
+    from engine_core.config import default_engine_address
+    from engine_core.errors import ConfigError
+    from engine_core.flags import ENGINE_FLAGS, engine_config, given_words
+    from engine_core.frontend_flags import FRONTEND_FLAGS
+
+    if not 0 <= args.port <= 65535:
+        raise ConfigError(f"--port must be from 0 to 65535, got {args.port}")
+    if not 1 <= args.api_server_count <= MAX_FRONTENDS:
+        raise ConfigError(
+            f"--api-server-count must be from 1 to {MAX_FRONTENDS}, got {args.api_server_count}"
+        )
+    config = engine_config(args, model=args.model, listen=default_engine_address())
+    shutdown_s = getattr(args, "frontend_shutdown_timeout", config.drain_timeout_s)
+    args.frontend_shutdown_timeout = shutdown_s
+
+    from engine_core.clock import SystemClock
+    from engine_core.serve import ServeOptions, Server
+
+    options = ServeOptions(
+        model=args.model,
+        host=args.host,
+        port=args.port,
+        uds=args.uds,
+        num_frontends=args.api_server_count,
+        drain_timeout_s=max(shutdown_s, config.drain_timeout_s),
+        engine_flags=tuple(given_words(args, ENGINE_FLAGS)),
+        frontend_flags=(*given_words(args, FRONTEND_FLAGS), f"--log-level={config.log_level}"),
+        scheme="https" if hasattr(args, "frontend_ssl_certfile") else "http",
+        has_api_key=hasattr(args, "frontend_api_key") or hasattr(args, "frontend_api_key_file"),
+    )
+    return Server(options, SystemClock()).run()
+
+
+def _env(args: argparse.Namespace) -> int:
+    from engine_core.environment import describe
+
+    print(describe())
+    return EXIT_OK
+
+
+def _keys(args: argparse.Namespace) -> int:
+    from engine_core.ipc.curve import create_keys
+
+    for path in create_keys(args.directory):
+        print(path)
+    print(
+        f"Start both commands with --keys {args.directory}. A frontend on another machine needs engine.key, "
+        "frontend.key and frontend.key_secret; engine.key_secret stays here."
+    )
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())
