@@ -9,6 +9,7 @@ import pytest
 import zmq
 
 from engine_core.ipc.messages import LoadProgress, WorkerHello
+from engine_core.ipc.transport import CLIENT_HWM
 from tests.worker.loop.engine import FakeEngine
 from worker import loop
 from worker.config import WorkerConfig
@@ -26,6 +27,7 @@ def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
 @pytest.fixture(autouse=True)
 def _quick_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "_PARENT_CHECK_MS", 20)
+    monkeypatch.setattr(loop, "_LAST_WORDS_MS", 0)
 
 
 def config(address: str) -> WorkerConfig:
@@ -46,13 +48,14 @@ def test_an_orphan_that_waits_for_a_step_notices(
         link.close()
 
 
-def test_an_orphan_whose_engine_was_never_there_notices(
+def test_an_orphan_whose_messages_nobody_takes_notices(
     tmp_path: Path, context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:
     link = EngineLink(context, config(f"ipc://{tmp_path}/none.sock"), NO_PARENT)
     try:
         with pytest.raises(EngineGoneError):
-            link.send(WorkerHello(1, "x", 12, 1))
+            for _ in range(CLIENT_HWM + 1):
+                link.send(WorkerHello(1, "x", 12, 1))
     finally:
         link.close()
 
