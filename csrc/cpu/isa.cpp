@@ -1,8 +1,9 @@
 // Detects what the CPU can do, and holds the two settings of the library: instruction set and threads.
 #include "cpu/isa.h"
 
-#include <omp.h>
+#include <sched.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <string>
@@ -30,7 +31,18 @@ Isa detect() {
 
 const Isa kBest = detect();
 std::atomic<Isa> g_isa{kBest};
-std::atomic<int> g_num_threads{0};
+
+constexpr int kMaxThreads = 1024;
+
+// The CPUs this process may run on, which under taskset or a container's cpuset are fewer than the machine
+// has.
+int allowed_cpus() {
+  cpu_set_t cpus;
+  if (sched_getaffinity(0, sizeof cpus, &cpus) != 0) return 1;
+  return std::clamp(CPU_COUNT(&cpus), 1, kMaxThreads);
+}
+
+std::atomic<int> g_num_threads{allowed_cpus()};
 
 tvm::ffi::String cpu_isa() { return kNames[static_cast<size_t>(current_isa())]; }
 
@@ -47,7 +59,6 @@ void set_isa(const tvm::ffi::String& name) {
 }
 
 void set_num_threads(int64_t num) {
-  constexpr int64_t kMaxThreads = 1024;
   SPLITSERVE_CHECK_VALUE(num >= 1 && num <= kMaxThreads, "num: expected 1 to 1024 threads, got " << num);
   g_num_threads.store(static_cast<int>(num), std::memory_order_relaxed);
 }
@@ -58,10 +69,7 @@ int64_t get_num_threads() { return num_threads(); }
 
 Isa current_isa() { return g_isa.load(std::memory_order_relaxed); }
 
-int num_threads() {
-  const int num = g_num_threads.load(std::memory_order_relaxed);
-  return num > 0 ? num : omp_get_max_threads();
-}
+int num_threads() { return g_num_threads.load(std::memory_order_relaxed); }
 
 }  // namespace splitserve
 

@@ -1,0 +1,110 @@
+// The pool behind run_tasks: one job at a time, described by atomics that idle helpers watch.
+#include "cpu/thread_pool.h"
+
+#include <atomic>
+#include <thread>
+
+namespace splitserve {
+namespace {
+
+// How long an idle helper watches for the next job before it sleeps: kernels of one step follow each other
+// closely.
+constexpr int kIdleSpins = 2000;
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+class ThreadPool {
+ public:
+  void run(int64_t count, int threads, TaskFunction function, const void* context) {
+    if (threads <= 1 || count <= 1 || count > kMaxTasks || busy_.test_and_set(std::memory_order_acquire)) {
+      for (int64_t task = 0; task < count; ++task) function(context, task);
+      return;
+    }
+    start_helpers(threads - 1);
+    function_.store(function, std::memory_order_relaxed);
+    context_.store(context, std::memory_order_relaxed);
+    count_.store(count, std::memory_order_relaxed);
+    helpers_wanted_.store(threads - 1, std::memory_order_relaxed);
+    unfinished_.store(count, std::memory_order_relaxed);
+    ++job_;
+    unclaimed_.store((uint64_t{job_} << 32) | static_cast<uint64_t>(count), std::memory_order_release);
+    published_.store(job_, std::memory_order_release);
+    published_.notify_all();
+    while (run_one_task()) {
+    }
+    // Only tasks that a helper has begun are left.
+    for (int spin = 0; unfinished_.load(std::memory_order_acquire) != 0; ++spin) {
+      // The helper may be waiting for the very core this thread spins on.
+      spin < kIdleSpins ? relax() : std::this_thread::yield();
+    }
+    busy_.clear(std::memory_order_release);
+  }
+
+ private:
+  static constexpr int64_t kMaxTasks = UINT32_MAX;
+
+  void start_helpers(int wanted) {
+    for (; num_helpers_ < wanted; ++num_helpers_) {
+      std::thread([this, index = num_helpers_] { help(index); }).detach();
+    }
+  }
+
+  // Claims a task of the current job and runs it; false if none is left. The job's number is part of the
+  // claimed word, so a helper that read the fields of a job which has ended since fails to claim.
+  bool run_one_task() {
+    uint64_t unclaimed = unclaimed_.load(std::memory_order_acquire);
+    while (true) {
+      const auto left = static_cast<int64_t>(unclaimed & UINT32_MAX);
+      if (left == 0) return false;
+      const TaskFunction function = function_.load(std::memory_order_relaxed);
+      const void* context = context_.load(std::memory_order_relaxed);
+      const int64_t count = count_.load(std::memory_order_relaxed);
+      if (unclaimed_.compare_exchange_weak(unclaimed, unclaimed - 1, std::memory_order_acq_rel)) {
+        function(context, count - left);
+        unfinished_.fetch_sub(1, std::memory_order_release);
+        return true;
+      }
+    }
+  }
+
+  void help(int index) {
+    uint32_t seen = 0;
+    while (true) {
+      for (int spin = 0; spin < kIdleSpins && published_.load(std::memory_order_acquire) == seen; ++spin)
+        relax();
+      published_.wait(seen, std::memory_order_acquire);
+      seen = published_.load(std::memory_order_acquire);
+      if (index >= helpers_wanted_.load(std::memory_order_relaxed)) continue;
+      while (run_one_task()) {
+      }
+    }
+  }
+
+  std::atomic_flag busy_;
+  int num_helpers_ = 0;  // guarded by busy_, like job_
+  uint32_t job_ = 0;
+  std::atomic<uint32_t> published_{0};
+  std::atomic<uint64_t> unclaimed_{
+      0};  // number of the job in the upper half, tasks not yet claimed in the lower
+  std::atomic<int64_t> unfinished_{0};
+  std::atomic<int> helpers_wanted_{0};
+  std::atomic<TaskFunction> function_{nullptr};
+  std::atomic<const void*> context_{nullptr};
+  std::atomic<int64_t> count_{0};
+};
+
+}  // namespace
+
+void run_tasks(int64_t count, int threads, TaskFunction function, const void* context) {
+  // Never destroyed: helpers may still watch it while the process exits.
+  static ThreadPool* const pool = new ThreadPool;
+  pool->run(count, threads, function, context);
+}
+
+}  // namespace splitserve
