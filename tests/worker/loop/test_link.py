@@ -53,9 +53,10 @@ def test_an_orphan_whose_messages_nobody_takes_notices(
 ) -> None:
     link = EngineLink(context, config(f"ipc://{tmp_path}/none.sock"), NO_PARENT)
     try:
+        for _ in range(CLIENT_HWM):
+            link.send(WorkerHello(1, "x", 12, 1))
         with pytest.raises(EngineGoneError):
-            for _ in range(CLIENT_HWM + 1):
-                link.send(WorkerHello(1, "x", 12, 1))
+            link.send(WorkerHello(1, "x", 12, 1))
     finally:
         link.close()
 
