@@ -1,0 +1,235 @@
+"""An engine with a verified simulated worker; plays busy loop and frontends and checks every message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from engine_core.clock import ManualClock
+from engine_core.config import SchedulerConfig
+from engine_core.engine import EngineCore
+from engine_core.executor.simulated import Fault, SimulatedExecutor
+from engine_core.executor.simulated_tokens import TokenRule, reference_output
+from engine_core.executor.simulated_worker import SimulatedModel
+from engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
+from engine_core.ipc.messages import (
+    AddRequest,
+    Finished,
+    FinishReason,
+    ModelRunnerOutput,
+    SchedulerOutput,
+    Started,
+    StepOutputs,
+    TokenLogprobs,
+)
+from engine_core.sampling_params import SamplingParams
+
+EPOCH = 7
+STEP_S = 1.0
+COMPLETE = (FinishReason.STOP, FinishReason.LENGTH)
+SECRET = b"s" * 32
+
+
+@dataclass
+class Tracked:
+    """What a frontend knows of one request, and what it must come to."""
+
+    frontend: bytes
+    handle: int
+    prompt: list[int]
+    sampling: SamplingParams
+    expected: list[int]
+    output: list[int]
+    num_resumed: int
+    started: Started | None = None
+    finished: Finished | None = None
+    was_aborted: bool = False
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprob_indices: list[int] = field(default_factory=list)
+
+    @property
+    def is_open(self) -> bool:
+        return self.finished is None and not self.was_aborted
+
+
+class EngineDriver:
+    """Drives one engine; every public method leaves the engine's bookkeeping checked."""
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        rule: TokenRule | None = None,
+        *,
+        depth: int = 1,
+        faults: Sequence[Fault] = (),
+    ) -> None:
+        self.config = config
+        self.rule = rule or TokenRule(vocab_size=50, eos_token_ids=(0,))
+        self.depth = depth
+        self.clock = ManualClock()
+        model = SimulatedModel(
+            rule=self.rule, max_model_len=config.max_model_len, verify=True, block_size=config.block_size
+        )
+        self.executor = SimulatedExecutor(self.clock, model, step_time_s=STEP_S, faults=faults)
+        self.executor.start()
+        self.executor.init_kv_cache(config.num_blocks)
+        self.executor.receive()
+        self.engine = EngineCore(config, model.info(), EPOCH, self.clock, secret=SECRET)
+        self.sequences: dict[tuple[bytes, int], Tracked] = {}
+        self.steps: list[SchedulerOutput] = []
+        self._next_handle = 0
+
+    def add(
+        self,
+        prompt: Sequence[int],
+        frontend: bytes = b"frontend",
+        *,
+        num_resumed: int = 0,
+        priority: int = 0,
+        tenant: str = "",
+        cache_salt: str = "",
+        timeout_s: float = 0.0,
+        **sampling_fields: object,
+    ) -> Tracked:
+        """Add a request that must be accepted; num_resumed of its tokens count as emitted already."""
+        sampling = SamplingParams(**{"seed": 0, "max_tokens": None, **sampling_fields})  # type: ignore[arg-type]
+        expected = reference_output(self.rule, prompt, sampling, self.engine.max_num_tokens)
+        num_resumed = min(num_resumed, len(expected))
+        handle = self._next_handle
+        self._next_handle += 1
+        message = AddRequest(
+            handle=handle,
+            request_id=f"request-{handle}",
+            prompt_token_ids=pack_int32(prompt),
+            sampling=sampling,
+            resume_token_ids=pack_int32(expected[:num_resumed]),
+            priority=priority,
+            tenant=tenant,
+            cache_salt=cache_salt,
+            timeout_s=timeout_s,
+        )
+        sequence = Tracked(
+            frontend, handle, list(prompt), sampling, expected, expected[:num_resumed], num_resumed
+        )
+        self.sequences[frontend, handle] = sequence
+        self.engine.add(frontend, message)
+        self.engine.check_integrity()
+        self.take_outputs()
+        return sequence
+
+    def abort(self, sequence: Tracked) -> None:
+        self.engine.abort(sequence.frontend, [sequence.handle])
+        self.engine.check_integrity()
+        # What ended before the abort may still arrive; a frontend ignores it.
+        if sequence.is_open:
+            sequence.was_aborted = True
+
+    def leave(self, frontend: bytes) -> None:
+        self.engine.drop_frontend(frontend)
+        self.engine.check_integrity()
+        for sequence in self.sequences.values():
+            if sequence.frontend == frontend and sequence.is_open:
+                sequence.was_aborted = True
+
+    def plan(self) -> SchedulerOutput | None:
+        """Plan and submit one step."""
+        output = self.engine.plan()
+        self.engine.check_integrity()
+        if output is not None:
+            self._check_budget(output)
+            self.steps.append(output)
+            self.executor.submit(output)
+        self.take_outputs()
+        return output
+
+    def apply(self) -> None:
+        """Let the oldest step in flight end and apply it."""
+        self.clock.advance(STEP_S)
+        for message in self.executor.receive():
+            assert isinstance(message, ModelRunnerOutput)
+            self.engine.apply(message)
+            self.engine.check_integrity()
+        self.take_outputs()
+
+    def turn(self) -> None:
+        """One turn of the loop: keep `depth` steps in flight, apply one."""
+        while self.engine.num_steps_in_flight < self.depth and self.plan() is not None:
+            pass
+        if self.engine.num_steps_in_flight:
+            self.apply()
+
+    def run(self, max_turns: int = 2000) -> None:
+        """Turn until nothing is open or in flight; fails after max_turns."""
+        for _ in range(max_turns):
+            self.engine.expire()
+            self.take_outputs()
+            if not self.engine.has_requests and not self.engine.num_steps_in_flight:
+                self.check_ended()
+                return
+            self.turn()
+        raise AssertionError(f"requests are still open after {max_turns} turns")
+
+    def take_outputs(self) -> None:
+        for frontend, outputs in self.engine.take_outputs().items():
+            self._hear(frontend, outputs)
+
+    def check_ended(self) -> None:
+        """Every request ended once, no block and no row is held, and tokens are those of a lone run."""
+        for sequence in self.sequences.values():
+            assert not sequence.is_open, f"request {sequence.handle} never ended"
+            if sequence.finished is not None and sequence.finished.reason in COMPLETE:
+                _check_complete(sequence)
+        stats = self.engine.stats()
+        assert (stats.num_running, stats.num_waiting) == (0, 0)
+        assert stats.num_free_blocks == self.config.num_blocks
+
+    def _check_budget(self, output: SchedulerOutput) -> None:
+        num_tokens = unpack_int32(output.num_tokens)
+        assert num_tokens.sum() <= self.config.max_num_batched_tokens
+        assert num_tokens.max() <= (self.config.max_prefill_tokens or self.config.max_num_batched_tokens)
+        assert len(num_tokens) <= self.config.max_num_seqs
+
+    def _hear(self, frontend: bytes, outputs: StepOutputs) -> None:
+        assert outputs.epoch == EPOCH
+        for started in outputs.started:
+            sequence = self._open_sequence(frontend, started.handle)
+            assert sequence.started is None
+            sequence.started = started
+        handles = unpack_int64(outputs.handles).tolist()
+        tokens = unpack_int32(outputs.token_ids).tolist()
+        indices = unpack_int32(outputs.token_indices).tolist()
+        for handle, token, index in zip(handles, tokens, indices, strict=True):
+            sequence = self._open_sequence(frontend, handle)
+            assert sequence.started is not None
+            assert index == len(sequence.output), "a token is missing or repeated"
+            sequence.output.append(token)
+            assert sequence.output == sequence.expected[: index + 1]
+        self._hear_logprobs(frontend, outputs)
+        for finished in outputs.finished:
+            sequence = self._open_sequence(frontend, finished.handle)
+            sequence.finished = finished
+
+    def _hear_logprobs(self, frontend: bytes, outputs: StepOutputs) -> None:
+        for logprobs in outputs.logprobs:
+            sequence = self._open_sequence(frontend, logprobs.key)
+            assert logprobs.token_index == sequence.num_resumed + len(sequence.logprobs)
+            assert int(unpack_int32(logprobs.token_ids)[0]) == sequence.output[logprobs.token_index]
+            sequence.logprobs.append(logprobs)
+        for logprobs in outputs.prompt_logprobs:
+            sequence = self._open_sequence(frontend, logprobs.key)
+            assert int(unpack_int32(logprobs.token_ids)[0]) == sequence.prompt[logprobs.token_index]
+            sequence.prompt_logprob_indices.append(logprobs.token_index)
+
+    def _open_sequence(self, frontend: bytes, handle: int) -> Tracked:
+        sequence = self.sequences[frontend, handle]
+        assert not sequence.was_aborted, f"output for request {handle} after its abort"
+        assert sequence.finished is None, f"output for request {handle} after its end"
+        return sequence
+
+
+def _check_complete(sequence: Tracked) -> None:
+    assert sequence.output == sequence.expected
+    if sequence.sampling.logprobs is not None:
+        assert len(sequence.logprobs) == len(sequence.output) - sequence.num_resumed
+    if sequence.sampling.prompt_logprobs is not None and not sequence.num_resumed:
+        assert sequence.prompt_logprob_indices == list(range(1, len(sequence.prompt)))

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+
+from engine_core.errors import WorkerError
+from engine_core.executor.inproc import InprocExecutor
+from engine_core.executor.simulated_worker import SimulatedModel, SimulatedWorker
+from engine_core.ipc.codec import pack_int32
+from engine_core.ipc.messages import KVCacheReady, ModelRunnerOutput, NewRow, SchedulerOutput, WorkerReady
+from engine_core.sampling_params import SamplingParams
+
+
+class BrokenWorker(SimulatedWorker):
+    def init_kv_cache(self, num_blocks: int) -> KVCacheReady:
+        raise MemoryError("no room")
+
+
+def test_a_worker_object_goes_through_a_whole_life() -> None:
+    executor = InprocExecutor(SimulatedWorker(SimulatedModel()))
+    assert executor.poll_timeout_s() is None
+    executor.start()
+    assert executor.poll_timeout_s() == 0.0
+    assert isinstance(executor.receive()[0], WorkerReady)
+    executor.init_kv_cache(4)
+    assert executor.receive() == [KVCacheReady(4)]
+    new_row = NewRow(0, pack_int32([1]), 1, 0, pack_int32([0]), SamplingParams(seed=0))
+    executor.submit(SchedulerOutput(1, pack_int32([0]), pack_int32([1]), [new_row]))
+    executor.submit(SchedulerOutput(2, pack_int32([0]), pack_int32([1])))
+    steps = [
+        message.step
+        for _ in range(2)
+        for message in executor.receive()
+        if isinstance(message, ModelRunnerOutput)
+    ]
+    assert steps == [1, 2]
+    assert executor.receive() == []
+
+
+def test_an_exception_of_the_worker_is_a_worker_error() -> None:
+    executor = InprocExecutor(BrokenWorker(SimulatedModel()))
+    executor.init_kv_cache(4)
+    with pytest.raises(WorkerError, match="MemoryError: no room"):
+        executor.receive()
+
+
+def test_after_a_shutdown_nothing_is_called() -> None:
+    executor = InprocExecutor(BrokenWorker(SimulatedModel()))
+    executor.init_kv_cache(4)
+    executor.shutdown(0.0)
+    assert executor.receive() == []

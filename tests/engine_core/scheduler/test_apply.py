@@ -1,0 +1,129 @@
+"""A worker's answer is checked before it is believed."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine_core.clock import ManualClock
+from engine_core.config import SchedulerConfig
+from engine_core.engine import EngineCore
+from engine_core.errors import WorkerError
+from engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
+from engine_core.ipc.messages import (
+    AddRequest,
+    FinishReason,
+    ModelInfo,
+    ModelRunnerOutput,
+    RowError,
+    StepOutputs,
+    TokenLogprobs,
+)
+from engine_core.sampling_params import SamplingParams
+
+FRONTEND = b"frontend"
+
+
+@pytest.fixture
+def engine() -> EngineCore:
+    """Two requests of three tokens, whose first step, number 1, is in flight."""
+    model = ModelInfo("path", "Architecture", "float32", 50, 32, [0])
+    engine = EngineCore(SchedulerConfig(max_model_len=32, num_blocks=8), model, 1, ManualClock())
+    for handle in (10, 11):
+        message = AddRequest(handle, "r", pack_int32([1, 2, 3]), SamplingParams(seed=1, max_tokens=5))
+        engine.add(FRONTEND, message)
+    assert engine.plan() is not None
+    engine.take_outputs()
+    return engine
+
+
+def answer(rows: list[int], token_ids: list[int], step: int = 1, **fields: object) -> ModelRunnerOutput:
+    return ModelRunnerOutput(step, pack_int32(rows), pack_int32(token_ids), **fields)  # type: ignore[arg-type]
+
+
+def outputs_of(engine: EngineCore) -> StepOutputs:
+    return engine.take_outputs()[FRONTEND]
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (answer([0, 1], [4, 5], step=2), "step 2 arrived, expected step 1"),
+        (answer([0], [4]), "rows that were to sample"),
+        (answer([0, 0], [4, 5]), "rows that were to sample"),
+        (answer([0, 2], [4, 5]), "rows that were to sample"),
+        (answer([0, -1], [4, 5]), "rows that were to sample"),
+        (answer([0, 1], [4]), "1 tokens for 2 rows"),
+        (answer([0, 1], [4, 50]), "outside the vocabulary"),
+        (answer([0, 1], [4, -1]), "outside the vocabulary"),
+        (ModelRunnerOutput(1, b"123", b""), "column"),
+        (answer([0], [4], errors=[RowError(7, "c", "m")]), "not all are in it"),
+        (answer([0, 1], [4, 5], prompt_logprobs=[TokenLogprobs(10**6, 1, 1, b"", b"")]), "does not exist"),
+    ],
+)
+def test_a_wrong_answer_is_a_worker_error(
+    engine: EngineCore, output: ModelRunnerOutput, message: str
+) -> None:
+    with pytest.raises(WorkerError, match=message):
+        engine.apply(output)
+
+
+def test_an_answer_nobody_asked_for_is_a_worker_error(engine: EngineCore) -> None:
+    engine.apply(answer([0, 1], [4, 5]))
+    with pytest.raises(WorkerError, match="expected step none"):
+        engine.apply(answer([0, 1], [4, 5]))
+
+
+def test_rows_may_come_in_any_order(engine: EngineCore) -> None:
+    engine.apply(answer([1, 0], [4, 5]))
+    outputs = outputs_of(engine)
+    assert dict(
+        zip(unpack_int64(outputs.handles).tolist(), unpack_int32(outputs.token_ids).tolist(), strict=True)
+    ) == {11: 4, 10: 5}
+
+
+def test_a_row_error_ends_its_request_with_the_worker_s_words(engine: EngineCore) -> None:
+    engine.apply(answer([1], [4], errors=[RowError(0, "bad_grammar", "no way on")]))
+    outputs = outputs_of(engine)
+    assert unpack_int64(outputs.handles).tolist() == [11]
+    (end,) = outputs.finished
+    assert (end.handle, end.reason, end.error_status) == (10, FinishReason.ERROR, 500)
+    assert (end.error_code, end.error_message) == ("bad_grammar", "no way on")
+    engine.check_integrity()
+
+
+def test_a_row_error_of_an_aborted_request_is_nobody_s(engine: EngineCore) -> None:
+    engine.abort(FRONTEND, [10])
+    engine.apply(answer([1], [4], errors=[RowError(0, "c", "m")]))
+    assert outputs_of(engine).finished == []
+
+
+def test_logprobs_get_the_request_s_handle_and_the_engine_s_index(engine: EngineCore) -> None:
+    engine.apply(answer([0, 1], [4, 5]))
+    engine.take_outputs()
+    assert engine.plan() is not None
+    columns = (pack_int32([6]), b"\0\0\0\0")
+    engine.apply(answer([0, 1], [6, 7], step=2, logprobs=[TokenLogprobs(1, 99, 1, *columns)]))
+    assert outputs_of(engine).logprobs == [TokenLogprobs(11, 1, 1, *columns)]
+
+
+def test_logprobs_of_an_aborted_request_are_dropped(engine: EngineCore) -> None:
+    engine.abort(FRONTEND, [11])
+    engine.apply(answer([0, 1], [6, 7], logprobs=[TokenLogprobs(1, 0, 1, b"", b"")]))
+    outputs = outputs_of(engine)
+    assert outputs.logprobs == []
+    assert unpack_int64(outputs.handles).tolist() == [10]
+
+
+def test_a_late_token_is_not_taken_for_the_row_s_next_request(engine: EngineCore) -> None:
+    engine.abort(FRONTEND, [10])
+    message = AddRequest(12, "r", pack_int32([7]), SamplingParams(seed=1, max_tokens=5))
+    engine.add(FRONTEND, message)
+    second = engine.plan()
+    assert second is not None
+    assert [new_row.row for new_row in second.new_rows] == [0]
+    engine.apply(answer([0, 1], [4, 5]))
+    assert unpack_int64(outputs_of(engine).handles).tolist() == [11]
+    engine.apply(answer([0, 1], [8, 9], step=2))
+    outputs = outputs_of(engine)
+    assert sorted(unpack_int64(outputs.handles).tolist()) == [11, 12]
+    engine.check_integrity()

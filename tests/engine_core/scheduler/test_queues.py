@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pytest
+
+from engine_core.request import Request
+from engine_core.scheduler.queues import WaitingQueue, make_queue
+from tests.engine_core.requests import make_request
+
+
+def drain(queue: WaitingQueue) -> list[int]:
+    arrivals = []
+    while (request := queue.head()) is not None:
+        queue.remove(request)
+        arrivals.append(request.arrival)
+    return arrivals
+
+
+def requests_with(priorities: list[int]) -> list[Request]:
+    return [make_request(arrival=i, priority=priority) for i, priority in enumerate(priorities)]
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("fcfs", [0, 1, 2, 3]), ("priority", [1, 3, 0, 2])])
+def test_heads_come_in_the_order_of_the_policy(policy: str, expected: list[int]) -> None:
+    queue = make_queue(policy)
+    for request in requests_with([1, 0, 1, 0]):
+        queue.add(request)
+    assert len(queue) == 4
+    assert drain(queue) == expected
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_a_preempted_request_comes_before_later_arrivals(policy: str) -> None:
+    queue = make_queue(policy)
+    requests = requests_with([0, 0, 0, 0])
+    for request in requests:
+        queue.add(request)
+    for _ in range(2):
+        head = queue.head()
+        assert head is not None
+        queue.remove(head)
+    # Preempted from the end of the running order, so the later one returns first.
+    queue.requeue(requests[1])
+    queue.requeue(requests[0])
+    assert drain(queue) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_requests_can_leave_from_the_middle(policy: str) -> None:
+    queue = make_queue(policy)
+    requests = requests_with([0, 0, 0])
+    for request in requests:
+        queue.add(request)
+    queue.remove(requests[1])
+    assert len(queue) == 2
+    assert {request.arrival for request in queue} == {0, 2}
+    assert drain(queue) == [0, 2]
+
+
+def test_a_worse_priority_waits_for_a_better_one_that_came_later() -> None:
+    queue = make_queue("priority")
+    old, new = make_request(arrival=0, priority=5), make_request(arrival=1, priority=-5)
+    queue.add(old)
+    queue.add(new)
+    assert queue.head() is new
