@@ -2,8 +2,8 @@
 
 Usage: python benchmarks/scheduler.py [--steps N] [--rows 1,64,256,1024] [--json FILE]
 
-No worker runs: answers are made outside the timed phases. "steady" is the median step, in which no row crosses a
-block border; "with borders" spreads the borders, so that one row in block_size crosses one in every step.
+No worker runs: answers are made outside the timed phases. "steady" is the median step, in which no row
+crosses a block border; "with borders" spreads the borders: one row in block_size crosses one in every step.
 """
 
 from __future__ import annotations
