@@ -35,7 +35,7 @@ class FinishReason(enum.IntEnum):
     ERROR = 3
 
 
-class ModelInfo(_Wire):
+class ModelInfo(_Wire, frozen=True):
     """What engine and frontends need to know of the served model, read from its checkpoint by the worker.
 
     Attributes:
@@ -62,7 +62,7 @@ class ModelInfo(_Wire):
 # --- api-frontend -> engine-core ------------------------------------------------------------------------------
 
 
-class Hello(_Wire, tag=0):
+class Hello(_Wire, frozen=True, tag=0):
     """First message of a frontend; also sent again after a silence, to renew or re-create its lease."""
 
     protocol_version: int
@@ -70,7 +70,7 @@ class Hello(_Wire, tag=0):
     software_version: str
 
 
-class AddRequest(_Wire, tag=1):
+class AddRequest(_Wire, frozen=True, tag=1):
     """One sequence to generate.
 
     Attributes:
@@ -96,13 +96,13 @@ class AddRequest(_Wire, tag=1):
     timeout_s: float = 0.0
 
 
-class Abort(_Wire, tag=2):
+class Abort(_Wire, frozen=True, tag=2):
     """End these requests now; unknown handles are ignored. No Finished follows."""
 
     handles: list[int]
 
 
-class Ping(_Wire, tag=3):
+class Ping(_Wire, frozen=True, tag=3):
     """Renews the frontend's lease; the busy loop itself answers with Pong."""
 
     nonce: int
@@ -115,7 +115,7 @@ class CallKind(enum.IntEnum):
     CHECK_INTEGRITY = 1
 
 
-class Call(_Wire, tag=4):
+class Call(_Wire, frozen=True, tag=4):
     """A utility call, answered by CallResult with the same call_id."""
 
     call_id: int
@@ -127,7 +127,7 @@ FrontendMessage = Hello | AddRequest | Abort | Ping | Call
 # --- engine-core -> api-frontend ------------------------------------------------------------------------------
 
 
-class Loading(_Wire, tag=0):
+class Loading(_Wire, frozen=True, tag=0):
     """Answer to Hello while the engine cannot serve yet; fraction is 0..1 of the weights loaded."""
 
     engine_id: str
@@ -135,7 +135,7 @@ class Loading(_Wire, tag=0):
     fraction: float
 
 
-class Ready(_Wire, tag=1):
+class Ready(_Wire, frozen=True, tag=1):
     """The engine serves. `epoch` identifies this life of the engine; outputs of other epochs are dropped.
 
     Attributes:
@@ -155,7 +155,7 @@ class Ready(_Wire, tag=1):
     lease_renewed: bool = False
 
 
-class Refused(_Wire, tag=2):
+class Refused(_Wire, frozen=True, tag=2):
     """The engine does not talk to this frontend (version mismatch, identity in use); both versions are named."""
 
     message: str
@@ -163,7 +163,7 @@ class Refused(_Wire, tag=2):
     software_version: str
 
 
-class Rejected(_Wire, tag=3):
+class Rejected(_Wire, frozen=True, tag=3):
     """This one request was not taken. `code` and `status` are those of engine_core.errors."""
 
     handle: int
@@ -174,7 +174,7 @@ class Rejected(_Wire, tag=3):
     retry_after_s: float = 0.0
 
 
-class Started(_Wire):
+class Started(_Wire, frozen=True):
     """A request left the queue for the first time."""
 
     handle: int
@@ -182,7 +182,7 @@ class Started(_Wire):
     queue_time_s: float
 
 
-class Finished(_Wire):
+class Finished(_Wire, frozen=True):
     """A request ended on the engine; its last token, if any, is in the columns of the same StepOutputs.
 
     Attributes:
@@ -202,7 +202,7 @@ class Finished(_Wire):
     error_status: int = 500
 
 
-class TokenLogprobs(_Wire):
+class TokenLogprobs(_Wire, frozen=True):
     """Logprobs of one emitted token: element 0 of both columns is the token itself, the rest the top k.
 
     Attributes:
@@ -220,7 +220,7 @@ class TokenLogprobs(_Wire):
     logprobs: bytes
 
 
-class StepOutputs(_Wire, tag=4):
+class StepOutputs(_Wire, frozen=True, tag=4):
     """All outputs of one step for one frontend, in columns.
 
     Attributes:
@@ -241,13 +241,13 @@ class StepOutputs(_Wire, tag=4):
     prompt_logprobs: list[TokenLogprobs] = []
 
 
-class Draining(_Wire, tag=5):
+class Draining(_Wire, frozen=True, tag=5):
     """The engine takes nothing new; running requests go on for at most timeout_s seconds."""
 
     timeout_s: float
 
 
-class EngineStats(_Wire):
+class EngineStats(_Wire, frozen=True):
     """Counters since start and gauges of now; token counts are exact, times are seconds."""
 
     num_running: int = 0
@@ -268,7 +268,7 @@ class EngineStats(_Wire):
     block_size: int = 0
 
 
-class Pong(_Wire, tag=6):
+class Pong(_Wire, frozen=True, tag=6):
     """Answer of the busy loop to Ping; epoch 0 tells a frontend that it has no lease here and must say Hello."""
 
     nonce: int
@@ -277,7 +277,7 @@ class Pong(_Wire, tag=6):
     stats: EngineStats
 
 
-class CallResult(_Wire, tag=7):
+class CallResult(_Wire, frozen=True, tag=7):
     """Answer to Call."""
 
     call_id: int
@@ -290,13 +290,13 @@ EngineMessage = Loading | Ready | Refused | Rejected | StepOutputs | Draining | 
 # --- engine-core -> worker ------------------------------------------------------------------------------------
 
 
-class InitKVCache(_Wire, tag=0):
+class InitKVCache(_Wire, frozen=True, tag=0):
     """Allocate the paged KV cache; answered by KVCacheReady."""
 
     num_blocks: int
 
 
-class NewRow(_Wire):
+class NewRow(_Wire, frozen=True):
     """A request that enters the worker's batch, whole: first time, or again after preemption.
 
     Attributes:
@@ -316,7 +316,7 @@ class NewRow(_Wire):
     sampling: SamplingParams
 
 
-class SchedulerOutput(_Wire, tag=1):
+class SchedulerOutput(_Wire, frozen=True, tag=1):
     """One step. Only what changed travels; the worker keeps the batch.
 
     A row samples a token when the step computes its last known token; the worker appends that token to the row
@@ -340,7 +340,7 @@ class SchedulerOutput(_Wire, tag=1):
     block_ids: bytes = b""
 
 
-class Shutdown(_Wire, tag=2):
+class Shutdown(_Wire, frozen=True, tag=2):
     """End the worker process in order."""
 
 
@@ -349,7 +349,7 @@ ToWorkerMessage = InitKVCache | SchedulerOutput | Shutdown
 # --- worker -> engine-core ------------------------------------------------------------------------------------
 
 
-class WorkerHello(_Wire, tag=0):
+class WorkerHello(_Wire, frozen=True, tag=0):
     """First message of a worker."""
 
     protocol_version: int
@@ -358,14 +358,14 @@ class WorkerHello(_Wire, tag=0):
     pid: int
 
 
-class LoadProgress(_Wire, tag=1):
+class LoadProgress(_Wire, frozen=True, tag=1):
     """Bytes of weights loaded so far; sent at most ten times a second."""
 
     loaded_bytes: int
     total_bytes: int
 
 
-class WorkerReady(_Wire, tag=2):
+class WorkerReady(_Wire, frozen=True, tag=2):
     """The weights are loaded.
 
     Attributes:
@@ -380,13 +380,13 @@ class WorkerReady(_Wire, tag=2):
     load_s: float
 
 
-class KVCacheReady(_Wire, tag=3):
+class KVCacheReady(_Wire, frozen=True, tag=3):
     """The KV cache is allocated and a warm-up pass has run."""
 
     num_blocks: int
 
 
-class RowError(_Wire):
+class RowError(_Wire, frozen=True):
     """A fault that belongs to one row; the engine ends that request only."""
 
     row: int
@@ -394,7 +394,7 @@ class RowError(_Wire):
     message: str
 
 
-class ModelRunnerOutput(_Wire, tag=4):
+class ModelRunnerOutput(_Wire, frozen=True, tag=4):
     """Result of one step, in columns.
 
     Attributes:
@@ -413,7 +413,7 @@ class ModelRunnerOutput(_Wire, tag=4):
     compute_s: float = 0.0
 
 
-class WorkerFailed(_Wire, tag=5):
+class WorkerFailed(_Wire, frozen=True, tag=5):
     """The worker cannot go on (checkpoint refused, device fault) and ends; `code` is one of engine_core.errors."""
 
     code: str
