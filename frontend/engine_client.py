@@ -1,9 +1,10 @@
 """One engine-core on the event loop: moves frames between its socket and its EngineSession.
 
 The socket's file descriptor is watched by the loop itself; one wake-up drains everything that has arrived,
-and each sequence is woken once per message. (zmq.asyncio makes a future and two polls per message; measured
-here it takes about 45 us for each, this about 4 us.) libzmq reports a change of state, not a level, on that
-descriptor, so after each receive and each send the socket's events are looked at again.
+and each sequence is woken once per message. (zmq.asyncio makes a future and polls for each message: measured,
+11 us per message that comes in a burst and 47 us for one that comes alone, against 1 us and 19 us this way.)
+libzmq reports a change of state, not a level, on that descriptor, so after each send the socket's events are
+looked at again.
 """
 
 from __future__ import annotations

@@ -103,7 +103,11 @@ class EnginePool:
         context, self._context = self._context, None
         if context is not None:
             # Waits until the last aborts have left, at most the sockets' linger time.
-            await asyncio.to_thread(context.term)
+            try:
+                await asyncio.to_thread(context.term)
+            except RuntimeError:
+                # No thread can be started any more while the interpreter ends.
+                context.term()
 
     def models(self) -> list[ServedModel]:
         """Return the models of ready or draining engines, each once, in order of address."""

@@ -11,6 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ("engine_core.ipc", "engine_core.sampling_params", "engine_core.config", "engine_core.errors")
+# How a child process is started so that it never outlives its parent; the offline LLM starts an engine-core.
+ALSO_SHARED = {"frontend": ("engine_core.process",)}
 PACKAGES = ("engine_core", "frontend", "worker")
 FORBIDDEN_ROOTS = {
     "engine_core": {"torch", "transformers", "frontend", "worker", "fastapi"},
@@ -42,7 +44,7 @@ def violations(package: str, modules: set[str]) -> set[str]:
     bad = {module for module in modules if module.split(".")[0] in FORBIDDEN_ROOTS[package] | UNSAFE_DECODERS}
     if package != "engine_core":
         inner = {module for module in modules if module.startswith("engine_core.")}
-        bad |= {module for module in inner if not module.startswith(SHARED)}
+        bad |= {module for module in inner if not module.startswith(SHARED + ALSO_SHARED.get(package, ()))}
     return bad
 
 

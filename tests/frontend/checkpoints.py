@@ -5,7 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 CORPUS = [
     "Hello world, the quick brown fox jumps over the lazy dog. <think> what if? </think>",
@@ -14,7 +24,8 @@ CORPUS = [
 ]
 
 CHATML = (
-    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
+    "{% for message in messages %}"
+    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
@@ -58,7 +69,15 @@ def _piece_model() -> Tokenizer:
     for char in dict.fromkeys("▁" + "".join(chr(c) for c in range(33, 127)) + "äöü你好"):
         vocab.setdefault(char, len(vocab))
     merges = []
-    for left, right in [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("▁", "t"), ("▁t", "he"), ("▁", "w")]:
+    for left, right in [
+        ("h", "e"),
+        ("l", "l"),
+        ("he", "ll"),
+        ("hell", "o"),
+        ("▁", "t"),
+        ("▁t", "he"),
+        ("▁", "w"),
+    ]:
         vocab.setdefault(left + right, len(vocab))
         merges.append((left, right))
     model = models.BPE(vocab=vocab, merges=merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True)
@@ -111,11 +130,15 @@ def write_checkpoint(
     config: dict[str, object] | None = None,
     generation_config: dict[str, object] | None = None,
 ) -> Path:
-    """Write tokenizer.json, its config, generation_config.json and what the simulated executor reads; no weights."""
+    """Write the files of tokenizer and generation, and the config.json of the simulated executor; no weights."""
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer = tokenizer or byte_level()
     tokenizer.save(str(directory / "tokenizer.json"))
-    defaults = {"chat_template": CHATML, "eos_token": "<|im_end|>", "tokenizer_class": "PreTrainedTokenizerFast"}
+    defaults = {
+        "chat_template": CHATML,
+        "eos_token": "<|im_end|>",
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
     (directory / "tokenizer_config.json").write_text(json.dumps(defaults if config is None else config))
     (directory / "generation_config.json").write_text(json.dumps(generation_config or {"temperature": 0.7}))
     model = {"vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": 512}

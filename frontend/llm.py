@@ -1,0 +1,332 @@
+"""The offline LLM class: a model in a Python script, without HTTP, on an engine-core process of its own."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from types import TracebackType
+from typing import cast
+
+import msgspec
+
+from engine_core.errors import ConfigError, InvalidRequestError
+from engine_core.sampling_params import SamplingParams
+from frontend.chat_template import ChatOptions, JsonValue, Message
+from frontend.generation import GenerationRequest
+from frontend.offline_outputs import (
+    CompletionOutput,
+    Prompt,
+    RequestOutput,
+    TextPrompt,
+    TokensPrompt,
+    collect_outputs,
+)
+from frontend.offline_progress import GenerationBar, StartBar
+from frontend.offline_runner import OfflineRunner, run_bounded
+from frontend.tokenizer import Tokenizer
+
+# Enough to keep the engine's batch full while results come back.
+_IN_FLIGHT_PER_SEQ = 2
+_MAX_IN_FLIGHT = 4096
+
+
+class LLM:
+    """Generates text from prompts and conversations.
+
+    Starts an engine-core process and ends it with close(), at the end of a `with` block, when the object is
+    dropped, and at the end of the script however that comes. Methods may be called from several threads.
+    """
+
+    def __init__(
+        self,
+        model: str = "",
+        *,
+        dtype: str = "auto",
+        max_model_len: int = 0,
+        num_threads: int = 0,
+        kv_cache_memory_bytes: int = 0,
+        num_blocks: int = 0,
+        block_size: int = 16,
+        max_num_seqs: int = 256,
+        max_num_batched_tokens: int = 2048,
+        max_prefill_tokens: int = 0,
+        scheduling_policy: str = "fcfs",
+        enable_prefix_caching: bool = True,
+        executor: str = "multiproc",
+        log_level: str = "warning",
+        use_tqdm: bool = True,
+        startup_timeout_s: float = 600.0,
+    ) -> None:
+        """Start the engine and wait until the model is loaded.
+
+        Args:
+            model: checkpoint directory or Hugging Face id; "" is the demo model that ships with the package.
+            dtype: "auto", "float32", "bfloat16" or "float16".
+            max_model_len: longest sequence in tokens; 0 takes the model's limit.
+            num_threads: compute threads; 0 takes every core.
+            kv_cache_memory_bytes: memory of the KV cache; 0 takes what can be spared.
+            num_blocks: number of KV blocks, whatever memory they take; 0 derives it.
+            block_size: tokens per KV block.
+            max_num_seqs: sequences that run at once.
+            max_num_batched_tokens: tokens computed in one step.
+            max_prefill_tokens: prompt tokens of one request per step; 0 sets no limit of its own.
+            scheduling_policy: "fcfs" or "priority".
+            enable_prefix_caching: reuse the KV of equal prompt beginnings.
+            executor: "multiproc", or "simulated" for made-up tokens without weights.
+            log_level: least severe message of the engine to show.
+            use_tqdm: show the progress of loading.
+            startup_timeout_s: longest wait for the model.
+
+        Raises:
+            ConfigError: an argument is out of range.
+            ModelLoadError: the model cannot be served.
+            EngineUnavailableError: the engine ended or was not ready in time.
+        """
+        flags = [
+            f"--model={model}",
+            f"--dtype={dtype}",
+            f"--max-model-len={max_model_len}",
+            f"--num-threads={num_threads}",
+            f"--kv-cache-memory-bytes={kv_cache_memory_bytes}",
+            f"--num-blocks={num_blocks}",
+            f"--block-size={block_size}",
+            f"--max-num-seqs={max_num_seqs}",
+            f"--max-num-batched-tokens={max_num_batched_tokens}",
+            f"--max-prefill-tokens={max_prefill_tokens}",
+            f"--scheduling-policy={scheduling_policy}",
+            "--enable-prefix-caching" if enable_prefix_caching else "--no-enable-prefix-caching",
+            f"--executor={executor}",
+            f"--log-level={log_level}",
+            "--engine-id=offline",
+            "--drain-timeout=0",
+        ]
+        self._runner = OfflineRunner()
+        # Also runs when the interpreter ends. A forked child must not end its parent's engine.
+        self._finalizer = weakref.finalize(self, _close, self._runner, os.getpid())
+        try:
+            with StartBar(use_tqdm) as bar:
+                self._served = self._runner.start(flags, startup_timeout_s, bar.show)
+        except BaseException:
+            self.close()
+            raise
+        self._max_in_flight = min(_MAX_IN_FLIGHT, _IN_FLIGHT_PER_SEQ * self._served.max_num_seqs)
+        self._lock = threading.Lock()
+        self._num_requests = 0
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Complete prompts.
+
+        Args:
+            prompts: one or many; each a text, a list of token ids, {"prompt": text} or
+                {"prompt_token_ids": ids}. Control tokens in texts ("<|im_end|>") are read as such: whoever
+                calls this trusts the text. `chat` keeps them apart.
+            sampling_params: one for all or one per prompt; None takes get_default_sampling_params().
+            use_tqdm: show a progress bar.
+
+        Returns:
+            One output per prompt, in their order.
+
+        Raises:
+            InvalidRequestError: a prompt or parameter is wrong; nothing else is generated either.
+            SplitServeError: the engine failed; its words are quoted.
+        """
+        many = [cast(Prompt, prompts)] if _is_one_prompt(prompts) else list(cast(Sequence[Prompt], prompts))
+        params = self._params(sampling_params, len(many))
+        jobs = [_PromptJob(prompt, each) for prompt, each in zip(many, params, strict=True)]
+        return self._run(jobs, use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, JsonValue]] | None = None,
+        chat_template_kwargs: Mapping[str, JsonValue] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer conversations, rendered by the model's chat template.
+
+        Args:
+            messages: one conversation, or a list of them; {"role": ..., "content": ...} each.
+            sampling_params: one for all or one per conversation; None takes get_default_sampling_params().
+            use_tqdm: show a progress bar.
+            add_generation_prompt: open the assistant's turn.
+            continue_final_message: go on with the last message instead of answering it.
+            tools: JSON schemas of functions for the template.
+            chat_template_kwargs: further template variables.
+
+        Returns:
+            One output per conversation, in their order; `prompt` is the rendered text.
+
+        Raises:
+            InvalidRequestError: the model has no chat template, or it refuses the messages.
+            SplitServeError: the engine failed; its words are quoted.
+        """
+        one = bool(messages) and isinstance(messages[0], Mapping)
+        many = cast(Sequence[Sequence[Message]], [messages] if one else messages)
+        options = ChatOptions(
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            variables=chat_template_kwargs,
+        )
+        params = self._params(sampling_params, len(many))
+        jobs = [_ChatJob(chat, each, options) for chat, each in zip(many, params, strict=True)]
+        return self._run(jobs, use_tqdm)
+
+    def get_tokenizer(self) -> Tokenizer:
+        """Return the model's tokenizer."""
+        return self._served.assets.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """Return SamplingParams with the values that the checkpoint's generation_config.json names."""
+        defaults = self._served.assets.sampling_defaults
+        named = {key: value for key, value in msgspec.structs.asdict(defaults).items() if value is not None}
+        if (max_tokens := named.pop("max_new_tokens", None)) is not None:
+            named["max_tokens"] = max_tokens
+        return msgspec.structs.replace(SamplingParams(), **named)
+
+    def close(self) -> None:
+        """End the engine; safe to call twice. Nothing can be generated afterwards."""
+        self._finalizer()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _params(
+        self, given: SamplingParams | Sequence[SamplingParams] | None, count: int
+    ) -> list[SamplingParams]:
+        """Return one checked SamplingParams per prompt."""
+        if given is None:
+            given = self.get_default_sampling_params()
+        if isinstance(given, SamplingParams):
+            return [_checked(given)] * count
+        params = [_checked(each) for each in given]
+        if len(params) != count:
+            raise InvalidRequestError(f"{count} prompts need as many sampling_params, got {len(params)}")
+        return params
+
+    def _run(self, jobs: Sequence[_PromptJob | _ChatJob], use_tqdm: bool) -> list[RequestOutput]:
+        if not self._finalizer.alive:
+            raise ConfigError("this LLM is closed")
+        with GenerationBar(len(jobs), use_tqdm) as bar:
+
+            async def run_one(job: _PromptJob | _ChatJob) -> RequestOutput:
+                output = await self._run_one(job, bar)
+                bar.count_done(len(output.prompt_token_ids))
+                return output
+
+            return self._runner.run(run_bounded(jobs, run_one, self._max_in_flight), bar.show)
+
+    async def _run_one(self, job: _PromptJob | _ChatJob, bar: GenerationBar) -> RequestOutput:
+        served = self._served
+        prompt, token_ids = await job.encode(self)
+        with self._lock:
+            self._num_requests += 1
+            request_id = str(self._num_requests - 1)
+        completions = [CompletionOutput(index) for index in range(job.params.n)]
+        output = RequestOutput(request_id, prompt, token_ids, completions)
+        params = _fit_context(job.params, len(token_ids), served.info.max_model_len)
+        async with aclosing(
+            self._runner.generate(GenerationRequest(request_id, token_ids, params))
+        ) as deltas:
+            async for delta in deltas:
+                collect_outputs(output, (delta,), served.assets.tokenizer)
+                bar.count_tokens(len(delta.token_ids))
+        return output
+
+
+@dataclass(slots=True, frozen=True)
+class _PromptJob:
+    prompt: Prompt
+    params: SamplingParams
+
+    async def encode(self, llm: LLM) -> tuple[str | None, list[int]]:
+        """Return the prompt as text, if it is one, and as ids."""
+        prompt = self.prompt
+        if isinstance(prompt, dict):
+            prompt = _unwrap(prompt)
+        if not isinstance(prompt, str):
+            return None, list(prompt)
+        served = llm._served
+        ids = await served.assets.tokenizer.encode_async(
+            prompt, parse_special_tokens=True, max_model_len=served.info.max_model_len
+        )
+        return prompt, ids
+
+
+@dataclass(slots=True, frozen=True)
+class _ChatJob:
+    messages: Sequence[Message]
+    params: SamplingParams
+    options: ChatOptions
+
+    async def encode(self, llm: LLM) -> tuple[str | None, list[int]]:
+        """Return the rendered conversation as text and as ids."""
+        template = llm._served.assets.chat_template
+        if template is None:
+            raise InvalidRequestError("the model has no chat template", "messages")
+        limit = llm._served.info.max_model_len
+        return await template.render_async(self.messages, self.options, max_model_len=limit)
+
+
+def _unwrap(prompt: TextPrompt | TokensPrompt) -> str | list[int]:
+    value = cast(Mapping[str, str | list[int]], prompt)
+    for key in ("prompt_token_ids", "prompt"):
+        if key in value:
+            return value[key]
+    raise InvalidRequestError("a prompt given as a dict needs the key prompt or prompt_token_ids", "prompt")
+
+
+def _is_one_prompt(prompts: Prompt | Sequence[Prompt]) -> bool:
+    if isinstance(prompts, str | Mapping):
+        return True
+    return bool(prompts) and all(isinstance(item, int) for item in prompts)
+
+
+def _checked(params: SamplingParams) -> SamplingParams:
+    """Check types, which a Struct made in Python does not, and take a single stop string or a list of them.
+
+    Raises:
+        InvalidRequestError: names the field.
+    """
+    stop: str | Iterable[str] = params.stop
+    values = msgspec.structs.asdict(params) | {
+        "stop": (stop,) if isinstance(stop, str) else tuple(stop or ())
+    }
+    values["stop_token_ids"] = tuple(params.stop_token_ids or ())
+    try:
+        checked = msgspec.convert(values, SamplingParams)
+    except msgspec.ValidationError as error:
+        raise InvalidRequestError(f"sampling_params: {error}") from None
+    checked.validate()
+    return checked
+
+
+def _fit_context(params: SamplingParams, num_prompt_tokens: int, max_model_len: int) -> SamplingParams:
+    """Lower max_tokens to what the context has room for: completions end there with "length" anyway."""
+    room = max(1, max_model_len - num_prompt_tokens)
+    if params.max_tokens is None or params.max_tokens <= room:
+        return params
+    return msgspec.structs.replace(params, max_tokens=room, min_tokens=min(params.min_tokens, room))
+
+
+def _close(runner: OfflineRunner, owner_pid: int) -> None:
+    if os.getpid() == owner_pid:
+        runner.close()

@@ -1,0 +1,111 @@
+"""What the offline LLM class takes and returns, in the shapes that users of vLLM know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+from frontend.generation import OutputDelta, TokenLogprob
+from frontend.tokenizer import Tokenizer
+
+
+class TextPrompt(TypedDict):
+    """A prompt as text."""
+
+    prompt: str
+
+
+class TokensPrompt(TypedDict):
+    """A prompt as token ids."""
+
+    prompt_token_ids: list[int]
+
+
+Prompt = str | list[int] | TextPrompt | TokensPrompt
+
+
+@dataclass(slots=True)
+class Logprob:
+    """Logprob of a token at some position, its 1-based rank there, and its text."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str | None
+
+
+PositionLogprobs = dict[int, Logprob]
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One of the n completions of a prompt.
+
+    Attributes:
+        index: 0..n-1.
+        text: generated text, without the stop string unless it was asked for.
+        token_ids: generated token ids.
+        cumulative_logprob: sum over the generated tokens; None unless logprobs were asked for.
+        logprobs: per generated token, by token id: the token itself and the top alternatives.
+        finish_reason: "stop", "length" or "abort".
+        stop_reason: the stop string or stop token id that matched.
+    """
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    cumulative_logprob: float | None = None
+    logprobs: list[PositionLogprobs] | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """The result for one prompt.
+
+    Attributes:
+        prompt: as text; None when it came as token ids.
+        prompt_logprobs: per prompt token, None for the first; None unless asked for.
+        outputs: n completions in order of index.
+        num_cached_tokens: prompt tokens found in the prefix cache, of the completion that found most.
+    """
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    prompt_logprobs: list[PositionLogprobs | None] | None = None
+    finished: bool = True
+    num_cached_tokens: int = 0
+
+
+def collect_outputs(output: RequestOutput, deltas: Iterable[OutputDelta], tokenizer: Tokenizer) -> None:
+    """Add deltas to the completions that they belong to."""
+    for delta in deltas:
+        completion = output.outputs[delta.index]
+        completion.text += delta.text
+        completion.token_ids += delta.token_ids
+        completion.finish_reason, completion.stop_reason = delta.finish_reason, delta.stop_reason
+        output.num_cached_tokens = max(output.num_cached_tokens, delta.num_cached_tokens)
+        if delta.logprobs:
+            _add_logprobs(completion, delta.logprobs, tokenizer)
+        if delta.prompt_logprobs is not None:
+            output.prompt_logprobs = [
+                None if entry is None else _position(entry, tokenizer) for entry in delta.prompt_logprobs
+            ]
+
+
+def _add_logprobs(completion: CompletionOutput, entries: list[TokenLogprob], tokenizer: Tokenizer) -> None:
+    if completion.logprobs is None:
+        completion.logprobs, completion.cumulative_logprob = [], 0.0
+    completion.logprobs += [_position(entry, tokenizer) for entry in entries]
+    added = sum(entry.logprob for entry in entries)
+    completion.cumulative_logprob = (completion.cumulative_logprob or 0.0) + added
+
+
+def _position(entry: TokenLogprob, tokenizer: Tokenizer) -> PositionLogprobs:
+    position = {entry.token_id: Logprob(entry.logprob, entry.rank, tokenizer.token_text(entry.token_id).text)}
+    for rank, (token_id, logprob) in enumerate(entry.top, start=1):
+        position.setdefault(token_id, Logprob(logprob, rank, tokenizer.token_text(token_id).text))
+    return position

@@ -1,0 +1,196 @@
+"""The offline LLM class over a real engine-core with made-up tokens."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from engine_core.errors import (
+    ConfigError,
+    ContextLengthError,
+    EngineUnavailableError,
+    InvalidRequestError,
+    ModelLoadError,
+    SplitServeError,
+)
+from frontend import LLM, SamplingParams
+from frontend.offline_outputs import Logprob
+
+pytestmark = pytest.mark.system
+
+GREEDY = SamplingParams(temperature=0, max_tokens=12, seed=1)
+
+
+def test_outputs_come_in_the_order_of_prompts(llm: LLM) -> None:
+    prompts = [f"Hello {i}" for i in range(300)]
+    outputs = llm.generate(prompts, SamplingParams(max_tokens=5, seed=1), use_tqdm=False)
+    assert [output.prompt for output in outputs] == prompts
+    assert all(output.finished and len(output.outputs) == 1 for output in outputs)
+    assert [llm.get_tokenizer().decode(output.prompt_token_ids) for output in outputs] == prompts
+    assert len({output.request_id for output in outputs}) == 300
+
+
+def test_every_form_of_prompt_is_taken(llm: LLM) -> None:
+    ids = llm.get_tokenizer().encode("Hello")
+    one = llm.generate("Hello", GREEDY, use_tqdm=False)[0]
+    forms = ["Hello", ids, {"prompt": "Hello"}, {"prompt_token_ids": ids}]
+    outputs = llm.generate(forms, GREEDY, use_tqdm=False)  # type: ignore[arg-type]
+    outputs += llm.generate(ids, GREEDY, use_tqdm=False)
+    assert [output.outputs for output in outputs] == [one.outputs] * 5
+    assert [output.prompt for output in outputs] == ["Hello", None, "Hello", None, None]
+    assert llm.generate([], GREEDY, use_tqdm=False) == []
+
+
+def test_parameters_may_differ_per_prompt(llm: LLM) -> None:
+    params = [SamplingParams(max_tokens=n, ignore_eos=True) for n in (1, 5, 3)]
+    outputs = llm.generate(["a", "b", "c"], params, use_tqdm=False)
+    assert [len(output.outputs[0].token_ids) for output in outputs] == [1, 5, 3]
+    assert {output.outputs[0].finish_reason for output in outputs} == {"length"}
+    with pytest.raises(InvalidRequestError, match="3 prompts need as many"):
+        llm.generate(["a", "b", "c"], params[:2], use_tqdm=False)
+
+
+def test_defaults_come_from_the_checkpoint(llm: LLM) -> None:
+    defaults = llm.get_default_sampling_params()
+    assert (defaults.temperature, defaults.top_k, defaults.max_tokens) == (0.25, 7, 16)
+    assert len(llm.generate("Hello", use_tqdm=False)[0].outputs[0].token_ids) <= 16
+
+
+def test_n_completions_differ_and_a_seed_repeats_them(llm: LLM) -> None:
+    params = SamplingParams(n=3, seed=7, max_tokens=8, logprobs=2, ignore_eos=True)
+    first, second = (llm.generate("Hello", params, use_tqdm=False)[0] for _ in range(2))
+    assert first.outputs == second.outputs
+    assert [completion.index for completion in first.outputs] == [0, 1, 2]
+    assert len({tuple(completion.token_ids) for completion in first.outputs}) == 3
+
+
+def test_logprobs_have_the_shape_of_vllm(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=4, logprobs=2, prompt_logprobs=1, ignore_eos=True)
+    output = llm.generate("Hello world", params, use_tqdm=False)[0]
+    completion = output.outputs[0]
+    assert completion.logprobs is not None
+    assert len(completion.logprobs) == 4
+    for token_id, position in zip(completion.token_ids, completion.logprobs, strict=True):
+        assert isinstance(position[token_id], Logprob)
+        assert position[token_id].decoded_token == llm.get_tokenizer().token_text(token_id).text
+    chosen = [
+        position[i].logprob for i, position in zip(completion.token_ids, completion.logprobs, strict=True)
+    ]
+    assert completion.cumulative_logprob == pytest.approx(sum(chosen))
+    assert output.prompt_logprobs is not None
+    assert output.prompt_logprobs[0] is None
+    assert len(output.prompt_logprobs) == len(output.prompt_token_ids)
+
+
+def test_stop_strings_cut_the_text(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=40, seed=3, ignore_eos=True)
+    text = llm.generate("Hello", params, use_tqdm=False)[0].outputs[0].text
+    stop = text[10:12]
+    for given in (stop, [stop], (stop,)):
+        stopped = SamplingParams(max_tokens=40, seed=3, ignore_eos=True, stop=given)  # type: ignore[arg-type]
+        completion = llm.generate("Hello", stopped, use_tqdm=False)[0].outputs[0]
+        assert completion.text == text[: text.index(stop)]
+        assert (completion.finish_reason, completion.stop_reason) == ("stop", stop)
+
+
+def test_chat_renders_one_or_many_conversations(llm: LLM) -> None:
+    chat = [{"role": "user", "content": "Hello <|im_end|>"}]
+    one = llm.chat(chat, GREEDY, use_tqdm=False)
+    many = llm.chat([chat, chat], GREEDY, use_tqdm=False)
+    assert one[0].prompt == "<|im_start|>user\nHello <|im_end|><|im_end|>\n<|im_start|>assistant\n"
+    end_id = llm.get_tokenizer().special_tokens["<|im_end|>"]
+    assert one[0].prompt_token_ids.count(end_id) == 1
+    assert [output.outputs for output in many] == [one[0].outputs] * 2
+
+
+def test_prompts_of_the_script_may_hold_control_tokens(llm: LLM) -> None:
+    output = llm.generate("<|im_start|>user", GREEDY, use_tqdm=False)[0]
+    assert output.prompt_token_ids[0] == llm.get_tokenizer().special_tokens["<|im_start|>"]
+
+
+def test_max_tokens_is_lowered_to_the_context(llm: LLM) -> None:
+    output = llm.generate([[5] * 500], SamplingParams(max_tokens=10**6, ignore_eos=True), use_tqdm=False)[0]
+    assert len(output.outputs[0].token_ids) == 12
+    assert output.outputs[0].finish_reason == "length"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "params", "kind", "words"),
+    [
+        ([[]], GREEDY, InvalidRequestError, "at least one token"),
+        ([[5] * 512], GREEDY, ContextLengthError, "512"),
+        ([[5, 10**6]], GREEDY, InvalidRequestError, "token ids"),
+        ("x", SamplingParams(temperature=-1), InvalidRequestError, "temperature"),
+        ("x", SamplingParams(max_tokens="many"), InvalidRequestError, "max_tokens"),  # type: ignore[arg-type]
+        ([{"text": "x"}], GREEDY, InvalidRequestError, "prompt_token_ids"),
+        ("\ud800", GREEDY, InvalidRequestError, "surrogate"),
+    ],
+)
+def test_a_wrong_prompt_is_named_and_the_next_call_works(
+    llm: LLM, prompt: object, params: SamplingParams, kind: type[Exception], words: str
+) -> None:
+    good = [[5, 6, 7]] * 5
+    prompts = [*good, *prompt] if isinstance(prompt, list) else [*good, prompt]
+    with pytest.raises(kind, match=words):
+        llm.generate(prompts, params, use_tqdm=False)  # type: ignore[arg-type]
+    assert len(llm.generate(good, GREEDY, use_tqdm=False)) == 5
+
+
+def test_several_threads_may_generate(llm: LLM) -> None:
+    results: dict[int, list] = {}
+
+    def work(number: int) -> None:
+        outputs = llm.generate([[10 + number]] * 20, GREEDY, use_tqdm=False)
+        results[number] = [output.prompt_token_ids for output in outputs]
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {number: [[10 + number]] * 20 for number in range(4)}
+
+
+def test_the_bar_tells_tokens_per_second(llm: LLM, capfd: pytest.CaptureFixture[str]) -> None:
+    llm.generate(["Hello"] * 3, GREEDY)
+    shown = capfd.readouterr().err
+    assert "3/3" in shown
+    assert "tok/s" in shown
+
+
+def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match="nothing-here"):
+        LLM(str(tmp_path / "nothing-here"), executor="simulated", use_tqdm=False)
+
+
+def test_a_wrong_argument_is_named(model: Path) -> None:
+    with pytest.raises(SplitServeError, match="block-size"):
+        LLM(str(model), executor="simulated", block_size=0, use_tqdm=False)
+
+
+def test_a_closed_llm_says_so(model: Path) -> None:
+    llm = LLM(str(model), executor="simulated", use_tqdm=False)
+    llm.close()
+    llm.close()
+    with pytest.raises(ConfigError, match="closed"):
+        llm.generate("x", GREEDY)
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, frontend\n"
+        "assert not {'zmq', 'tokenizers', 'jinja2', 'msgspec', 'asyncio'} & set(sys.modules)\n"
+        "from frontend import LLM, SamplingParams\n"
+        "assert LLM.__module__ == 'frontend.llm' and not {'torch', 'transformers'} & set(sys.modules)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+
+
+def test_an_unavailable_engine_is_not_waited_for_for_ever(model: Path) -> None:
+    with pytest.raises(EngineUnavailableError, match="no engine is ready"):
+        LLM(str(model), executor="simulated", use_tqdm=False, startup_timeout_s=0.0, max_num_seqs=3)

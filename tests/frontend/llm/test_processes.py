@@ -1,0 +1,125 @@
+"""The engine of an LLM ends with its owner, whatever happens to either."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine_core.errors import EngineUnavailableError
+from frontend import LLM, SamplingParams
+
+pytestmark = pytest.mark.system
+
+DEADLINE_S = 30.0
+LONG = SamplingParams(max_tokens=500, ignore_eos=True)
+
+SCRIPT = """
+import sys
+from frontend import LLM, SamplingParams
+llm = LLM({model!r}, executor="simulated", use_tqdm=False)
+print(llm._runner.engine_pid, flush=True)
+{then}
+"""
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Poll; the deadline makes the test fail, not slow."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def socket_directories() -> set[Path]:
+    return set(Path(tempfile.gettempdir()).glob("splitserve-*"))
+
+
+def start(model: Path, then: str) -> tuple[subprocess.Popen[str], int]:
+    """Run a script that makes an LLM; return its process and the engine's pid."""
+    script = SCRIPT.format(model=str(model), then=then)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    return process, int(process.stdout.readline())
+
+
+@pytest.mark.parametrize("then", ["", "llm.close()", "del llm", "raise ValueError('mine')", "sys.exit(3)"])
+def test_nothing_is_left_when_the_script_ends(model: Path, then: str) -> None:
+    process, pid = start(model, then)
+    _, errors = process.communicate(timeout=DEADLINE_S)
+    assert not is_alive(pid)
+    assert ("ValueError: mine" in errors) == ("mine" in then)
+    assert "Traceback" not in errors or "mine" in then
+
+
+def test_nothing_is_left_when_the_script_is_killed(model: Path) -> None:
+    process, pid = start(model, "sys.stdin.read()")
+    process.kill()
+    process.communicate(timeout=DEADLINE_S)
+    until(lambda: not is_alive(pid))
+
+
+def test_an_interrupt_while_generating_ends_the_call_and_the_engine(model: Path) -> None:
+    then = "print('now', flush=True)\nllm.generate(['x'] * 10**6, use_tqdm=False)"
+    process, pid = start(model, then)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "now\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=DEADLINE_S)
+    assert "KeyboardInterrupt" in errors
+    assert not is_alive(pid)
+
+
+def test_a_forked_child_leaves_the_engine_alone(model: Path) -> None:
+    then = (
+        "import os\nif os.fork() == 0:\n    sys.exit(0)\nos.wait()\n"
+        "print(len(llm.generate('x', use_tqdm=False)))"
+    )
+    process, _ = start(model, then)
+    output, errors = process.communicate(timeout=DEADLINE_S)
+    assert output.strip() == "1", errors
+
+
+@pytest.mark.parametrize(("number", "words"), [(signal.SIGKILL, "SIGKILL"), (signal.SIGTERM, "exit code 0")])
+def test_an_engine_that_ends_while_generating_is_told_by_its_end(
+    model: Path, number: signal.Signals, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LLM(str(model), executor="simulated", use_tqdm=False) as llm:
+        pid = llm._runner.engine_pid
+        once = iter([number])
+        monkeypatch.setattr("frontend.llm.collect_outputs", lambda *_: [os.kill(pid, each) for each in once])
+        with pytest.raises(EngineUnavailableError, match=words):
+            llm.generate([[5]] * 50, LONG, use_tqdm=False)
+        with pytest.raises(EngineUnavailableError, match=words):
+            llm.generate([[5]], LONG, use_tqdm=False)
+    assert not is_alive(pid)
+
+
+def test_the_socket_directory_is_private_and_removed(model: Path) -> None:
+    before = socket_directories()
+    with LLM(str(model), executor="simulated", use_tqdm=False):
+        made = socket_directories() - before
+        modes = {path.stat().st_mode & 0o777 for path in made}
+        assert made
+        assert modes == {0o700}
+    assert not socket_directories() & made
