@@ -13,13 +13,13 @@ any        shutdown()                             closed
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import signal
 import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import zmq
 
@@ -27,6 +27,7 @@ from engine_core.clock import Clock
 from engine_core.config import EngineConfig
 from engine_core.errors import ConfigError, ModelLoadError, ProtocolError, SplitServeError, WorkerError
 from engine_core.executor.base import Executor
+from engine_core.executor.worker_output import WorkerOutput
 from engine_core.ipc.codec import encode, from_worker_decoder
 from engine_core.ipc.messages import (
     PROTOCOL_VERSION,
@@ -46,11 +47,12 @@ from engine_core.ipc.transport import BoundRouter, SendResult
 from engine_core.process import Child, describe_exit
 
 _RANK = b"0"
-_MAX_STDERR_LINES = 20
-_MAX_STDERR_LINE_BYTES = 2000
 _MAX_MESSAGES_PER_CALL = 64
 # Between the loss of the pipe or socket and the exit code being known.
 _EXIT_GRACE_S = 2.0
+# libzmq's thread may need a moment to hand over what a worker sent just before its end.
+_LAST_WORDS_MS = 100
+_WAIT_SLICE_S = 0.05
 
 WorkerArgv = Callable[[EngineConfig, str], list[str]]
 
@@ -72,28 +74,6 @@ def worker_argv(config: EngineConfig, address: str) -> list[str]:
     return [sys.executable, "-m", "worker.cli", *(word for option in options.items() for word in option)]
 
 
-@dataclass(slots=True)
-class _Output:
-    """What the worker printed: passed on to our stderr, the last lines kept for the error message."""
-
-    lines: deque[str]
-    partial: bytes = b""
-
-    def feed(self, data: bytes) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(data.decode(errors="replace"))
-            sys.stderr.flush()
-        *complete, self.partial = (self.partial + data).split(b"\n")
-        self.partial = self.partial[-_MAX_STDERR_LINE_BYTES:]
-        self.lines.extend(
-            line[:_MAX_STDERR_LINE_BYTES].decode(errors="replace") for line in complete if line.strip()
-        )
-
-    def tail(self) -> str:
-        last = [self.partial.decode(errors="replace")] if self.partial.strip() else []
-        return "\n".join([*self.lines, *last])
-
-
 class MultiprocExecutor(Executor):
     """One worker process on this machine; see the base class for who may call what.
 
@@ -111,7 +91,7 @@ class MultiprocExecutor(Executor):
         self._directory = ""
         self._router: BoundRouter | None = None
         self._child: Child | None = None
-        self._output = _Output(deque(maxlen=_MAX_STDERR_LINES))
+        self._output = WorkerOutput()
         # Step number and deadline of every step that runs, oldest first; at most two.
         self._in_flight: deque[tuple[int, float]] = deque()
         self._serving = False
@@ -156,7 +136,7 @@ class MultiprocExecutor(Executor):
     def submit(self, output: SchedulerOutput) -> None:
         """Start one step."""
         assert len(self._in_flight) < 2, "a third step in flight"
-        self._in_flight.append((output.step, self._clock.monotonic() + self._config.step_timeout_s))
+        self._in_flight.append((output.step, self._new_deadline_s()))
         self._send(output)
 
     def receive(self) -> list[FromWorkerMessage]:
@@ -215,14 +195,23 @@ class MultiprocExecutor(Executor):
             case WorkerFailed(code=code, message=text):
                 raise _failure(code, text)
             case ModelRunnerOutput(step=step):
-                expected = self._in_flight.popleft()[0] if self._in_flight else None
-                if step != expected:
-                    raise WorkerError(f"the worker answered step {step}, expected {expected}")
+                self._end_step(step)
             case KVCacheReady():
                 self._serving = True
             case LoadProgress() | WorkerReady():
                 pass
         return message
+
+    def _end_step(self, step: int) -> None:
+        expected = self._in_flight.popleft()[0] if self._in_flight else None
+        if step != expected:
+            raise WorkerError(f"the worker answered step {step}, expected {expected}")
+        if self._in_flight:
+            # The next step begins only now.
+            self._in_flight[0] = (self._in_flight[0][0], self._new_deadline_s())
+
+    def _new_deadline_s(self) -> float:
+        return self._clock.monotonic() + self._config.step_timeout_s
 
     def _check_alive(self, child: Child) -> None:
         if child.poll() is not None:
@@ -238,14 +227,10 @@ class MultiprocExecutor(Executor):
         router, child = self._running()
         code = child.wait(_EXIT_GRACE_S)
         # What it sent and printed before it ended tells more than its exit code.
-        for _, frame in router.receive(_MAX_MESSAGES_PER_CALL):
-            if isinstance(frame, bytes):
-                with contextlib.suppress(ProtocolError):
-                    message = from_worker_decoder.decode(frame)
-                    if isinstance(message, WorkerFailed):
-                        return _failure(message.code, message.message)
-        while data := child.read_output():
-            self._output.feed(data)
+        failed = self._last_words(router)
+        if failed is not None:
+            return _failure(failed.code, failed.message)
+        self._read_all_output(child)
         how = reason or "it ended" if code is None else describe_exit(code)
         when = "" if self._serving else " while starting"
         tail = self._output.tail()
@@ -253,15 +238,33 @@ class MultiprocExecutor(Executor):
             f"the worker was lost{when}: {how}" + (f"; its last lines:\n{tail}" if tail else "")
         )
 
+    def _last_words(self, router: BoundRouter) -> WorkerFailed | None:
+        while router.socket.poll(_LAST_WORDS_MS):
+            for _, frame in router.receive(_MAX_MESSAGES_PER_CALL):
+                with contextlib.suppress(ProtocolError):
+                    message = from_worker_decoder.decode(frame) if isinstance(frame, bytes) else None
+                    if isinstance(message, WorkerFailed):
+                        return message
+        return None
+
     def _end_child(self, child: Child, timeout_s: float) -> None:
-        if child.poll() is None:
-            with contextlib.suppress(zmq.ZMQError):
-                self._running()[0].send(_RANK, encode(Shutdown()))
-            child.wait(timeout_s)
-        for number in (signal.SIGTERM, signal.SIGKILL):
+        if child.poll() is None and timeout_s > 0:
+            self._running()[0].send(_RANK, encode(Shutdown()))
+            self._wait_for_end(child, timeout_s)
+        for number, wait_s in ((signal.SIGTERM, 1.0), (signal.SIGKILL, 10.0)):
             if child.poll() is None:
                 child.signal(number)
-                child.wait(1.0 if number == signal.SIGTERM else 10.0)
+                self._wait_for_end(child, wait_s)
+        self._read_all_output(child)
+
+    def _wait_for_end(self, child: Child, timeout_s: float) -> None:
+        """Wait, and read meanwhile what it prints: a full pipe would keep it from ending."""
+        for _ in range(math.ceil(timeout_s / _WAIT_SLICE_S)):
+            if child.wait(_WAIT_SLICE_S) is not None:
+                return
+            self._read_all_output(child)
+
+    def _read_all_output(self, child: Child) -> None:
         while data := child.read_output():
             self._output.feed(data)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+import psutil
 import zmq
 
 from engine_core.ipc.codec import encode, engine_decoder, pack_int32, unpack_int32, unpack_int64
@@ -35,6 +36,7 @@ from engine_core.sampling_params import SamplingParams
 
 ROOT = Path(__file__).resolve().parents[3]
 DEADLINE_S = 20.0
+SIMULATED = ("engine_core.cli", "--executor", "simulated")
 
 M = TypeVar("M")
 
@@ -168,43 +170,43 @@ class Engine:
 
 
 @contextlib.contextmanager
-def running_engine(*flags: str, executor: str = "simulated") -> Iterator[Engine]:
-    """Start an engine-core in a folder of its own; afterwards nothing of it may be left."""
-    with tempfile.TemporaryDirectory(prefix="ec-") as folder:
+def running_engine(*flags: str, command: tuple[str, ...] = SIMULATED) -> Iterator[Engine]:
+    """Start an engine-core in a folder of its own; afterwards nothing of it may be left.
+
+    Args:
+        flags: of engine-core, beside --listen.
+        command: module and first arguments.
+    """
+    with tempfile.TemporaryDirectory(prefix="ec-") as folder, zmq.Context() as context:
         address = f"ipc://{folder}/run/engine.sock"
         log_path = Path(folder) / "log"
-        (Path(folder) / "tmp").mkdir()
-        command = [
-            sys.executable,
-            "-m",
-            "engine_core.cli",
-            "--executor",
-            executor,
-            "--listen",
-            address,
-            *flags,
-        ]
-        with log_path.open("wb") as log:
-            popen = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, "TMPDIR": f"{folder}/tmp"},
-            )
-        context: zmq.Context = zmq.Context()
+        popen = _start([*command, "--listen", address, *flags], log_path)
         engine = Engine(popen, address, log_path, context)
         try:
             yield engine
         finally:
             for client in engine.clients:
                 client.close()
-            context.term()
+            children = psutil.Process(popen.pid).children(recursive=True) if popen.poll() is None else []
             _end(popen)
+        assert psutil.wait_procs(children, DEADLINE_S)[1] == [], "a child outlived the engine"
         if popen.returncode != -signal.SIGKILL:
             left = [str(path) for path in Path(folder).rglob("*") if path.name not in ("log", "tmp")]
             assert left == [], f"left behind: {left}\n{engine.log()}"
+
+
+def _start(words: list[str], log_path: Path) -> subprocess.Popen[bytes]:
+    temporary = log_path.parent / "tmp"
+    temporary.mkdir()
+    with log_path.open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", *words],
+            cwd=ROOT,
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "TMPDIR": str(temporary)},
+        )
 
 
 def _end(popen: subprocess.Popen[bytes]) -> None:

@@ -1,0 +1,127 @@
+"""A worker process without torch: speaks the worker's wire, and misbehaves as its first argument says.
+
+python -m tests.engine_core.executor.fake_worker BEHAVIOUR ADDRESS
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+import zmq
+
+from engine_core.executor.simulated_worker import SimulatedModel, SimulatedWorker
+from engine_core.ipc.codec import encode, to_worker_decoder
+from engine_core.ipc.messages import (
+    PROTOCOL_VERSION,
+    FromWorkerMessage,
+    InitKVCache,
+    LoadProgress,
+    ModelRunnerOutput,
+    SchedulerOutput,
+    WorkerFailed,
+    WorkerHello,
+)
+from engine_core.ipc.transport import connect_engine
+
+
+class FakeWorker:
+    def __init__(self, behaviour: str, address: str) -> None:
+        self.behaviour = behaviour
+        self.context: zmq.Context = zmq.Context()
+        self.socket = connect_engine(self.context, address, b"0")
+        self.worker = SimulatedWorker(SimulatedModel())
+        self.num_steps = 0
+
+    def send(self, message: FromWorkerMessage) -> None:
+        self.socket.send(encode(message))
+
+    def run(self) -> int:
+        version = PROTOCOL_VERSION + (self.behaviour == "other version")
+        self.send(WorkerHello(version, "fake", 0, os.getpid()))
+        start: dict[str, Callable[[], int]] = {
+            "end while loading": self.end_while_loading,
+            "refuse the model": lambda: self.refuse("model_load_failed", "shard 2 of 3 is missing", 3),
+            "refuse the flags": lambda: self.refuse("invalid_config", "--max-model-len is too long", 2),
+            "device fault": lambda: self.refuse("worker_failed", "the device fell off the bus", 4),
+            "garbage": self.garbage,
+            "load for ever": self.load_for_ever,
+        }
+        code = start.get(self.behaviour, lambda: 0)()
+        if code == 0:
+            self.load()
+            self.serve()
+        self.socket.close(linger=2000)
+        self.context.term()
+        return code
+
+    def end_while_loading(self) -> int:
+        print("first line of the story", file=sys.stderr)
+        print("cannot map the weights", file=sys.stderr, flush=True)
+        return 7
+
+    def refuse(self, code: str, message: str, exit_code: int) -> int:
+        self.send(WorkerFailed(code, message))
+        return exit_code
+
+    def garbage(self) -> int:
+        self.socket.send(b"\xff\xff\xff")
+        self.wait_for_ever()
+        return 1
+
+    def load_for_ever(self) -> int:
+        self.send(LoadProgress(25, 100))
+        self.wait_for_ever()
+        return 1
+
+    def wait_for_ever(self) -> None:
+        while True:
+            signal.pause()
+
+    def load(self) -> None:
+        for percent in (0, 50, 100):
+            self.send(LoadProgress(percent, 100))
+        if self.behaviour == "stubborn":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self.send(self.worker.load())
+
+    def serve(self) -> None:
+        while True:
+            message = to_worker_decoder.decode(self.socket.recv())
+            if isinstance(message, InitKVCache):
+                self.send(self.worker.init_kv_cache(message.num_blocks))
+            elif isinstance(message, SchedulerOutput):
+                self.step(message)
+            elif self.behaviour != "stubborn":
+                return
+
+    def step(self, message: SchedulerOutput) -> None:
+        self.num_steps += 1
+        output = self.worker.execute(message)
+        if self.num_steps == 3:
+            self.misbehave(output)
+        elif self.behaviour == "chatty":
+            sys.stderr.write("x" * 99 + "\n")
+            self.send(output)
+        else:
+            self.send(output)
+
+    def misbehave(self, output: ModelRunnerOutput) -> None:
+        match self.behaviour:
+            case "killed in a step":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "hang in a step":
+                self.wait_for_ever()
+            case "answer another step":
+                self.send(ModelRunnerOutput(999, b"", b""))
+            case "chatty":
+                sys.stderr.write("much to say " * 100_000 + "\n")
+                self.send(output)
+            case _:
+                self.send(output)
+
+
+if __name__ == "__main__":
+    sys.exit(FakeWorker(sys.argv[1], sys.argv[2]).run())

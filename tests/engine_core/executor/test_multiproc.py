@@ -1,0 +1,290 @@
+"""The executor and a real worker process that behaves, or does not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+import zmq
+
+from engine_core.clock import ManualClock
+from engine_core.config import EngineConfig
+from engine_core.errors import ConfigError, ModelLoadError, SplitServeError, WorkerError
+from engine_core.executor.multiproc import MultiprocExecutor, worker_argv
+from engine_core.ipc.codec import pack_int32, unpack_int32
+from engine_core.ipc.messages import (
+    FromWorkerMessage,
+    KVCacheReady,
+    LoadProgress,
+    ModelRunnerOutput,
+    NewRow,
+    SchedulerOutput,
+    WorkerHello,
+    WorkerReady,
+)
+from engine_core.sampling_params import SamplingParams
+
+DEADLINE_S = 20.0
+
+
+class Bench:
+    """An executor over a fake worker, and what it said so far."""
+
+    def __init__(self, behaviour: str) -> None:
+        self.clock = ManualClock(100.0)
+        config = EngineConfig(model="unused", step_timeout_s=5.0)
+        command = [sys.executable, "-m", "tests.engine_core.executor.fake_worker", behaviour]
+        self.executor = MultiprocExecutor(config, self.clock, lambda _, address: [*command, address])
+        self.messages: list[FromWorkerMessage] = []
+        self.executor.start()
+
+    @property
+    def worker(self) -> psutil.Process:
+        hello = next(message for message in self.messages if isinstance(message, WorkerHello))
+        return psutil.Process(hello.pid)
+
+    def wait_until(self, accept: Callable[[], bool]) -> None:
+        end_s = time.monotonic() + DEADLINE_S
+        while not accept():
+            poller = zmq.Poller()
+            for source in self.executor.sockets:
+                poller.register(source, zmq.POLLIN)
+            assert time.monotonic() < end_s, self.messages
+            poller.poll(200)
+            self.messages += self.executor.receive()
+
+    def wait_for(self, kind: type[FromWorkerMessage], count: int = 1) -> None:
+        self.wait_until(lambda: sum(isinstance(message, kind) for message in self.messages) >= count)
+
+    def failure(self) -> SplitServeError:
+        with pytest.raises(SplitServeError) as caught:
+            self.wait_until(lambda: False)
+        return caught.value
+
+    def serve(self) -> None:
+        self.wait_for(WorkerReady)
+        self.executor.init_kv_cache(10)
+        self.wait_for(KVCacheReady)
+
+    def step(self, number: int) -> None:
+        new_rows = []
+        if number == 1:
+            prompt = pack_int32([5, 6, 7])
+            new_rows = [NewRow(0, prompt, 3, 0, pack_int32([0]), SamplingParams(seed=1))]
+        num_tokens = 3 if number == 1 else 1
+        self.executor.submit(
+            SchedulerOutput(number, pack_int32([0]), pack_int32([num_tokens]), new_rows=new_rows)
+        )
+
+
+@pytest.fixture
+def make_bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Bench]]:
+    """Makes benches; afterwards neither their processes nor their files may be left."""
+    benches: list[Bench] = []
+
+    def make(behaviour: str) -> Bench:
+        benches.append(Bench(behaviour))
+        return benches[-1]
+
+    with tempfile.TemporaryDirectory(prefix="mp-", dir="/tmp") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield make
+        children = psutil.Process().children(recursive=True)
+        for bench in benches:
+            bench.executor.shutdown(0.5)
+            bench.executor.shutdown(0.5)
+        assert psutil.wait_procs(children, DEADLINE_S)[1] == []
+        assert os.listdir(folder) == []
+
+
+def test_a_worker_loads_serves_and_ends(make_bench: Callable[[str], Bench]) -> None:
+    bench = make_bench("well")
+    bench.serve()
+    assert [type(message) for message in bench.messages] == [
+        WorkerHello,
+        *[LoadProgress] * 3,
+        WorkerReady,
+        KVCacheReady,
+    ]
+    bench.step(1)
+    bench.wait_for(ModelRunnerOutput)
+    output = bench.messages[-1]
+    assert isinstance(output, ModelRunnerOutput)
+    assert unpack_int32(output.rows).tolist() == [0]
+    worker = bench.worker
+    bench.executor.shutdown(DEADLINE_S)
+    assert not worker.is_running()
+
+
+def test_two_steps_may_be_in_flight(make_bench: Callable[[str], Bench]) -> None:
+    bench = make_bench("well")
+    bench.serve()
+    bench.step(1)
+    bench.step(2)
+    bench.wait_for(ModelRunnerOutput, 2)
+    steps = [message.step for message in bench.messages if isinstance(message, ModelRunnerOutput)]
+    assert steps == [1, 2]
+
+
+def test_an_end_while_loading_is_told_with_the_last_lines(make_bench: Callable[[str], Bench]) -> None:
+    error = make_bench("end while loading").failure()
+    assert isinstance(error, WorkerError)
+    assert "while starting" in str(error)
+    assert "exit code 7" in str(error)
+    assert "first line of the story\ncannot map the weights" in str(error)
+
+
+def test_a_command_that_cannot_be_started_is_named() -> None:
+    executor = MultiprocExecutor(
+        EngineConfig(model="m"), ManualClock(), lambda config, address: ["/no/such/python", address]
+    )
+    try:
+        executor.start()
+        poller = zmq.Poller()
+        poller.register(executor.sockets[1], zmq.POLLIN)
+        poller.poll(DEADLINE_S * 1000)
+        with pytest.raises(WorkerError, match="/no/such/python"):
+            executor.receive()
+    finally:
+        executor.shutdown(1.0)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "kind", "text"),
+    [
+        ("refuse the model", ModelLoadError, "shard 2 of 3 is missing"),
+        ("refuse the flags", ConfigError, "--max-model-len is too long"),
+        ("device fault", WorkerError, "the device fell off the bus"),
+        ("garbage", WorkerError, "invalid message"),
+        ("other version", WorkerError, "protocol"),
+    ],
+)
+def test_what_a_worker_refuses_is_told_as_what_it_is(
+    make_bench: Callable[[str], Bench], behaviour: str, kind: type[SplitServeError], text: str
+) -> None:
+    error = make_bench(behaviour).failure()
+    assert type(error) is kind
+    assert text in str(error)
+
+
+def test_a_worker_killed_in_a_step_is_noticed_at_once(make_bench: Callable[[str], Bench]) -> None:
+    bench = make_bench("killed in a step")
+    bench.serve()
+    for number in (1, 2):
+        bench.step(number)
+        bench.wait_for(ModelRunnerOutput, number)
+    bench.step(3)
+    error = bench.failure()
+    assert "killed by SIGKILL" in str(error)
+    assert "while starting" not in str(error)
+
+
+def test_an_idle_worker_that_is_killed_is_noticed_at_once(make_bench: Callable[[str], Bench]) -> None:
+    bench = make_bench("well")
+    bench.serve()
+    bench.worker.kill()
+    assert "killed by SIGKILL" in str(bench.failure())
+
+
+def test_a_step_beyond_its_deadline_is_a_loss(make_bench: Callable[[str], Bench]) -> None:
+    bench = make_bench("hang in a step")
+    bench.serve()
+    for number in (1, 2):
+        bench.step(number)
+        bench.wait_for(ModelRunnerOutput, number)
+    bench.step(3)
+    assert bench.executor.poll_timeout_s() == pytest.approx(5.0)
+    bench.clock.advance(4.9)
+    assert bench.executor.receive() == []
+    bench.clock.advance(0.2)
+    assert bench.executor.poll_timeout_s() == 0.0
+    with pytest.raises(WorkerError, match="step 3 within 5 s"):
+        bench.executor.receive()
+
+
+def test_the_second_step_in_flight_gets_its_whole_time(make_bench: Callable[[str], Bench]) -> None:
+    bench = make_bench("well")
+    bench.serve()
+    bench.step(1)
+    bench.clock.advance(4.0)
+    # Submitted behind the first: its own time begins when that one is done.
+    bench.step(2)
+    bench.wait_for(ModelRunnerOutput, 2)
+    assert bench.executor.poll_timeout_s() is None
+
+
+def test_an_answer_to_another_step_is_a_loss(make_bench: Callable[[str], Bench]) -> None:
+    bench = make_bench("answer another step")
+    bench.serve()
+    for number in (1, 2):
+        bench.step(number)
+        bench.wait_for(ModelRunnerOutput, number)
+    bench.step(3)
+    assert "answered step 999, expected 3" in str(bench.failure())
+
+
+def test_a_worker_that_prints_much_is_never_blocked_by_it(
+    make_bench: Callable[[str], Bench], capfd: pytest.CaptureFixture[str]
+) -> None:
+    bench = make_bench("chatty")
+    bench.serve()
+    for number in range(1, 5):
+        bench.step(number)
+        bench.wait_for(ModelRunnerOutput, number)
+    bench.executor.shutdown(DEADLINE_S)
+    assert "much to say much to say" in capfd.readouterr().err
+
+
+def test_a_worker_that_ignores_every_request_to_end_is_killed(make_bench: Callable[[str], Bench]) -> None:
+    bench = make_bench("stubborn")
+    bench.serve()
+    worker = bench.worker
+    bench.executor.shutdown(0.2)
+    assert not worker.is_running()
+
+
+def test_a_loading_worker_is_ended_without_waiting_for_it(make_bench: Callable[[str], Bench]) -> None:
+    bench = make_bench("load for ever")
+    bench.wait_for(LoadProgress)
+    worker = bench.worker
+    bench.executor.shutdown(0.0)
+    assert not worker.is_running()
+
+
+def test_no_file_is_left_once_the_worker_is_connected(make_bench: Callable[[str], Bench]) -> None:
+    bench = make_bench("well")
+    address = bench.executor._router.address
+    bench.wait_for(WorkerHello)
+    assert not os.path.exists(os.path.dirname(address.removeprefix("ipc://")))
+
+
+def test_the_worker_gets_every_setting_it_needs() -> None:
+    config = EngineConfig(model="/m", dtype="bfloat16", block_size=32, max_num_seqs=7, num_threads=3)
+    words = worker_argv(config, "ipc:///x/worker.sock")
+    options = dict(zip(words[3::2], words[4::2], strict=True))
+    assert options == {
+        "--connect": "ipc:///x/worker.sock",
+        "--rank": "0",
+        "--model": "/m",
+        "--dtype": "bfloat16",
+        "--block-size": "32",
+        "--max-num-seqs": "7",
+        "--max-num-batched-tokens": "2048",
+        "--max-model-len": "0",
+        "--num-threads": "3",
+        "--kv-cache-memory-bytes": "0",
+    }
+
+
+def test_the_real_worker_takes_these_flags() -> None:
+    words = worker_argv(EngineConfig(model="/no/such/model"), "ipc:///tmp/none/worker.sock")
+    done = subprocess.run([*words, "--help"], capture_output=True, text=True, timeout=DEADLINE_S)
+    assert done.returncode == 0
+    for flag in words[3::2]:
+        assert flag in done.stdout

@@ -1,0 +1,207 @@
+"""The supervisor's decisions, state by state and event by event."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from engine_core.supervisor import (
+    FIRST_DELAY_S,
+    KILL_GRACE_S,
+    MAX_RESTARTS,
+    NEVER,
+    RESTART_WINDOW_S,
+    Action,
+    ChildSpec,
+    Say,
+    Send,
+    ServerState,
+    Start,
+    Supervisor,
+)
+
+ENGINE, FIRST, SECOND = "engine", "frontend 1", "frontend 2"
+STOP_TIMEOUT_S = 40.0
+TERM, KILL = signal.SIGTERM, signal.SIGKILL
+
+
+def started() -> Supervisor:
+    supervisor = Supervisor(
+        [
+            ChildSpec(ENGINE, 1, STOP_TIMEOUT_S),
+            ChildSpec(FIRST, 0, STOP_TIMEOUT_S),
+            ChildSpec(SECOND, 0, STOP_TIMEOUT_S),
+        ]
+    )
+    assert supervisor.begin() == [Start(ENGINE), Start(FIRST), Start(SECOND)]
+    return supervisor
+
+
+def deeds(actions: list[Action]) -> list[Action]:
+    return [action for action in actions if not isinstance(action, Say)]
+
+
+def words(actions: list[Action]) -> str:
+    return " ".join(action.text for action in actions if isinstance(action, Say))
+
+
+def test_nothing_is_due_while_all_run() -> None:
+    supervisor = started()
+    assert supervisor.next_due_s() == NEVER
+    assert supervisor.on_time(1e9) == []
+
+
+@pytest.mark.parametrize("name", [ENGINE, FIRST, SECOND])
+@pytest.mark.parametrize("code", [0, 1, 4, -9, 130])
+def test_a_lost_child_is_restarted_alone_after_a_delay(name: str, code: int) -> None:
+    supervisor = started()
+    actions = supervisor.on_exit(name, code, 100.0)
+    assert deeds(actions) == []
+    assert name in words(actions)
+    assert supervisor.next_due_s() == pytest.approx(100.0 + FIRST_DELAY_S)
+    assert supervisor.on_time(100.0) == []
+    assert deeds(supervisor.on_time(100.0 + FIRST_DELAY_S)) == [Start(name)]
+    assert supervisor.next_due_s() == NEVER
+    assert supervisor.state is ServerState.RUNNING
+
+
+@pytest.mark.parametrize("code", [2, 3])
+@pytest.mark.parametrize("name", [ENGINE, FIRST])
+def test_an_error_that_retrying_cannot_mend_ends_the_server(name: str, code: int) -> None:
+    supervisor = started()
+    actions = supervisor.on_exit(name, code, 5.0)
+    assert Start(name) not in actions
+    assert supervisor.state is ServerState.STOPPING
+    assert f"exit code {code}" in words(actions)
+    others = [child for child in (FIRST, SECOND) if child != name]
+    assert deeds(actions) == [Send(child, TERM) for child in others]
+    end_all(supervisor, {ENGINE, FIRST, SECOND} - {name})
+    assert supervisor.exit_code == code
+
+
+def end_all(supervisor: Supervisor, names: set[str]) -> None:
+    for name in sorted(names, reverse=True):
+        supervisor.on_exit(name, 0, 6.0)
+    assert supervisor.state is ServerState.DONE
+
+
+def test_delays_grow_and_the_sixth_loss_within_the_window_ends_the_server() -> None:
+    supervisor, now_s, delays = started(), 0.0, []
+    for _ in range(MAX_RESTARTS):
+        supervisor.on_exit(FIRST, -11, now_s)
+        delays.append(supervisor.next_due_s() - now_s)
+        now_s = supervisor.next_due_s()
+        assert deeds(supervisor.on_time(now_s)) == [Start(FIRST)]
+    assert delays == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6])
+    actions = supervisor.on_exit(FIRST, -11, now_s)
+    assert supervisor.state is ServerState.STOPPING
+    assert "6 times within 60 s" in words(actions)
+    assert "SIGSEGV" in words(actions)
+    end_all(supervisor, {ENGINE, SECOND})
+    assert supervisor.exit_code == 128 + 11
+
+
+def test_a_child_that_keeps_ending_with_code_0_does_not_end_the_server_with_success() -> None:
+    supervisor, now_s = started(), 0.0
+    for _ in range(MAX_RESTARTS):
+        supervisor.on_exit(ENGINE, 0, now_s)
+        now_s = supervisor.next_due_s()
+        supervisor.on_time(now_s)
+    supervisor.on_exit(ENGINE, 0, now_s)
+    end_all(supervisor, {FIRST, SECOND})
+    assert supervisor.exit_code == 1
+
+
+def test_losses_far_apart_never_end_the_server() -> None:
+    supervisor, now_s = started(), 0.0
+    for _ in range(30):
+        supervisor.on_exit(ENGINE, -9, now_s)
+        supervisor.on_time(supervisor.next_due_s())
+        now_s += RESTART_WINDOW_S / MAX_RESTARTS + 1
+    assert supervisor.state is ServerState.RUNNING
+
+
+def test_losses_of_one_child_do_not_count_for_another() -> None:
+    supervisor = started()
+    for number in range(MAX_RESTARTS):
+        for name in (ENGINE, FIRST, SECOND):
+            supervisor.on_exit(name, 1, 10.0 * number)
+        assert len(deeds(supervisor.on_time(10.0 * number + 5))) == 3
+    assert supervisor.state is ServerState.RUNNING
+
+
+def test_stop_ends_the_frontends_before_the_engine() -> None:
+    supervisor = started()
+    assert deeds(supervisor.stop(TERM, 10.0)) == [Send(FIRST, TERM), Send(SECOND, TERM)]
+    assert supervisor.next_due_s() == 10.0 + STOP_TIMEOUT_S
+    assert deeds(supervisor.on_exit(FIRST, 0, 11.0)) == []
+    assert deeds(supervisor.on_exit(SECOND, 0, 12.0)) == [Send(ENGINE, TERM)]
+    assert supervisor.next_due_s() == 12.0 + STOP_TIMEOUT_S
+    assert supervisor.on_exit(ENGINE, 0, 13.0) == []
+    assert (supervisor.state, supervisor.exit_code) == (ServerState.DONE, 0)
+    assert supervisor.next_due_s() == NEVER
+
+
+def test_stop_cancels_restarts() -> None:
+    supervisor = started()
+    supervisor.on_exit(FIRST, 1, 1.0)
+    assert deeds(supervisor.stop(TERM, 1.0)) == [Send(SECOND, TERM)]
+    assert deeds(supervisor.on_time(1.5)) == []
+
+
+def test_a_child_lost_while_stopping_is_not_restarted() -> None:
+    supervisor = started()
+    supervisor.stop(TERM, 1.0)
+    assert deeds(supervisor.on_exit(ENGINE, -9, 2.0)) == []
+    supervisor.on_exit(FIRST, 0, 3.0)
+    supervisor.on_exit(SECOND, 0, 3.0)
+    assert (supervisor.state, supervisor.exit_code) == (ServerState.DONE, 0)
+
+
+def test_a_stage_that_does_not_end_in_time_is_killed_and_the_next_still_drains() -> None:
+    supervisor = started()
+    supervisor.stop(TERM, 0.0)
+    supervisor.on_exit(FIRST, 0, 1.0)
+    actions = supervisor.on_time(STOP_TIMEOUT_S)
+    assert deeds(actions) == [Send(SECOND, KILL)]
+    assert SECOND in words(actions)
+    assert deeds(supervisor.on_exit(SECOND, -9, STOP_TIMEOUT_S)) == [Send(ENGINE, TERM)]
+
+
+def test_a_second_signal_ends_all_at_once_and_kills_what_is_left() -> None:
+    supervisor = started()
+    supervisor.stop(TERM, 0.0)
+    supervisor.on_exit(FIRST, 0, 0.5)
+    assert deeds(supervisor.stop(TERM, 1.0)) == [Send(ENGINE, TERM), Send(SECOND, TERM)]
+    assert supervisor.state is ServerState.KILLING
+    supervisor.on_exit(SECOND, 143, 1.1)
+    assert deeds(supervisor.on_time(1.0 + KILL_GRACE_S)) == [Send(ENGINE, KILL)]
+    supervisor.on_exit(ENGINE, -9, 2.1)
+    assert (supervisor.state, supervisor.exit_code) == (ServerState.DONE, 128 + TERM)
+
+
+def test_a_third_signal_changes_nothing() -> None:
+    supervisor = started()
+    supervisor.stop(TERM, 0.0)
+    supervisor.stop(TERM, 1.0)
+    assert supervisor.stop(TERM, 1.1) == []
+    assert supervisor.state is ServerState.KILLING
+
+
+def test_stop_with_nothing_running_is_done_at_once() -> None:
+    supervisor = started()
+    for name in (ENGINE, FIRST, SECOND):
+        supervisor.on_exit(name, 1, 0.0)
+    supervisor.stop(TERM, 0.01)
+    assert supervisor.state is ServerState.DONE
+
+
+def test_no_event_revives_a_server_that_is_done() -> None:
+    supervisor = started()
+    supervisor.stop(TERM, 0.0)
+    for name in (FIRST, SECOND, ENGINE):
+        supervisor.on_exit(name, 0, 1.0)
+    assert supervisor.stop(TERM, 2.0) == []
+    assert supervisor.on_time(1e9) == []
+    assert (supervisor.state, supervisor.exit_code) == (ServerState.DONE, 0)
