@@ -46,11 +46,11 @@ class StepInFlight(NamedTuple):
 
 
 class _Growth(NamedTuple):
-    """Blocks appended to running rows in one plan, and whether a row had to give way."""
+    """Blocks appended to running rows in one plan, and whether there were too few."""
 
     rows: list[int]
     block_ids: list[int]
-    preempted: bool
+    is_scarce: bool
 
 
 class Scheduler:
@@ -104,7 +104,7 @@ class Scheduler:
         rows, num_tokens = self._wanted()
         rows, num_tokens, growth = self._give_blocks(rows, num_tokens)
         new_rows: list[NewRow] = []
-        if len(self.waiting) and not growth.preempted:
+        if len(self.waiting) and not growth.is_scarce:
             budget = self._config.max_num_batched_tokens - int(num_tokens.sum())
             rows, num_tokens, new_rows = self._admit(rows, num_tokens, budget)
         if len(rows) == 0:
@@ -156,10 +156,9 @@ class Scheduler:
     def _give_blocks(self, rows: IntColumn, num_tokens: IntColumn) -> tuple[IntColumn, IntColumn, _Growth]:
         """Allocate the blocks that rows grow into, preempting from the end of the order if need be.
 
-        A victim stands behind the row that needs its blocks, so it has not been served yet and nothing has
-        to be taken back. With a step in flight nobody is preempted: its output may free blocks, and a
-        victim's token that is still being sampled would be lost work. Rows without a block then sit this
-        step out.
+        A victim stands behind the row that needs its blocks, so it has not been served yet and nothing has to
+        be taken back. With a step in flight nobody is preempted: its output may free blocks, and a victim's
+        token that is still being sampled would be lost work. Nothing is planned then, so that it ends soon.
         """
         growth = _Growth([], [], False)
         if len(rows) == 0:
@@ -168,26 +167,21 @@ class Scheduler:
         crossing = np.flatnonzero(short > 0)
         if len(crossing) == 0:
             return rows, num_tokens, growth
-        served = np.ones(len(rows), np.bool_)
-        may_preempt = not self.in_flight
-        for i in crossing.tolist():
-            row = int(rows[i])
-            if self.running.requests[row] is None:
-                break  # it was preempted, and so was everything behind it
-            count = self.kv.num_blocks_for(int(short[i]))
-            while may_preempt and self.kv.pool.num_free < count and self.running.requests[row] is not None:
+        counts = -(-short[crossing] // self._config.block_size)
+        is_scarce = int(counts.sum()) > self.kv.pool.num_free
+        if is_scarce and self.in_flight:
+            return rows[:0], num_tokens[:0], growth._replace(is_scarce=True)
+        for row, count in zip(rows[crossing].tolist(), counts.tolist(), strict=True):
+            while self.kv.pool.num_free < count and self.running.requests[row] is not None:
                 self._preempt_last()
-                growth = growth._replace(preempted=True)
-            if self.kv.pool.num_free < count or self.running.requests[row] is None:
-                # Blocks are scarce: the rows behind must not take what this one waits for.
-                served[crossing[crossing >= i]] = False
-                break
-            block_ids = self.kv.grow(row, count)
+            if self.running.requests[row] is None:
+                break  # it gave way, and so did everything behind it
             growth.rows.extend([row] * count)
-            growth.block_ids.extend(block_ids)
-        if growth.preempted:
-            served &= self.running.first_step[rows] != NEVER
-        return rows[served], num_tokens[served], growth
+            growth.block_ids.extend(self.kv.grow(row, count))
+        if not is_scarce:
+            return rows, num_tokens, growth
+        served = self.running.first_step[rows] != NEVER
+        return rows[served], num_tokens[served], growth._replace(is_scarce=True)
 
     def _admit(
         self, rows: IntColumn, num_tokens: IntColumn, budget: int

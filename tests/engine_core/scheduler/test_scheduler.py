@@ -220,3 +220,19 @@ def test_a_row_given_on_while_a_step_is_in_flight_gets_its_own_tokens(depth: int
     driver.run()
     assert second.output == second.expected
     assert len(second.output) == 5
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_the_oldest_request_never_waits_longer_than_the_pipeline(depth: int) -> None:
+    driver = make_driver(depth=depth, num_blocks=12, block_size=8, max_num_batched_tokens=64)
+    oldest = driver.add([1] * 7, max_tokens=50)
+    for i in range(5):
+        driver.add([i + 2] * (8 + 3 * i), max_tokens=40)
+    since_token, seen = 0, 0
+    while oldest.is_open:
+        driver.turn()
+        since_token = since_token + 1 if len(oldest.output) == seen else 0
+        seen = len(oldest.output)
+        assert since_token <= depth
+    assert driver.engine.stats().num_preemptions > 0
+    driver.run()
