@@ -130,7 +130,7 @@ def write_checkpoint(
     config: dict[str, object] | None = None,
     generation_config: dict[str, object] | None = None,
 ) -> Path:
-    """Write the files of tokenizer and generation, and the config.json of the simulated executor; no weights."""
+    """Write the files of tokenizer and generation, and config.json for the simulation; no weights."""
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer = tokenizer or byte_level()
     tokenizer.save(str(directory / "tokenizer.json"))
