@@ -74,7 +74,6 @@ def create_app(config: FrontendConfig, pool: EnginePool) -> FastAPI:
         docs_url=None if config.disable_docs else "/docs",
         redoc_url=None,
         openapi_url=None if config.disable_docs else "/openapi.json",
-        root_path=config.root_path,
         lifespan=lifespan,
         redirect_slashes=False,
     )

@@ -1,4 +1,4 @@
-"""API keys: every route needs one but those the operator opened, decided by the path that the router reads."""
+"""API keys: every route needs one but those the operator opened; decided by the path the router reads."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def hash_key(key: str) -> str:
 
 
 def hash_keys(keys: list[str], key_file: str) -> tuple[str, ...]:
-    """Hash the keys of the command line and of a file with one key per line (# starts a comment line).
+    """Hash the keys of the command line and of a file with one key per line (# starts a comment).
 
     Raises:
-        ConfigError: the file cannot be read or holds no key, or a key is too short, too long or not plain ASCII.
+        ConfigError: the file cannot be read or holds no key, or a key has a wrong length or characters.
     """
     named = list(keys)
     if key_file:
@@ -38,7 +38,7 @@ def hash_keys(keys: list[str], key_file: str) -> tuple[str, ...]:
         printable = key.isascii() and key.isprintable() and " " not in key
         if not printable or not MIN_KEY_CHARS <= len(key) <= MAX_KEY_CHARS:
             raise ConfigError(
-                f"an API key must be {MIN_KEY_CHARS} to {MAX_KEY_CHARS} printable ASCII characters without spaces"
+                f"an API key must be {MIN_KEY_CHARS} to {MAX_KEY_CHARS} printable ASCII characters, no spaces"
             )
     return tuple(dict.fromkeys(hash_key(key) for key in named))
 

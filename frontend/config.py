@@ -1,4 +1,4 @@
-"""The configuration of one api-frontend process, built once by its command line and validated before anything starts."""
+"""The configuration of one api-frontend process, built once by its command line and validated before use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from engine_core.errors import ConfigError
 
 GENERATION_CONFIGS = ("auto", "none")
 LOG_LEVELS = ("debug", "info", "warning", "error")
-# Paths an operator may open to callers without a key; nothing that runs a model or reads a prompt is among them.
+# Paths an operator may open to callers without a key; nothing that runs a model or reads a prompt is here.
 OPENABLE_PATHS = ("/health", "/ready", "/version", "/metrics", "/docs", "/openapi.json")
 
 

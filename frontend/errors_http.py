@@ -22,7 +22,7 @@ _TYPES = {
     404: "not_found_error",
     429: "rate_limit_error",
 }
-# From 500 up the client gets these words; the real message, which may name paths or addresses, goes to the log.
+# From 500 up the client gets these words; the real message may name paths or addresses and goes to the log.
 _PUBLIC_MESSAGES = {
     "engine_unavailable": "No engine is ready to take this request; try again shortly.",
     "request_failed": "The engine could not finish this request.",
@@ -32,7 +32,7 @@ _STATUS_CODES = {404: "unknown_route", 405: "method_not_allowed"}
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
-    """What went wrong: words for people, `type` by kind of fault, `param` the dotted field, `code` for programs."""
+    """What went wrong: words for people, `type` by kind, `param` the dotted field, `code` for programs."""
 
     message: str
     type: str

@@ -1,4 +1,4 @@
-"""Log lines as events: a stable name and key=value fields, escaped so that no client text can forge a line."""
+"""Log lines as events: a stable name and key=value fields, escaped so that no client can forge a line."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def log_event(name: str, fields: Mapping[str, Value], level: int = logging.INFO)
     Args:
         name: stable, lower case with underscores.
         fields: never prompt or output text.
+        level: of the logging module.
     """
     if logger.isEnabledFor(level):
         parts = [f"{key}={_value(value)}" for key, value in fields.items() if value is not None]
@@ -29,12 +30,13 @@ def log_event(name: str, fields: Mapping[str, Value], level: int = logging.INFO)
 
 
 def set_up_logging(level: str) -> None:
-    """Send this process's events and uvicorn's warnings to standard error; called once by the command line."""
+    """Send this process's log to standard error; called once, by the command line."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s.%(msecs)03d %(levelname)s %(message)s", "%H:%M:%S"))
+    line = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s"
+    handler.setFormatter(logging.Formatter(line, "%Y-%m-%d %H:%M:%S"))
     logging.basicConfig(level=level.upper(), handlers=[handler])
-    # uvicorn repeats what our own events say better; its warnings and errors stay.
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    # uvicorn repeats what our own events say better, and clients can cause its warnings at will.
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
     for noisy in ("httpx", "asyncio"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 

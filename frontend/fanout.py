@@ -1,4 +1,4 @@
-"""The deltas of several prompts as one stream of batches, so that what is ready together is written together."""
+"""The deltas of several prompts as one stream of batches: what is ready together is written together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from frontend.generation import OutputDelta
 
-# Deltas held for a client that reads slowly, over all prompts; beyond it the pumps wait, and the pool joins deltas.
+# Deltas held for a client that reads slowly, over all prompts; beyond it the pool is not asked for more.
 MAX_HELD = 1024
 
 

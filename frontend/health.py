@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import msgspec
 from starlette.responses import Response
@@ -42,7 +43,7 @@ class Health(msgspec.Struct, frozen=True):
 
 
 class HealthProbe:
-    """Answers probes; shutting_down makes /ready fail first, so that balancers turn away before the socket closes."""
+    """Answers probes; once shutting_down is set they fail."""
 
     def __init__(self, pool: EnginePool, timeout_s: float) -> None:
         self._pool = pool
@@ -58,10 +59,8 @@ class HealthProbe:
 
     async def _check(self) -> Response:
         answered: set[str] = set()
-        try:
+        with contextlib.suppress(EngineUnavailableError):
             answered = {status.address for status in await self._pool.ping(self._timeout_s)}
-        except EngineUnavailableError:
-            pass
         statuses = self._pool.status()
         serving = any(status.state == "ready" and status.address in answered for status in statuses)
         health = Health(self._verdict(serving, statuses), _engines(statuses, answered))

@@ -107,7 +107,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self._in_headers = True
         self._num_header_bytes = 0
-        self.scope["extensions"] = {ABORT_EXTENSION: self.transport.abort}  # type: ignore[typeddict-item]
+        # ASGI types extensions as plain data; ours is a function, for this process only.
+        self.scope["extensions"] = {ABORT_EXTENSION: self.transport.abort}  # type: ignore[dict-item]
 
     def on_url(self, url: bytes) -> None:
         """Count the request line."""

@@ -1,4 +1,4 @@
-"""Request bytes to one typed struct: structure checked before decoding, types strict, unknown fields named."""
+"""Request bytes to one typed struct: structure checked first, types strict, all field names known."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ INLINE_BYTES = 64 * 1024
 # Possessive quantifiers: no string can make the scan go back over itself.
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+("(?:[ \t\r\n]*+:)?+)?+|[\[\]{}]', re.DOTALL)
 _PATH = re.compile(r"(?P<what>.*) - at `(?:key in )?\$\.?(?P<path>[^`]*)`$", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(.+?)`")
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -41,8 +42,8 @@ class BodyDecoder(Generic[T]):
         """Decode a body, in a thread if it is large.
 
         Raises:
-            InvalidRequestError: code "invalid_json" for what is not one well-formed JSON object, "invalid_value"
-                with the field's path as param for wrong types and ranges.
+            InvalidRequestError: code "invalid_json" for what is not one well-formed JSON text,
+                "invalid_value" with the field's path as param for wrong types and ranges.
         """
         if len(body) <= INLINE_BYTES:
             return self.decode_now(body)
@@ -50,13 +51,26 @@ class BodyDecoder(Generic[T]):
 
     def decode_now(self, body: bytes) -> DecodedBody[T]:
         """Decode a body on this thread. Raises as decode()."""
+        check_utf8(body)
         names = scan_structure(body)
         try:
             return DecodedBody(self._decoder.decode(body), names)
         except msgspec.ValidationError as error:
             raise _field_error(str(error)) from None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        except (msgspec.DecodeError, RecursionError, ValueError) as error:
             raise _malformed(f"The body is not valid JSON: {error}") from None
+
+
+def check_utf8(body: bytes) -> None:
+    """Check the encoding of all of a body; the decoder looks at the strings of known fields only.
+
+    Raises:
+        InvalidRequestError: code "invalid_json".
+    """
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        raise _malformed(f"The body is not valid UTF-8 (byte {error.start})") from None
 
 
 def scan_structure(body: bytes) -> frozenset[str]:
@@ -108,10 +122,14 @@ def _text(key: bytes) -> str:
 
 def _field_error(message: str) -> InvalidRequestError:
     match = _PATH.match(message)
+    missing = _MISSING.match(message)
+    if missing is not None:
+        path = f"{match['path']}.{missing[1]}" if match is not None and match["path"] else missing[1]
+        return InvalidRequestError(f"{path} is missing", path, "missing_required_parameter")
     if match is None:
         return InvalidRequestError(_plain(message))
-    path = match["path"] or None
-    return InvalidRequestError(f"{path or 'body'}: {_plain(match['what'])}", path)
+    path = match["path"]
+    return InvalidRequestError(f"{path or 'body'}: {_plain(match['what'])}", path or None)
 
 
 def _plain(message: str) -> str:

@@ -95,7 +95,7 @@ class OpenRequests:
 
     @contextlib.asynccontextmanager
     async def watching(self) -> AsyncGenerator[None, None]:
-        """Look for stalled clients four times per limit for as long as the context is open."""
+        """Look for stalled clients four times per limit, for as long as the context is open."""
         watcher = asyncio.create_task(self._watch(), name="stall-watch")
         try:
             yield
@@ -111,7 +111,7 @@ class OpenRequests:
 
 
 class LimitsMiddleware:
-    """Bounds POST requests. The body is checked when the handler first reads it, so 404 and 405 come first."""
+    """Bounds POST requests; the body is checked when it is first read, so 404 and 405 come first."""
 
     def __init__(self, app: ASGIApp, config: FrontendConfig, requests: OpenRequests) -> None:
         self._app = app

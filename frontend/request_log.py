@@ -1,4 +1,4 @@
-"""The outermost layer of every request: its id, its one log line, its HTTP metrics, and the last net for errors."""
+"""The outermost layer of every request: its id, its log line, its HTTP metrics, the last net for errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_request_id(text: str) -> bool:
 
 
 class RequestLogMiddleware:
-    """Gives each request an id, answers 500 for what nobody caught, and logs and counts the request at its end.
+    """Gives each request an id, answers 500 for what nobody caught, logs and counts the request at its end.
 
     Handlers add fields to the log line through scope["state"]["log"], a dict.
     """

@@ -1,4 +1,4 @@
-"""A server-sent event stream: starts at the first event or error, keeps idle links alive, ends with [DONE]."""
+"""A server-sent event stream: starts at the first event, keeps idle links alive, ends with [DONE]."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def event(data: bytes) -> bytes:
 class EventStream(Response):
     """Sends what `source` yields, whole events in bytes.
 
-    Until the first event nothing is sent, so that a refusal still gets its own status; a stream that waits longer
-    than the keep-alive interval is opened with a comment instead. An error later becomes one event. A client that
-    hangs up closes `source` at once.
+    Until the first event nothing is sent, so that a refusal still gets its own status; a stream that waits
+    longer than the keep-alive interval is opened with a comment instead. An error later becomes one event. A
+    client that hangs up closes `source` at once.
     """
 
     def __init__(self, source: AsyncGenerator[bytes, None], keep_alive_s: float) -> None:

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: fields checked, the template rendered, run, and answered whole or as a stream."""
+"""POST /v1/chat/completions: fields checked, template rendered, run, answered whole or as a stream."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from engine_core.errors import InvalidRequestError
-from engine_core.sampling_params import SamplingParams
+from engine_core.sampling_params import MAX_LOGPROBS, SamplingParams
 from frontend.json_body import BodyDecoder
 from frontend.openai.chat_chunks import ChatWriter
 from frontend.openai.chat_schema import AnswerMessage, ChatChoice, ChatRequest, ChatResponse
-from frontend.openai.context import ApiContext, ResponseHead, json_response, make_head, read_struct
-from frontend.openai.generation_run import CollectedChoice, GenerationRun
+from frontend.openai.context import ApiContext, json_response, make_head, read_struct
+from frontend.openai.generation_run import CollectedChoice, GenerationRun, Plan
 from frontend.openai.logprobs import ChatLogprobs, chat_entries, prompt_maps
 from frontend.openai.prompts import Prompt, chat_options, encode_chat
 from frontend.openai.sampling import check_stream_fields, fit_max_tokens, make_sampling_params
@@ -32,8 +32,7 @@ async def create_chat_completion(context: ApiContext, request: Request) -> Respo
     """
     body = await read_struct(context, request, decoder, REFUSED_CHAT)
     check_stream_fields(body)
-    if body.top_logprobs is not None and not body.logprobs:
-        raise InvalidRequestError("top_logprobs needs logprobs: true", "top_logprobs")
+    _check_top_logprobs(body)
     options = chat_options(
         body.add_generation_prompt, body.continue_final_message, body.documents, body.chat_template_kwargs
     )
@@ -42,13 +41,21 @@ async def create_chat_completion(context: ApiContext, request: Request) -> Respo
     prompt = await encode_chat(
         body.messages, options, model.assets, add_special_tokens=bool(body.add_special_tokens)
     )
-    params = _params(context, body, model, prompt)
-    run = GenerationRun(context, request, model, body, head, [prompt], [params])
+    plan = Plan(body, head, model, [prompt], [_params(context, body, model, prompt)])
+    run = GenerationRun(context, request, plan)
     if body.stream:
-        writer = ChatWriter(head, body, run, prompt, model.assets.tokenizer)
-        return EventStream(run.events(writer), context.config.sse_keep_alive_s)
+        return EventStream(run.events(ChatWriter(plan, run)), context.config.sse_keep_alive_s)
     choices = await run.collect(request)
-    return json_response(_response(head, body, model, run, prompt, choices))
+    return json_response(_response(plan, run, choices))
+
+
+def _check_top_logprobs(body: ChatRequest) -> None:
+    if body.top_logprobs is None:
+        return
+    if not body.logprobs:
+        raise InvalidRequestError("top_logprobs needs logprobs: true", "top_logprobs")
+    if not 0 <= body.top_logprobs <= MAX_LOGPROBS:
+        raise InvalidRequestError(f"top_logprobs must be an integer from 0 to {MAX_LOGPROBS}", "top_logprobs")
 
 
 def _params(context: ApiContext, body: ChatRequest, model: ServedModel, prompt: Prompt) -> SamplingParams:
@@ -69,15 +76,8 @@ def _params(context: ApiContext, body: ChatRequest, model: ServedModel, prompt: 
     )
 
 
-def _response(
-    head: ResponseHead,
-    body: ChatRequest,
-    model: ServedModel,
-    run: GenerationRun,
-    prompt: Prompt,
-    choices: list[CollectedChoice],
-) -> ChatResponse:
-    tokenizer = model.assets.tokenizer
+def _response(plan: Plan[ChatRequest], run: GenerationRun, choices: list[CollectedChoice]) -> ChatResponse:
+    body, head, tokenizer = plan.body, plan.head, plan.model.assets.tokenizer
     prompt_logprobs = choices[0].prompt_logprobs
     return ChatResponse(
         id=head.id,
@@ -96,6 +96,6 @@ def _response(
             for i, choice in enumerate(choices)
         ],
         usage=run.usage.usage(),
-        prompt_token_ids=prompt.token_ids if body.return_token_ids else UNSET,
+        prompt_token_ids=plan.prompts[0].token_ids if body.return_token_ids else UNSET,
         prompt_logprobs=UNSET if prompt_logprobs is None else prompt_maps(tokenizer, prompt_logprobs),
     )

@@ -7,11 +7,8 @@ import msgspec
 from frontend.generation import OutputDelta
 from frontend.openai.chat_schema import ChatChunkChoice, ChatDelta, ChatRequest
 from frontend.openai.chunk_head import ChunkHead
-from frontend.openai.context import ResponseHead
-from frontend.openai.generation_run import GenerationRun
+from frontend.openai.generation_run import GenerationRun, Plan
 from frontend.openai.logprobs import ChatLogprobs, chat_entries
-from frontend.openai.prompts import Prompt
-from frontend.tokenizer import Tokenizer
 
 _encode = msgspec.json.Encoder().encode
 
@@ -19,17 +16,15 @@ _encode = msgspec.json.Encoder().encode
 class ChatWriter:
     """The chunks of a chat stream; plain text goes between bytes prepared once per choice."""
 
-    def __init__(
-        self, head: ResponseHead, body: ChatRequest, run: GenerationRun, prompt: Prompt, tokenizer: Tokenizer
-    ) -> None:
-        options = body.stream_options
+    def __init__(self, plan: Plan[ChatRequest], run: GenerationRun) -> None:
+        body, options = plan.body, plan.body.stream_options
         self._include_usage = bool(options and options.include_usage)
         self._every_usage = self._include_usage and bool(options and options.continuous_usage_stats)
-        self._head = ChunkHead(head, "chat.completion.chunk", null_usage=self._include_usage)
+        self._head = ChunkHead(plan.head, "chat.completion.chunk", null_usage=self._include_usage)
         self._run = run
-        self._tokenizer = tokenizer
+        self._tokenizer = plan.model.assets.tokenizer
         self._return_token_ids = bool(body.return_token_ids)
-        self._prompt = prompt
+        self._prompt = plan.prompts[0]
         self._logprobs = bool(body.logprobs)
         self._plain = not (self._logprobs or self._return_token_ids or self._every_usage)
         self._prefixes = [self._head.prefix + b'{"index":%d,"delta":{"content":' % i for i in range(run.n)]

@@ -124,7 +124,7 @@ class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
     delta: ChatDelta
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
-    stop_reason: str | int | None | UnsetType = UNSET
+    stop_reason: str | int | UnsetType | None = UNSET
     token_ids: list[int] | UnsetType = UNSET
 
 
@@ -137,5 +137,5 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[ChatChunkChoice]
     object: str = "chat.completion.chunk"
     system_fingerprint: str | None = None
-    usage: Usage | None | UnsetType = UNSET
+    usage: Usage | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET

@@ -24,6 +24,7 @@ class ChunkHead:
         """Encode the head.
 
         Args:
+            head: of the request.
             kind: value of `object`.
             null_usage: say `"usage": null` in chunks without usage, as OpenAI does when usage was asked for.
         """
@@ -37,6 +38,8 @@ class ChunkHead:
         """Return one event.
 
         Args:
+            choices: what is new; none in the usage chunk.
+            usage: None for none.
             extra: further fields of the chunk, encoded, each behind a comma.
         """
         encoded = _encode(choices)[1:-1]

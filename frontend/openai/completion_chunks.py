@@ -11,8 +11,7 @@ from frontend.openai.completion_schema import (
     CompletionLogprobs,
     CompletionRequest,
 )
-from frontend.openai.context import ResponseHead
-from frontend.openai.generation_run import GenerationRun
+from frontend.openai.generation_run import GenerationRun, Plan
 from frontend.openai.logprobs import clamp, completion_name, top_by_name
 from frontend.openai.prompts import Prompt
 from frontend.tokenizer import Tokenizer
@@ -21,7 +20,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class CompletionText:
-    """What one choice shows: the echo of its prompt first, then its output; keeps the text offset of logprobs.
+    """What one choice shows: the echo of its prompt, then its output; keeps the text offset of logprobs.
 
     Attributes:
         prompt: the prompt it completes.
@@ -46,7 +45,7 @@ class CompletionText:
     def logprobs(
         self, logprobs: list[TokenLogprob], prompt_logprobs: list[TokenLogprob | None] | None
     ) -> CompletionLogprobs | None:
-        """Return the columns of new tokens, behind those of the prompt if it is echoed; None if not asked for."""
+        """Return the columns of new tokens, behind those of an echoed prompt; None if not asked for."""
         if self._num_logprobs is None:
             return None
         found = CompletionLogprobs([], [], [], [])
@@ -72,12 +71,12 @@ class CompletionWriter:
     """The chunks of a completion stream; plain text goes between bytes prepared once per choice."""
 
     def __init__(
-        self, head: ResponseHead, body: CompletionRequest, run: GenerationRun, texts: list[CompletionText]
+        self, plan: Plan[CompletionRequest], run: GenerationRun, texts: list[CompletionText]
     ) -> None:
-        options = body.stream_options
+        body, options = plan.body, plan.body.stream_options
         self._include_usage = bool(options and options.include_usage)
         self._every_usage = self._include_usage and bool(options and options.continuous_usage_stats)
-        self._head = ChunkHead(head, "text_completion", null_usage=self._include_usage)
+        self._head = ChunkHead(plan.head, "text_completion", null_usage=self._include_usage)
         self._run = run
         self._texts = texts
         self._return_token_ids = bool(body.return_token_ids)

@@ -67,4 +67,4 @@ class CompletionResponse(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[CompletionChoice]
     object: str = "text_completion"
     system_fingerprint: str | None = None
-    usage: Usage | None | UnsetType = UNSET
+    usage: Usage | UnsetType | None = UNSET

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
+from msgspec import UNSET, structs
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -16,8 +16,8 @@ from frontend.openai.completion_schema import (
     CompletionRequest,
     CompletionResponse,
 )
-from frontend.openai.context import ApiContext, ResponseHead, json_response, make_head, read_struct
-from frontend.openai.generation_run import CollectedChoice, GenerationRun
+from frontend.openai.context import ApiContext, json_response, make_head, read_struct
+from frontend.openai.generation_run import CollectedChoice, GenerationRun, Plan
 from frontend.openai.logprobs import prompt_maps
 from frontend.openai.prompts import Prompt, encode_prompts
 from frontend.openai.sampling import check_stream_fields, fit_max_tokens, make_sampling_params
@@ -45,15 +45,13 @@ async def create_completion(context: ApiContext, request: Request) -> Response:
         body.prompt, model.assets, add_special_tokens=body.add_special_tokens is not False
     )
     params = [_params(context, body, model, prompt) for prompt in prompts]
-    prompt_only = body.max_tokens == 0
-    run = GenerationRun(context, request, model, body, head, prompts, params, prompt_only=prompt_only)
+    plan = Plan(body, head, model, prompts, params, prompt_only=body.max_tokens == 0)
+    run = GenerationRun(context, request, plan)
     texts = [CompletionText(body, model.assets.tokenizer, prompt) for prompt in prompts for _ in range(run.n)]
     if body.stream:
-        return EventStream(
-            run.events(CompletionWriter(head, body, run, texts)), context.config.sse_keep_alive_s
-        )
+        return EventStream(run.events(CompletionWriter(plan, run, texts)), context.config.sse_keep_alive_s)
     choices = await run.collect(request)
-    return json_response(_response(head, body, model, run, prompts, choices, texts))
+    return json_response(_response(plan, run, choices, texts))
 
 
 def _params(
@@ -71,43 +69,43 @@ def _params(
         logprobs=body.logprobs,
         prompt_logprobs=echoed if body.prompt_logprobs is None else max(body.prompt_logprobs, echoed or 0),
     )
-    return msgspec.structs.replace(params, max_tokens=1) if max_tokens == 0 else params
+    return structs.replace(params, max_tokens=1) if max_tokens == 0 else params
 
 
 def _response(
-    head: ResponseHead,
-    body: CompletionRequest,
-    model: ServedModel,
+    plan: Plan[CompletionRequest],
     run: GenerationRun,
-    prompts: list[Prompt],
     choices: list[CollectedChoice],
     texts: list[CompletionText],
 ) -> CompletionResponse:
-    found = []
-    for i, (choice, text) in enumerate(zip(choices, texts, strict=True)):
-        prompt = prompts[i // run.n]
-        wanted = body.prompt_logprobs is not None and choice.prompt_logprobs is not None
-        found.append(
-            CompletionChoice(
-                index=i,
-                text=text.shown("".join(choice.texts)),
-                logprobs=text.logprobs(choice.logprobs, choice.prompt_logprobs),
-                finish_reason=choice.finish_reason,
-                stop_reason=choice.stop_reason,
-                token_ids=choice.token_ids if body.return_token_ids else msgspec.UNSET,
-                prompt_token_ids=prompt.token_ids if body.return_token_ids else msgspec.UNSET,
-                prompt_logprobs=(
-                    prompt_maps(model.assets.tokenizer, choice.prompt_logprobs or [])
-                    if wanted
-                    else msgspec.UNSET
-                ),
-            )
-        )
+    head = plan.head
     return CompletionResponse(
         id=head.id,
         created=head.created,
         model=head.model,
         system_fingerprint=head.system_fingerprint,
-        choices=found,
+        choices=[
+            _choice(plan, i, choice, text)
+            for i, (choice, text) in enumerate(zip(choices, texts, strict=True))
+        ],
         usage=run.usage.usage(),
+    )
+
+
+def _choice(
+    plan: Plan[CompletionRequest], index: int, choice: CollectedChoice, text: CompletionText
+) -> CompletionChoice:
+    body = plan.body
+    prompt_logprobs = None if body.prompt_logprobs is None else choice.prompt_logprobs
+    return CompletionChoice(
+        index=index,
+        text=text.shown("".join(choice.texts)),
+        logprobs=text.logprobs(choice.logprobs, choice.prompt_logprobs),
+        finish_reason=choice.finish_reason,
+        stop_reason=choice.stop_reason,
+        token_ids=choice.token_ids if body.return_token_ids else UNSET,
+        prompt_token_ids=text.prompt.token_ids if body.return_token_ids else UNSET,
+        prompt_logprobs=(
+            UNSET if prompt_logprobs is None else prompt_maps(plan.model.assets.tokenizer, prompt_logprobs)
+        ),
     )

@@ -22,7 +22,7 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 def ranged(low: float, high: float, text: str) -> Meta:
     """Describe a number with its range for the OpenAPI document."""
-    # SamplingParams.validate holds the ranges and names them in its errors; here they are for the OpenAPI document.
+    # SamplingParams.validate holds the ranges and names them in its errors; these are for the document.
     return Meta(description=text, extra_json_schema={"minimum": low, "maximum": high})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from starlette.requests import Request
 
@@ -20,6 +20,30 @@ from frontend.openai.fields import GenerationFields
 from frontend.openai.prompts import Prompt
 from frontend.openai.usage import UsageCounter
 from frontend.router import ServedModel
+
+BodyT = TypeVar("BodyT", bound=GenerationFields)
+
+
+@dataclass(slots=True, frozen=True)
+class Plan(Generic[BodyT]):
+    """A checked request, ready to run.
+
+    Attributes:
+        params: one per prompt; n is the same in all.
+        prompt_only: the output is dropped (max_tokens 0): the engine makes one token nobody sees.
+    """
+
+    body: BodyT
+    head: ResponseHead
+    model: ServedModel
+    prompts: list[Prompt]
+    params: list[SamplingParams]
+    prompt_only: bool = False
+
+    @property
+    def n(self) -> int:
+        """Completions per prompt."""
+        return self.params[0].n
 
 
 class ChunkWriter(Protocol):
@@ -66,46 +90,19 @@ class GenerationRun:
         n: completions per prompt; choice index = prompt index * n + delta index.
     """
 
-    def __init__(
-        self,
-        context: ApiContext,
-        request: Request,
-        model: ServedModel,
-        body: GenerationFields,
-        head: ResponseHead,
-        prompts: list[Prompt],
-        params: list[SamplingParams],
-        *,
-        prompt_only: bool = False,
-    ) -> None:
-        """Prepare; nothing is sent to an engine before the first delta is asked for.
-
-        Args:
-            params: one per prompt.
-            prompt_only: the output is dropped (max_tokens 0): the engine makes one token nobody sees.
-        """
-        self.n = params[0].n
-        self.usage = UsageCounter([len(p.token_ids) for p in prompts], self.n, count_output=not prompt_only)
-        self._model_metrics = context.metrics.model(model.names[0])
-        self._log: dict[str, Value] = request.state.log
-        self._log |= {"model": model.names[0], "stream": bool(body.stream), "id": head.id}
-        tenant: str = getattr(request.state, "tenant", "")
-        requests = [
-            GenerationRequest(
-                request_id=head.id if len(prompts) == 1 else f"{head.id}-{i}",
-                prompt_token_ids=prompt.token_ids,
-                sampling=sampling,
-                priority=body.priority or 0,
-                tenant=tenant,
-                cache_salt=body.cache_salt or "",
-            )
-            for i, (prompt, sampling) in enumerate(zip(prompts, params, strict=True))
-        ]
-        self._timers = [GenerationTimer(self._model_metrics, self.n) for _ in requests]
-        self._requests = requests
+    def __init__(self, context: ApiContext, request: Request, plan: Plan[BodyT]) -> None:
+        """Prepare; nothing is sent to an engine before the first delta is asked for."""
+        self.n = plan.n
+        lengths = [len(prompt.token_ids) for prompt in plan.prompts]
+        self.usage = UsageCounter(lengths, self.n, count_output=not plan.prompt_only)
         self._pool = context.pool
-        self._model_name = model.names[0]
-        self._prompt_only = prompt_only
+        self._prompt_only = plan.prompt_only
+        self._model_name = plan.model.names[0]
+        self._model_metrics = context.metrics.model(self._model_name)
+        self._timers = [GenerationTimer(self._model_metrics, self.n) for _ in plan.prompts]
+        self._requests = _requests(plan, getattr(request.state, "tenant", ""))
+        self._log: dict[str, Value] = request.state.log
+        self._log |= {"model": self._model_name, "stream": bool(plan.body.stream), "id": plan.head.id}
 
     async def deltas(self) -> AsyncGenerator[list[tuple[int, OutputDelta]], None]:
         """Yield batches of (prompt index, delta), counted and timed; closing it aborts what is open."""
@@ -165,3 +162,18 @@ class GenerationRun:
                 if data:
                     yield data
         yield writer.closing()
+
+
+def _requests(plan: Plan[BodyT], tenant: str) -> list[GenerationRequest]:
+    request_id, body = plan.head.id, plan.body
+    return [
+        GenerationRequest(
+            request_id=request_id if len(plan.prompts) == 1 else f"{request_id}-{i}",
+            prompt_token_ids=prompt.token_ids,
+            sampling=sampling,
+            priority=body.priority or 0,
+            tenant=tenant,
+            cache_salt=body.cache_salt or "",
+        )
+        for i, (prompt, sampling) in enumerate(zip(plan.prompts, plan.params, strict=True))
+    ]

@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI's routes with the schemas of the structs that requests are really decoded into."""
+"""The OpenAPI document: FastAPI's routes with the schemas of the structs that bodies are decoded into."""
 
 from __future__ import annotations
 
@@ -54,6 +54,7 @@ def install_openapi(app: FastAPI, *, with_keys: bool) -> None:
     """Make app.openapi() give the document, built at its first use.
 
     Args:
+        app: with all its routes.
         with_keys: say that requests need a bearer key.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 import msgspec
@@ -28,7 +29,7 @@ async def encode_prompts(
     """Encode the `prompt` field of a completion.
 
     Raises:
-        InvalidRequestError: empty, mixed, too many, or a token id outside the vocabulary; param names the prompt.
+        InvalidRequestError: empty, mixed, too many, or an id outside the vocabulary; param names it.
         ContextLengthError: a text that cannot fit the context.
     """
     if isinstance(prompt, str):
@@ -38,7 +39,7 @@ async def encode_prompts(
         return [_check_token_ids(prompt, "prompt", assets.vocab_size)]
     if len(kinds) != 1:
         raise InvalidRequestError(
-            "prompt: a list must hold only texts, only token ids, or only lists of ids", "prompt"
+            "prompt: a list must hold texts, token ids or lists of token ids, not several", "prompt"
         )
     if len(prompt) > MAX_PROMPTS:
         raise InvalidRequestError(
@@ -173,10 +174,8 @@ def _content_text(content: str | list[ContentPart] | None, param: str) -> str:
 def _tool_call(call: ToolCall) -> dict[str, JsonValue]:
     # Templates print arguments as an object; OpenAI's wire has them as JSON text.
     arguments: JsonValue = call.function.arguments
-    try:
+    with contextlib.suppress(msgspec.DecodeError, ValueError, RecursionError):
         arguments = msgspec.json.decode(call.function.arguments, type=dict)
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        pass
     return {
         "id": call.id,
         "type": call.type,

@@ -26,8 +26,12 @@ def make_sampling_params(
     """Build and check the parameters of one request.
 
     Args:
+        body: the request.
+        defaults: of the checkpoint.
+        vocab_size: valid token ids are below it.
         max_tokens: as the endpoint's fields say; None for up to the context's end.
-        logprobs, prompt_logprobs: numbers of alternatives, None for none.
+        logprobs: number of alternatives, None for none.
+        prompt_logprobs: the same for the prompt.
 
     Raises:
         InvalidRequestError: names the field and its range.
@@ -69,6 +73,8 @@ def fit_max_tokens(
     Args:
         asked: the client's bound, None if it set none.
         default: the endpoint's bound for clients that set none; None for all the room there is.
+        num_prompt_tokens: what the prompt takes.
+        max_model_len: what there is.
         name: of the field that asked.
 
     Raises:

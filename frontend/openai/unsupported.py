@@ -1,4 +1,4 @@
-"""Known fields that are not served: those that would change the output get 400, the harmless ones are ignored."""
+"""Known fields that are not served: those that change the output get 400, the harmless are ignored."""
 
 from __future__ import annotations
 
@@ -83,12 +83,27 @@ REFUSED: Final[dict[str, Predicate]] = {
 
 # Accepted whatever the value: none of these changes a token or a field of the answer.
 IGNORED: Final[frozenset[str]] = frozenset(
-    (
-        "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
-        "prediction", "parallel_tool_calls", "include_reasoning", "separate_reasoning", "session_id", "stream_interval",
-        "length_penalty", "early_stopping", "truncation_side", "guided_decoding_backend", "cache_prompt",
-    )
-)  # fmt: skip
+    [
+        "user",
+        "metadata",
+        "store",
+        "service_tier",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "prediction",
+        "parallel_tool_calls",
+        "include_reasoning",
+        "separate_reasoning",
+        "session_id",
+        "stream_interval",
+        "length_penalty",
+        "early_stopping",
+        "truncation_side",
+        "guided_decoding_backend",
+        "cache_prompt",
+    ]
+)
 
 # Chat only knows one prompt form; there `echo` of other engines repeats the last message.
 REFUSED_CHAT: Final[dict[str, Predicate]] = {**REFUSED, "echo": _OFF, "best_of": _none_or(1)}

@@ -51,7 +51,7 @@ class UsageCounter:
 
     @property
     def cached_tokens(self) -> int:
-        """Cached prompt tokens; of n completions the one that found least counts, as it computed the rest for all."""
+        """Cached prompt tokens; of n completions the least, as that one computed the rest for all."""
         return sum(min((c for c in cached if c is not None), default=0) for cached in self._cached)
 
     def usage(self) -> Usage:

@@ -36,7 +36,9 @@ class ByteTokenizer:
         return self.encode(text, add_special_tokens)
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        data = b"".join(self.token_text(token).data for token in token_ids if token < 256 or not skip_special_tokens)
+        data = b"".join(
+            self.token_text(token).data for token in token_ids if token < 256 or not skip_special_tokens
+        )
         return data.decode("utf-8", "replace")
 
     def token_text(self, token_id: int) -> TokenText:
@@ -95,7 +97,9 @@ def deltas_of(text: str, request: GenerationRequest, *, num_cached: int = 0) -> 
 
 def fake_logprob(token_id: int, top: int) -> TokenLogprob:
     """A logprob that can be told from its token id."""
-    return TokenLogprob(token_id, -token_id / 100, 1, [((token_id + k) % 256, -(token_id + k) / 100) for k in range(top)])
+    return TokenLogprob(
+        token_id, -token_id / 100, 1, [((token_id + k) % 256, -(token_id + k) / 100) for k in range(top)]
+    )
 
 
 @dataclass

@@ -1,0 +1,84 @@
+"""Fixtures: apps in process and real servers on loopback, over a fake pool."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+
+import httpx
+import pytest
+
+from frontend.app import create_app
+from frontend.config import FrontendConfig
+from frontend.server import FrontendServer, describe, open_listener
+from tests.frontend.http.fake_pool import FakePool
+
+ENGINES = ("ipc:///tmp/never-connected",)
+
+
+def make_config(**changes: object) -> FrontendConfig:
+    """A configuration for tests; `changes` are fields of FrontendConfig."""
+    config = FrontendConfig(engines=ENGINES, **changes)
+    config.validate()
+    return config
+
+
+@pytest.fixture
+def pool() -> FakePool:
+    return FakePool()
+
+
+ClientFactory = Callable[..., httpx.AsyncClient]
+
+
+@pytest.fixture
+async def make_client(pool: FakePool) -> AsyncGenerator[ClientFactory, None]:
+    """Make HTTP clients of an app in this process; keywords are fields of FrontendConfig."""
+    clients: list[httpx.AsyncClient] = []
+
+    def make(**changes: object) -> httpx.AsyncClient:
+        transport = httpx.ASGITransport(create_app(make_config(**changes), pool))
+        clients.append(httpx.AsyncClient(transport=transport, base_url="http://frontend"))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        await client.aclose()
+
+
+@pytest.fixture
+def client(make_client: ClientFactory) -> httpx.AsyncClient:
+    return make_client()
+
+
+@contextlib.asynccontextmanager
+async def serving(pool: FakePool, **changes: object) -> AsyncGenerator[tuple[str, FrontendServer], None]:
+    """A real server on loopback in this event loop; yields its URL (or socket path) and the server."""
+    config = make_config(**({"port": 0} | changes))
+    listener = open_listener(config)
+    address = describe(config, listener)
+    server = FrontendServer(create_app(config, pool), pool, config, address)
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield address, server
+    finally:
+        if not task.done():
+            server.should_exit = True
+        await task
+        listener.close()
+
+
+ServerFactory = Callable[..., Awaitable[str]]
+
+
+@pytest.fixture
+async def make_server(pool: FakePool) -> AsyncGenerator[ServerFactory, None]:
+    """Start servers; keywords are fields of FrontendConfig; returns the URL."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def make(**changes: object) -> str:
+            address, _ = await stack.enter_async_context(serving(pool, **changes))
+            return address
+
+        yield make

@@ -1,0 +1,149 @@
+"""/metrics: parsed as Prometheus parses it, and compared with what really happened."""
+
+from __future__ import annotations
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from engine_core.ipc.messages import EngineStats
+from frontend.engine_metrics import collect_engines, engine_names
+from frontend.generation import OutputDelta
+from frontend.generation_timer import GenerationTimer
+from frontend.histogram import Histogram
+from frontend.metrics import MAX_HTTP_SERIES, HttpMetrics, ModelMetrics
+from frontend.router import EngineStatus
+from tests.frontend.http.fake_pool import FakePool
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+async def scrape(client: httpx.AsyncClient) -> Samples:
+    """All samples by name and sorted labels; a repeated series would void a real scrape."""
+    response = await client.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain")
+    found: Samples = {}
+    for family in text_string_to_metric_families(response.text):
+        for sample in family.samples:
+            key = (sample.name, tuple(sorted(sample.labels.items())))
+            assert key not in found, key
+            found[key] = sample.value
+    return found
+
+
+ENGINE = (("engine", "engine-0"), ("model_name", "org/demo"))
+MINE = (("frontend", "frontend-0"), ("model_name", "org/demo"))
+
+
+async def test_engine_figures_come_from_its_last_answer(client: httpx.AsyncClient, pool: FakePool) -> None:
+    pool.stats_now = EngineStats(
+        num_running=3, num_waiting=4, num_blocks=10, num_free_blocks=4, num_preemptions=5, prompt_tokens=60,
+        generation_tokens=70, prefix_cache_queries=80, prefix_cache_hits=20, finished={"stop": 6, "length": 1},
+    )  # fmt: skip
+    found = await scrape(client)
+    expected = {
+        "num_requests_running": 3,
+        "num_requests_waiting": 4,
+        "kv_cache_usage_perc": 0.6,
+        "num_preemptions_total": 5,
+        "prompt_tokens_total": 60,
+        "generation_tokens_total": 70,
+        "prefix_cache_queries_total": 80,
+        "prefix_cache_hits_total": 20,
+    }
+    for name, value in expected.items():
+        assert found["splitserve:" + name, ENGINE] == value, name
+    reasons = {
+        dict(labels)["finished_reason"]: v for (n, labels), v in found.items() if "request_success" in n
+    }
+    assert reasons == {"stop": 6, "length": 1}
+    assert found["splitserve:engine_state", (("engine", "engine-0"), ("state", "ready"))] == 1
+
+
+async def test_generations_are_counted_and_timed(client: httpx.AsyncClient, pool: FakePool) -> None:
+    async def script(request):
+        for index in range(2):
+            yield OutputDelta(index, "a", [1], num_cached_tokens=2)
+            yield OutputDelta(index, "bc", [2, 3], finish_reason="stop", num_cached_tokens=2)
+
+    pool.script = script
+    await client.post("/v1/completions", json={"prompt": "abc", "n": 2, "max_tokens": 7})
+    found = await scrape(client)
+    expected = {
+        "time_to_first_token_seconds_count": 2,
+        "inter_token_latency_seconds_count": 4,
+        "request_time_per_output_token_seconds_count": 2,
+        "e2e_request_latency_seconds_count": 2,
+        "request_prompt_tokens_sum": 4,
+        "request_generation_tokens_sum": 6,
+        "request_params_n_sum": 2,
+        "request_params_max_tokens_sum": 7,
+        "prompt_tokens_cached_total": 2,
+    }
+    for name, value in expected.items():
+        assert found["splitserve:" + name, MINE] == value, name
+
+
+async def test_http_requests_are_counted_by_route_never_by_what_clients_wrote(
+    client: httpx.AsyncClient,
+) -> None:
+    for path in ("/v1/models/a", "/v1/models/b", "/nope", "/x" * 100):
+        await client.get(path)
+    await client.request("BREW", "/live")
+    found = await scrape(client)
+    counts = {
+        (d["handler"], d["method"], d["status"]): value
+        for (name, labels), value in found.items()
+        if name == "http_requests_total"
+        for d in (dict(labels),)
+    }
+    assert counts == {
+        ("/v1/models/{model_id:path}", "GET", "404"): 2,
+        ("unmatched", "GET", "404"): 2,
+        ("/live", "OTHER", "405"): 1,
+    }
+
+
+async def test_an_engine_that_never_answered_has_a_state_and_no_figures(
+    client: httpx.AsyncClient, pool: FakePool
+) -> None:
+    pool.state = "loading"
+    found = await scrape(client)
+    assert not [name for name, _ in found if name == "splitserve:num_requests_running"]
+    assert found["splitserve:engine_state", (("engine", "engine-0"), ("state", "loading"))] == 1
+
+
+def test_engines_of_the_same_name_stay_apart() -> None:
+    statuses = [
+        EngineStatus("ipc:///a", "ready", "engine-0", stats=EngineStats()),
+        EngineStatus("ipc:///b", "ready", "engine-0", stats=EngineStats()),
+        EngineStatus("ipc:///c", "connecting"),
+    ]
+    assert engine_names(statuses) == ["engine-0#0", "engine-0#1", "#2"]
+    for family in collect_engines(statuses):
+        series = [tuple(sorted(sample.labels.items())) for sample in family.samples]
+        assert len(series) == len(set(series))
+
+
+def test_the_map_of_http_series_is_bounded() -> None:
+    metrics = HttpMetrics()
+    for i in range(2 * MAX_HTTP_SERIES):
+        metrics.observe(f"/{i}", "GET", 200, 0.1)
+    assert len(metrics._counts) <= MAX_HTTP_SERIES + 1
+
+
+def test_a_histogram_counts_values_up_to_and_with_their_bound() -> None:
+    histogram = Histogram((1.0, 2.0))
+    for value, weight in ((1.0, 1), (1.5, 2), (2.0, 1), (9.0, 3)):
+        histogram.observe(value, weight)
+    assert (histogram.count, histogram.sum, histogram._counts) == (7, 33.0, [1, 3, 3])
+
+
+def test_tokens_that_come_together_share_their_time() -> None:
+    times = iter([0.0, 1.0, 4.0, 4.0])
+    metrics = ModelMetrics()
+    timer = GenerationTimer(metrics, 1, clock=lambda: next(times))
+    timer.on_delta(OutputDelta(0, "a", [1]))
+    timer.on_delta(OutputDelta(0, "bcd", [2, 3, 4], finish_reason="stop"))
+    assert (metrics.time_to_first_token.sum, metrics.inter_token_latency.sum) == (1.0, 3.0)
+    assert (metrics.inter_token_latency.count, metrics.time_per_output_token.sum) == (3, 1.0)
+    assert metrics.e2e_latency.sum == 4.0

@@ -1,0 +1,138 @@
+"""Models, tokens, health, version and documentation."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import pytest
+
+from tests.frontend.http.app_fixtures import ClientFactory
+from tests.frontend.http.fake_pool import BOS, FakePool
+
+
+async def test_models_list_every_name(client: httpx.AsyncClient) -> None:
+    body = (await client.get("/v1/models")).json()
+    assert body["object"] == "list"
+    assert [(card["id"], card["root"]) for card in body["data"]] == [
+        ("org/demo", "org/demo"),
+        ("alias", "org/demo"),
+    ]
+    assert body["data"][0]["max_model_len"] == 256
+    assert body["data"][0]["object"] == "model"
+
+
+async def test_a_model_id_may_hold_slashes(client: httpx.AsyncClient) -> None:
+    for path in ("/v1/models/org/demo", "/v1/models/org%2Fdemo"):
+        assert (await client.get(path)).json()["id"] == "org/demo"
+    response = await client.get("/v1/models/org/none")
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "model_not_found")
+
+
+async def test_models_are_empty_while_nothing_is_ready(client: httpx.AsyncClient, pool: FakePool) -> None:
+    pool.state = "loading"
+    assert (await client.get("/v1/models")).json() == {"object": "list", "data": []}
+    assert (await client.get("/v1/models/org/demo")).status_code == 503
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"prompt": "ab"}, [BOS, 97, 98]),
+        ({"prompt": "ab", "add_special_tokens": False}, [97, 98]),
+        ({"prompt": "", "add_special_tokens": False}, []),
+        ({"messages": [{"role": "user", "content": "a"}]}, list(b"user: a\nassistant: ")),
+        (
+            {"messages": [{"role": "user", "content": "a"}], "add_generation_prompt": False},
+            list(b"user: a\n"),
+        ),
+    ],
+)
+async def test_tokenize_counts_texts_and_conversations(
+    client: httpx.AsyncClient, body: dict, expected: list[int]
+) -> None:
+    found = (await client.post("/tokenize", json=body)).json()
+    assert found == {"count": len(expected), "max_model_len": 256, "tokens": expected, "token_strs": None}
+
+
+async def test_tokenize_counts_texts_that_do_not_fit_the_model(client: httpx.AsyncClient) -> None:
+    assert (await client.post("/tokenize", json={"prompt": "x" * 1000})).json()["count"] == 1001
+
+
+async def test_tokenize_spells_tokens_when_asked(client: httpx.AsyncClient) -> None:
+    found = (await client.post("/tokenize", json={"prompt": "a", "return_token_strs": True})).json()
+    assert found["token_strs"] == ["<0x100>", "<0x61>"]
+
+
+async def test_detokenize_gives_the_text_back(client: httpx.AsyncClient) -> None:
+    tokens = (await client.post("/tokenize", json={"prompt": "héllo", "add_special_tokens": False})).json()[
+        "tokens"
+    ]
+    assert (await client.post("/detokenize", json={"tokens": tokens})).json() == {"prompt": "héllo"}
+    assert (await client.post("/detokenize", json={"tokens": []})).json() == {"prompt": ""}
+
+
+async def test_live_answers_whatever_the_engines_do(client: httpx.AsyncClient, pool: FakePool) -> None:
+    pool.state = "lost"
+    assert (await client.get("/live")).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready"])
+@pytest.mark.parametrize(
+    ("state", "answers", "status", "verdict"),
+    [
+        ("ready", True, 200, "ok"),
+        ("ready", False, 503, "unavailable"),
+        ("loading", True, 503, "loading"),
+        ("draining", True, 503, "draining"),
+        ("connecting", True, 503, "unavailable"),
+        ("lost", True, 503, "unavailable"),
+        ("refused", True, 503, "unavailable"),
+    ],
+)
+async def test_health_is_a_round_trip_to_a_ready_engine(
+    client: httpx.AsyncClient, pool: FakePool, path: str, state: str, answers: bool, status: int, verdict: str
+) -> None:
+    pool.state, pool.answers = state, answers
+    response = await client.get(path)
+    assert (response.status_code, response.json()["status"]) == (status, verdict)
+    assert response.json()["engines"][0]["state"] == state
+    assert "secret" not in response.text
+
+
+async def test_health_tells_how_far_loading_is_and_how_old_the_last_step(
+    client: httpx.AsyncClient, pool: FakePool
+) -> None:
+    assert (await client.get("/health")).json()["engines"][0]["last_step_age_s"] == 0.0
+    pool.state = "loading"
+    engine = (await client.get("/health")).json()["engines"][0]
+    assert (engine["loading_stage"], engine["loading_fraction"]) == ("weights", 0.25)
+
+
+async def test_probes_that_overlap_share_one_round_trip(client: httpx.AsyncClient, pool: FakePool) -> None:
+    num_pings = 0
+    asked, release = asyncio.Event(), asyncio.Event()
+
+    async def ping(timeout_s: float):
+        nonlocal num_pings
+        num_pings += 1
+        asked.set()
+        await release.wait()
+        return pool.status()
+
+    pool.ping = ping
+    probes = [asyncio.create_task(client.get("/health")) for _ in range(20)]
+    await asked.wait()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    release.set()
+    assert {response.status_code for response in await asyncio.gather(*probes)} == {200}
+    assert num_pings == 1
+
+
+async def test_version_and_docs(make_client: ClientFactory) -> None:
+    client = make_client()
+    assert list((await client.get("/version")).json()) == ["version"]
+    assert "swagger" in (await client.get("/docs")).text
+    hidden = make_client(disable_docs=True)
+    assert [(await hidden.get(path)).status_code for path in ("/docs", "/openapi.json")] == [404, 404]

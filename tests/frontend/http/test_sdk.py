@@ -1,0 +1,120 @@
+"""The openai package against a real server on loopback: it must understand every answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import openai
+import pytest
+
+from frontend.auth import hash_key
+from frontend.generation import GenerationRequest, OutputDelta
+from tests.frontend.http.app_fixtures import ServerFactory
+from tests.frontend.http.fake_pool import FakePool
+
+KEY = "sk-test-key"
+MESSAGES = [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]
+
+
+@pytest.fixture
+async def sdk(make_server: ServerFactory) -> AsyncGenerator[openai.AsyncOpenAI, None]:
+    url = await make_server(api_key_hashes=(hash_key(KEY),))
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as client:
+        yield client
+
+
+async def test_chat(sdk: openai.AsyncOpenAI) -> None:
+    answer = await sdk.chat.completions.create(
+        model="org/demo",
+        messages=MESSAGES,
+        n=2,
+        logprobs=True,
+        top_logprobs=2,
+        seed=-7,
+        user="me",
+        stop=["x"],
+    )
+    assert [choice.message.content for choice in answer.choices] == ["Hi there"] * 2
+    assert answer.choices[0].logprobs.content[0].top_logprobs[1].token == "I"
+    assert answer.usage.prompt_tokens_details.cached_tokens == 0
+    assert answer.choices[0].message.tool_calls is None
+
+
+async def test_chat_stream(sdk: openai.AsyncOpenAI) -> None:
+    stream = await sdk.chat.completions.create(
+        model="org/demo", messages=MESSAGES, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = [chunk async for chunk in stream]
+    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == "Hi there"
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert chunks[-2].choices[0].finish_reason == "stop"
+    assert chunks[-1].usage.total_tokens == chunks[-1].usage.prompt_tokens + 8
+
+
+async def test_the_chat_stream_helper_rebuilds_the_answer(sdk: openai.AsyncOpenAI) -> None:
+    async with sdk.chat.completions.stream(model="org/demo", messages=MESSAGES) as stream:
+        answer = await stream.get_final_completion()
+    assert answer.choices[0].message.content == "Hi there"
+
+
+async def test_completions(sdk: openai.AsyncOpenAI) -> None:
+    answer = await sdk.completions.create(
+        model="org/demo",
+        prompt=["a", "b"],
+        echo=True,
+        logprobs=1,
+        logit_bias={"5": 1},
+        extra_body={"top_k": 3},
+    )
+    assert [choice.text for choice in answer.choices] == ["aHi there", "bHi there"]
+    assert answer.choices[0].logprobs.token_logprobs[0] is None
+    stream = await sdk.completions.create(model="org/demo", prompt=[1, 2], stream=True)
+    assert "".join([chunk.choices[0].text async for chunk in stream]) == "Hi there"
+
+
+async def test_models(sdk: openai.AsyncOpenAI) -> None:
+    assert [model.id async for model in sdk.models.list()] == ["org/demo", "alias"]
+    assert (await sdk.models.retrieve("org/demo")).owned_by == "splitserve"
+
+
+async def test_each_error_becomes_the_sdks_own_exception(sdk: openai.AsyncOpenAI, pool: FakePool) -> None:
+    async def fails(expected: type[openai.APIStatusError], **body: object) -> openai.APIStatusError:
+        with pytest.raises(expected) as caught:
+            await sdk.chat.completions.create(**({"model": "org/demo", "messages": MESSAGES} | body))
+        return caught.value
+
+    error = await fails(openai.BadRequestError, temperature=9)
+    assert (error.param, error.code, error.type) == ("temperature", "invalid_value", "invalid_request_error")
+    assert (await fails(openai.NotFoundError, model="none")).code == "model_not_found"
+    pool.state = "lost"
+    assert (await fails(openai.InternalServerError)).status_code == 503
+    with pytest.raises(openai.AuthenticationError):
+        await sdk.with_options(api_key="wrong-key").models.list()
+
+
+async def test_an_error_in_a_stream_is_raised_by_the_sdk(sdk: openai.AsyncOpenAI, pool: FakePool) -> None:
+    async def script(request: GenerationRequest):
+        yield OutputDelta(0, "a", [97])
+        raise RuntimeError("boom")
+
+    pool.script = script
+    stream = await sdk.chat.completions.create(model="org/demo", messages=MESSAGES, stream=True)
+    with pytest.raises(openai.APIError, match="Internal server error"):
+        async for _ in stream:
+            pass
+
+
+async def test_leaving_a_stream_early_aborts_it_on_the_engine(
+    sdk: openai.AsyncOpenAI, pool: FakePool
+) -> None:
+    async def script(request: GenerationRequest):
+        yield OutputDelta(0, "a", [97])
+        await asyncio.Event().wait()
+
+    pool.script = script
+    stream = await sdk.chat.completions.create(model="org/demo", messages=MESSAGES, stream=True)
+    await anext(aiter(stream))
+    await stream.close()
+    async with asyncio.timeout(5):
+        await pool.num_closed.wait()

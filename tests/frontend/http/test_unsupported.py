@@ -1,0 +1,134 @@
+"""Fields that are known and not served, and fields nobody knows."""
+
+from __future__ import annotations
+
+import logging
+
+import httpx
+import pytest
+
+from tests.frontend.http.app_fixtures import ClientFactory
+from tests.frontend.http.fake_pool import FakePool
+
+BODIES = {
+    "/v1/completions": {"prompt": "x"},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}]},
+}
+BOTH = pytest.mark.parametrize("path", list(BODIES))
+
+CHANGES_THE_OUTPUT = [
+    ("tools", [{"type": "function", "function": {"name": "f"}}]),
+    ("tool_choice", "required"),
+    ("tool_choice", {"type": "function", "function": {"name": "f"}}),
+    ("functions", [{"name": "f"}]),
+    ("function_call", {"name": "f"}),
+    ("response_format", {"type": "json_object"}),
+    ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}),
+    ("modalities", ["text", "audio"]),
+    ("audio", {"voice": "x", "format": "wav"}),
+    ("reasoning_effort", "high"),
+    ("verbosity", "low"),
+    ("web_search_options", {}),
+    ("suffix", "x"),
+    ("use_beam_search", True),
+    ("allowed_token_ids", [1]),
+    ("allowed_token_ids", []),
+    ("bad_words", ["x"]),
+    ("structured_outputs", {"regex": "a"}),
+    ("guided_json", {}),
+    ("guided_regex", "a"),
+    ("guided_choice", ["a"]),
+    ("guided_grammar", "a"),
+    ("truncate_prompt_tokens", 5),
+    ("spaces_between_special_tokens", False),
+    ("chat_template", "{{ messages }}"),
+    ("prompt_embeds", "AAAA"),
+    ("kv_transfer_params", {"host": "10.0.0.1"}),
+    ("logits_processors", ["x"]),
+    ("return_tokens_as_token_ids", True),
+    ("typical_p", 0.5),
+    ("regex", "a"),
+    ("grammar", "root ::= x"),
+]
+CHANGES_NOTHING = [
+    ("tools", []),
+    ("tools", None),
+    ("tool_choice", "none"),
+    ("tool_choice", "auto"),
+    ("functions", None),
+    ("response_format", {"type": "text"}),
+    ("modalities", ["text"]),
+    ("reasoning_effort", None),
+    ("suffix", ""),
+    ("use_beam_search", False),
+    ("guided_json", None),
+    ("spaces_between_special_tokens", True),
+    ("n", 1),
+    ("user", "me"),
+    ("metadata", {"a": "b"}),
+    ("store", True),
+    ("service_tier", "flex"),
+    ("parallel_tool_calls", True),
+    ("prediction", {"type": "content", "content": "x"}),
+    ("prompt_cache_key", "x"),
+    ("safety_identifier", "x"),
+]
+
+
+@BOTH
+@pytest.mark.parametrize(("field", "value"), CHANGES_THE_OUTPUT, ids=lambda value: str(value)[:30])
+async def test_a_field_that_would_change_the_output_is_refused_by_name(
+    client: httpx.AsyncClient, pool: FakePool, path: str, field: str, value: object
+) -> None:
+    response = await client.post(path, json=BODIES[path] | {field: value})
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["param"], error["code"]) == (field, "unsupported_parameter")
+    assert not pool.seen
+
+
+@BOTH
+@pytest.mark.parametrize(("field", "value"), CHANGES_NOTHING, ids=lambda value: str(value)[:30])
+async def test_values_that_change_nothing_are_accepted_even_in_strict_mode(
+    make_client: ClientFactory, path: str, field: str, value: object
+) -> None:
+    response = await make_client(strict=True).post(path, json=BODIES[path] | {field: value})
+    assert response.status_code == 200, response.text
+
+
+@pytest.mark.parametrize("kind", ["image_url", "input_audio", "file", "video_url"])
+async def test_parts_that_are_not_text_are_refused_and_nothing_is_fetched(
+    client: httpx.AsyncClient, kind: str
+) -> None:
+    part = {"type": kind, kind: {"url": "http://169.254.169.254/latest"}}
+    body = {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, part]}]}
+    error = (await client.post("/v1/chat/completions", json=body)).json()["error"]
+    assert (error["param"], error["code"]) == ("messages[0].content[1].type", "unsupported_parameter")
+
+
+@BOTH
+async def test_an_unknown_field_is_ignored_and_named_once_in_the_log(
+    client: httpx.AsyncClient, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "frontend"):
+        for _ in range(3):
+            response = await client.post(path, json=BODIES[path] | {"temprature\nforged line": 0})
+            assert response.status_code == 200
+    lines = [record.message for record in caplog.records if "unknown_field" in record.message]
+    assert lines == ['unknown_field_ignored field="temprature\\nforged line"']
+
+
+@BOTH
+async def test_strict_mode_refuses_unknown_fields_by_name(make_client: ClientFactory, path: str) -> None:
+    response = await make_client(strict=True).post(path, json=BODIES[path] | {"temprature": 0})
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["param"], error["code"]) == ("temprature", "unknown_parameter")
+
+
+async def test_names_of_unknown_fields_are_remembered_up_to_a_bound() -> None:
+    from frontend.openai.unknown_fields import MAX_NAMES, UnknownFields
+
+    unknown = UnknownFields(strict=False)
+    unknown.check(frozenset(f"f{i}" for i in range(1000)), frozenset())
+    assert len(unknown._logged) == MAX_NAMES

@@ -1,0 +1,182 @@
+"""Bytes on the wire that are no good HTTP: what the connection answers, and that the server lives on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from urllib.parse import urlsplit
+
+import pytest
+
+from frontend.http_protocol import MAX_HEADER_BYTES, MAX_HEADERS, ConnectionLimits
+from tests.frontend.http.app_fixtures import ServerFactory, make_config
+
+LIVE = b"GET /live HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+
+
+async def talk(url: str, *pieces: bytes, half_close: bool = False) -> bytes:
+    """Send pieces on a new connection and return all that comes back until it closes."""
+    target = urlsplit(url)
+    reader, writer = await asyncio.open_connection(target.hostname, target.port)
+    try:
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+        if half_close:
+            writer.write_eof()
+        async with asyncio.timeout(10):
+            return await reader.read()
+    except (ConnectionResetError, BrokenPipeError):
+        return b"reset"
+    finally:
+        writer.close()
+
+
+@pytest.fixture
+async def url(make_server: ServerFactory) -> AsyncGenerator[str, None]:
+    """A server; after the test it must still answer."""
+    address = await make_server(header_timeout_s=0.3)
+    yield address
+    assert (await talk(address, LIVE)).startswith(b"HTTP/1.1 200 ")
+
+
+def request(*headers: bytes, line: bytes = b"GET /live HTTP/1.1") -> bytes:
+    return b"\r\n".join([line, b"host: x", *headers, b"connection: close", b"", b""])
+
+
+async def test_headers_within_the_limits_are_taken(url: str) -> None:
+    headers = [b"x-%d: y" % i for i in range(MAX_HEADERS - 2)]
+    assert (await talk(url, request(*headers))).startswith(b"HTTP/1.1 200 ")
+    assert (await talk(url, request(b"x: " + b"y" * (MAX_HEADER_BYTES - 200)))).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        request(*[b"x-%d: y" % i for i in range(MAX_HEADERS)]),
+        request(*[b"x-%d: y" % i for i in range(10_000)]),
+        request(b"x: " + b"y" * MAX_HEADER_BYTES),
+        b"GET /live HTTP/1.1\r\nx: " + b"y" * 10 * MAX_HEADER_BYTES,
+        request(line=b"GET /" + b"x" * MAX_HEADER_BYTES + b" HTTP/1.1"),
+    ],
+    ids=["65 headers", "10000 headers", "one long", "one endless", "long path"],
+)
+async def test_headers_beyond_the_limits_are_431(url: str, data: bytes) -> None:
+    answer = await talk(url, data)
+    assert answer == b"reset" or (
+        answer.startswith(b"HTTP/1.1 431 ") and b'"code":"headers_too_large"' in answer
+    )
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GARBAGE\r\n\r\n",
+        b"GET /live HTTP/9.9\r\n\r\n",
+        b"GET  HTTP/1.1\r\n\r\n",
+        request(b"content-length: 5", b"content-length: 6"),
+        request(b"content-length: 5", b"transfer-encoding: chunked"),
+        request(b"content-length: -1"),
+        request(b"content-length: x"),
+        request(b"bad header"),
+        request(b"x: a\x00b"),
+        request(b"transfer-encoding: chunked") + b"zz\r\n",
+        request(b"transfer-encoding: chunked") + b"fffffffffffffffff\r\n",
+        b"GET http://[::1 HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"GET /\xff\xfe HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+        b"OPTIONS * HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+        b"CONNECT example.org:443 HTTP/1.1\r\nhost: x\r\n\r\n",
+    ],
+    ids=lambda data: str(data[:40]),
+)
+async def test_bytes_that_are_no_http_get_an_error_or_the_door(url: str, data: bytes) -> None:
+    answer = await talk(url, data)
+    assert answer in (b"", b"reset") or answer.split(b" ")[1][:1] in b"245", answer
+    if answer.startswith(b"HTTP/1.1 400"):
+        assert b'"type":"invalid_request_error"' in answer
+
+
+@pytest.mark.parametrize("data", [b"", b"GET /li", b"GET /live HTTP/1.1\r\nhost: x\r\n", b"\r\n\r\n"])
+async def test_a_connection_that_sends_no_whole_request_is_closed_in_time(url: str, data: bytes) -> None:
+    answer = await talk(url, data)
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 408 ")
+    if data.startswith(b"GET"):
+        assert b'"code":"request_timeout"' in answer
+
+
+async def test_a_byte_at_a_time_does_not_buy_time(url: str) -> None:
+    target = urlsplit(url)
+    reader, writer = await asyncio.open_connection(target.hostname, target.port)
+    answer = asyncio.create_task(reader.read())
+    async with asyncio.timeout(10):
+        for byte in LIVE[:-4] * 100:
+            if answer.done():
+                break
+            writer.write(bytes([byte]))
+            await asyncio.wait({answer}, timeout=0.02)
+        assert (await answer).startswith(b"HTTP/1.1 408 ")
+    writer.close()
+
+
+async def test_a_second_request_has_its_own_time(url: str) -> None:
+    answer = await talk(url, b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n", b"GET /live HT")
+    assert answer.count(b"HTTP/1.1 200 ") == 1
+    assert answer.count(b"HTTP/1.1 408 ") == 1
+
+
+async def test_pipelined_requests_are_answered_in_order_up_to_a_bound(url: str) -> None:
+    one = b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n"
+    assert (await talk(url, one * 4 + LIVE)).count(b"HTTP/1.1 200 ") == 5
+    flooded = await talk(url, one * 5000)
+    assert flooded.count(b"HTTP/1.1 200 ") < 20
+
+
+async def test_http_1_0_and_half_closed_clients_are_served_or_closed(url: str) -> None:
+    assert (await talk(url, b"GET /live HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+    answer = await talk(url, b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n", half_close=True)
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("upgrade", [b"websocket", b"h2c"])
+async def test_upgrades_are_not_offered(url: str, upgrade: bytes) -> None:
+    headers = (
+        b"upgrade: " + upgrade,
+        b"connection: upgrade",
+        b"sec-websocket-key: x",
+        b"sec-websocket-version: 13",
+    )
+    answer = await talk(url, request(*headers))
+    assert b" 101 " not in answer
+
+
+async def test_connections_beyond_the_bound_are_refused_and_room_comes_back(
+    make_server: ServerFactory,
+) -> None:
+    url = await make_server(max_connections_per_address=2, header_timeout_s=30)
+    target = urlsplit(url)
+    held = [await asyncio.open_connection(target.hostname, target.port) for _ in range(2)]
+    for reader, writer in held:
+        writer.write(b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+    refused = await talk(url)
+    assert refused.startswith(b"HTTP/1.1 503 ")
+    assert b"retry-after: 1" in refused
+    reader, writer = held[0]
+    writer.write(LIVE)
+    async with asyncio.timeout(5):
+        await reader.read()
+    assert (await talk(url, LIVE)).startswith(b"HTTP/1.1 200 ")
+    for _, writer in held:
+        writer.close()
+
+
+def test_connections_are_counted_in_all_and_per_address() -> None:
+    limits = ConnectionLimits(make_config(max_connections=3, max_connections_per_address=2))
+    assert [limits.enter(address) for address in ("a", "a", "a", "b")] == [True, True, False, False]
+    for address in ("a", "a"):
+        limits.leave(address)
+    assert limits.enter("b")
+    for address in ("a", "b", "b"):
+        limits.leave(address)
+    assert not limits._open

@@ -1,0 +1,97 @@
+"""Clients that do not read: the request is aborted, the connection cut, and nothing piles up meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from urllib.parse import urlsplit
+
+import pytest
+
+from frontend.errors_http import HttpError
+from frontend.generation import GenerationRequest, OutputDelta
+from frontend.limits import EndReason, OpenRequest, OpenRequests
+from tests.frontend.http.app_fixtures import ServerFactory
+from tests.frontend.http.fake_pool import FakePool
+
+
+class Flood:
+    """A script that yields as fast as it is asked, for ever, and counts."""
+
+    def __init__(self) -> None:
+        self.num_bytes = 0
+
+    async def __call__(self, request: GenerationRequest):
+        while True:
+            self.num_bytes += 10_000
+            yield OutputDelta(0, "x" * 10_000, [1])
+            await asyncio.sleep(0)
+
+
+async def open_and_never_read(url: str) -> socket.socket:
+    """Send a streaming request from a socket with a tiny buffer, and read nothing."""
+    target = urlsplit(url)
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(client, (target.hostname, target.port))
+    body = b'{"prompt":"x","stream":true}'
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    await loop.sock_sendall(client, head % len(body) + body)
+    return client
+
+
+async def test_a_client_that_does_not_read_is_cut_and_its_generation_closed(
+    make_server: ServerFactory, pool: FakePool
+) -> None:
+    pool.script = flood = Flood()
+    client = await open_and_never_read(await make_server(write_stall_s=0.2))
+    async with asyncio.timeout(10):
+        await pool.num_closed.wait()
+        # Kernel buffers take some megabytes on loopback; our own share of them stays below one.
+        assert flood.num_bytes < 16 * 2**20
+        with contextlib.suppress(ConnectionResetError):
+            while await asyncio.get_running_loop().sock_recv(client, 2**20):
+                pass
+    client.close()
+
+
+async def test_a_reader_that_is_slow_but_steady_is_not_cut(
+    make_server: ServerFactory, pool: FakePool
+) -> None:
+    pool.script = Flood()
+    client = await open_and_never_read(await make_server(write_stall_s=0.3))
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + 1.0
+    async with asyncio.timeout(10):
+        while loop.time() < ends:
+            assert await loop.sock_recv(client, 2**20)
+    assert not pool.closed
+    client.close()
+
+
+async def test_only_requests_blocked_past_the_limit_are_ended() -> None:
+    requests = OpenRequests(max_open=3, write_stall_s=20)
+    tasks = [asyncio.create_task(asyncio.Event().wait()) for _ in range(3)]
+    entries = [
+        OpenRequest(task, blocked_since=since) for task, since in zip(tasks, (None, 5.0, 1.0), strict=True)
+    ]
+    requests._open.update(entries)
+    assert requests.end_stalled(now=22.0) == 1
+    await asyncio.gather(*tasks[2:], return_exceptions=True)
+    assert [task.done() for task in tasks] == [False, False, True]
+    assert entries[2].end_reason is EndReason.STALLED
+    for task in tasks:
+        task.cancel()
+
+
+async def test_open_requests_are_bounded() -> None:
+    requests = OpenRequests(max_open=1, write_stall_s=20)
+    first = requests.enter()
+    with pytest.raises(HttpError) as caught:
+        requests.enter()
+    assert (caught.value.status, caught.value.retry_after_s) == (429, 1.0)
+    requests.leave(first)
+    requests.enter()
