@@ -27,13 +27,29 @@ def needs_keys(address: str) -> bool:
     """Whether the address reaches beyond this machine, so that only encrypted and known peers may use it."""
     if is_ipc(address):
         return False
-    host = address.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    host = tcp_host(address)
     if host == "localhost":
         return False
     try:
-        return not ipaddress.ip_address(host).is_loopback
+        parsed = ipaddress.ip_address(host)
     except ValueError:
         return True
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return not (mapped or parsed).is_loopback
+
+
+def tcp_host(address: str) -> str:
+    """Return HOST of tcp://HOST:PORT, without the brackets of an IPv6 address."""
+    return address.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+
+
+def wants_ipv6(address: str) -> bool:
+    """Whether IPv6 has to be allowed on a TCP socket; with an IPv4 address it would only be shown as IPv6."""
+    host = tcp_host(address)
+    try:
+        return ipaddress.ip_address(host).version == 6
+    except ValueError:
+        return host != "localhost"
 
 
 def check_keys(address: str, has_keys: bool, allow_insecure_tcp: bool) -> None:

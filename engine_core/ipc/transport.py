@@ -11,7 +11,14 @@ from typing import TypeVar
 import zmq
 
 from engine_core.errors import ConfigError, ProtocolError
-from engine_core.ipc.addresses import check_keys, claim_ipc_path, ipc_path, is_ipc, make_private_directory
+from engine_core.ipc.addresses import (
+    check_keys,
+    claim_ipc_path,
+    ipc_path,
+    is_ipc,
+    make_private_directory,
+    wants_ipv6,
+)
 from engine_core.ipc.curve import ClientKeys, ServerKeys
 
 MAX_MESSAGE_BYTES = 64 * 2**20
@@ -159,8 +166,8 @@ def connect_engine(
 
     The engine need not run yet: libzmq keeps trying, and queues up to 1024 messages meanwhile, after which a
     non-blocking send raises zmq.Again. What was queued for an engine that died reaches its successor, which
-    ignores it because it comes before a Hello. (ZMQ_IMMEDIATE would not queue, but it also throws away what an
-    ending engine sent last and we have not read yet: measured, a drained engine's last tokens were lost.)
+    ignores it because it comes before a Hello. (ZMQ_IMMEDIATE would not queue, but it also throws away what
+    an ending engine sent last and we have not read yet: measured, a drained engine's last tokens were lost.)
 
     Args:
         context: a zmq.Context or a zmq.asyncio.Context; the socket is of its kind.
@@ -197,6 +204,6 @@ def _set_limits(sock: zmq.Socket, address: str, max_message_bytes: int) -> None:
     sock.setsockopt(zmq.LINGER, 0)
     sock.setsockopt(zmq.MAXMSGSIZE, max_message_bytes)
     if not is_ipc(address):
-        sock.setsockopt(zmq.IPV6, 1)
+        sock.setsockopt(zmq.IPV6, int(wants_ipv6(address)))
         sock.setsockopt(zmq.HEARTBEAT_IVL, TCP_HEARTBEAT_MS)
         sock.setsockopt(zmq.HEARTBEAT_TIMEOUT, TCP_HEARTBEAT_TIMEOUT_MS)
