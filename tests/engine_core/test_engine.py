@@ -158,6 +158,14 @@ def test_max_tokens_0_computes_the_prompt_and_emits_nothing(depth: int) -> None:
     assert sequence.prompt_logprob_indices == list(range(1, 32))
 
 
+def test_a_dropped_token_cannot_stop_a_request() -> None:
+    driver = EngineDriver(CONFIG, TokenRule(50, (0,), eos_after=0))
+    sequence = driver.add([1, 2, 3], max_tokens=0)
+    driver.run()
+    assert sequence.finished is not None
+    assert sequence.finished.reason is FinishReason.LENGTH
+
+
 def test_generation_ends_at_the_context_limit() -> None:
     driver = EngineDriver(CONFIG)
     sequence = driver.add([1] * 30)
@@ -334,11 +342,14 @@ def test_a_reset_prefix_cache_is_empty_for_waiting_requests_too() -> None:
 
 def test_prompt_logprobs_are_sent_once_even_if_the_prompt_is_computed_twice() -> None:
     config = SchedulerConfig(
-        max_num_seqs=2, max_num_batched_tokens=5, max_model_len=40, block_size=2, num_blocks=20
+        max_num_seqs=2, max_num_batched_tokens=5, max_model_len=36, block_size=2, num_blocks=18
     )
     driver = EngineDriver(config)
     driver.add([1, 2, 3], max_tokens=30)
     asks = driver.add([i % 9 + 1 for i in range(30)], max_tokens=2, prompt_logprobs=2)
+    while driver.engine.stats().num_preemptions == 0:
+        driver.turn()
+    assert 0 < len(asks.prompt_logprob_indices) < 29
     driver.run()
     assert asks.finished is not None
     assert asks.finished.num_preemptions == 1

@@ -224,10 +224,10 @@ def test_a_row_given_on_while_a_step_is_in_flight_gets_its_own_tokens(depth: int
 
 @pytest.mark.parametrize("depth", [1, 2])
 def test_the_oldest_request_never_waits_longer_than_the_pipeline(depth: int) -> None:
-    driver = make_driver(depth=depth, num_blocks=12, block_size=8, max_num_batched_tokens=64)
-    oldest = driver.add([1] * 7, max_tokens=50)
-    for i in range(5):
-        driver.add([i + 2] * (8 + 3 * i), max_tokens=40)
+    """The younger request takes the last block just before the older one needs it, and could go on."""
+    driver = make_driver(depth=depth, num_blocks=5, block_size=8, max_num_batched_tokens=64)
+    oldest = driver.add([1] * 7, max_tokens=25)
+    driver.add([2] * 8, max_tokens=25)
     since_token, seen = 0, 0
     while oldest.is_open:
         driver.turn()
@@ -235,4 +235,27 @@ def test_the_oldest_request_never_waits_longer_than_the_pipeline(depth: int) -> 
         seen = len(oldest.output)
         assert since_token <= depth
     assert driver.engine.stats().num_preemptions > 0
+    driver.run()
+
+
+def test_admission_leaves_room_for_running_rows_to_grow() -> None:
+    driver = make_driver(num_blocks=4, max_num_batched_tokens=64)
+    driver.add([1] * 4, max_tokens=8)
+    second = driver.add([2] * 12, max_tokens=1)
+    driver.turn()
+    assert second.started is None, "three of four blocks would leave none for the first to grow into"
+    driver.run()
+    assert driver.engine.stats().num_preemptions == 0
+
+
+def test_nobody_is_admitted_while_running_rows_are_short_of_blocks() -> None:
+    driver = make_driver(depth=2, num_blocks=5, max_num_batched_tokens=64)
+    for i in range(3):
+        driver.add([i + 1] * 4, max_tokens=6)
+    plan(driver)
+    newcomer = driver.add([9], max_tokens=1)
+    assert driver.plan() is None, (
+        "three rows need a block and two are free: the step in flight must end first"
+    )
+    assert newcomer.started is None
     driver.run()
