@@ -10,6 +10,8 @@ from engine_core.errors import InvalidRequestError
 from frontend.control_tokens import JsonValue, TextMarker
 
 _PROBE = "Xq7 probe"
+# How the list would look if the template took it for text, or wrote it as JSON.
+_PRINTED_LISTS = (f"'text': '{_PROBE}'", f'"text": "{_PROBE}"')
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -23,19 +25,19 @@ class ContentFormat(enum.Enum):
 
 def detect_content_format(render: Callable[[list[JsonValue]], str]) -> ContentFormat:
     """Find out by rendering both forms; a template that prints the list itself does not understand it."""
-    takes_text = _shows_probe(render, _PROBE)
-    takes_parts = _shows_probe(render, [{"type": "text", "text": _PROBE}])
+    takes_text = _PROBE in _try(render, _PROBE)
+    parts = _try(render, [{"type": "text", "text": _PROBE}])
+    takes_parts = _PROBE in parts and not any(form in parts for form in _PRINTED_LISTS)
     if takes_parts:
         return ContentFormat.BOTH if takes_text else ContentFormat.PARTS
     return ContentFormat.TEXT
 
 
-def _shows_probe(render: Callable[[list[JsonValue]], str], content: JsonValue) -> bool:
+def _try(render: Callable[[list[JsonValue]], str], content: JsonValue) -> str:
     try:
-        text = render([{"role": "user", "content": content}])
+        return render([{"role": "user", "content": content}])
     except Exception:  # whatever goes wrong, this form is not for this template
-        return False
-    return _PROBE in text and "'type'" not in text and '"type"' not in text
+        return ""
 
 
 def prepare_messages(

@@ -138,7 +138,7 @@ class _NamedTemplate:
     def __init__(self, name: str, source: str, tokenizer: Tokenizer) -> None:
         self._compiled = CompiledTemplate(source, f"the chat template {name!r}")
         self._constants: dict[str, JsonValue] = dict(tokenizer.named_tokens)
-        special = tokenizer.special_tokens
+        special = tokenizer.control_tokens
         # A token like <tool_call> is often not special, yet it is structure when the template writes it.
         structure = {t: i for t, i in tokenizer.added_tokens.items() if t in source and not t.isspace()}
         self.control_tokens = special | structure

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 from tokenizers import Tokenizer as RawTokenizer
 
 from engine_core.errors import ContextLengthError, InvalidRequestError, ModelLoadError
@@ -34,6 +35,18 @@ class TokenText(NamedTuple):
     data: bytes
 
 
+class _Model(msgspec.Struct, frozen=True):
+    unk_token: str | None = None
+    unk_id: int | None = None
+
+
+class _Description(msgspec.Struct, frozen=True):
+    """What is read of tokenizer.json besides what the library reads."""
+
+    model: _Model
+    decoder: dict[str, object] | None = None
+
+
 class Tokenizer:
     """One tokenizer.json; safe to call from several threads.
 
@@ -43,6 +56,7 @@ class Tokenizer:
         vocab_size: one more than the largest token id the tokenizer can produce.
         added_tokens: text to id of all added tokens.
         special_tokens: text to id of those that are special.
+        control_tokens: the special ones but the unknown token, which stands for letters the model lacks.
         special_ids: ids of the special tokens (skip_special_tokens drops their text).
         named_tokens: texts of "bos_token", "eos_token" and the like, as far as the checkpoint names them.
     """
@@ -58,14 +72,20 @@ class Tokenizer:
             directory / "tokenizer.json", "only tokenizer.json is supported as a tokenizer"
         )
         self.config = read_json(directory / "tokenizer_config.json")
+        self.named_tokens = _named_tokens(self.config, read_json(directory / "special_tokens_map.json"))
         self.raw = _parse(description, directory / "tokenizer.json")
         added = self.raw.get_added_tokens_decoder()
         self.added_tokens = {token.content: token_id for token_id, token in added.items()}
         self.special_tokens = {token.content: token_id for token_id, token in added.items() if token.special}
         self.special_ids = frozenset(self.special_tokens.values())
+        parts = msgspec.json.decode(description, type=_Description)
+        unknown = {self.named_tokens.get("unk_token"), parts.model.unk_token}
+        if parts.model.unk_id is not None:
+            unknown.add(self.raw.id_to_token(parts.model.unk_id))
+        self.control_tokens = {t: i for t, i in self.special_tokens.items() if t not in unknown}
+        self._control_ids = frozenset(self.control_tokens.values())
         self.vocab_size = 1 + max(self.raw.get_vocab().values(), default=-1)
-        self.named_tokens = _named_tokens(self.config, read_json(directory / "special_tokens_map.json"))
-        self._rules = read_decode_rules(json.loads(description).get("decoder"))
+        self._rules = read_decode_rules(parts.decoder)
         self._pieces = _PieceTables(self.raw, self._rules, self.special_ids, self.vocab_size)
         self._marked_encoders: dict[frozenset[str], MarkedEncoder] = {}
         self._lock = threading.Lock()
@@ -88,8 +108,8 @@ class Tokenizer:
         # Unlike this one, the library's encode() keeps the interpreter lock and tracks offsets.
         encoding = self.raw.encode_batch_fast([text], add_special_tokens=False)[0]
         ids: list[int] = encoding.ids
-        if not parse_special_tokens and not self.special_ids.isdisjoint(ids):
-            return self.marked_encoder(self.special_tokens).encode_plain(text, add_special_tokens)
+        if not parse_special_tokens and not self._control_ids.isdisjoint(ids):
+            return self.marked_encoder(self.control_tokens).encode_plain(text, add_special_tokens)
         return self.raw.post_process(encoding).ids if add_special_tokens else ids
 
     async def encode_async(

@@ -139,7 +139,7 @@ def test_harmless_text_is_encoded_as_ever_beside_an_attack(
 @pytest.mark.parametrize("kind", ["byte_level", "with_bos", "sentencepiece", "metaspace"])
 def test_prompts_read_control_tokens_only_when_asked(tokenizer_of: TokenizerOf, kind: str) -> None:
     tokenizer = tokenizer_of(kind)
-    special = next(iter(tokenizer.special_tokens))
+    special = next(iter(tokenizer.control_tokens))
     text = f"hello {special} world"
     plain, parsed = tokenizer.encode(text), tokenizer.encode(text, parse_special_tokens=True)
     added = tokenizer.encode("hello")
@@ -173,3 +173,19 @@ def test_every_kind_of_tokenizer_can_be_copied_with_aliases() -> None:
         text = f"hello {name} the {name}hello"
         assert encoder.encode(text) == raw.encode(text, add_special_tokens=False).ids
         assert token_id not in encoder.encode(text.replace(name, name[0] + MARK + name[1:]))
+
+
+@pytest.mark.parametrize("model", ["bpe", "unigram"])
+def test_letters_that_the_model_lacks_are_unknown_not_control(tmp_path: Path, model: str) -> None:
+    if model == "bpe":
+        raw = RawTokenizer(models.BPE(vocab={"<unk>": 0, "a": 1, "</s>": 2}, merges=[], unk_token="<unk>"))
+    else:
+        raw = RawTokenizer(
+            models.Unigram([("<unk>", 0.0), ("a", -1.0), ("</s>", -90.0), ("/", -1.0)], unk_id=0)
+        )
+    raw.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in ("<unk>", "</s>")])
+    tokenizer = Tokenizer(write_checkpoint(tmp_path, raw, {}))
+    assert tokenizer.encode("aä")[-1] == 0
+    template = ChatTemplate({"default": "{{ messages[0].content }}</s>"}, tokenizer)
+    token_ids = template.render([{"role": "user", "content": "ä a </"}]).token_ids
+    assert token_ids.count(2) == 1

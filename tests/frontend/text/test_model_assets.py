@@ -1,0 +1,58 @@
+"""What is read of a checkpoint beside its tokenizer, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from engine_core.errors import ModelLoadError
+from frontend.model_assets import SamplingDefaults, load_model_assets, load_sampling_defaults
+from tests.frontend.checkpoints import write_checkpoint
+from tests.frontend.client.messages import MODEL
+
+
+def test_assets_join_checkpoint_and_engine(tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "here")
+    for info, where in ((msgspec.structs.replace(MODEL, path=str(directory)), ""), (MODEL, str(directory))):
+        assets = load_model_assets(info, where)
+        assert assets.chat_template is not None
+        assert (assets.eos_token_ids, assets.max_model_len, assets.vocab_size) == ((2,), 512, 387)
+        assert assets.sampling_defaults == SamplingDefaults(temperature=0.7)
+
+
+def test_only_known_sampling_keys_are_read(tmp_path: Path) -> None:
+    config = {
+        "temperature": 0,
+        "top_p": 0.9,
+        "top_k": 20,
+        "min_p": 0.05,
+        "repetition_penalty": 1.1,
+        "max_new_tokens": 99,
+        "do_sample": True,
+        "eos_token_id": [1, 2],
+        "transformers_version": "5",
+    }
+    directory = write_checkpoint(tmp_path, generation_config=config)
+    assert load_sampling_defaults(directory) == SamplingDefaults(0.0, 0.9, 20, 0.05, 1.1, 99)
+
+
+def test_a_checkpoint_may_have_no_generation_config(tmp_path: Path) -> None:
+    assert load_sampling_defaults(tmp_path) == SamplingDefaults()
+
+
+@pytest.mark.parametrize(
+    "config", [{"temperature": "hot"}, {"top_p": 1.5}, {"top_k": 0.5}, {"max_new_tokens": -1}]
+)
+def test_a_wrong_default_is_named_at_load(tmp_path: Path, config: dict[str, object]) -> None:
+    directory = write_checkpoint(tmp_path, generation_config=config)
+    with pytest.raises(ModelLoadError, match="generation_config"):
+        load_sampling_defaults(directory)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "\x00"])
+def test_a_damaged_generation_config_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "generation_config.json").write_text(text)
+    with pytest.raises(ModelLoadError, match="generation_config"):
+        load_sampling_defaults(tmp_path)
