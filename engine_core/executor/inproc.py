@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from engine_core.errors import WorkerError
+from engine_core.errors import SplitServeError, WorkerError
 from engine_core.executor.base import Executor
 from engine_core.ipc.messages import (
     FromWorkerMessage,
@@ -64,14 +64,15 @@ class InprocExecutor(Executor):
         """Run the oldest pending command and return its result.
 
         Raises:
-            WorkerError: the worker raised; its exception is the cause.
+            SplitServeError: the worker raised it, as ModelLoadError for a bad checkpoint.
+            WorkerError: the worker raised anything else; its exception is the cause.
         """
         if not self._pending:
             return []
         command = self._pending.popleft()
         try:
             return [command()]
-        except WorkerError:
+        except SplitServeError:
             raise
         except Exception as error:
             raise WorkerError(f"{type(error).__name__}: {error}") from error

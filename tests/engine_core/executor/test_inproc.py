@@ -2,12 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from engine_core.errors import WorkerError
+from engine_core.errors import ModelLoadError, WorkerError
 from engine_core.executor.inproc import InprocExecutor
 from engine_core.executor.simulated_worker import SimulatedModel, SimulatedWorker
 from engine_core.ipc.codec import pack_int32
 from engine_core.ipc.messages import KVCacheReady, ModelRunnerOutput, NewRow, SchedulerOutput, WorkerReady
 from engine_core.sampling_params import SamplingParams
+
+
+class RefusingWorker(SimulatedWorker):
+    def load(self) -> WorkerReady:
+        raise ModelLoadError("config.json is missing")
 
 
 class BrokenWorker(SimulatedWorker):
@@ -40,6 +45,13 @@ def test_an_exception_of_the_worker_is_a_worker_error() -> None:
     executor = InprocExecutor(BrokenWorker(SimulatedModel()))
     executor.init_kv_cache(4)
     with pytest.raises(WorkerError, match="MemoryError: no room"):
+        executor.receive()
+
+
+def test_a_refused_checkpoint_keeps_its_error() -> None:
+    executor = InprocExecutor(RefusingWorker(SimulatedModel()))
+    executor.start()
+    with pytest.raises(ModelLoadError, match=r"config\.json"):
         executor.receive()
 
 
