@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from engine_core.clock import Clock
 from engine_core.config import SchedulerConfig
@@ -38,6 +38,7 @@ from engine_core.request import (
     Request,
     RequestLimits,
     RequestState,
+    RequestSummary,
     check_request,
     deadline_of,
 )
@@ -64,6 +65,7 @@ class EngineCore:
         clock: Clock,
         *,
         secret: bytes | None = None,
+        on_end: Callable[[RequestSummary], None] | None = None,
     ) -> None:
         """Build an idle engine.
 
@@ -73,6 +75,7 @@ class EngineCore:
             epoch: identifies this life of the engine in every output.
             clock: for queue times, timeouts and ages.
             secret: 32 bytes that seed the prefix-cache hashes; drawn anew for every engine when left out.
+            on_end: called with every request that ends, however it does.
         """
         self._config = config
         self._clock = clock
@@ -87,6 +90,7 @@ class EngineCore:
         self._open = OpenRequests()
         self._deadlines: LazyHeap[float] = LazyHeap()
         self._outputs = OutputCollector(epoch)
+        self._on_end = on_end
         self._num_arrivals = 0
         self._num_steps = 0
         self._last_step_s = clock.monotonic()
@@ -253,7 +257,8 @@ class EngineCore:
         now_s = self._clock.monotonic()
         for request in self._scheduler.started:
             self._prompt_tokens += request.num_prompt_tokens
-            started = Started(request.handle, request.num_cached_tokens, now_s - request.arrival_s)
+            request.queue_time_s = now_s - request.arrival_s
+            started = Started(request.handle, request.num_cached_tokens, request.queue_time_s)
             self._outputs.add_started(request.frontend, started)
         self._scheduler.started.clear()
 
@@ -290,7 +295,25 @@ class EngineCore:
         )
 
     def _close(self, request: Request, reason: FinishReason) -> None:
+        if self._on_end is not None:
+            self._on_end(self._summary(request, reason))
         self._scheduler.remove(request)
         self._open.remove(request)
         self._deadlines.remove(request)
         self._finished[reason.name.lower()] += 1
+
+    def _summary(self, request: Request, reason: FinishReason) -> RequestSummary:
+        known = self._scheduler.running.num_known_tokens
+        num_tokens = int(known[request.row]) if request.row >= 0 else request.num_stored_tokens
+        now_s = self._clock.monotonic()
+        return RequestSummary(
+            request_id=request.request_id,
+            frontend=request.frontend,
+            outcome=reason.name.lower(),
+            num_prompt_tokens=request.num_prompt_tokens,
+            num_output_tokens=num_tokens - request.num_prompt_tokens,
+            num_cached_tokens=request.num_cached_tokens,
+            num_preemptions=request.num_preemptions,
+            queue_time_s=request.queue_time_s if request.was_started else now_s - request.arrival_s,
+            total_time_s=now_s - request.arrival_s,
+        )

@@ -84,6 +84,7 @@ class Request:
         namespace: start of its hash chain, made of both.
         block_hashes: chain hashes of its full blocks, as far as they were needed.
         row: row of the running batch, -1 without one.
+        queue_time_s: seconds it waited before it first ran.
         num_cached_tokens: prefix tokens found in the cache when it first left the queue.
         num_prompt_logprobs: prompt logprobs sent so far; a recomputed prompt must not send them again.
     """
@@ -107,6 +108,7 @@ class Request:
     state: RequestState = RequestState.WAITING
     row: int = -1
     was_started: bool = False
+    queue_time_s: float = 0.0
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     num_prompt_logprobs: int = 0
@@ -137,6 +139,26 @@ class EndedRequest(NamedTuple):
     error_code: str = ""
     error_message: str = ""
     error_status: int = 500
+
+
+class RequestSummary(NamedTuple):
+    """One request at its end, for the log; counts are tokens, times are seconds.
+
+    Attributes:
+        outcome: "stop", "length", "error", or "abort", also when its frontend is gone.
+        num_output_tokens: of this and, for a resumed request, of earlier lives.
+        total_time_s: since it arrived here.
+    """
+
+    request_id: str
+    frontend: FrontendId
+    outcome: str
+    num_prompt_tokens: int
+    num_output_tokens: int
+    num_cached_tokens: int
+    num_preemptions: int
+    queue_time_s: float
+    total_time_s: float
 
 
 class CheckedRequest(NamedTuple):

@@ -166,7 +166,9 @@ class EngineServer:
             raise WorkerError(f"the worker sent {type(message).__name__} while serving")
 
     def _serve(self, loaded: Loaded) -> None:
-        self._engine = EngineCore(loaded.scheduler, loaded.model, self._epoch, self._clock)
+        self._engine = EngineCore(
+            loaded.scheduler, loaded.model, self._epoch, self._clock, on_end=self._service.log_end
+        )
         self._service.serve(self._engine, loaded)
         log_event(_log, logging.INFO, "ready", address=self._router.address, took_s=self._report.done())
 

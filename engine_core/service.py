@@ -52,6 +52,7 @@ from engine_core.ipc.messages import (
 from engine_core.ipc.transport import SendResult
 from engine_core.logs import log_event
 from engine_core.peers import PeerFaults
+from engine_core.request import RequestSummary
 from engine_core.sampling_params import MAX_LOGPROBS
 from engine_core.startup import Loaded, Startup
 
@@ -205,12 +206,29 @@ class Service:
         for identity in self._table:
             self._post_frame(identity, frame)
 
+    def log_end(self, summary: RequestSummary) -> None:
+        """Log one line for a request that ended; no text of it."""
+        log_event(
+            _log,
+            logging.INFO,
+            "request ended",
+            request_id=summary.request_id,
+            frontend=self._table.name(summary.frontend),
+            outcome=summary.outcome,
+            prompt_tokens=summary.num_prompt_tokens,
+            output_tokens=summary.num_output_tokens,
+            cached_tokens=summary.num_cached_tokens,
+            preemptions=summary.num_preemptions,
+            queue_s=summary.queue_time_s,
+            total_s=summary.total_time_s,
+        )
+
     def drop(self, identity: bytes, reason: str) -> None:
         """Forget a frontend and end its requests."""
         name = self._table.name(identity)
-        self._table.drop(identity)
         if self._engine is not None:
             self._engine.drop_frontend(identity)
+        self._table.drop(identity)
         log_event(_log, logging.INFO, "frontend left", frontend=name, reason=reason)
 
     def announce_loading(self) -> None:

@@ -19,7 +19,7 @@ from engine_core.ipc.messages import (
     StepOutputs,
 )
 from engine_core.sampling_params import SamplingParams
-from tests.engine_core.server.harness import Engine
+from tests.engine_core.server.harness import Engine, Sequence
 
 
 def test_hello_is_answered_with_ready(engine: Engine) -> None:
@@ -152,3 +152,53 @@ def test_a_prompt_of_many_frames_is_refused_as_one_message(engine: Engine) -> No
     assert client.stats_when(lambda stats: stats.protocol_errors == before + 2)
     assert isinstance(client.ping(), Pong)
     assert isinstance(client.join(), Ready)
+
+
+def test_a_request_that_ends_is_logged_in_one_line_without_its_text(engine: Engine) -> None:
+    client = engine.joined("logged")
+    prompt = [31000 + number for number in range(33)]
+    client.generate(771, prompt, max_tokens=21)
+    lines = [line for line in engine.log().splitlines() if "request_id=req-771" in line]
+    assert len(lines) == 1
+    for field in (
+        "frontend=logged",
+        "outcome=length",
+        "prompt_tokens=33",
+        "output_tokens=21",
+        "cached_tokens=0",
+    ):
+        assert field in lines[0]
+    assert "31000" not in engine.log()
+
+
+def test_an_aborted_request_is_logged_with_what_it_got(engine: Engine) -> None:
+    client = engine.joined()
+    client.add(772, [1], max_tokens=4000)
+    while len(client.sequences[772].token_ids) < 5:
+        client.wait_for(StepOutputs)
+    client.send(Abort([772]))
+    client.ping()
+    (line,) = [line for line in engine.log().splitlines() if "request_id=req-772" in line]
+    assert "outcome=abort" in line
+    assert int(line.partition("output_tokens=")[2].split()[0]) >= 5
+
+
+def test_a_request_id_cannot_forge_a_log_line(engine: Engine) -> None:
+    client = engine.joined()
+    client.sequences[1] = Sequence()
+    forged = "x\n2026-01-01 00:00:00.000 ERROR engine_core forged"
+    client.send(AddRequest(1, forged, pack_int32([1]), SamplingParams(seed=1, max_tokens=1)))
+    client.finish(1)
+    assert not any(line.startswith("2026-01-01") for line in engine.log().splitlines())
+    assert "forged" in engine.log()
+
+
+def test_a_request_beyond_its_timeout_ends_with_an_error(engine: Engine) -> None:
+    client = engine.joined()
+    client.sequences[1] = Sequence()
+    sampling = SamplingParams(seed=1, max_tokens=4000, ignore_eos=True)
+    client.send(AddRequest(1, "slow", pack_int32([1]), sampling, timeout_s=0.05))
+    finished = client.finish(1).finished
+    assert finished is not None
+    assert finished.reason is FinishReason.ERROR
+    assert (finished.error_code, finished.error_status) == ("timeout", 504)
