@@ -304,7 +304,8 @@ class EngineCore:
 
     def _summary(self, request: Request, reason: FinishReason) -> RequestSummary:
         known = self._scheduler.running.num_known_tokens
-        num_tokens = int(known[request.row]) if request.row >= 0 else request.num_stored_tokens
+        without_row = max(request.num_released_tokens, request.num_stored_tokens)
+        num_tokens = int(known[request.row]) if request.row >= 0 else without_row
         now_s = self._clock.monotonic()
         return RequestSummary(
             request_id=request.request_id,

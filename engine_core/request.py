@@ -85,6 +85,7 @@ class Request:
         block_hashes: chain hashes of its full blocks, as far as they were needed.
         row: row of the running batch, -1 without one.
         queue_time_s: seconds it waited before it first ran.
+        num_released_tokens: known tokens when it last left its row; without a row there are never more.
         num_cached_tokens: prefix tokens found in the cache when it first left the queue.
         num_prompt_logprobs: prompt logprobs sent so far; a recomputed prompt must not send them again.
     """
@@ -109,6 +110,7 @@ class Request:
     row: int = -1
     was_started: bool = False
     queue_time_s: float = 0.0
+    num_released_tokens: int = 0
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     num_prompt_logprobs: int = 0

@@ -107,6 +107,7 @@ class RunningRows:
         """Free a row and return its request; its unflushed tokens are dropped."""
         request = self.request_at(row)
         request.row = -1
+        request.num_released_tokens = int(self.num_known_tokens[row])
         self.requests[row] = None
         self.first_step[row] = NEVER
         self.next_flush_at[row] = NEVER
