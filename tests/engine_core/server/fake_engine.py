@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import tempfile
 
 from engine_core import cli
 from engine_core.config import EngineConfig
@@ -23,5 +22,4 @@ if __name__ == "__main__":
     multiproc.MultiprocExecutor = functools.partial(  # type: ignore[assignment,misc]
         multiproc.MultiprocExecutor, argv=functools.partial(fake_argv, behaviour)
     )
-    with tempfile.TemporaryDirectory() as model:
-        sys.exit(cli.main(["--model", model, *flags]))
+    sys.exit(cli.main(flags))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -37,6 +38,8 @@ from engine_core.sampling_params import SamplingParams
 ROOT = Path(__file__).resolve().parents[3]
 DEADLINE_S = 20.0
 SIMULATED = ("engine_core.cli", "--executor", "simulated")
+MODEL = {"vocab_size": 32000, "max_position_embeddings": 4096, "eos_token_id": 2}
+KEPT = ("log", "tmp", "model", "config.json")
 
 M = TypeVar("M")
 
@@ -180,7 +183,10 @@ def running_engine(*flags: str, command: tuple[str, ...] = SIMULATED) -> Iterato
     with tempfile.TemporaryDirectory(prefix="ec-") as folder, zmq.Context() as context:
         address = f"ipc://{folder}/run/engine.sock"
         log_path = Path(folder) / "log"
-        popen = _start([*command, "--listen", address, *flags], log_path)
+        model = Path(folder) / "model"
+        model.mkdir()
+        (model / "config.json").write_text(json.dumps(MODEL))
+        popen = _start([*command, "--model", str(model), "--listen", address, *flags], log_path)
         engine = Engine(popen, address, log_path, context)
         try:
             yield engine
@@ -191,7 +197,7 @@ def running_engine(*flags: str, command: tuple[str, ...] = SIMULATED) -> Iterato
             _end(popen)
         assert psutil.wait_procs(children, DEADLINE_S)[1] == [], "a child outlived the engine"
         if popen.returncode != -signal.SIGKILL:
-            left = [str(path) for path in Path(folder).rglob("*") if path.name not in ("log", "tmp")]
+            left = [str(path) for path in Path(folder).rglob("*") if path.name not in KEPT]
             assert left == [], f"left behind: {left}\n{engine.log()}"
 
 
