@@ -23,13 +23,17 @@ class PromptDelta(NamedTuple):
 Source = AsyncGenerator[OutputDelta, None]
 
 
-async def merge_deltas(sources: Sequence[Source]) -> AsyncGenerator[list[PromptDelta], None]:
+async def merge_deltas(sources: Sequence[Source], n: int) -> AsyncGenerator[list[PromptDelta], None]:
     """Yield what the sources yield; closes all of them at its end, whatever the end.
+
+    Args:
+        sources: one per prompt.
+        n: sequences per source; a single sequence is passed through without a task in between.
 
     Raises:
         The first error of any source; the others are closed then.
     """
-    merged = _single(sources[0]) if len(sources) == 1 else _Merge(sources).batches()
+    merged = _single(sources[0]) if len(sources) * n == 1 else _Merge(sources).batches()
     async with contextlib.aclosing(merged):
         async for batch in merged:
             yield batch

@@ -111,7 +111,7 @@ class GenerationRun:
             self._model_metrics.params_n.observe(self.n)
             self._model_metrics.params_max_tokens.observe(request.sampling.max_tokens or 0)
         sources = [self._pool.generate(self._model_name, request) for request in self._requests]
-        merged = merge_deltas(sources)
+        merged = merge_deltas(sources, self.n)
         try:
             async with contextlib.aclosing(merged):
                 async for batch in merged:

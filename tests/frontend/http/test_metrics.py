@@ -36,8 +36,9 @@ MINE = (("frontend", "frontend-0"), ("model_name", "org/demo"))
 
 async def test_engine_figures_come_from_its_last_answer(client: httpx.AsyncClient, pool: FakePool) -> None:
     pool.stats_now = EngineStats(
-        num_running=3, num_waiting=4, num_blocks=10, num_free_blocks=4, num_preemptions=5, prompt_tokens=60,
-        generation_tokens=70, prefix_cache_queries=80, prefix_cache_hits=20, finished={"stop": 6, "length": 1},
+        num_running=3, num_waiting=4, num_blocks=10, num_free_blocks=4, num_preemptions=5,
+        prompt_tokens=60, generation_tokens=70, prefix_cache_queries=80, prefix_cache_hits=20,
+        finished={"stop": 6, "length": 1},
     )  # fmt: skip
     found = await scrape(client)
     expected = {

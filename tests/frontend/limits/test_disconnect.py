@@ -18,7 +18,8 @@ async def send_request(url: str, path: str, body: dict) -> tuple[asyncio.StreamR
     target = urlsplit(url)
     reader, writer = await asyncio.open_connection(target.hostname, target.port)
     data = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
+    lines = [f"POST {path} HTTP/1.1", "host: x", "content-type: application/json"]
+    head = "\r\n".join([*lines, f"content-length: {len(data)}", "", ""])
     writer.write(head.encode() + data)
     await writer.drain()
     return reader, writer

@@ -38,8 +38,8 @@ async def open_and_never_read(url: str) -> socket.socket:
     loop = asyncio.get_running_loop()
     await loop.sock_connect(client, (target.hostname, target.port))
     body = b'{"prompt":"x","stream":true}'
-    head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-    await loop.sock_sendall(client, head % len(body) + body)
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    await loop.sock_sendall(client, head + b"content-length: %d\r\n\r\n" % len(body) + body)
     return client
 
 

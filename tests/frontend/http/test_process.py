@@ -1,0 +1,180 @@
+"""The api-frontend command as a process: addresses, exit codes, what it loads, and what it leaves behind."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+COMMAND = [sys.executable, "-m", "frontend.cli"]
+NO_ENGINE = "ipc:///tmp/splitserve-test-no-such-engine.sock"
+
+
+@contextlib.contextmanager
+def running(*flags: str, pass_fds: tuple[int, ...] = ()) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Start the command and wait until it listens; yields the address it names."""
+    process = subprocess.Popen(
+        [*COMMAND, "--engine", NO_ENGINE, *flags], stderr=subprocess.PIPE, text=True, pass_fds=pass_fds
+    )
+    try:
+        assert process.stderr is not None
+        lines = []
+        for line in process.stderr:
+            lines.append(line)
+            match = re.search(r" listening address=\"?([^\s\"]+)", line)
+            if match:
+                yield match[1], process
+                return
+        raise AssertionError("".join(lines))
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def end(process: subprocess.Popen[str]) -> int:
+    process.send_signal(signal.SIGTERM)
+    return process.wait(timeout=20)
+
+
+def test_it_starts_before_any_engine_and_ends_on_sigterm() -> None:
+    with running("--port", "0") as (url, process):
+        assert httpx.get(f"{url}/live").status_code == 200
+        ready = httpx.get(f"{url}/ready")
+        assert (ready.status_code, ready.json()["status"]) == (503, "unavailable")
+        assert httpx.post(f"{url}/v1/completions", json={"prompt": "x"}).status_code == 503
+        assert end(process) == 0
+
+
+def test_a_unix_socket_is_for_user_and_group_and_goes_with_the_process(tmp_path: Path) -> None:
+    path = tmp_path / "http.sock"
+    with running("--uds", str(path)) as (address, process):
+        assert address == f"unix:{path}"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o660
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as client:
+            assert client.get("http://frontend/live").status_code == 200
+        assert end(process) == 0
+    assert not path.exists()
+
+
+def test_an_inherited_socket_is_served(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with running("--fd", str(listener.fileno()), pass_fds=(listener.fileno(),)) as (url, process):
+            assert url == f"http://127.0.0.1:{port}"
+            assert httpx.get(f"{url}/live").status_code == 200
+            assert end(process) == 0
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificate with openssl")
+def test_tls(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    subprocess.run(
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-keyout",
+            str(key),
+            "-out",
+            str(certificate),
+            "-days",
+            "2",
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+        ],
+        check=True,
+        capture_output=True,
+    )
+    with running("--port", "0", "--ssl-keyfile", str(key), "--ssl-certfile", str(certificate)) as (
+        url,
+        process,
+    ):
+        assert url.startswith("https://")
+        assert httpx.get(f"{url}/live", verify=_trusting(certificate)).status_code == 200
+        assert end(process) == 0
+
+
+def _trusting(certificate: Path) -> object:
+    import ssl
+
+    return ssl.create_default_context(cafile=str(certificate))
+
+
+def test_a_taken_port_is_a_clear_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = subprocess.run(
+            [*COMMAND, "--engine", NO_ENGINE, "--port", str(port)], capture_output=True, text=True, timeout=30
+        )
+    assert result.returncode == 2
+    assert f"cannot listen on 127.0.0.1 port {port}: Address already in use" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--engine", "tcp://10.0.0.1:5555"), "reachable from other machines"),
+        (("--fd", "0"), "descriptor 0"),
+        (("--uds", "/no/such/folder/x.sock"), "/no/such/folder/x.sock"),
+        (("--ssl-keyfile", "/none", "--ssl-certfile", "/none"), "--ssl-certfile"),
+        (("--host", "203.0.113.1", "--port", "0"), "203.0.113.1"),
+    ],
+)
+def test_an_unusable_environment_is_exit_code_2_without_traceback(flags: tuple[str, ...], words: str) -> None:
+    result = subprocess.run(
+        [*COMMAND, "--port", "0", "--engine", NO_ENGINE, *flags],
+        capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert result.returncode == 2
+    assert words in result.stderr.splitlines()[-1]
+    assert "Traceback" not in result.stderr
+
+
+def test_the_log_of_a_start_shows_no_key(tmp_path: Path) -> None:
+    with running("--port", "0", "--api-key", "sk-very-secret-key", "--log-level", "debug") as (url, process):
+        assert httpx.get(f"{url}/version").status_code == 401
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr is not None
+        rest = process.stderr.read()
+    assert "very-secret" not in rest
+
+
+@pytest.mark.parametrize("statement", ["import frontend.server, frontend.openai.chat, frontend.cli"])
+def test_nothing_of_the_http_side_loads_torch(statement: str) -> None:
+    check = "import sys; print([m for m in ('torch', 'transformers', 'worker') if m in sys.modules])"
+    result = subprocess.run(
+        [sys.executable, "-c", f"{statement}; {check}"], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "flags", [["--version"], ["--help"], ["--no-such-flag"], ["--port", "x"], ["--engine", "foo"]]
+)
+def test_version_help_and_errors_load_no_server(flags: list[str]) -> None:
+    code = (
+        "import sys\nfrom frontend.cli import main\n"
+        "try:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
+        "print([m for m in ('fastapi', 'uvicorn', 'zmq', 'tokenizers', 'numpy') if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code, *flags], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "[]"

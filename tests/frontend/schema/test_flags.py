@@ -1,0 +1,127 @@
+"""Every flag of api-frontend: the field it sets, its default, and the values it refuses."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from engine_core.config import default_engine_address
+from engine_core.errors import ConfigError
+from frontend.auth import hash_key
+from frontend.cli import main, make_config, make_parser
+from frontend.config import FrontendConfig
+
+FLAGS = [
+    (["--engine", "ipc:///a", "--engine", "tcp://h:1"], "engines", ("ipc:///a", "tcp://h:1")),
+    (["--frontend-id", "f1"], "frontend_id", "f1"),
+    (["--keys", "/k"], "curve_dir", "/k"),
+    (["--insecure"], "allow_insecure_tcp", True),
+    (["--assets-dir", "/m"], "assets_dir", "/m"),
+    (["--host", "::1"], "host", "::1"),
+    (["--port", "81"], "port", 81),
+    (["--uds", "/s"], "uds", "/s"),
+    (["--fd", "3"], "fd", 3),
+    (["--root-path", "/x"], "root_path", "/x"),
+    (
+        ["--api-key", "sk-key-one", "sk-key-two"],
+        "api_key_hashes",
+        (hash_key("sk-key-one"), hash_key("sk-key-two")),
+    ),
+    (["--public-path", "/health", "/metrics"], "public_paths", ("/health", "/metrics")),
+    (["--allowed-origin", "https://a", "https://b"], "allowed_origins", ("https://a", "https://b")),
+    (["--allowed-method", "PUT"], "allowed_methods", ("PUT",)),
+    (["--allowed-header", "x-a"], "allowed_headers", ("x-a",)),
+    (["--allow-credentials"], "allow_credentials", True),
+    (["--strict"], "strict", True),
+    (["--generation-config", "none"], "generation_config", "none"),
+    (["--disable-docs"], "disable_docs", True),
+    (["--sse-keep-alive", "0"], "sse_keep_alive_s", 0.0),
+    (["--log-level", "debug"], "log_level", "debug"),
+    (["--max-body-bytes", "2048"], "max_body_bytes", 2048),
+    (["--header-timeout", "1.5"], "header_timeout_s", 1.5),
+    (["--body-timeout", "1.5"], "body_timeout_s", 1.5),
+    (["--write-stall", "1.5"], "write_stall_s", 1.5),
+    (["--max-open-requests", "5"], "max_open_requests", 5),
+    (["--max-connections", "5"], "max_connections", 5),
+    (["--max-connections-per-address", "5"], "max_connections_per_address", 5),
+    (["--health-timeout", "1.5"], "health_timeout_s", 1.5),
+    (["--shutdown-timeout", "1.5"], "shutdown_timeout_s", 1.5),
+]
+ELSEWHERE = {"--help", "-h", "--version", "--ssl-keyfile", "--ssl-certfile", "--api-key-file"}
+
+
+def config_of(argv: list[str]) -> FrontendConfig:
+    return make_config(make_parser().parse_args(argv))
+
+
+@pytest.mark.parametrize(("argv", "field", "value"), FLAGS, ids=lambda value: str(value)[:30])
+def test_a_flag_sets_its_field_and_no_other(argv: list[str], field: str, value: object) -> None:
+    config, default = config_of(argv), config_of([])
+    changed = {
+        name for name in FrontendConfig.__struct_fields__ if getattr(config, name) != getattr(default, name)
+    }
+    assert getattr(config, field) == value
+    assert changed == {field}
+
+
+def test_every_flag_is_in_the_table() -> None:
+    named = {word for argv, _, _ in FLAGS for word in argv if word.startswith("--")}
+    known = {name for action in make_parser()._actions for name in action.option_strings}
+    assert known == named | ELSEWHERE
+
+
+def test_the_parsers_defaults_are_those_of_the_configuration() -> None:
+    config = config_of([])
+    assert config.engines == (default_engine_address(),)
+    assert config.frontend_id.startswith("frontend-")
+    plain = FrontendConfig(engines=config.engines, frontend_id=config.frontend_id)
+    assert config == plain
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--engine", "http://x"], "--engine"),
+        (["--port", "65536"], "--port must be from 0 to 65535"),
+        (["--uds", "/a", "--fd", "3"], "exclude each other"),
+        (["--root-path", "x"], "--root-path"),
+        (["--root-path", "/x/"], "--root-path"),
+        (["--public-path", "/v1/completions"], "--public-path must be one of /health"),
+        (["--allow-credentials", "--allowed-origin", "*"], "--allow-credentials"),
+        (["--ssl-keyfile", "/k"], "together"),
+        (["--generation-config", "vllm"], "--generation-config must be one of auto, none"),
+        (["--log-level", "loud"], "--log-level"),
+        (["--api-key", "short"], "8 to 512"),
+        (["--max-body-bytes", "1"], "--max-body-bytes"),
+        (["--header-timeout", "0"], "--header-timeout"),
+        (["--body-timeout", "nan"], "--body-timeout"),
+        (["--write-stall", "-1"], "--write-stall"),
+        (["--sse-keep-alive", "inf"], "--sse-keep-alive"),
+        (["--max-open-requests", "0"], "--max-open-requests"),
+        (["--max-connections", "0"], "--max-connections"),
+        (["--max-connections-per-address", "-1"], "--max-connections-per-address"),
+        (["--health-timeout", "0"], "--health-timeout"),
+        (["--shutdown-timeout", "-1"], "--shutdown-timeout"),
+    ],
+    ids=str,
+)
+def test_a_value_out_of_range_is_refused_with_its_range(
+    argv: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == 2
+    assert words in capsys.readouterr().err
+    with pytest.raises(ConfigError):
+        config_of(argv)
+
+
+@pytest.mark.parametrize("argv", [["--por", "1"], ["--port", "x"], ["--none"], ["extra"]])
+def test_what_argparse_refuses_is_exit_code_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        make_parser().parse_args(argv)
+    assert caught.value.code == 2
+    assert "api-frontend: error:" in capsys.readouterr().err
+
+
+def test_every_flag_has_a_help_text() -> None:
+    assert all(action.help and action.help != argparse.SUPPRESS for action in make_parser()._actions)

@@ -1,0 +1,103 @@
+"""The scan before decoding agrees with a plain JSON parser, and no input makes it slow or deep."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine_core.errors import InvalidRequestError
+from frontend.json_body import MAX_DEPTH, MAX_TOKENS, BodyDecoder, scan_structure
+
+KEYS = st.text(max_size=4)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+class Anything(msgspec.Struct, frozen=True):
+    a: int = 0
+
+
+@given(st.dictionaries(KEYS, JSON, max_size=5), st.booleans(), st.sampled_from([None, 1]))
+def test_the_keys_of_any_valid_object_are_found(value: dict, ascii_only: bool, indent: int | None) -> None:
+    body = json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode("utf-8", "replace")
+    if "\\ud" in json.dumps(value):
+        return  # lone surrogates are refused by the decoder
+    assert scan_structure(body) == frozenset(value)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_scanned_or_refused(body: bytes) -> None:
+    with contextlib.suppress(InvalidRequestError):
+        BodyDecoder(Anything).decode_now(body)
+
+
+@given(st.text(alphabet='{}[]",:\\a1 ', max_size=40))
+def test_bytes_that_look_like_json_are_decoded_or_refused(text: str) -> None:
+    with contextlib.suppress(InvalidRequestError):
+        BodyDecoder(Anything).decode_now(text.encode())
+
+
+@given(st.dictionaries(KEYS, st.integers(), min_size=1, max_size=4), st.data())
+def test_a_repeated_key_is_refused_however_it_is_spelled(value: dict, data: st.DataObject) -> None:
+    key = data.draw(st.sampled_from(sorted(value)))
+    spelled = '"' + "".join(f"\\u{unit:04x}" for unit in _utf16(key)) + '"'
+    body = json.dumps(value)[:-1] + f",{spelled}:1}}"
+    if "\\ud" in body:
+        return
+    with pytest.raises(InvalidRequestError, match="twice"):
+        scan_structure(body.encode())
+
+
+def _utf16(text: str) -> list[int]:
+    data = text.encode("utf-16-le", "surrogatepass")
+    return [data[i] | data[i + 1] << 8 for i in range(0, len(data), 2)]
+
+
+def test_equal_keys_of_different_objects_are_fine() -> None:
+    assert scan_structure(b'{"a":{"a":1},"b":[{"a":1},{"a":2}]}') == {"a", "b"}
+
+
+@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}"), (b'[{"a":', b"}]")])
+def test_depth_is_counted_exactly(opening: bytes, closing: bytes) -> None:
+    levels = opening.count(b"[") + opening.count(b"{")
+    for depth, refused in ((MAX_DEPTH // levels, False), (MAX_DEPTH // levels + 1, True)):
+        body = opening * depth + b"1" + closing * depth
+        if refused:
+            with pytest.raises(InvalidRequestError, match="deeper"):
+                scan_structure(body)
+        else:
+            scan_structure(body)
+
+
+def test_brackets_in_strings_are_no_nesting() -> None:
+    scan_structure(b'{"a":"' + b"[{" * 1000 + b'\\"[["}')
+
+
+def test_the_number_of_values_is_bounded() -> None:
+    with pytest.raises(InvalidRequestError, match="more than"):
+        scan_structure(b"[" + b'"",' * MAX_TOKENS + b'""]')
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'"' + b'\\"' * 2**21,
+        b'\\"' * 2**21,
+        b"\\" * 2**22,
+        b'{"a":"' + b"\\" * (2**22 - 1),
+        b'"' * (2**22 + 1),
+    ],
+    ids=["unended", "escapes", "backslashes", "open", "quotes"],
+)
+def test_4_mib_of_the_worst_bytes_end_in_bounded_steps(body: bytes) -> None:
+    # A scan that goes back over itself would take hours on these; the suite's time limit is the check.
+    with pytest.raises(InvalidRequestError):
+        BodyDecoder(Anything).decode_now(body)

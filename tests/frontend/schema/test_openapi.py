@@ -1,0 +1,80 @@
+"""The OpenAPI document says what the server does: routes, fields, ranges, errors."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from engine_core.errors import InvalidRequestError
+from engine_core.sampling_params import SamplingParams
+from frontend.openai.chat_schema import ChatRequest
+from frontend.openai.completion_schema import CompletionRequest
+from tests.frontend.http.app_fixtures import ClientFactory
+
+
+@pytest.fixture
+async def document(client: httpx.AsyncClient) -> dict:
+    return (await client.get("/openapi.json")).json()
+
+
+def references(node: object) -> set[str]:
+    """All $ref targets anywhere in a document."""
+    if isinstance(node, list):
+        return set().union(*(references(item) for item in node)) if node else set()
+    if not isinstance(node, dict):
+        return set()
+    inner = set().union(set(), *(references(item) for item in node.values()))
+    return inner | ({node["$ref"]} if "$ref" in node else set())
+
+
+def test_every_reference_resolves_and_every_schema_is_used(document: dict) -> None:
+    schemas = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    assert references(document) == schemas
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"), [("/v1/completions", CompletionRequest), ("/v1/chat/completions", ChatRequest)]
+)
+def test_request_bodies_are_the_structs_that_decode_them(document: dict, path: str, kind: type) -> None:
+    operation = document["paths"][path]["post"]
+    assert operation["requestBody"]["required"]
+    reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    properties = document["components"]["schemas"][reference.rpartition("/")[2]]["properties"]
+    assert list(properties) == list(kind.__struct_fields__)
+    assert "text/event-stream" in operation["responses"]["200"]["content"]
+
+
+def test_every_post_names_its_errors(document: dict) -> None:
+    posts = [operations["post"] for operations in document["paths"].values() if "post" in operations]
+    assert len(posts) == 4
+    for operation in posts:
+        assert {"400", "401", "404", "408", "413", "415", "429", "500", "503"} <= set(operation["responses"])
+
+
+RANGED = [
+    name
+    for name in SamplingParams.__struct_fields__
+    if name not in ("seed", "stop", "stop_token_ids", "ignore_eos", "logit_bias", "prompt_logprobs")
+    and name not in ("skip_special_tokens", "include_stop_str_in_output")
+]
+
+
+@pytest.mark.parametrize("name", RANGED)
+def test_documented_ranges_are_those_that_are_enforced(document: dict, name: str) -> None:
+    schema = document["components"]["schemas"]["CompletionRequest"]["properties"][name]
+    low, high = schema["minimum"], schema["maximum"]
+    kind = type(low) if name in ("n", "top_k", "max_tokens", "min_tokens", "logprobs") else float
+    step = 1 if kind is int else 1e-6
+    open_low = name in ("top_p", "repetition_penalty")
+    others = {"max_tokens": None} if name == "min_tokens" else {}
+    for value in (low + step if open_low else low, high):
+        SamplingParams(**({name: kind(value)} | others)).validate()
+    for value in (low if open_low else low - step, high + step):
+        with pytest.raises(InvalidRequestError) as caught:
+            SamplingParams(**({name: kind(value)} | others)).validate()
+        assert caught.value.param == name
+
+
+async def test_the_document_is_the_same_with_and_without_strictness(make_client: ClientFactory) -> None:
+    first, second = [(await make_client(strict=strict).get("/openapi.json")).text for strict in (False, True)]
+    assert first == second
