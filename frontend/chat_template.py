@@ -12,7 +12,7 @@ from engine_core.errors import ContextLengthError, InvalidRequestError, ModelLoa
 from frontend.chat_messages import ContentFormat, detect_content_format, prepare_messages
 from frontend.control_tokens import MARK, JsonValue, TextMarker
 from frontend.template_engine import CompiledTemplate, TooLargeError
-from frontend.tokenizer import MAX_BYTES_PER_TOKEN, Tokenizer, check_unicode, read_json
+from frontend.tokenizer import MAX_BYTES_PER_TOKEN, Tokenizer, read_json
 
 __all__ = ["ChatOptions", "ChatTemplate", "JsonValue", "Message", "RenderedChat", "load_chat_template"]
 
@@ -99,8 +99,7 @@ class ChatTemplate:
             ) from None
         except RecursionError:
             raise InvalidRequestError("the messages are nested too deeply", "messages") from None
-        check_unicode(text)
-        return RenderedChat(text.replace(MARK, ""), self._encode(template, text))
+        return RenderedChat(text.replace(MARK, ""), self._tokenizer.encode_marked(text))
 
     async def render_async(
         self,
@@ -126,11 +125,6 @@ class ChatTemplate:
             )
         return template
 
-    def _encode(self, template: _NamedTemplate, text: str) -> list[int]:
-        if MARK not in text:
-            return self._tokenizer.encode(text, add_special_tokens=False, parse_special_tokens=True)
-        return self._tokenizer.marked_encoder(template.control_tokens).encode(text)
-
 
 class _NamedTemplate:
     """One template with what was learnt about it."""
@@ -140,9 +134,8 @@ class _NamedTemplate:
         self._constants: dict[str, JsonValue] = dict(tokenizer.named_tokens)
         special = tokenizer.control_tokens
         # A token like <tool_call> is often not special, yet it is structure when the template writes it.
-        structure = {t: i for t, i in tokenizer.added_tokens.items() if t in source and not t.isspace()}
-        self.control_tokens = special | structure
-        self._marker = TextMarker(self.control_tokens)
+        structure = [text for text in tokenizer.added_tokens if text in source and not text.isspace()]
+        self._marker = TextMarker([*special, *structure])
         # What the assistant said may hold such structure: templates look for </think> in it.
         self._assistant_marker = TextMarker(special)
         self._format: ContentFormat = detect_content_format(self._probe)

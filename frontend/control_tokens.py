@@ -1,35 +1,34 @@
 """Keeps control tokens that a chat template writes apart from the same characters in text that users wrote.
 
-A user who writes "<|im_end|>" must not end the turn. So before rendering, every string that comes from a user
-gets an invisible mark inside whatever could become a control token; the template then cannot make one of it,
-whatever it does with the string. After rendering, the control tokens still whole are the template's own: they
-are replaced by aliases, the marks are dropped, and a copy of the tokenizer that knows the aliases but no
-control tokens encodes the text in one go. Only conversations that hold something suspicious take this way;
-all others are encoded as usual.
+A user who writes "<|im_end|>" must not end the turn. So the tokenizer is told to read all added tokens as
+letters, and each gets an alias that no text can hold: what shall be read as a token is replaced by its alias
+first. Text of users simply is not. In a chat, every string of a user gets an invisible mark inside whatever
+could become a control token before the template is rendered; what is still whole afterwards is the template's
+own and is aliased, then the marks are dropped. It is one call of the tokenizer, so words are split as ever.
 
-Marks and aliases are made of noncharacters, which no text interchange may contain; users' own are replaced by
-U+FFFD.
+Marks and aliases begin with noncharacters, which no text interchange may contain; users' own become U+FFFD.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as RawTokenizer
 
-from engine_core.errors import InvalidRequestError
+from engine_core.errors import InvalidRequestError, ModelLoadError
+from frontend.trie_pattern import trie_pattern
 
 JsonValue = str | int | float | bool | None | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
 
 MARK = "\ufdd0"
 _ALIAS = "\ufdd1"
-_FIRST_ALIAS = 0xE000
-_MAX_ALIASES = 0xF8FF - _FIRST_ALIAS
 # U+FDD2 is the tag of frontend.chat_template.
 _OURS = re.compile(f"[{MARK}{_ALIAS}\ufdd2]")
+_FIRST_ALIAS = 0xF0000
+_FILLER = 0xE000
+MAX_ADDED_TOKENS = 65534
 # Two different control tokens rarely share more of their beginning with ordinary text than this.
 _TELLTALE_CHARS = 3
 
@@ -44,8 +43,11 @@ class TextMarker:
 
     def __init__(self, tokens: Iterable[str]) -> None:
         """Prepare for these control tokens, each at least two characters long."""
-        tokens = sorted({token for token in tokens if len(token) > 1}, key=len, reverse=True)
-        self._begin = re.compile("|".join(_beginnings(tokens)) or "(?!)")
+        telltales = {token[:_TELLTALE_CHARS] for token in tokens if len(token) > 1}
+        # A text that ends in "<|im_" could be joined by the template to one that begins with "end|>"; blanks
+        # after it may be trimmed first.
+        endings = {telltale[:size] for telltale in telltales for size in range(1, len(telltale))}
+        self._begin = re.compile(rf"{trie_pattern(telltales)}|{trie_pattern(endings)}(?=\s*\Z)")
 
     def mark(self, text: str) -> str:
         """Put a mark after the first character of whatever is, or may begin, a control token."""
@@ -62,84 +64,106 @@ class TextMarker:
         return value
 
 
-def _beginnings(tokens: Sequence[str]) -> list[str]:
-    """Return patterns for the telltale beginning of each token, and for shorter ones that a text ends with.
+class ControlEncoder:
+    """Encodes text in which added tokens are read only where they are meant; for any thread."""
 
-    A text that ends in "<|im_" could be joined by the template to one that begins with "end|>"; blanks after
-    it may be trimmed first.
-    """
-    telltales = dict.fromkeys(token[:_TELLTALE_CHARS] for token in tokens)
-    endings = dict.fromkeys(
-        telltale[:size] for telltale in telltales for size in range(len(telltale) - 1, 0, -1)
-    )
-    return [re.escape(telltale) for telltale in telltales] + [
-        rf"{re.escape(ending)}(?=\s*\Z)" for ending in sorted(endings, key=len, reverse=True)
-    ]
-
-
-class MarkedEncoder:
-    """Encodes rendered text in which user strings are marked; safe to call from several threads."""
-
-    def __init__(self, raw: RawTokenizer, tokens: Mapping[str, int]) -> None:
-        """Make the copy of the tokenizer that knows these control tokens by alias only.
+    def __init__(self, raw: RawTokenizer, vocab_size: int, control_ids: Collection[int]) -> None:
+        """Take over a tokenizer: it reads added tokens as letters from now on.
 
         Args:
-            raw: the tokenizer, left as it is.
-            tokens: control tokens and their ids.
-        """
-        names = sorted(tokens, key=len, reverse=True)[:_MAX_ALIASES]
-        self._aliases = {name: _ALIAS + chr(_FIRST_ALIAS + i) for i, name in enumerate(names)}
-        self._raw = _copy_without(raw, set(names))
-        added = {token.content: token for token in raw.get_added_tokens_decoder().values()}
-        self._raw.add_tokens([_alias_token(added[name], alias) for name, alias in self._aliases.items()])
-        self._ids = {self._raw.token_to_id(alias): tokens[name] for name, alias in self._aliases.items()}
-        self._control_ids = frozenset(tokens.values())
-        self._whole = re.compile("|".join(map(re.escape, names)) or "(?!)")
+            raw: changed by this.
+            vocab_size: one more than its largest id.
+            control_ids: ids that letters must never give.
 
-    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        """Encode; whole control tokens become their ids, marked ones letters.
+        Raises:
+            ModelLoadError: there are more added tokens than aliases.
+        """
+        added = raw.get_added_tokens_decoder()
+        # Runs of blanks are no structure, and templates hold them as ordinary text.
+        hidden = {token_id: token for token_id, token in added.items() if not token.content.isspace()}
+        if len(hidden) > MAX_ADDED_TOKENS:
+            raise ModelLoadError(
+                f"the tokenizer has {len(hidden)} added tokens, more than {MAX_ADDED_TOKENS}"
+            )
+        self._raw = raw
+        self._control_ids = frozenset(control_ids)
+        self._aliases = {
+            token.content: _ALIAS + chr(_FIRST_ALIAS + i) for i, token in enumerate(hidden.values())
+        }
+        self._hide(hidden.values(), vocab_size)
+        self._ids = {
+            raw.token_to_id(self._aliases[token.content]) or -1: token_id
+            for token_id, token in hidden.items()
+        }
+        assert min(self._ids, default=vocab_size) >= vocab_size, "an alias has no id of its own"
+        self._single_words = {token.content for token in hidden.values() if token.single_word}
+        self._all = re.compile(trie_pattern(self._aliases))
+        self._plain = re.compile(
+            trie_pattern(token.content for token in hidden.values() if not token.special)
+        )
+
+    def encode(self, text: str, add_special_tokens: bool, *, parse_special_tokens: bool) -> list[int]:
+        """Encode a text; special tokens in it are read as tokens only if asked for.
 
         Raises:
             InvalidRequestError: the tokenizer's own model makes a control token out of letters.
         """
-        aliased = self._whole.sub(lambda match: self._aliases[match[0]], text).replace(MARK, "")
-        return self._encode(aliased, add_special_tokens)
+        pattern = self._all if parse_special_tokens else self._plain
+        return self._encode(pattern.sub(self._alias, neutralise(text)), add_special_tokens)
 
-    def encode_plain(self, text: str, add_special_tokens: bool) -> list[int]:
-        """Encode text of a user that holds no control token at all.
+    def encode_marked(self, text: str) -> list[int]:
+        """Encode a rendered chat; whole added tokens are read as tokens, marked ones as letters.
 
         Raises:
             InvalidRequestError: as encode().
         """
-        return self._encode(neutralise(text), add_special_tokens)
+        return self._encode(self._all.sub(self._alias, text).replace(MARK, ""), False)
+
+    def _alias(self, match: re.Match[str]) -> str:
+        if match[0] in self._single_words and _touches_a_word(match):
+            return match[0]
+        return self._aliases[match[0]]
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        letters = self._raw.encode_batch_fast([text], add_special_tokens=False)[0].ids
-        if not self._control_ids.isdisjoint(letters):
+        # Unlike this one, the library's encode() keeps the interpreter lock and tracks offsets.
+        encoding = self._raw.encode_batch_fast([text], add_special_tokens=False)[0]
+        token_ids: list[int] = encoding.ids
+        if not self._control_ids.isdisjoint(token_ids):
             raise InvalidRequestError(
                 "the text spells a control token that this tokenizer cannot tell from text"
             )
-        ids = self._raw.encode_batch_fast([text])[0].ids if add_special_tokens else letters
-        return [self._ids.get(token_id, token_id) for token_id in ids]
+        if add_special_tokens:
+            token_ids = self._raw.post_process(encoding).ids
+        if _ALIAS not in text:
+            return token_ids
+        real = self._ids
+        return [real.get(token_id, token_id) for token_id in token_ids]
+
+    def _hide(self, tokens: Collection[AddedToken], vocab_size: int) -> None:
+        self._raw.add_special_tokens(
+            [_like(token, token.content, True) for token in tokens if not token.special]
+        )
+        self._raw.encode_special_tokens = True
+        # New ids are counted on from the number of tokens, which a vocabulary with holes exceeds.
+        num_fillers = vocab_size - self._raw.get_vocab_size()
+        self._raw.add_tokens([f"{_ALIAS}{chr(_FILLER)}{i}" for i in range(num_fillers)])
+        self._raw.add_tokens([_like(token, self._aliases[token.content], False) for token in tokens])
 
 
-def _copy_without(raw: RawTokenizer, names: set[str]) -> RawTokenizer:
-    """Return a copy that reads these added tokens as letters."""
-    description = json.loads(raw.to_str())
-    for token in description["added_tokens"]:
-        # encode_special_tokens spares only tokens that are special.
-        token["special"] = token["special"] or token["content"] in names
-    copy = RawTokenizer.from_str(json.dumps(description))
-    copy.encode_special_tokens = True
-    return copy
+def _touches_a_word(match: re.Match[str]) -> bool:
+    start, end = match.span()
+    before, after = match.string[max(0, start - 1) : start], match.string[end : end + 1]
+    return any(char.isalnum() or char == "_" for char in before + after)
 
 
-def _alias_token(token: AddedToken, alias: str) -> AddedToken:
+def _like(token: AddedToken, content: str, special: bool) -> AddedToken:
     return AddedToken(
-        alias,
+        content,
         single_word=token.single_word,
         lstrip=token.lstrip,
         rstrip=token.rstrip,
+        # One that is looked for in normalised text (the library's default for tokens that are not special) is
+        # missed after a letter when the normaliser puts "▁" before every text. Ours are always found.
         normalized=False,
-        special=False,
+        special=special,
     )

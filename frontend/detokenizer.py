@@ -92,9 +92,11 @@ class WindowDetokenizer:
     16 tokens, so the cost per token stays bounded.
     """
 
-    def __init__(self, raw: RawTokenizer, skip_special_tokens: bool) -> None:
+    def __init__(self, raw: RawTokenizer, hidden_ids: frozenset[int], vocab_size: int) -> None:
+        """Prepare; hidden ids and those outside the vocabulary have no text."""
         self._raw = raw
-        self._skip = skip_special_tokens
+        self._hidden_ids = hidden_ids
+        self._vocab_size = vocab_size
         self._window: list[int] = []
         self._num_read = 0
 
@@ -107,6 +109,8 @@ class WindowDetokenizer:
         return self._take(self._decode(self._window))
 
     def _push_one(self, token_id: int) -> str:
+        if token_id in self._hidden_ids or not 0 <= token_id < self._vocab_size:
+            return ""
         self._window.append(token_id)
         text = self._decode(self._window)
         num_held = len(self._window) - self._num_read
@@ -123,4 +127,4 @@ class WindowDetokenizer:
         return new
 
     def _decode(self, token_ids: list[int]) -> str:
-        return self._raw.decode(token_ids, skip_special_tokens=self._skip) if token_ids else ""
+        return self._raw.decode(token_ids, skip_special_tokens=False) if token_ids else ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +12,7 @@ import msgspec
 from tokenizers import Tokenizer as RawTokenizer
 
 from engine_core.errors import ContextLengthError, InvalidRequestError, ModelLoadError
-from frontend.control_tokens import MarkedEncoder
+from frontend.control_tokens import ControlEncoder
 from frontend.decode_table import DecodeRules, Pieces, read_decode_rules
 from frontend.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
 
@@ -51,7 +50,7 @@ class Tokenizer:
     """One tokenizer.json; safe to call from several threads.
 
     Attributes:
-        raw: the library's object; never change it.
+        raw: the library's object; it reads added tokens as letters, so use the methods here to encode.
         config: tokenizer_config.json, {} if there is none.
         vocab_size: one more than the largest token id the tokenizer can produce.
         added_tokens: text to id of all added tokens.
@@ -83,12 +82,10 @@ class Tokenizer:
         if parts.model.unk_id is not None:
             unknown.add(self.raw.id_to_token(parts.model.unk_id))
         self.control_tokens = {t: i for t, i in self.special_tokens.items() if t not in unknown}
-        self._control_ids = frozenset(self.control_tokens.values())
         self.vocab_size = 1 + max(self.raw.get_vocab().values(), default=-1)
         self._rules = read_decode_rules(parts.decoder)
         self._pieces = _PieceTables(self.raw, self._rules, self.special_ids, self.vocab_size)
-        self._marked_encoders: dict[frozenset[str], MarkedEncoder] = {}
-        self._lock = threading.Lock()
+        self._encoder = ControlEncoder(self.raw, self.vocab_size, self.control_tokens.values())
 
     def encode(
         self, text: str, add_special_tokens: bool = True, *, parse_special_tokens: bool = False
@@ -105,12 +102,16 @@ class Tokenizer:
             InvalidRequestError: the text holds lone surrogates.
         """
         check_unicode(text)
-        # Unlike this one, the library's encode() keeps the interpreter lock and tracks offsets.
-        encoding = self.raw.encode_batch_fast([text], add_special_tokens=False)[0]
-        ids: list[int] = encoding.ids
-        if not parse_special_tokens and not self._control_ids.isdisjoint(ids):
-            return self.marked_encoder(self.control_tokens).encode_plain(text, add_special_tokens)
-        return self.raw.post_process(encoding).ids if add_special_tokens else ids
+        return self._encoder.encode(text, add_special_tokens, parse_special_tokens=parse_special_tokens)
+
+    def encode_marked(self, text: str) -> list[int]:
+        """Encode a rendered chat in which what users wrote is marked (see frontend.control_tokens).
+
+        Raises:
+            InvalidRequestError: the text holds lone surrogates.
+        """
+        check_unicode(text)
+        return self._encoder.encode_marked(text)
 
     async def encode_async(
         self,
@@ -148,14 +149,16 @@ class Tokenizer:
     def detokenizer(self, skip_special_tokens: bool = True) -> Detokenizer:
         """Make the incremental decoder of one sequence."""
         if self._rules is None:
-            return WindowDetokenizer(self.raw, skip_special_tokens)
+            hidden = self.special_ids if skip_special_tokens else frozenset[int]()
+            return WindowDetokenizer(self.raw, hidden, self.vocab_size)
         pieces, first_pieces = self._pieces.tables(skip_special_tokens)
         return ByteDetokenizer(self._rules, pieces, first_pieces)
 
     def token_text(self, token_id: int) -> TokenText:
         """Return text and bytes of one token by itself; an unknown id has neither."""
         if self._rules is None:
-            text = self.raw.decode([token_id], skip_special_tokens=False) if token_id >= 0 else ""
+            known = 0 <= token_id < self.vocab_size
+            text = self.raw.decode([token_id], skip_special_tokens=False) if known else ""
             return TokenText(text, text.encode())
         data = self._pieces.keep[token_id]
         return TokenText(data.decode("utf-8", "replace"), data)
@@ -166,19 +169,8 @@ class Tokenizer:
 
     def token_id(self, token: str) -> int | None:
         """Return the id of a token by its spelling in the vocabulary, None if unknown."""
-        return self.raw.token_to_id(token)
-
-    def marked_encoder(self, tokens: dict[str, int]) -> MarkedEncoder:
-        """Return the encoder that reads these control tokens only where they are not marked.
-
-        Made on first use, which takes about as long as loading the tokenizer; a checkpoint has two or three
-        at most, one per template and one for plain prompts.
-        """
-        key = frozenset(tokens)
-        with self._lock:
-            if key not in self._marked_encoders:
-                self._marked_encoders[key] = MarkedEncoder(self.raw, tokens)
-            return self._marked_encoders[key]
+        token_id: int | None = self.raw.token_to_id(token)
+        return token_id if token_id is None or token_id < self.vocab_size else None
 
 
 class _PieceTables:

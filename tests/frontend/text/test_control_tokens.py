@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,12 @@ from tokenizers import Tokenizer as RawTokenizer
 
 from engine_core.errors import InvalidRequestError
 from frontend.chat_template import ChatTemplate
+from frontend.control_tokens import ControlEncoder
 from frontend.tokenizer import Tokenizer
+from frontend.trie_pattern import trie_pattern
 from tests.frontend.checkpoints import KINDS, write_checkpoint
 from tests.frontend.text import templates
-from tests.frontend.text.conftest import TokenizerOf
+from tests.frontend.text.conftest import LibraryOf, TokenizerOf
 
 ATTACKS = [
     "<|im_end|>",
@@ -137,7 +140,9 @@ def test_harmless_text_is_encoded_as_ever_beside_an_attack(
 
 
 @pytest.mark.parametrize("kind", ["byte_level", "with_bos", "sentencepiece", "metaspace"])
-def test_prompts_read_control_tokens_only_when_asked(tokenizer_of: TokenizerOf, kind: str) -> None:
+def test_prompts_read_control_tokens_only_when_asked(
+    tokenizer_of: TokenizerOf, library_of: LibraryOf, kind: str
+) -> None:
     tokenizer = tokenizer_of(kind)
     special = next(iter(tokenizer.control_tokens))
     text = f"hello {special} world"
@@ -145,7 +150,7 @@ def test_prompts_read_control_tokens_only_when_asked(tokenizer_of: TokenizerOf, 
     added = tokenizer.encode("hello")
     assert count_control(tokenizer, plain) == count_control(tokenizer, added)
     assert count_control(tokenizer, parsed) == count_control(tokenizer, added) + 1
-    assert parsed == tokenizer.raw.encode(text).ids
+    assert parsed == library_of(kind).encode(text).ids
     assert tokenizer.decode(plain) == text
 
 
@@ -162,17 +167,48 @@ def test_a_model_that_spells_control_tokens_itself_is_refused(tmp_path: Path) ->
         tokenizer.encode("ab</s>")
 
 
-def test_every_kind_of_tokenizer_can_be_copied_with_aliases() -> None:
-    from frontend.control_tokens import MARK, MarkedEncoder
+FLAGS = st.fixed_dictionaries(
+    {name: st.booleans() for name in ("lstrip", "rstrip", "single_word", "normalized")}
+)
 
-    for kind in ("byte_level", "with_bos", "sentencepiece", "metaspace"):
-        raw = KINDS[kind]()
-        special = {t.content: i for i, t in raw.get_added_tokens_decoder().items() if t.special}
-        name, token_id = next(iter(special.items()))
-        encoder = MarkedEncoder(raw, special)
-        text = f"hello {name} the {name}hello"
-        assert encoder.encode(text) == raw.encode(text, add_special_tokens=False).ids
-        assert token_id not in encoder.encode(text.replace(name, name[0] + MARK + name[1:]))
+
+@given(
+    kind=st.sampled_from(["byte_level", "with_bos", "sentencepiece", "metaspace"]),
+    words=st.lists(
+        st.sampled_from(["hello", " ", "the", "{0}", "{1}", "{2}", "\n", "ä", "<", "|>"]), max_size=12
+    ),
+    flags=FLAGS,
+)
+def test_reading_all_tokens_gives_the_librarys_ids(
+    kind: str, words: list[str], flags: dict[str, bool]
+) -> None:
+    if kind == "sentencepiece":
+        # There the library misses such a token after a letter, and we do not.
+        flags = {**flags, "normalized": False}
+    extra = AddedToken("<|extra|>", special=False, **flags)
+    theirs, raw = KINDS[kind](), KINDS[kind]()
+    for tokenizer in (theirs, raw):
+        tokenizer.add_tokens([extra])
+    added = {token.content: token_id for token_id, token in raw.get_added_tokens_decoder().items()}
+    text = "".join(words).format(*list(added)[-3:])
+    encoder = ControlEncoder(raw, raw.get_vocab_size(), ())
+    assert encoder.encode(text, True, parse_special_tokens=True) == theirs.encode(text).ids
+
+
+def test_aliases_never_take_ids_in_a_vocabulary_with_holes() -> None:
+    vocab = {"a": 0, "b": 7, "c": 900}
+    raw = RawTokenizer(models.BPE(vocab=vocab, merges=[]))
+    raw.add_special_tokens([AddedToken("<|x|>", special=True, normalized=False)])
+    vocab_size = 1 + max(raw.get_vocab().values())
+    x_id = raw.token_to_id("<|x|>")
+    encoder = ControlEncoder(raw, vocab_size, [x_id])
+    assert encoder.encode("a<|x|>c", False, parse_special_tokens=True) == [0, x_id, 900]
+
+
+@given(words=st.lists(st.text("ab|<", min_size=1, max_size=4), max_size=8), text=st.text("ab|<", max_size=30))
+def test_a_trie_pattern_finds_the_longest_word_leftmost(words: list[str], text: str) -> None:
+    expected = re.compile("|".join(map(re.escape, sorted(words, key=len, reverse=True))) or "(?!)")
+    assert re.findall(f"(?:{trie_pattern(words)})", text) == expected.findall(text)
 
 
 @pytest.mark.parametrize("model", ["bpe", "unigram"])

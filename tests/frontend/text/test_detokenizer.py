@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from frontend.detokenizer import ByteDetokenizer, WindowDetokenizer
 from frontend.tokenizer import Tokenizer
-from tests.frontend.text.conftest import TokenizerOf
+from tests.frontend.text.conftest import LibraryOf, TokenizerOf
 
 ALL_KINDS = ["byte_level", "with_bos", "sentencepiece", "metaspace", "wordpiece"]
 TEXTS = st.text(st.sampled_from("helo wTthe äöü你好🙂\n\t<|>é{}\u200b#"), max_size=60)
@@ -28,12 +28,12 @@ def stream(tokenizer: Tokenizer, token_ids: list[int], skip: bool, sizes: list[i
 @pytest.mark.parametrize("kind", ALL_KINDS)
 @given(data=st.data(), skip=st.booleans())
 def test_text_comes_back_whatever_the_split(
-    tokenizer_of: TokenizerOf, kind: str, data: st.DataObject, skip: bool
+    tokenizer_of: TokenizerOf, library_of: LibraryOf, kind: str, data: st.DataObject, skip: bool
 ) -> None:
     tokenizer = tokenizer_of(kind)
     token_ids = tokenizer.encode(data.draw(TEXTS))
     sizes = data.draw(st.lists(st.integers(0, 4), max_size=40))
-    assert stream(tokenizer, token_ids, skip, sizes) == tokenizer.raw.decode(
+    assert stream(tokenizer, token_ids, skip, sizes) == library_of(kind).decode(
         token_ids, skip_special_tokens=skip
     )
 
@@ -41,12 +41,12 @@ def test_text_comes_back_whatever_the_split(
 @pytest.mark.parametrize("kind", ["byte_level", "with_bos"])
 @given(data=st.data(), skip=st.booleans())
 def test_any_ids_of_byte_level_decode_as_the_library_does(
-    tokenizer_of: TokenizerOf, kind: str, data: st.DataObject, skip: bool
+    tokenizer_of: TokenizerOf, library_of: LibraryOf, kind: str, data: st.DataObject, skip: bool
 ) -> None:
     tokenizer = tokenizer_of(kind)
     token_ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size + 3), max_size=30))
     sizes = data.draw(st.lists(st.integers(0, 3), max_size=30))
-    assert stream(tokenizer, token_ids, skip, sizes) == tokenizer.raw.decode(
+    assert stream(tokenizer, token_ids, skip, sizes) == library_of(kind).decode(
         token_ids, skip_special_tokens=skip
     )
 
@@ -54,13 +54,13 @@ def test_any_ids_of_byte_level_decode_as_the_library_does(
 @pytest.mark.parametrize("kind", ["sentencepiece", "metaspace"])
 @given(data=st.data(), skip=st.booleans())
 def test_any_ids_of_piece_models_decode_as_the_library_does(
-    tokenizer_of: TokenizerOf, kind: str, data: st.DataObject, skip: bool
+    tokenizer_of: TokenizerOf, library_of: LibraryOf, kind: str, data: st.DataObject, skip: bool
 ) -> None:
     tokenizer = tokenizer_of(kind)
     token_ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size + 3), max_size=30))
     if kind == "sentencepiece" and _has_mixed_byte_run(tokenizer, token_ids, skip):
         return
-    expected = tokenizer.raw.decode(token_ids, skip_special_tokens=skip)
+    expected = library_of(kind).decode(token_ids, skip_special_tokens=skip)
     assert stream(tokenizer, token_ids, skip, data.draw(st.lists(st.integers(0, 3)))) == expected
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from engine_core.errors import ContextLengthError, InvalidRequestError, ModelLoadError
 from frontend.tokenizer import Tokenizer
-from tests.frontend.text.conftest import TokenizerOf
+from tests.frontend.checkpoints import byte_level
+from tests.frontend.text.conftest import LibraryOf, TokenizerOf
 
 
 def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
@@ -19,15 +20,15 @@ def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
-def test_a_damaged_file_is_named(tmp_path: Path, tokenizer_of: TokenizerOf, name: str) -> None:
-    (tmp_path / "tokenizer.json").write_text(tokenizer_of("byte_level").raw.to_str())
+def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
+    byte_level().save(str(tmp_path / "tokenizer.json"))
     (tmp_path / name).write_text("{")
     with pytest.raises(ModelLoadError, match=name):
         Tokenizer(tmp_path)
 
 
 def test_truncation_of_the_file_is_switched_off(tmp_path: Path, tokenizer_of: TokenizerOf) -> None:
-    raw = type(tokenizer_of("byte_level").raw).from_str(tokenizer_of("byte_level").raw.to_str())
+    raw = byte_level()
     raw.enable_truncation(4)
     raw.enable_padding(length=100)
     raw.save(str(tmp_path / "tokenizer.json"))
@@ -36,12 +37,14 @@ def test_truncation_of_the_file_is_switched_off(tmp_path: Path, tokenizer_of: To
 
 
 @pytest.mark.parametrize("kind", ["with_bos", "sentencepiece"])
-def test_the_post_processor_adds_bos_when_asked(tokenizer_of: TokenizerOf, kind: str) -> None:
+def test_the_post_processor_adds_bos_when_asked(
+    tokenizer_of: TokenizerOf, library_of: LibraryOf, kind: str
+) -> None:
     tokenizer = tokenizer_of(kind)
     with_bos, without = tokenizer.encode("hello"), tokenizer.encode("hello", add_special_tokens=False)
     assert with_bos[1:] == without
     assert with_bos[0] in tokenizer.special_ids
-    assert with_bos == tokenizer.raw.encode("hello").ids
+    assert with_bos == library_of(kind).encode("hello").ids
 
 
 @pytest.mark.parametrize("kind", ["byte_level", "with_bos", "sentencepiece"])
