@@ -39,6 +39,29 @@ class LLM:
 
     Starts an engine-core process and ends it with close(), at the end of a `with` block, when the object is
     dropped, and at the end of the script however that comes. Methods may be called from several threads.
+
+    Args:
+        model: checkpoint directory or Hugging Face id; "" is the demo model that ships with the package.
+        dtype: "auto", "float32", "bfloat16" or "float16".
+        max_model_len: longest sequence in tokens; 0 takes the model's limit.
+        num_threads: compute threads; 0 takes every core.
+        kv_cache_memory_bytes: memory of the KV cache; 0 takes what can be spared.
+        num_blocks: number of KV blocks, whatever memory they take; 0 derives it.
+        block_size: tokens per KV block.
+        max_num_seqs: sequences that run at once.
+        max_num_batched_tokens: tokens computed in one step.
+        max_prefill_tokens: prompt tokens of one request per step; 0 sets no limit of its own.
+        scheduling_policy: "fcfs" or "priority".
+        enable_prefix_caching: reuse the KV of equal prompt beginnings.
+        executor: "multiproc", or "simulated" for made-up tokens without weights.
+        log_level: least severe message of the engine to show.
+        use_tqdm: show the progress of loading.
+        startup_timeout_s: longest wait for the model.
+
+    Raises:
+        ConfigError: an argument is out of range.
+        ModelLoadError: the model cannot be served.
+        EngineUnavailableError: the engine ended or was not ready in time.
     """
 
     def __init__(
@@ -61,31 +84,7 @@ class LLM:
         use_tqdm: bool = True,
         startup_timeout_s: float = 600.0,
     ) -> None:
-        """Start the engine and wait until the model is loaded.
-
-        Args:
-            model: checkpoint directory or Hugging Face id; "" is the demo model that ships with the package.
-            dtype: "auto", "float32", "bfloat16" or "float16".
-            max_model_len: longest sequence in tokens; 0 takes the model's limit.
-            num_threads: compute threads; 0 takes every core.
-            kv_cache_memory_bytes: memory of the KV cache; 0 takes what can be spared.
-            num_blocks: number of KV blocks, whatever memory they take; 0 derives it.
-            block_size: tokens per KV block.
-            max_num_seqs: sequences that run at once.
-            max_num_batched_tokens: tokens computed in one step.
-            max_prefill_tokens: prompt tokens of one request per step; 0 sets no limit of its own.
-            scheduling_policy: "fcfs" or "priority".
-            enable_prefix_caching: reuse the KV of equal prompt beginnings.
-            executor: "multiproc", or "simulated" for made-up tokens without weights.
-            log_level: least severe message of the engine to show.
-            use_tqdm: show the progress of loading.
-            startup_timeout_s: longest wait for the model.
-
-        Raises:
-            ConfigError: an argument is out of range.
-            ModelLoadError: the model cannot be served.
-            EngineUnavailableError: the engine ended or was not ready in time.
-        """
+        """Start the engine and wait until the model is loaded; see the class."""
         flags = [
             f"--model={model}",
             f"--dtype={dtype}",

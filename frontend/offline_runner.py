@@ -99,6 +99,10 @@ class OfflineRunner:
         """End process, pool and thread; safe to call twice."""
         if self._loop.is_closed():
             return
+        if threading.current_thread() is self._thread:
+            # The garbage collector may drop the owner on any thread, and this one cannot wait for itself.
+            threading.Thread(target=self.close).start()
+            return
         try:
             self.run(self._stop())
         finally:

@@ -21,9 +21,11 @@ from frontend.pool_status import CallOutcome, EngineStatus, ServedModel
 
 logger = logging.getLogger(__name__)
 
+_MAX_CACHED_MODELS = 8
+
 
 class AssetsCache:
-    """Loads each model's assets once for all engines that serve it; at most one entry per engine."""
+    """Loads each model's assets once for all engines that serve it; keeps those of the last few models."""
 
     def __init__(self, directory: str = "") -> None:
         self._directory = directory
@@ -41,6 +43,8 @@ class AssetsCache:
             if known is None or known[0] != info:
                 assets = await asyncio.to_thread(load_model_assets, info, self._directory)
                 known = self._loaded[info.path] = (info, assets, int(time.time()))
+                if len(self._loaded) > _MAX_CACHED_MODELS:
+                    del self._loaded[next(iter(self._loaded))]
             return known[1:]
 
 

@@ -259,6 +259,8 @@ async def test_the_least_busy_engine_gets_the_request_and_a_draining_one_none(
     async with FakeEngine(addresses[0], model) as first, FakeEngine(addresses[1], model) as second:
         pool = await make_pool(*addresses)
         await until(lambda: [status.state for status in pool.status()] == ["ready", "ready"])
+        assert len({id(status.model and status.model.assets) for status in pool.status()}) == 1
+        assert len(pool.models()) == 1
         streams = [pool.generate("m", request()) for _ in range(3)]
         tasks = [asyncio.create_task(anext(stream)) for stream in streams]
         await first.receive(AddRequest)
