@@ -21,7 +21,7 @@ def parse_bytes(text: str) -> int:
     Raises:
         argparse.ArgumentTypeError: it is neither.
     """
-    match = re.fullmatch(r"(\d{1,18})([kmgt]?)(i?b)?", text.lower())
+    match = re.fullmatch(r"([0-9]{1,18})([kmgt]?)(i?b)?", text.lower())
     if match is None:
         raise argparse.ArgumentTypeError(f"expected a number of bytes such as 512M or 4G, got {text!r}")
     return int(match[1]) * _UNITS[match[2]]

@@ -87,6 +87,7 @@ class Bench:
 def make_bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Bench]]:
     """Makes benches; afterwards neither their processes nor their files may be left."""
     benches: list[Bench] = []
+    before = psutil.Process().children(recursive=True)
 
     def make(behaviour: str) -> Bench:
         benches.append(Bench(behaviour))
@@ -99,7 +100,7 @@ def make_bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Benc
         for bench in benches:
             bench.executor.shutdown(0.5)
             bench.executor.shutdown(0.5)
-        assert psutil.wait_procs(children, DEADLINE_S)[1] == []
+        assert psutil.wait_procs(set(children) - set(before), DEADLINE_S)[1] == []
         assert os.listdir(folder) == []
 
 

@@ -19,6 +19,7 @@ import psutil
 import zmq
 
 from engine_core.ipc.codec import encode, engine_decoder, pack_int32, unpack_int32, unpack_int64
+from engine_core.ipc.curve import ClientKeys
 from engine_core.ipc.messages import (
     PROTOCOL_VERSION,
     AddRequest,
@@ -55,10 +56,12 @@ class Sequence:
 class RawClient:
     """A frontend without a frontend: one DEALER, blocking, with deadlines."""
 
-    def __init__(self, context: zmq.Context, address: str, name: str = "") -> None:
+    def __init__(
+        self, context: zmq.Context, address: str, name: str = "", keys: ClientKeys | None = None
+    ) -> None:
         identity = name.encode() or b"raw-" + os.urandom(4)
         self.name = identity.decode(errors="replace")
-        self.socket = connect_engine(context, address, identity)
+        self.socket = connect_engine(context, address, identity, keys)
         self.sequences: dict[int, Sequence] = {}
         self._nonce = 0
 
@@ -150,9 +153,9 @@ class Engine:
     context: zmq.Context
     clients: list[RawClient] = field(default_factory=list)
 
-    def client(self, name: str = "") -> RawClient:
+    def client(self, name: str = "", keys: ClientKeys | None = None) -> RawClient:
         """Connect without a word."""
-        client = RawClient(self.context, self.address, name)
+        client = RawClient(self.context, self.address, name, keys)
         self.clients.append(client)
         return client
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+import tempfile
+
 from engine_core.ipc.codec import encode, pack_int32
+from engine_core.ipc.curve import create_keys, load_client_keys
 from engine_core.ipc.messages import (
     PROTOCOL_VERSION,
     Abort,
@@ -19,7 +23,7 @@ from engine_core.ipc.messages import (
     StepOutputs,
 )
 from engine_core.sampling_params import SamplingParams
-from tests.engine_core.server.harness import Engine, Sequence
+from tests.engine_core.server.harness import Engine, Sequence, running_engine
 
 
 def test_hello_is_answered_with_ready(engine: Engine) -> None:
@@ -202,3 +206,24 @@ def test_a_request_beyond_its_timeout_ends_with_an_error(engine: Engine) -> None
     assert finished is not None
     assert finished.reason is FinishReason.ERROR
     assert (finished.error_code, finished.error_status) == ("timeout", 504)
+
+
+def test_over_tcp_a_frontend_with_keys_is_served_and_a_stranger_is_not() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            address = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+        create_keys(f"{folder}/ours")
+        create_keys(f"{folder}/theirs")
+        ours = load_client_keys(f"{folder}/ours")
+        theirs = load_client_keys(f"{folder}/theirs")._replace(server=ours.server)
+        # The last --listen wins over the one of the harness.
+        with running_engine("--listen", address, "--keys", f"{folder}/ours") as engine:
+            engine.address = address
+            stranger = engine.client("stranger", theirs)
+            stranger.socket.send(encode(Hello(PROTOCOL_VERSION, "stranger", "x")))
+            client = engine.client("friend", ours)
+            client.join()
+            assert len(client.generate(1, [1], max_tokens=5)) == 5
+            assert client.ping().stats.num_frontends == 1
+            assert not stranger.socket.poll(0)

@@ -1,0 +1,142 @@
+"""How a start goes on from message to message, and how large the KV cache becomes."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine_core.clock import ManualClock
+from engine_core.config import EngineConfig
+from engine_core.errors import ConfigError, WorkerError
+from engine_core.executor.base import Executor
+from engine_core.ipc.messages import (
+    FromWorkerMessage,
+    KVCacheReady,
+    LoadProgress,
+    ModelInfo,
+    ModelRunnerOutput,
+    SchedulerOutput,
+    WorkerHello,
+    WorkerReady,
+)
+from engine_core.kv_sizing import size_kv_cache
+from engine_core.progress import StartupReport
+from engine_core.startup import Startup
+
+MODEL = ModelInfo("m", "LlamaForCausalLM", "bfloat16", 1000, 1000, [2])
+HELLO = WorkerHello(1, "x", 0, 1)
+
+
+def ready(block_bytes: int = 100, available_bytes: int = 10**9) -> WorkerReady:
+    return WorkerReady(MODEL, block_bytes, available_bytes, 1.0)
+
+
+class RecordingExecutor(Executor):
+    def __init__(self) -> None:
+        self.started = 0
+        self.num_blocks: list[int] = []
+
+    def start(self) -> None:
+        self.started += 1
+
+    def init_kv_cache(self, num_blocks: int) -> None:
+        self.num_blocks.append(num_blocks)
+
+    def submit(self, output: SchedulerOutput) -> None:
+        raise AssertionError("no step before the start is over")
+
+    def receive(self) -> list[FromWorkerMessage]:
+        return []
+
+    def shutdown(self, timeout_s: float) -> None:
+        pass
+
+
+def begun(config: EngineConfig) -> tuple[Startup, RecordingExecutor]:
+    executor = RecordingExecutor()
+    startup = Startup(config, executor, StartupReport(ManualClock()))
+    startup.begin()
+    return startup, executor
+
+
+def test_a_start_goes_through_its_stages() -> None:
+    startup, executor = begun(EngineConfig(model="m", max_num_seqs=2, max_model_len=64))
+    assert (startup.stage, executor.started) == ("starting the worker", 1)
+    assert startup.on_message(HELLO) is None
+    assert startup.on_message(LoadProgress(1, 4)) is None
+    assert (startup.stage, startup.fraction) == ("loading weights", 0.25)
+    assert startup.on_message(ready()) is None
+    assert (startup.stage, startup.fraction) == ("allocating the KV cache", 1.0)
+    assert executor.num_blocks == [8]
+    loaded = startup.on_message(KVCacheReady(8))
+    assert loaded is not None
+    assert loaded.model == MODEL
+    assert (loaded.scheduler.num_blocks, loaded.scheduler.max_model_len) == (8, 64)
+
+
+def test_the_worker_may_allocate_fewer_blocks() -> None:
+    startup, _ = begun(EngineConfig(model="m"))
+    startup.on_message(ready())
+    loaded = startup.on_message(KVCacheReady(5))
+    assert loaded is not None
+    assert loaded.scheduler.num_blocks == 5
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [KVCacheReady(8)],
+        [HELLO, ready(), ready()],
+        [ModelRunnerOutput(1, b"", b"")],
+    ],
+)
+def test_a_message_out_of_place_is_a_fault_of_the_worker(messages: list[FromWorkerMessage]) -> None:
+    startup, _ = begun(EngineConfig(model="m"))
+    for message in messages[:-1]:
+        startup.on_message(message)
+    with pytest.raises(WorkerError, match=type(messages[-1]).__name__):
+        startup.on_message(messages[-1])
+
+
+def test_progress_of_nothing_is_no_progress() -> None:
+    startup, _ = begun(EngineConfig(model="m"))
+    startup.on_message(LoadProgress(0, 0))
+    assert startup.fraction == 0.0
+
+
+@pytest.mark.parametrize(
+    ("config", "num_blocks"),
+    [
+        # What a full batch of longest sequences can use: 4 x ceil(1000 / 16).
+        (EngineConfig(model="m", max_num_seqs=4), 252),
+        (EngineConfig(model="m", max_num_seqs=4, max_model_len=16), 4),
+        (EngineConfig(model="m", max_num_seqs=4, max_model_len=17), 8),
+        # All the memory there is, when that is less.
+        (EngineConfig(model="m", max_num_seqs=10**4), 100_000),
+        # What the operator says, cut by nothing.
+        (EngineConfig(model="m", kv_cache_memory_bytes=12_345_678), 123_456),
+        (EngineConfig(model="m", num_blocks=7, kv_cache_memory_bytes=10**9), 7),
+    ],
+)
+def test_the_size_of_the_pool(config: EngineConfig, num_blocks: int) -> None:
+    size = size_kv_cache(config, ready(available_bytes=10_000_000))
+    assert size.num_blocks == num_blocks
+    assert size.num_tokens == num_blocks * 16
+    assert size.num_bytes == num_blocks * 100
+
+
+def test_a_pool_smaller_than_one_sequence_is_allowed_and_counted() -> None:
+    size = size_kv_cache(EngineConfig(model="m", num_blocks=10), ready())
+    assert (size.num_tokens, size.num_full_sequences) == (160, 0)
+
+
+@pytest.mark.parametrize(
+    "config", [EngineConfig(model="m"), EngineConfig(model="m", kv_cache_memory_bytes=99)]
+)
+def test_a_pool_without_a_block_is_refused_with_both_sizes(config: EngineConfig) -> None:
+    with pytest.raises(ConfigError, match=r"99 bytes.*needs 100"):
+        size_kv_cache(config, ready(available_bytes=99))
+
+
+def test_a_context_beyond_the_model_is_refused_with_both_lengths() -> None:
+    with pytest.raises(ConfigError, match=r"1001 .* 1000 "):
+        size_kv_cache(EngineConfig(model="m", max_model_len=1001), ready())

@@ -1,0 +1,261 @@
+"""The two commands without a server: flags, help, errors, keys, environment."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from engine_core import cli, splitserve
+from engine_core.config import EngineConfig, default_engine_address, software_version
+from engine_core.errors import ConfigError
+from engine_core.flags import ENGINE_FLAGS, add_engine_flags, engine_config, given_words, parse_bytes
+from engine_core.frontend_flags import FRONTEND_FLAGS, OWN_FLAGS
+from engine_core.logs import log_event
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def parse(words: list[str]) -> EngineConfig:
+    parser = argparse.ArgumentParser()
+    add_engine_flags(parser)
+    return engine_config(parser.parse_args(words), model="m", listen="ipc:///x/y")
+
+
+OTHER_VALUES = {
+    "served_model_names": (["--served-model-name", "a", "b/c"], ["a", "b/c"]),
+    "dtype": (["--dtype", "bfloat16"], "bfloat16"),
+    "max_model_len": (["--max-model-len", "77"], 77),
+    "executor": (["--executor", "simulated"], "simulated"),
+    "num_threads": (["--num-threads", "3"], 3),
+    "step_timeout_s": (["--step-timeout", "2.5"], 2.5),
+    "simulated_step_ms": (["--simulated-step-ms", "4"], 4.0),
+    "block_size": (["--block-size", "32"], 32),
+    "kv_cache_memory_bytes": (["--kv-cache-memory-bytes", "2G"], 2 * 2**30),
+    "num_blocks": (["--num-blocks", "9"], 9),
+    "enable_prefix_caching": (["--no-enable-prefix-caching"], False),
+    "max_num_seqs": (["--max-num-seqs", "5"], 5),
+    "max_num_batched_tokens": (["--max-num-batched-tokens", "64"], 64),
+    "max_prefill_tokens": (["--max-prefill-tokens", "32"], 32),
+    "max_num_waiting": (["--max-num-waiting", "10"], 10),
+    "policy": (["--scheduling-policy", "priority"], "priority"),
+    "engine_id": (["--engine-id", "e7"], "e7"),
+    "lease_s": (["--lease", "30"], 30.0),
+    "drain_timeout_s": (["--drain-timeout", "0"], 0.0),
+    "curve_dir": (["--keys", "/k"], "/k"),
+    "allow_insecure_tcp": (["--insecure"], True),
+    "log_level": (["--log-level", "debug"], "debug"),
+}
+
+
+def test_every_field_of_the_configuration_has_a_flag() -> None:
+    fields = set(msgspec.structs.asdict(EngineConfig(model=""))) - {"model", "listen"}
+    assert fields == {flag.field for flags in ENGINE_FLAGS.values() for flag in flags}
+    assert fields == set(OTHER_VALUES)
+
+
+@pytest.mark.parametrize("field", OTHER_VALUES)
+def test_a_flag_sets_its_field_and_can_be_passed_on(field: str) -> None:
+    words, value = OTHER_VALUES[field]
+    config = parse(words)
+    assert getattr(config, field) == value
+    assert getattr(EngineConfig(model=""), field) != value, "the test would prove nothing"
+    parser = argparse.ArgumentParser()
+    add_engine_flags(parser)
+    assert parse(given_words(parser.parse_args(words), ENGINE_FLAGS)) == config
+
+
+def test_without_flags_the_defaults_hold_and_nothing_is_passed_on() -> None:
+    assert parse([]) == EngineConfig(model="m", listen="ipc:///x/y")
+    parser = argparse.ArgumentParser()
+    add_engine_flags(parser)
+    assert given_words(parser.parse_args([]), ENGINE_FLAGS) == []
+
+
+def test_the_help_names_every_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    for flags in ENGINE_FLAGS.values():
+        for flag in flags:
+            assert flag.name in text
+            default = getattr(EngineConfig(model=""), flag.field)
+            if default != "" and not flag.many:
+                about = text[text.rindex(f"{flag.name} ") :]
+                assert re.search(r"\(default: ([^)]+)\)", about)
+    assert f"(default: {default_engine_address()})" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "flag", "allowed"),
+    [
+        (["--block-size", "0"], "--block-size", "from 1 to 256"),
+        (["--max-num-seqs", "-3"], "--max-num-seqs", "from 1 to"),
+        (["--lease", "nan"], "--lease", "from 1 to 3600"),
+        (["--drain-timeout", "inf"], "--drain-timeout", "from 0 to"),
+        (["--kv-cache-memory-bytes", "99999999T"], "--kv-cache-memory-bytes", "from 0 to"),
+        (["--listen", "udp://x"], "--listen", "ipc://PATH"),
+        (["--listen", f"ipc:///{'x' * 200}"], "--listen", "100 characters"),
+    ],
+)
+def test_a_value_out_of_range_is_one_line_with_flag_and_range(
+    words: list[str], flag: str, allowed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"engine-core: error: {flag} must be")
+    assert allowed in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words", [["--no-such"], ["--block", "4"], ["--block-size", "x"], ["--dtype", "int3"]]
+)
+def test_a_flag_that_does_not_parse_ends_with_code_2(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(words)
+    assert words[0].split("=")[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("0", 0), ("4096", 4096), ("1k", 1024), ("512M", 2**29), ("4G", 2**32), ("4GiB", 2**32), ("1t", 2**40)],
+)
+def test_sizes_may_have_units(text: str, expected: int) -> None:
+    assert parse_bytes(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.5G", "G", "4X", "0x10", "4 G", "\u0661"])
+def test_a_size_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        parse_bytes(text)
+
+
+def test_what_serve_passes_on_is_what_api_frontend_takes() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "frontend.cli", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    real = set(re.findall(r"^\s+(--[a-z-]+)", done.stdout, flags=re.MULTILINE)) - {"--version", "--help"}
+    passed_on = {flag.name for flags in FRONTEND_FLAGS.values() for flag in flags}
+    assert real == passed_on | OWN_FLAGS
+
+
+def test_serve_names_no_flag_twice() -> None:
+    parser = splitserve._parser()
+    args = parser.parse_args(
+        ["serve", "M", *["--api-key", "a", "b", "--api-key=-c=d", "--strict", "--lease", "3"]]
+    )
+    assert args.model == "M"
+    assert given_words(args, FRONTEND_FLAGS) == ["--strict", "--api-key=a", "--api-key=b", "--api-key=-c=d"]
+    assert given_words(args, ENGINE_FLAGS) == ["--lease=3.0"]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--port", "70000"], "--port must be from 0 to 65535"),
+        (["--api-server-count", "0"], "--api-server-count must be from 1 to 64"),
+        (["--block-size", "999"], "--block-size must be from 1 to 256"),
+        (["--host", "no.such.host.invalid"], "cannot listen on no.such.host.invalid"),
+        (["--uds", "/no/such/folder/api.sock"], "cannot listen on /no/such/folder/api.sock"),
+    ],
+)
+def test_serve_refuses_wrong_values_in_one_line(
+    words: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert splitserve.main(["serve", *words]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"splitserve: error: {text}")
+    assert error.count("\n") == 1
+
+
+def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert splitserve.main([]) == 2
+    shown = capsys.readouterr().err
+    for command in ("serve", "env", "keys"):
+        assert command in shown
+
+
+@pytest.mark.parametrize("main", [cli.main, splitserve.main])
+def test_version(main: type, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out.strip().endswith(software_version())
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["serve", "--help"], ["serve", "--port", "-1"]])
+def test_quick_answers_load_nothing_heavy(words: list[str]) -> None:
+    code = (
+        "import sys; from engine_core import splitserve\n"
+        "try: splitserve.main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "print('\\n', sorted({'torch', 'numpy', 'zmq', 'fastapi', 'tqdm'} & set(sys.modules)))"
+    )
+    assert last_line(code, *words) == "[]"
+
+
+def last_line(code: str, *words: str) -> str:
+    """Run code in a fresh interpreter; return the last line it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return done.stdout.splitlines()[-1].strip()
+
+
+def test_keys_are_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = str(tmp_path / "keys")
+    assert splitserve.main(["keys", directory]) == 0
+    assert f"--keys {directory}" in capsys.readouterr().out
+    assert len(os.listdir(directory)) == 4
+    assert splitserve.main(["keys", directory]) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_env_tells_versions_processor_and_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    assert splitserve.main(["env"]) == 0
+    shown = capsys.readouterr().out
+    for name in ("splitserve", "python", "processor", "cores", "memory", "torch", "pyzmq"):
+        assert re.search(rf"^{name}: +\S", shown, flags=re.MULTILINE)
+
+
+def test_env_imports_no_torch() -> None:
+    code = "import sys; from engine_core import splitserve; splitserve.main(['env'])"
+    assert last_line(f"{code}; print('torch' in sys.modules)") == "False"
+
+
+def test_the_default_address_is_private_to_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
+    assert default_engine_address() == "ipc:///run/user/7/splitserve/engine.sock"
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert default_engine_address() == f"ipc:///tmp/splitserve-{os.getuid()}/engine.sock"
+
+
+def test_log_values_are_escaped_and_cut(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        log_event(
+            logging.getLogger("x"),
+            logging.INFO,
+            "it happened",
+            a=1,
+            b=0.5,
+            c="two words",
+            d="x\ny\x1b[31m",
+            e="z" * 999,
+        )
+    text = caplog.messages[0]
+    assert text.startswith('it happened a=1 b=0.500 c="two words" d="x\\ny\\u001b[31m" e=zzz')
+    assert len(text) < 500
+
+
+def test_a_configuration_that_is_no_number_never_passes() -> None:
+    with pytest.raises(ConfigError):
+        EngineConfig(model="m", lease_s=float("nan")).validate()
