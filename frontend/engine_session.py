@@ -84,6 +84,7 @@ class OpenSequence:
         num_taken: how many of token_ids the stream has taken.
         logprobs: of the tokens not yet taken.
         num_cached_tokens: prompt tokens found in the prefix cache.
+        queue_time_s: how long it waited on the engine before it first ran.
         finished: set when the engine is through with it.
         error: set when it failed instead.
     """
@@ -95,6 +96,7 @@ class OpenSequence:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     num_cached_tokens: int = 0
+    queue_time_s: float = 0.0
     finished: Finished | None = None
     error: SplitServeError | None = None
 
@@ -307,6 +309,7 @@ class EngineSession:
         for started in outputs.started:
             if (sequence := self.open_sequences.get(started.handle)) is not None:
                 sequence.num_cached_tokens = started.num_cached_tokens
+                sequence.queue_time_s = started.queue_time_s
         for entry in outputs.logprobs:
             if (sequence := self.open_sequences.get(entry.key)) is not None:
                 sequence.logprobs.append(entry)

@@ -49,10 +49,12 @@ class OutputDelta:
         text: new text; never holds the start of a stop string that may still match.
         token_ids: new token ids; their text may still be held back.
         logprobs: one entry per new token id when asked for, else empty.
-        prompt_logprobs: when asked for, on the first delta only: one entry per prompt token, None for the first.
+        prompt_logprobs: when asked for, on the first delta only: one entry per prompt token, None for the
+            first.
         finish_reason: "stop", "length" or "abort" on the last delta. Errors are raised instead.
         stop_reason: the stop string or stop token id that matched.
         num_cached_tokens: prompt tokens found in the prefix cache; known from the first token on.
+        queue_time_s: how long the engine let it wait before it first ran; known from the first token on.
     """
 
     index: int
@@ -63,3 +65,4 @@ class OutputDelta:
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     num_cached_tokens: int = 0
+    queue_time_s: float = 0.0

@@ -30,6 +30,7 @@ class GenerationTimer:
             if self._counts[index] == 0:
                 self._first[index] = now
                 self._metrics.time_to_first_token.observe(now - self._arrived)
+                self._metrics.queue_time.observe(delta.queue_time_s)
             else:
                 gap = (now - self._last[index]) / num_tokens
                 self._metrics.inter_token_latency.observe(gap, num_tokens)

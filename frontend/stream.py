@@ -92,7 +92,9 @@ class SequenceStream:
             raise source.error
         if self.finished or (len(source.token_ids) == source.num_taken and source.finished is None):
             return None
-        delta = OutputDelta(self._index, num_cached_tokens=source.num_cached_tokens)
+        delta = OutputDelta(
+            self._index, num_cached_tokens=source.num_cached_tokens, queue_time_s=source.queue_time_s
+        )
         first = source.num_taken
         delta.token_ids = source.token_ids[first:] if first else source.token_ids.copy()
         source.num_taken = len(source.token_ids)

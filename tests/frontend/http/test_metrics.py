@@ -63,7 +63,7 @@ async def test_engine_figures_come_from_its_last_answer(client: httpx.AsyncClien
 async def test_generations_are_counted_and_timed(client: httpx.AsyncClient, pool: FakePool) -> None:
     async def script(request):
         for index in range(2):
-            yield OutputDelta(index, "a", [1], num_cached_tokens=2)
+            yield OutputDelta(index, "a", [1], num_cached_tokens=2, queue_time_s=0.5)
             yield OutputDelta(index, "bc", [2, 3], finish_reason="stop", num_cached_tokens=2)
 
     pool.script = script
@@ -74,6 +74,7 @@ async def test_generations_are_counted_and_timed(client: httpx.AsyncClient, pool
         "inter_token_latency_seconds_count": 4,
         "request_time_per_output_token_seconds_count": 2,
         "e2e_request_latency_seconds_count": 2,
+        "request_queue_time_seconds_sum": 1.0,
         "request_prompt_tokens_sum": 4,
         "request_generation_tokens_sum": 6,
         "request_params_n_sum": 2,
