@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
+import shutil
 import signal
 import sys
 import tempfile
@@ -12,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from engine_core.errors import ConfigError, EngineUnavailableError, ModelLoadError, SplitServeError
+from engine_core.ipc.addresses import ipc_path
 from engine_core.process import EXIT_CONFIG, EXIT_MODEL, Child, describe_exit
 
 STOP_TIMEOUT_S = 15.0
@@ -99,6 +102,8 @@ class EngineProcess:
             self._child.wait(STOP_TIMEOUT_S)
         self._stop_reading()
         self._child.close()
+        # An engine that ended in order has removed it already.
+        shutil.rmtree(os.path.dirname(ipc_path(self.address)), ignore_errors=True)
 
     def _on_output(self) -> None:
         data = self._child.read_output()

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -45,8 +44,9 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def socket_directories() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob("splitserve-*"))
+def socket_directory(llm: LLM) -> Path:
+    assert llm._runner._engine is not None
+    return Path(llm._runner._engine.address.removeprefix("ipc://")).parent
 
 
 def start(model: Path, then: str) -> tuple[subprocess.Popen[str], int]:
@@ -115,11 +115,11 @@ def test_an_engine_that_ends_while_generating_is_told_by_its_end(
     assert not is_alive(pid)
 
 
-def test_the_socket_directory_is_private_and_removed(model: Path) -> None:
-    before = socket_directories()
-    with LLM(str(model), executor="simulated", use_tqdm=False):
-        made = socket_directories() - before
-        modes = {path.stat().st_mode & 0o777 for path in made}
-        assert made
-        assert modes == {0o700}
-    assert not socket_directories() & made
+@pytest.mark.parametrize("kill", [False, True])
+def test_the_socket_directory_is_private_and_removed(model: Path, kill: bool) -> None:
+    with LLM(str(model), executor="simulated", use_tqdm=False) as llm:
+        directory = socket_directory(llm)
+        assert directory.stat().st_mode & 0o777 == 0o700
+        if kill:
+            os.kill(llm._runner.engine_pid, signal.SIGKILL)
+    assert not directory.exists()
