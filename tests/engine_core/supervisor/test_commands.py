@@ -259,3 +259,11 @@ def test_log_values_are_escaped_and_cut(caplog: pytest.LogCaptureFixture) -> Non
 def test_a_configuration_that_is_no_number_never_passes() -> None:
     with pytest.raises(ConfigError):
         EngineConfig(model="m", lease_s=float("nan")).validate()
+
+
+def test_the_documentation_names_every_flag() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text()
+    for table in (ENGINE_FLAGS, FRONTEND_FLAGS):
+        for flags in table.values():
+            for flag in flags:
+                assert f"| `{flag.name}`" in text
