@@ -18,6 +18,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
 
 from engine_core.errors import SplitServeError
 from frontend.auth import AuthMiddleware
@@ -141,6 +142,7 @@ def _add_layers(app: FastAPI, context: ApiContext, owners: AppOwners) -> None:
     app.add_exception_handler(SplitServeError, handle_error)
     app.add_exception_handler(HTTPException, handle_error)
     app.add_exception_handler(ClientGoneError, _client_gone)
+    app.add_exception_handler(ClientDisconnect, _client_gone)
     app.add_middleware(LimitsMiddleware, config=config, requests=owners.requests)
     app.add_middleware(AuthMiddleware, config=config)
     if config.allowed_origins:

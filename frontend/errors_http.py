@@ -26,6 +26,7 @@ _TYPES = {
 _PUBLIC_MESSAGES = {
     "engine_unavailable": "No engine is ready to take this request; try again shortly.",
     "request_failed": "The engine could not finish this request.",
+    "overloaded": "This server has too many connections; try again shortly.",
     "shutting_down": "This server is shutting down; try again shortly.",
 }
 _STATUS_CODES = {404: "unknown_route", 405: "method_not_allowed"}

@@ -161,6 +161,7 @@ async def test_connections_beyond_the_bound_are_refused_and_room_comes_back(
         assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
     refused = await talk(url)
     assert refused.startswith(b"HTTP/1.1 503 ")
+    assert b"too many connections" in refused
     assert b"retry-after: 1" in refused
     reader, writer = held[0]
     writer.write(LIVE)
