@@ -33,7 +33,7 @@ def model_len(config: EngineConfig, model: ModelInfo) -> int:
     """
     if config.max_model_len > model.max_model_len:
         raise ConfigError(
-            f"--max-model-len {config.max_model_len} exceeds the model's limit of {model.max_model_len} tokens"
+            f"--max-model-len {config.max_model_len} exceeds the model's limit of {model.max_model_len}"
         )
     return config.max_model_len or model.max_model_len
 

@@ -76,7 +76,7 @@ class Server:
         self._supervisor = Supervisor(self._specs())
         self._children: dict[str, Child] = {}
         self._probe: ReadinessProbe | None = None
-        self._signals = SignalInbox((signal.SIGTERM, signal.SIGINT))
+        self._signals = SignalInbox()
 
     def run(self) -> int:
         """Run until a signal or a fault ends it; return the exit code."""

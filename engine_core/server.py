@@ -8,6 +8,7 @@ turn:  wait for an event or for the next thing due
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import signal
@@ -66,7 +67,7 @@ class EngineServer:
             self._context, config.listen, keys, allow_insecure_tcp=config.allow_insecure_tcp
         )
         self._monitor = self._router.watch_disconnects()
-        self._signals = SignalInbox((signal.SIGTERM, signal.SIGINT))
+        self._signals = SignalInbox()
         self._report = StartupReport(clock)
         self._startup = Startup(config, executor, self._report)
         table = FrontendTable(self._router.send, config.lease_s)
@@ -208,14 +209,16 @@ class EngineServer:
     def _close(self) -> None:
         orderly = self._exit_code == EXIT_OK
         self._report.close()
-        # A worker that still loads would not read the message that asks it to end.
-        self._executor.shutdown(WORKER_SHUTDOWN_S if orderly and self._engine is not None else 0.0)
-        self._router.close(SHUTDOWN_LINGER_MS if orderly else 0)
-        self._monitor.close(linger=0)
-        if self._guard is not None:
-            self._guard.close()
-        self._context.term()
-        self._signals.close()
+        with contextlib.ExitStack() as rest:
+            # In reverse order, and all of it, whatever the executor's end may bring.
+            rest.callback(self._signals.close)
+            rest.callback(self._context.term)
+            if self._guard is not None:
+                rest.callback(self._guard.close)
+            rest.callback(self._monitor.close, linger=0)
+            rest.callback(self._router.close, SHUTDOWN_LINGER_MS if orderly else 0)
+            # A worker that still loads would not read the message that asks it to end.
+            self._executor.shutdown(WORKER_SHUTDOWN_S if orderly and self._engine is not None else 0.0)
         log_event(
             _log, logging.INFO, "ended", code=self._exit_code if self._exit_code is not None else "error"
         )

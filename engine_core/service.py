@@ -172,6 +172,11 @@ class Service:
             if isinstance(error, ProtocolError):
                 self.faults.protocol_error(identity, self._table.name(identity), error)
             self.post(identity, _rejected(message.handle, error))
+        except Exception:
+            # The request that finds a bug of ours must not take the engine's other requests along. What add()
+            # changes comes after all that depends on the request's content.
+            _log.exception("request refused after an unexpected error")
+            self.post(identity, _rejected(message.handle, SplitServeError("internal error")))
 
     def _call(self, identity: bytes, call: Call) -> None:
         ok, text = False, "the engine is loading"

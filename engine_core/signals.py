@@ -1,25 +1,28 @@
-"""Signals as something to poll: a descriptor becomes readable, and the loop asks which signals came."""
+"""The signals that ask a process to end, as something to poll: a descriptor becomes readable."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
 import socket
-from collections.abc import Sequence
 from types import FrameType
+
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class SignalInbox:
-    """Catches signals for a poll loop; made and used in the main thread, one per process."""
+    """Catches these signals for a poll loop; made and used in the main thread, one per process."""
 
-    def __init__(self, signals: Sequence[signal.Signals]) -> None:
+    def __init__(self) -> None:
+        """Take over SIGTERM, SIGINT and SIGHUP."""
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
-        # The handler does nothing: the number is written to the descriptor before it runs.
-        self._previous = {number: signal.signal(number, _ignore) for number in signals}
-        self._wanted = frozenset(signals)
+        # Under nohup a hang-up of the terminal is to be survived.
+        self._wanted = frozenset(ENDING) - _ignored(signal.SIGHUP)
+        # First the descriptor: the handlers do nothing, a signal is what was written there before they ran.
         self._previous_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        self._previous = {number: signal.signal(number, _ignore) for number in self._wanted}
 
     def fileno(self) -> int:
         """Return the descriptor to poll for input."""
@@ -33,11 +36,15 @@ class SignalInbox:
 
     def close(self) -> None:
         """Give the signals back to whoever had them."""
-        signal.set_wakeup_fd(self._previous_fd)
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(self._previous_fd)
         self._reader.close()
         self._writer.close()
+
+
+def _ignored(number: signal.Signals) -> set[signal.Signals]:
+    return {number} if signal.getsignal(number) is signal.SIG_IGN else set()
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:

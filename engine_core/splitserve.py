@@ -57,7 +57,7 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "serve",
         allow_abbrev=False,
         help="serve a model: one engine-core and its api-frontends",
-        description="Starts one engine-core and its api-frontends as separate processes and keeps them alive.",
+        description="Starts an engine-core and its api-frontends as separate processes and keeps them alive.",
     )
     serve.add_argument(
         "model",

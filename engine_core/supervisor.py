@@ -9,8 +9,8 @@
     DONE      -                                    -             -                         -
 
 Children stop in stages, frontends before the engine, so that running streams end on a living engine. One
-child's end touches no other. A child whose exit code says that retrying is pointless, or that ended more than 5
-times within 60 s, ends the server with the child's exit code.
+child's end touches no other. A child whose exit code says that retrying is pointless, or that ended more than
+5 times within 60 s, ends the server with the child's exit code.
 """
 
 from __future__ import annotations

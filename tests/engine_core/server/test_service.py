@@ -1,0 +1,162 @@
+"""What cannot be provoked over a socket: faults of the engine, and frontends lost in a send."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from engine_core.clock import ManualClock
+from engine_core.config import EngineConfig, SchedulerConfig
+from engine_core.engine import EngineCore
+from engine_core.errors import IntegrityError
+from engine_core.frontends import FrontendTable
+from engine_core.ipc.codec import encode, engine_decoder, pack_int32
+from engine_core.ipc.messages import (
+    AddRequest,
+    Call,
+    CallKind,
+    CallResult,
+    EngineMessage,
+    Hello,
+    ModelInfo,
+    Ping,
+    Pong,
+    Ready,
+    Rejected,
+    StepOutputs,
+)
+from engine_core.ipc.transport import SendResult
+from engine_core.progress import StartupReport
+from engine_core.sampling_params import SamplingParams
+from engine_core.service import Service
+from engine_core.startup import Loaded, Startup
+from tests.engine_core.server.test_start import RecordingExecutor
+
+MODEL = ModelInfo("m", "LlamaForCausalLM", "bfloat16", 1000, 1000, [2])
+
+
+class Bench:
+    """A service over a real engine; what it sends is kept, or fails as told."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(100.0)
+        self.sent: list[tuple[bytes, EngineMessage]] = []
+        self.results: dict[bytes, SendResult] = {}
+        config = EngineConfig(model="m", lease_s=10.0)
+        self.table = FrontendTable(self.send, config.lease_s)
+        startup = Startup(config, RecordingExecutor(), StartupReport(self.clock))
+        self.service = Service(config, self.clock, 7, self.table, startup)
+        self.engine = EngineCore(SchedulerConfig(), MODEL, 7, self.clock, on_end=self.service.log_end)
+        self.service.serve(self.engine, Loaded(MODEL, SchedulerConfig()))
+
+    def send(self, identity: bytes, frame: bytes) -> SendResult:
+        result = self.results.get(identity, SendResult.SENT)
+        if result is SendResult.SENT:
+            self.sent.append((identity, engine_decoder.decode(frame)))
+        return result
+
+    def say(self, identity: bytes, message: object) -> EngineMessage | None:
+        self.sent.clear()
+        self.service.on_frame(identity, encode(message))
+        return self.sent[-1][1] if self.sent else None
+
+
+@pytest.fixture
+def bench() -> Bench:
+    bench = Bench()
+    assert isinstance(bench.say(b"a", Hello(1, "alice", "x")), Ready)
+    return bench
+
+
+def request(handle: int) -> AddRequest:
+    return AddRequest(handle, f"r{handle}", pack_int32([1, 2]), SamplingParams(seed=1))
+
+
+def test_a_bug_that_a_request_finds_is_that_requests_alone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert bench.say(b"a", request(1)) is None
+
+    def fail(frontend: bytes, message: AddRequest) -> None:
+        raise ZeroDivisionError("secret detail")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.engine, "add", fail)
+        rejected = bench.say(b"a", request(2))
+    assert isinstance(rejected, Rejected)
+    assert (rejected.handle, rejected.status, rejected.code) == (2, 500, "internal_error")
+    assert "secret detail" not in rejected.message
+    assert "ZeroDivisionError" in caplog.text
+    assert bench.engine.stats().num_waiting == 1
+
+
+def test_a_failed_integrity_check_is_told_to_who_asked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise IntegrityError("block 3 is shared wrongly")
+
+    monkeypatch.setattr(bench.engine, "check_integrity", fail)
+    result = bench.say(b"a", Call(1, CallKind.CHECK_INTEGRITY))
+    assert result == CallResult(1, ok=False, message="block 3 is shared wrongly")
+
+
+def test_a_frontend_found_gone_by_a_send_loses_its_requests_at_once(bench: Bench) -> None:
+    bench.say(b"b", Hello(1, "bob", "x"))
+    bench.say(b"a", request(1))
+    bench.say(b"b", request(1))
+    assert bench.engine.stats().num_waiting == 2
+    bench.results[b"a"] = SendResult.GONE
+    bench.service.probe()
+    assert bench.engine.stats().num_waiting == 1
+    assert list(bench.table) == [b"b"]
+
+
+def test_a_probe_says_nothing_to_those_who_are_there(bench: Bench) -> None:
+    bench.sent.clear()
+    bench.service.probe()
+    assert bench.sent == [(b"a", StepOutputs(7, b"", b"", b""))]
+
+
+def test_a_lease_ends_after_its_time_unless_something_is_heard(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    bench.say(b"a", request(1))
+    bench.clock.advance(9.0)
+    assert isinstance(bench.say(b"a", Ping(1)), Pong)
+    bench.clock.advance(10.0)
+    bench.service.drop_silent()
+    assert len(bench.table) == 1
+    bench.clock.advance(0.1)
+    bench.service.drop_silent()
+    assert len(bench.table) == 0
+    assert not bench.engine.has_requests
+    assert 'frontend=alice reason="lease expired"' in caplog.text
+    # Named although it is on its way out.
+    assert "request ended request_id=r1 frontend=alice outcome=abort" in caplog.text
+
+
+def test_a_ping_without_a_lease_is_answered_with_epoch_0(bench: Bench) -> None:
+    pong = bench.say(b"stranger", Ping(9))
+    assert isinstance(pong, Pong)
+    assert (pong.nonce, pong.epoch) == (9, 0)
+    assert bench.say(b"stranger", request(1)) is None
+    assert not bench.engine.has_requests
+    assert bench.service.stats().protocol_errors == 2
+
+
+def test_faults_of_one_peer_are_logged_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(50):
+        bench.service.on_frame(b"a", b"\xff")
+        bench.service.on_frame(b"b", b"\xff")
+    assert bench.service.stats().protocol_errors == 100
+    assert len([message for message in caplog.messages if message.startswith("invalid message")]) == 2
+
+
+def test_what_is_remembered_of_faulty_peers_is_bounded(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(3000):
+        bench.service.on_frame(b"peer %d" % number, b"\xff")
+    assert len(bench.service.faults._logged) == 1024
+    assert bench.service.stats().protocol_errors == 3000
