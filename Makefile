@@ -25,7 +25,7 @@ serve: $(VENV)/.installed
 	$(BIN)/splitserve serve --port $(PORT)
 
 test: $(VENV)/.installed-test
-	$(BIN)/pytest --cov-report=term-missing:skip-covered
+	$(BIN)/pytest --cov --cov-report=term
 
 check: $(VENV)/.installed-test lint types test
 
