@@ -19,7 +19,7 @@ from tests.engine_core.server.harness import DEADLINE_S, ROOT, running_engine
 def test_a_signal_lets_running_requests_finish(number: signal.Signals) -> None:
     with running_engine("--simulated-step-ms", "2") as engine:
         client = engine.joined()
-        client.add(1, [1, 2], max_tokens=300)
+        client.add(1, [1, 2], max_tokens=200)
         client.stats_when(lambda stats: stats.num_running == 1)
         engine.signal(number)
         assert client.wait_for(Draining).timeout_s == 30
@@ -28,7 +28,7 @@ def test_a_signal_lets_running_requests_finish(number: signal.Signals) -> None:
         assert (rejected.handle, rejected.status, rejected.code) == (2, 503, "engine_unavailable")
         assert client.ping().draining
         sequence = client.finish(1)
-        assert len(sequence.token_ids) == 300
+        assert len(sequence.token_ids) == 200
         assert sequence.finished is not None
         assert sequence.finished.reason is FinishReason.LENGTH
         assert engine.exit_code() == 0
@@ -67,7 +67,7 @@ def test_a_second_signal_ends_at_once() -> None:
 def test_a_frontend_that_joins_a_draining_engine_is_told() -> None:
     with running_engine("--simulated-step-ms", "5") as engine:
         client = engine.joined()
-        client.add(1, [1], max_tokens=400)
+        client.add(1, [1], max_tokens=150)
         client.wait_for(StepOutputs)
         engine.signal(signal.SIGTERM)
         client.wait_for(Draining)

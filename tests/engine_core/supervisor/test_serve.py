@@ -90,7 +90,7 @@ def is_refused(url: str) -> bool:
 class Stream:
     """A streamed completion read by a thread of its own."""
 
-    NUM_TOKENS = 400
+    NUM_TOKENS = 300
 
     def __init__(self, url: str) -> None:
         self.num_chunks = 0
@@ -146,7 +146,7 @@ def test_a_signal_lets_streams_finish(number: signal.Signals) -> None:
 
 
 def test_nobody_is_let_in_while_streams_finish() -> None:
-    with serving("--simulated-step-ms", "10") as server:
+    with serving("--simulated-step-ms", "5") as server:
         url = server.url()
         stream = Stream(url)
         stream.wait_first()
