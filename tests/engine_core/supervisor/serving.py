@@ -68,7 +68,7 @@ class Serving:
         found = [
             child
             for child in psutil.Process(self.popen.pid).children(recursive=True)
-            if child.cmdline()[1:3] == ["-m", module]
+            if _words(child)[1:3] == ["-m", module]
         ]
         self._seen += found
         return sorted(found, key=lambda child: child.create_time())
@@ -103,6 +103,14 @@ class Serving:
         """Signal it; return its exit code once nothing of it runs."""
         self.popen.send_signal(number)
         return self.read_to_end()
+
+
+def _words(process: psutil.Process) -> list[str]:
+    """Return its command line, nothing once it has ended."""
+    try:
+        return list(process.cmdline())
+    except psutil.NoSuchProcess:
+        return []
 
 
 @contextlib.contextmanager
