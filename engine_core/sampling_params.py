@@ -17,7 +17,9 @@ MAX_LOGIT_BIAS = 300
 MAX_SEED = 2**64 - 1
 
 
-class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
+class SamplingParams(
+    msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unknown_fields=True
+):
     """How the tokens of one request are chosen and when it ends.
 
     Attributes:
@@ -101,7 +103,9 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
 
     def _validate_stops(self) -> None:
         if len(self.stop) > MAX_STOP_STRINGS:
-            raise InvalidRequestError(f"stop must hold at most {MAX_STOP_STRINGS} strings, got {len(self.stop)}", "stop")
+            raise InvalidRequestError(
+                f"stop must hold at most {MAX_STOP_STRINGS} strings, got {len(self.stop)}", "stop"
+            )
         for i, text in enumerate(self.stop):
             size = len(text.encode("utf-8", "surrogatepass"))
             if not 1 <= size <= MAX_STOP_STRING_BYTES:
@@ -120,7 +124,8 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
             _int_in("stop_token_ids", token_id, 0, last)
         if len(self.logit_bias) > MAX_LOGIT_BIAS:
             raise InvalidRequestError(
-                f"logit_bias must hold at most {MAX_LOGIT_BIAS} entries, got {len(self.logit_bias)}", "logit_bias"
+                f"logit_bias must hold at most {MAX_LOGIT_BIAS} entries, got {len(self.logit_bias)}",
+                "logit_bias",
             )
         for token_id, bias in self.logit_bias.items():
             _int_in("logit_bias", token_id, 0, last)
