@@ -18,7 +18,8 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 def runtime_directory() -> str:
     """Return where this user's sockets live by default: private to the user, gone after a reboot."""
     base = os.environ.get("XDG_RUNTIME_DIR", "")
-    return os.path.join(base, "splitserve") if base else f"/tmp/splitserve-{os.getuid()}"
+    # The variable outlives its directory in shells opened with su or sudo.
+    return os.path.join(base, "splitserve") if os.path.isdir(base) else f"/tmp/splitserve-{os.getuid()}"
 
 
 def default_engine_address() -> str:

@@ -15,6 +15,7 @@ import zmq
 from engine_core.banner import banner
 from engine_core.clock import Clock
 from engine_core.config import runtime_directory
+from engine_core.errors import ConfigError
 from engine_core.ipc.addresses import make_private_directory
 from engine_core.ipc.messages import Ready
 from engine_core.listener import bind_tcp, bind_unix
@@ -68,8 +69,12 @@ class Server:
         self._options = options
         self._clock = clock
         self._begin_s = clock.monotonic()
-        self._listener = bind_unix(options.uds) if options.uds else bind_tcp(options.host, options.port)
         self._made_runtime = make_private_directory(runtime_directory())
+        try:
+            self._listener = bind_unix(options.uds) if options.uds else bind_tcp(options.host, options.port)
+        except ConfigError:
+            self._remove_runtime()
+            raise
         # The engine makes it, so that it also goes when this process is killed.
         self._directory = f"{runtime_directory()}/serve-{os.getpid()}"
         self._address = f"ipc://{self._directory}/engine.sock"
@@ -250,7 +255,11 @@ class Server:
         with contextlib.suppress(OSError):
             if self._options.uds:
                 os.unlink(self._options.uds)
+        self._remove_runtime()
+        self._say("ended")
+
+    def _remove_runtime(self) -> None:
+        """Remove the directory of all servers' sockets, if this one made it and no other uses it by now."""
         if self._made_runtime:
             with contextlib.suppress(OSError):
                 os.rmdir(runtime_directory())
-        self._say("ended")

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from engine_core.ipc.curve import create_keys
 from engine_core.ipc.messages import Draining, FinishReason, Ready, Rejected, StepOutputs
 from tests.engine_core.server.harness import DEADLINE_S, ROOT, running_engine
 
@@ -34,11 +35,27 @@ def test_a_signal_lets_running_requests_finish(number: signal.Signals) -> None:
         assert engine.exit_code() == 0
 
 
-def test_an_idle_engine_ends_at_once() -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_an_idle_engine_ends_at_once(number: signal.Signals) -> None:
     with running_engine() as engine:
         engine.joined()
-        engine.signal(signal.SIGTERM)
+        engine.signal(number)
         assert engine.exit_code() == 0
+
+
+def test_an_address_that_cannot_be_bound_is_told_and_ends_the_process(tmp_path: Path) -> None:
+    create_keys(str(tmp_path / "keys"))
+    words = ["--executor", "simulated", "--listen", "tcp://192.0.2.1:5555", "--keys", str(tmp_path / "keys")]
+    done = subprocess.run(
+        [sys.executable, "-m", "engine_core.cli", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert done.returncode == 2
+    assert "engine-core: error: cannot listen on tcp://192.0.2.1:5555" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_requests_beyond_the_drain_time_end_with_abort() -> None:

@@ -232,11 +232,24 @@ def test_env_imports_no_torch() -> None:
     assert last_line(f"{code}; print('torch' in sys.modules)") == "False"
 
 
-def test_the_default_address_is_private_to_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
-    assert default_engine_address() == "ipc:///run/user/7/splitserve/engine.sock"
+def test_the_default_address_is_private_to_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fallback = f"ipc:///tmp/splitserve-{os.getuid()}/engine.sock"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert default_engine_address() == f"ipc://{tmp_path}/splitserve/engine.sock"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "gone"))
+    assert default_engine_address() == fallback
     monkeypatch.delenv("XDG_RUNTIME_DIR")
-    assert default_engine_address() == f"ipc:///tmp/splitserve-{os.getuid()}/engine.sock"
+    assert default_engine_address() == fallback
+
+
+def test_a_start_that_fails_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert splitserve.main(["serve", "--uds", str(tmp_path / "no" / "such" / "folder")]) == 2
+    assert os.listdir(tmp_path) == []
+    (tmp_path / "splitserve").mkdir()
+    (tmp_path / "splitserve").chmod(0o777)
+    assert splitserve.main(["serve", "--uds", str(tmp_path / "api.sock")]) == 2
+    assert os.listdir(tmp_path) == ["splitserve"], "the socket was not made either"
 
 
 def test_log_values_are_escaped_and_cut(caplog: pytest.LogCaptureFixture) -> None:
