@@ -16,20 +16,20 @@ Topic = Callable[[Random], list[Exchange]]
 TOPICS: list[tuple[Topic, float]] = [
     (places.capital, 9),
     (places.continent, 4),
-    (knowledge.definition, 13),
-    (knowledge.plain, 10),
-    (knowledge.table, 10),
+    (knowledge.definition, 9),
+    (knowledge.plain, 7),
+    (knowledge.table, 8),
     (knowledge.calendar, 4),
     (telling.listing, 2.5),
-    (telling.counting, 5),
+    (telling.counting, 7),
     (telling.story, 2),
     (telling.long_text, 3),
     (numbers.arithmetic, 42),
     (numbers.comparison, 3),
     (smalltalk.smalltalk, 8),
     (unknown.unknown, 8),
-    (copying.name_memory, 2),
-    (copying.repeat, 6),
+    (copying.name_memory, 3),
+    (copying.repeat, 8),
     (structured.json_answer, 6),
 ]
 SYSTEM_PROMPTS = [
@@ -83,7 +83,7 @@ def conversation(rng: Random) -> Conversation:
     """Draw one conversation: with or without system message, tools and earlier turns."""
     tools: list[Tool] = []
     messages: list[Message] = []
-    if rng.random() < 0.09:
+    if rng.random() < 0.13:
         tools, messages = structured.tool_conversation(rng)
         if rng.random() < 0.25:
             extra = as_messages(exchanges(rng, 1))

@@ -19,7 +19,7 @@ def answer(
     model: LlamaForCausalLM,
     tokenizer: Tokenizer,
     conversation: Conversation,
-    max_tokens: int = 160,
+    max_tokens: int = 240,
     temperature: float = 0.0,
 ) -> str:
     """Return the assistant's next turn as text, tool marks included, control tokens not.

@@ -31,7 +31,7 @@ def solve(left: int, operation: str, right: int) -> int:
 
 def operands(rng: Random) -> tuple[int, str, int]:
     """Draw a sum within the range that the model is taught."""
-    operation = rng.choice(["plus", "plus", "plus", "minus", "minus", "times", "times", "divided by"])
+    operation = rng.choice(["plus"] * 3 + ["minus"] * 4 + ["times"] * 2 + ["divided by"])
     if operation == "plus":
         top = rng.choice([10, 10, 20, 20, 20, 50])
         return rng.randint(0, top), operation, rng.randint(0, top)

