@@ -55,8 +55,9 @@ async def encode_prompts(
 
 
 async def _encode_text(text: str, param: str, assets: ModelAssets, add_special_tokens: bool) -> Prompt:
+    # Whoever writes a raw prompt writes the template's control tokens too; only chat content is kept apart.
     token_ids = await assets.tokenizer.encode_async(
-        text, add_special_tokens, max_model_len=assets.max_model_len
+        text, add_special_tokens, parse_special_tokens=True, max_model_len=assets.max_model_len
     )
     if not token_ids:
         raise InvalidRequestError(f"{param} must hold at least one token", param)

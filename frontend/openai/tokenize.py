@@ -43,7 +43,9 @@ async def _encode(body: TokenizeRequest, assets: ModelAssets) -> list[int]:
     if body.messages is None:
         add_special_tokens = body.add_special_tokens is not False
         # No bound by the model's context: counting too long texts is what this endpoint is for.
-        return await assets.tokenizer.encode_async(body.prompt or "", add_special_tokens)
+        return await assets.tokenizer.encode_async(
+            body.prompt or "", add_special_tokens, parse_special_tokens=True
+        )
     options = chat_options(
         body.add_generation_prompt, body.continue_final_message, body.documents, body.chat_template_kwargs
     )

@@ -7,7 +7,9 @@ from openai import OpenAI
 
 pytestmark = pytest.mark.system
 
-PROMPT = "<|im_start|>user\nCount from 1 to 20.<|im_end|>\n<|im_start|>assistant\n"
+TURN = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+PROMPT = TURN.format("Count from 1 to 20.")
+STORY = TURN.format("Tell me a short story")
 
 
 def tokenize(client: OpenAI, text: str) -> list[int]:
@@ -122,7 +124,7 @@ def test_a_filter_that_keeps_one_token_is_greedy(client: OpenAI, model: str, opt
 
 @pytest.mark.parametrize("name", ["frequency_penalty", "presence_penalty", "repetition_penalty"])
 def test_each_penalty_changes_the_text(client: OpenAI, model: str, name: str) -> None:
-    base = {"model": model, "prompt": PROMPT, "temperature": 0, "max_tokens": 40}
+    base = {"model": model, "prompt": STORY, "temperature": 0, "max_tokens": 80}
     plain = client.completions.create(**base).choices[0].text
     strong = client.completions.create(**base, extra_body={name: 2.0}).choices[0].text
     assert plain != strong

@@ -19,6 +19,14 @@ from tests.system.processes import ROOT, free_port, run, wait_ready
 pytestmark = pytest.mark.system
 
 
+def command_of(child: psutil.Process) -> str:
+    """The command line, or nothing for a child that has just ended."""
+    try:
+        return " ".join(child.cmdline())
+    except psutil.Error:
+        return ""
+
+
 def shared_memory() -> set[str]:
     return set(os.listdir("/dev/shm"))
 
@@ -45,7 +53,7 @@ def test_serve_answers_and_leaves_nothing_behind(
         assert len(children) >= 3, "an engine-core, its worker and an api-frontend"
         assert process.stop(sig) == 0
         psutil.wait_procs(children, timeout=5)
-        assert [child for child in children if child.is_running()] == []
+        assert [command_of(child) for child in children if child.is_running()] == []
     leftovers = [path for path in folder.rglob("*") if path.name != "serve.log" and not path.is_dir()]
     assert leftovers == []
     assert shared_memory() <= before
@@ -68,14 +76,14 @@ def test_a_killed_frontend_is_replaced_and_the_engine_stays(
         url = f"http://127.0.0.1:{port}"
         wait_ready(url, process)
         by_name = {
-            name: [c for c in process.children() if name in " ".join(c.cmdline())]
+            name: [c for c in process.children() if name in command_of(c)]
             for name in ("frontend", "engine_core.cli", "worker")
         }
         assert len(by_name["frontend"]) == 2
         by_name["frontend"][0].kill()
 
         def replaced() -> bool:
-            pids = {c.pid for c in process.children() if "frontend" in " ".join(c.cmdline())}
+            pids = {c.pid for c in process.children() if "frontend" in command_of(c)}
             return len(pids) == 2 and by_name["frontend"][0].pid not in pids
 
         deadline = time.monotonic() + 20

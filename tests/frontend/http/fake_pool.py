@@ -31,7 +31,12 @@ class ByteTokenizer:
         return ([BOS] if add_special_tokens else []) + list(text.encode())
 
     async def encode_async(
-        self, text: str, add_special_tokens: bool = True, *, max_model_len: int | None = None
+        self,
+        text: str,
+        add_special_tokens: bool = True,
+        *,
+        parse_special_tokens: bool = False,
+        max_model_len: int | None = None,
     ) -> list[int]:
         return self.encode(text, add_special_tokens)
 
