@@ -7,13 +7,6 @@ from collections.abc import AsyncGenerator, Iterable
 
 import msgspec
 from fastapi import FastAPI, Request, Response
-from prometheus_client import (
-    CONTENT_TYPE_LATEST,
-    CollectorRegistry,
-    GCCollector,
-    ProcessCollector,
-    generate_latest,
-)
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from starlette.exceptions import HTTPException
@@ -38,6 +31,7 @@ from frontend.openai.tokenize import detokenize, tokenize
 from frontend.openai.unknown_fields import UnknownFields
 from frontend.request_log import RequestLogMiddleware
 from frontend.router import EnginePool
+from frontend.scrape import Scrape
 
 
 class AppOwners:
@@ -129,11 +123,11 @@ def _add_operator_routes(app: FastAPI, context: ApiContext, owners: AppOwners) -
     async def version() -> Response:
         return Response(msgspec.json.encode({"version": VERSION}), media_type="application/json")
 
-    registry = _registry(context, owners)
+    scrape = Scrape(context.pool, _AppCollector(context, owners))
 
     @app.get("/metrics", tags=["operation"], summary="Prometheus metrics")
     async def metrics() -> Response:
-        return Response(generate_latest(registry), headers={"content-type": CONTENT_TYPE_LATEST})
+        return await scrape.answer()
 
 
 def _add_layers(app: FastAPI, context: ApiContext, owners: AppOwners) -> None:
@@ -176,12 +170,3 @@ class _AppCollector(Collector):
         yield from collect_engines(pool.status())
         yield from collect_pool(pool.stats(), metrics.frontend_id)
         yield from metrics.collect(len(self._owners.requests))
-
-
-def _registry(context: ApiContext, owners: AppOwners) -> CollectorRegistry:
-    # A registry of our own: the library's global one would tie two apps of one process together.
-    registry = CollectorRegistry(auto_describe=False)
-    ProcessCollector(registry=registry)
-    GCCollector(registry=registry)
-    registry.register(_AppCollector(context, owners))
-    return registry

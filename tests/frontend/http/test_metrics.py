@@ -34,7 +34,7 @@ ENGINE = (("engine", "engine-0"), ("model_name", "org/demo"))
 MINE = (("frontend", "frontend-0"), ("model_name", "org/demo"))
 
 
-async def test_engine_figures_come_from_its_last_answer(client: httpx.AsyncClient, pool: FakePool) -> None:
+async def test_engine_figures_are_those_it_sent(client: httpx.AsyncClient, pool: FakePool) -> None:
     pool.stats_now = EngineStats(
         num_running=3, num_waiting=4, num_blocks=10, num_free_blocks=4, num_preemptions=5,
         prompt_tokens=60, generation_tokens=70, prefix_cache_queries=80, prefix_cache_hits=20,
@@ -58,6 +58,24 @@ async def test_engine_figures_come_from_its_last_answer(client: httpx.AsyncClien
     }
     assert reasons == {"stop": 6, "length": 1}
     assert found["splitserve:engine_state", (("engine", "engine-0"), ("state", "ready"))] == 1
+
+
+async def test_a_scrape_shows_what_the_engine_counts_now(client: httpx.AsyncClient, pool: FakePool) -> None:
+    async def ping(timeout_s: float) -> list[EngineStatus]:
+        pool.stats_now = EngineStats(generation_tokens=71)
+        return pool.status()
+
+    pool.stats_now = EngineStats(generation_tokens=70)
+    pool.ping = ping
+    assert (await scrape(client))["splitserve:generation_tokens_total", ENGINE] == 71
+
+
+async def test_a_scrape_shows_the_last_figures_of_an_engine_that_does_not_answer(
+    client: httpx.AsyncClient, pool: FakePool
+) -> None:
+    pool.answers = False
+    pool.stats_now = EngineStats(generation_tokens=70)
+    assert (await scrape(client))["splitserve:generation_tokens_total", ENGINE] == 70
 
 
 async def test_generations_are_counted_and_timed(client: httpx.AsyncClient, pool: FakePool) -> None:
