@@ -14,6 +14,7 @@ from frontend.openai.chat_schema import AnswerMessage, ChatChoice, ChatRequest, 
 from frontend.openai.context import ApiContext, json_response, make_head, read_struct
 from frontend.openai.generation_run import CollectedChoice, GenerationRun, Plan
 from frontend.openai.logprobs import ChatLogprobs, chat_entries, prompt_maps
+from frontend.openai.models import find_model
 from frontend.openai.prompts import Prompt, chat_options, encode_chat
 from frontend.openai.sampling import check_stream_fields, fit_max_tokens, make_sampling_params
 from frontend.openai.unsupported import REFUSED_CHAT
@@ -36,7 +37,7 @@ async def create_chat_completion(context: ApiContext, request: Request) -> Respo
     options = chat_options(
         body.add_generation_prompt, body.continue_final_message, body.documents, body.chat_template_kwargs
     )
-    model = context.pool.find_model(body.model or "")
+    model = find_model(context, body.model)
     head = make_head(request, "chatcmpl", body.request_id, body.model, model)
     prompt = await encode_chat(
         body.messages, options, model.assets, add_special_tokens=bool(body.add_special_tokens)

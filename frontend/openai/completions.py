@@ -19,6 +19,7 @@ from frontend.openai.completion_schema import (
 from frontend.openai.context import ApiContext, json_response, make_head, read_struct
 from frontend.openai.generation_run import CollectedChoice, GenerationRun, Plan
 from frontend.openai.logprobs import prompt_maps
+from frontend.openai.models import find_model
 from frontend.openai.prompts import Prompt, encode_prompts
 from frontend.openai.sampling import check_stream_fields, fit_max_tokens, make_sampling_params
 from frontend.openai.unsupported import REFUSED
@@ -39,7 +40,7 @@ async def create_completion(context: ApiContext, request: Request) -> Response:
     check_stream_fields(body)
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise InvalidRequestError("best_of must equal n: only plain sampling is supported", "best_of")
-    model = context.pool.find_model(body.model or "")
+    model = find_model(context, body.model)
     head = make_head(request, "cmpl", body.request_id, body.model, model)
     prompts = await encode_prompts(
         body.prompt, model.assets, add_special_tokens=body.add_special_tokens is not False

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 from starlette.responses import Response
 
+from engine_core.errors import InvalidRequestError
 from frontend.openai.context import ApiContext, json_response
 from frontend.router import ServedModel
 
@@ -43,7 +44,22 @@ def get_model(context: ApiContext, name: str) -> Response:
         InvalidRequestError: status 404, no engine serves the name.
         EngineUnavailableError: no engine is ready.
     """
-    return json_response(_card(context.pool.find_model(name), name))
+    return json_response(_card(find_model(context, name), name))
+
+
+def find_model(context: ApiContext, name: str | None) -> ServedModel:
+    """Return the model a client named; None is the first one, an empty name is nobody's.
+
+    Raises:
+        InvalidRequestError: status 404, no engine serves the name.
+        EngineUnavailableError: no engine is ready.
+    """
+    model = context.pool.find_model(name or "")
+    if name == "":
+        error = InvalidRequestError("the model '' does not exist", "model", "model_not_found")
+        error.status = 404
+        raise error
+    return model
 
 
 def _card(model: ServedModel, name: str) -> ModelCard:

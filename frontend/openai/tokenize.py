@@ -9,6 +9,7 @@ from engine_core.errors import InvalidRequestError
 from frontend.json_body import BodyDecoder
 from frontend.model_assets import ModelAssets
 from frontend.openai.context import ApiContext, json_response, read_struct
+from frontend.openai.models import find_model
 from frontend.openai.prompts import chat_options, check_vocabulary, encode_chat
 from frontend.openai.tokenize_schema import (
     DetokenizeRequest,
@@ -31,7 +32,7 @@ async def tokenize(context: ApiContext, request: Request) -> Response:
     body = await read_struct(context, request, tokenize_decoder, REFUSED_CHAT)
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("exactly one of prompt and messages must be given", "prompt")
-    assets = context.pool.find_model(body.model or "").assets
+    assets = find_model(context, body.model).assets
     token_ids = await _encode(body, assets)
     names = None
     if body.return_token_strs:
@@ -62,6 +63,6 @@ async def detokenize(context: ApiContext, request: Request) -> Response:
         SplitServeError: as read_struct(); or a token id outside the vocabulary.
     """
     body = await read_struct(context, request, detokenize_decoder, {})
-    assets = context.pool.find_model(body.model or "").assets
+    assets = find_model(context, body.model).assets
     check_vocabulary(body.tokens, "tokens", assets.vocab_size)
     return json_response(DetokenizeResponse(assets.tokenizer.decode(body.tokens, skip_special_tokens=False)))

@@ -29,6 +29,18 @@ async def test_a_model_id_may_hold_slashes(client: httpx.AsyncClient) -> None:
     assert (response.status_code, response.json()["error"]["code"]) == (404, "model_not_found")
 
 
+async def test_an_empty_model_name_is_nobodys(client: httpx.AsyncClient) -> None:
+    message = {"role": "user", "content": "a"}
+    asked = [
+        await client.get("/v1/models/"),
+        await client.post("/v1/completions", json={"model": "", "prompt": "a"}),
+        await client.post("/v1/chat/completions", json={"model": "", "messages": [message]}),
+        await client.post("/tokenize", json={"model": "", "prompt": "a"}),
+    ]
+    found = [(response.status_code, response.json()["error"]["code"]) for response in asked]
+    assert found == [(404, "model_not_found")] * 4
+
+
 async def test_models_are_empty_while_nothing_is_ready(client: httpx.AsyncClient, pool: FakePool) -> None:
     pool.state = "loading"
     assert (await client.get("/v1/models")).json() == {"object": "list", "data": []}
