@@ -1,7 +1,7 @@
 """How long from `splitserve serve` to the first streamed token? `python -m benchmarks.startup`
 
-Starts the command anew for each run, asks for a chat answer over HTTP as soon as the socket takes one, and prints
-the seconds until it was ready, until the first token, and from SIGTERM until everything had ended.
+Starts the command anew for each run, asks for a chat answer over HTTP as soon as it is ready, and prints the
+seconds until it was ready, until the first token, and from SIGTERM until everything had ended.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ def one_run(model: list[str]) -> dict[str, float]:
 
 def main() -> None:
     """Run and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", nargs="*", help="checkpoint directory; the demo model when left out")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--json", default="", help="file for the figures")

@@ -38,9 +38,9 @@ class Upkeep:
 
     def on_disconnect(self) -> None:
         """Some connection ended: find out soon whose."""
-        if not self._probes_s:
-            now_s = self._clock.monotonic()
-            self._probes_s = [now_s + delay for delay in PROBE_DELAYS_S]
+        soon_s, late_s = (self._clock.monotonic() + delay for delay in PROBE_DELAYS_S)
+        # A probe that is due sooner stays: connections that come and go must not put it off for ever.
+        self._probes_s = [min([soon_s, *self._probes_s]), late_s]
 
     def on_work(self) -> None:
         """A step was submitted: look at the invariants once things are quiet."""

@@ -13,7 +13,8 @@ from engine_core.ipc.messages import FromWorkerMessage, SchedulerOutput
 class Executor(ABC):
     """Carries steps to the workers and their messages back; owned and called by the busy loop's thread only.
 
-    Life: start() -> LoadProgress... WorkerReady -> init_kv_cache() -> KVCacheReady -> submit()/receive() -> shutdown().
+    Life: start() -> LoadProgress... WorkerReady -> init_kv_cache() -> KVCacheReady -> submit() and receive()
+    -> shutdown().
     No method but shutdown() blocks.
     """
 
@@ -40,7 +41,7 @@ class Executor(ABC):
 
     @abstractmethod
     def receive(self) -> list[FromWorkerMessage]:
-        """Return every message that has arrived, oldest first; of several ranks one ModelRunnerOutput per step.
+        """Return every message that has arrived, oldest first; one ModelRunnerOutput per step for all ranks.
 
         Raises:
             WorkerError: a worker was lost, sent garbage or missed its step deadline.

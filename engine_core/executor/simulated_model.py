@@ -1,4 +1,4 @@
-"""What the simulated executor pretends to serve: the vocabulary and limits of a checkpoint, without its weights."""
+"""What the simulated executor pretends to serve: vocabulary, limits of a checkpoint, without its weights."""
 
 from __future__ import annotations
 

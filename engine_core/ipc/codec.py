@@ -12,7 +12,6 @@ import numpy.typing as npt
 from engine_core.errors import ProtocolError
 from engine_core.ipc.messages import EngineMessage, FromWorkerMessage, FrontendMessage, ToWorkerMessage
 
-
 _encoder = msgspec.msgpack.Encoder()
 T = TypeVar("T")
 

@@ -59,7 +59,7 @@ class ModelInfo(_Wire, frozen=True):
     sliding_window: int = 0
 
 
-# --- api-frontend -> engine-core ------------------------------------------------------------------------------
+# --- api-frontend -> engine-core ---
 
 
 class Hello(_Wire, frozen=True, tag=0):
@@ -124,7 +124,7 @@ class Call(_Wire, frozen=True, tag=4):
 
 FrontendMessage = Hello | AddRequest | Abort | Ping | Call
 
-# --- engine-core -> api-frontend ------------------------------------------------------------------------------
+# --- engine-core -> api-frontend ---
 
 
 class Loading(_Wire, frozen=True, tag=0):
@@ -156,7 +156,7 @@ class Ready(_Wire, frozen=True, tag=1):
 
 
 class Refused(_Wire, frozen=True, tag=2):
-    """The engine does not talk to this frontend (version mismatch, identity in use); both versions are named."""
+    """The engine does not talk to this frontend: version mismatch or identity in use; names both versions."""
 
     message: str
     protocol_version: int
@@ -164,7 +164,7 @@ class Refused(_Wire, frozen=True, tag=2):
 
 
 class Rejected(_Wire, frozen=True, tag=3):
-    """This one request was not taken. `code` and `status` are those of engine_core.errors."""
+    """One request was not taken. `code` and `status` are those of engine_core.errors."""
 
     handle: int
     status: int
@@ -269,7 +269,7 @@ class EngineStats(_Wire, frozen=True):
 
 
 class Pong(_Wire, frozen=True, tag=6):
-    """Answer of the busy loop to Ping; epoch 0 tells a frontend that it has no lease here and must say Hello."""
+    """Answer of the busy loop to Ping; epoch 0 tells a frontend without a lease that it must say Hello."""
 
     nonce: int
     epoch: int
@@ -287,7 +287,7 @@ class CallResult(_Wire, frozen=True, tag=7):
 
 EngineMessage = Loading | Ready | Refused | Rejected | StepOutputs | Draining | Pong | CallResult
 
-# --- engine-core -> worker ------------------------------------------------------------------------------------
+# --- engine-core -> worker ---
 
 
 class InitKVCache(_Wire, frozen=True, tag=0):
@@ -319,7 +319,7 @@ class NewRow(_Wire, frozen=True):
 class SchedulerOutput(_Wire, frozen=True, tag=1):
     """One step. Only what changed travels; the worker keeps the batch.
 
-    A row samples a token when the step computes its last known token; the worker appends that token to the row
+    A row samples a token when the step computes its last known token; the worker appends it to the row
     itself, so decode steps carry no token ids. Apply in this order: freed_rows, new_rows, block columns, then
     run the scheduled columns in the order given.
 
@@ -346,7 +346,7 @@ class Shutdown(_Wire, frozen=True, tag=2):
 
 ToWorkerMessage = InitKVCache | SchedulerOutput | Shutdown
 
-# --- worker -> engine-core ------------------------------------------------------------------------------------
+# --- worker -> engine-core ---
 
 
 class WorkerHello(_Wire, frozen=True, tag=0):
@@ -414,7 +414,7 @@ class ModelRunnerOutput(_Wire, frozen=True, tag=4):
 
 
 class WorkerFailed(_Wire, frozen=True, tag=5):
-    """The worker cannot go on (checkpoint refused, device fault) and ends; `code` is one of engine_core.errors."""
+    """The worker ends: checkpoint refused or device fault; `code` is one of engine_core.errors."""
 
     code: str
     message: str
