@@ -1,0 +1,52 @@
+"""When what the clock asks for is due."""
+
+from __future__ import annotations
+
+from engine_core.clock import ManualClock
+from engine_core.upkeep import PROBE_DELAYS_S, Upkeep
+from tests.engine_core.server.test_service import Bench
+
+SOON_S, LATE_S = PROBE_DELAYS_S
+
+
+class Probes:
+    """An upkeep whose probes are counted."""
+
+    def __init__(self) -> None:
+        self.bench = Bench()
+        self.clock: ManualClock = self.bench.clock
+        self.upkeep = Upkeep(self.clock, self.bench.service, self.bench.table)
+        self.times_s: list[float] = []
+        self.bench.service.probe = self._note  # type: ignore[method-assign]
+
+    def _note(self) -> None:
+        self.times_s.append(round(self.clock.monotonic() - 100.0, 3))
+
+    def pass_time(self, seconds: float) -> None:
+        for _ in range(round(seconds * 1000)):
+            self.clock.advance(0.001)
+            self.upkeep.run(None)
+
+
+def test_a_connection_that_ended_is_looked_for_twice() -> None:
+    probes = Probes()
+    probes.upkeep.on_disconnect()
+    probes.pass_time(2.0)
+    assert probes.times_s == [SOON_S, LATE_S]
+
+
+def test_a_connection_that_ends_just_before_the_last_probe_gets_its_own() -> None:
+    probes = Probes()
+    probes.upkeep.on_disconnect()
+    probes.pass_time(LATE_S - 0.001)
+    probes.upkeep.on_disconnect()
+    probes.pass_time(2.0)
+    assert probes.times_s[-1] == round(2 * LATE_S - 0.001, 3)
+
+
+def test_connections_that_keep_ending_do_not_put_a_probe_off() -> None:
+    probes = Probes()
+    for _ in range(1000):
+        probes.upkeep.on_disconnect()
+        probes.pass_time(0.001)
+    assert len(probes.times_s) >= 1.0 / SOON_S - 5
