@@ -22,7 +22,7 @@ from engine_core.errors import EngineUnavailableError, ProtocolError
 from engine_core.ipc.codec import encode, engine_decoder
 from engine_core.ipc.curve import ClientKeys
 from engine_core.ipc.messages import AddRequest, CallKind, CallResult, EngineMessage, Pong
-from engine_core.ipc.transport import connect_engine
+from engine_core.ipc.transport import CLIENT_HWM, connect_engine
 from frontend.engine_session import EngineSession, EngineState, OpenSequence
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class EngineClient:
     """The connection to one engine; all methods belong to the event loop that called start().
 
     Attributes:
-        on_change: called when the session has gone to another state.
+        on_change: called when the session has gone to another state, or its engine into another life.
         protocol_errors: frames that were no valid message.
     """
 
@@ -67,6 +67,8 @@ class EngineClient:
         self._closed = False
         self._answers: dict[int, asyncio.Future[Pong | CallResult]] = {}
         self._last_state = session.state
+        # A new life may begin between two looks at the state, which is the same then.
+        self._last_epoch = 0
         self._again: asyncio.Handle | None = None
 
     def start(self) -> None:
@@ -183,7 +185,8 @@ class EngineClient:
         while _has_input(self._monitor):
             event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))["event"]
             if event == zmq.EVENT_DISCONNECTED:
-                self._drain()
+                # What it sent last is still wanted; there is no more of it than the receive queue holds.
+                self._drain(CLIENT_HWM)
                 self.session.disconnected(now_s)
             else:
                 self.session.connected(now_s)
@@ -196,10 +199,10 @@ class EngineClient:
         self._flush()
         self._tell_change()
 
-    def _drain(self) -> None:
+    def _drain(self, max_frames: int = MAX_FRAMES_PER_WAKEUP) -> None:
         """Take what has arrived, a bounded part at a time, so that other tasks are not starved."""
         now_s = self._loop.time()
-        for _ in range(MAX_FRAMES_PER_WAKEUP):
+        for _ in range(max_frames):
             try:
                 parts = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
@@ -234,15 +237,15 @@ class EngineClient:
     def _flush(self) -> None:
         """Send what the session has to say; what finds no room stays for the next wake-up or tick."""
         outbox = self.session.outbox
-        sent = False
+        tried = bool(outbox)
         while outbox:
             try:
                 self._socket.send(encode(outbox[0]), zmq.NOBLOCK)
             except zmq.Again:
                 break
             outbox.popleft()
-            sent = True
-        if sent and _has_input(self._socket):
+        # A send that found no room has looked at the socket as well, and taken its signal.
+        if tried and _has_input(self._socket):
             self._look_again()
 
     def _look_again(self) -> None:
@@ -250,10 +253,12 @@ class EngineClient:
             self._again = self._loop.call_soon(self._on_readable)
 
     def _tell_change(self) -> None:
-        if self.session.state is not self._last_state:
-            before, self._last_state = self._last_state, self.session.state
-            logger.info("engine %s: %s -> %s", self.session.address, before.value, self._last_state.value)
-            self.on_change()
+        state, epoch = self.session.state, self.session.ready.epoch if self.session.ready else 0
+        if state is self._last_state and epoch == self._last_epoch:
+            return
+        logger.info("engine %s: %s -> %s", self.session.address, self._last_state.value, state.value)
+        self._last_state, self._last_epoch = state, epoch
+        self.on_change()
 
 
 def _ignore() -> None:
