@@ -348,6 +348,9 @@ class EngineSession:
     def _lose(self, reason: str) -> None:
         self.state, self.message = EngineState.LOST, reason
         self.counters.losses += 1
+        for message in self.outbox:
+            if isinstance(message, Abort):
+                self.orphans.extend(message.handles)
         self.outbox.clear()
         lost, self.open_sequences = self.open_sequences, {}
         # Bounded by MAX_OPEN_SEQUENCES per loss; Ready empties it before anything new can be opened.

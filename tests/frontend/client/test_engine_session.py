@@ -199,6 +199,15 @@ def test_orphans_of_a_life_that_is_over_are_forgotten(message: object) -> None:
     assert not session.orphans
 
 
+def test_an_abort_that_found_no_room_is_said_when_the_same_life_comes_back() -> None:
+    session = session_in(S.READY)
+    session.abort([900])
+    session.disconnected(NOW)
+    session.receive(ready(1, lease_renewed=True), NOW)
+    assert session.outbox[0] == Abort([900])
+    assert not session.orphans
+
+
 @pytest.mark.parametrize("state", [C, L, D, X, F])
 def test_only_a_ready_engine_takes_requests(state: EngineState) -> None:
     with pytest.raises(EngineUnavailableError, match=state.value):
