@@ -86,6 +86,9 @@ class EventStream(Response):
                 first.cancel()
                 # The source cannot be closed while a step of it still runs.
                 await asyncio.wait({first})
+            # A client may hang up just as the first step fails: nobody asks for that error then.
+            if not first.cancelled():
+                first.exception()
         await writer.write(first.result())
         await self._rest(writer)
 
