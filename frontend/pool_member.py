@@ -161,6 +161,10 @@ class PoolMember:
         except ModelLoadError as error:
             self._assets_error = str(error)
             logger.error("engine %s cannot be used: %s", self.session.address, error)
+        except Exception as error:
+            # A bug of ours that one model's files find must not leave its engine loading for ever.
+            self._assets_error = f"{type(error).__name__} while loading the tokenizer"
+            logger.exception("engine %s cannot be used", self.session.address)
         else:
             self._model = ServedModel(
                 names=tuple(ready.served_model_names) or (ready.model.path,),

@@ -127,6 +127,20 @@ async def test_an_engine_without_tokenizer_files_here_is_refused_by_name(
         await again.wait_ready(DEADLINE_S)
 
 
+async def test_files_that_find_a_bug_of_ours_refuse_their_engine(
+    addresses: list[str], model: ModelInfo, make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(info: ModelInfo, directory: str) -> None:
+        raise RuntimeError("unforeseen")
+
+    monkeypatch.setattr("frontend.pool_member.load_model_assets", fail)
+    async with FakeEngine(addresses[0], model):
+        pool = await make_pool(addresses[0])
+        with pytest.raises(EngineUnavailableError, match="refused"):
+            await pool.wait_ready(DEADLINE_S)
+        await pool.close()
+
+
 @pytest.mark.parametrize("leave", ["close", "cancel"])
 async def test_leaving_a_stream_aborts_it_at_once(
     addresses: list[str], model: ModelInfo, make_pool: MakePool, leave: str
