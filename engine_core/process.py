@@ -59,7 +59,7 @@ class Child:
             process_group=0,
         )
         self.pid = self._popen.pid
-        self.pidfd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else -1
+        self.pidfd = _pidfd_of(self.pid)
         self.output_fd = -1
         if self._popen.stdout is not None:
             self.output_fd = self._popen.stdout.fileno()
@@ -120,6 +120,17 @@ def describe_exit(code: int) -> str:
 def shell_code(code: int) -> int:
     """Turn -N (ended by signal N) into 128 + N, the code a shell would report."""
     return code if code >= 0 else 128 - code
+
+
+def _pidfd_of(pid: int) -> int:
+    """Return a descriptor that gets readable when the process ends, -1 if the system has none to give.
+
+    Old kernels and some sandboxes refuse the call; the end is then found by asking now and then.
+    """
+    if hasattr(os, "pidfd_open"):
+        with contextlib.suppress(OSError):
+            return os.pidfd_open(pid)
+    return -1
 
 
 def _trampoline(death_signal: signal.Signals) -> list[str]:

@@ -19,7 +19,7 @@ from engine_core.errors import ConfigError
 from engine_core.ipc.addresses import make_private_directory
 from engine_core.ipc.messages import Ready
 from engine_core.listener import bind_tcp, bind_unix
-from engine_core.process import Child
+from engine_core.process import EXIT_FAILED, Child
 from engine_core.readiness import ReadinessProbe, Stage
 from engine_core.signals import SignalInbox
 from engine_core.supervisor import Action, ChildSpec, Say, Send, ServerState, Start, Supervisor
@@ -154,6 +154,7 @@ class Server:
         self._end_probe()
 
     def _act(self, actions: list[Action]) -> None:
+        not_started: list[str] = []
         for action in actions:
             match action:
                 case Say(text=text):
@@ -161,18 +162,28 @@ class Server:
                 case Send(name=name, number=number):
                     self._children[name].signal(number)
                 case Start(name=name):
-                    self._start(name)
+                    if not self._start(name):
+                        not_started.append(name)
+        # Last, since the supervisor takes all that it has asked to start for running.
+        for name in not_started:
+            self._act(self._supervisor.on_exit(name, EXIT_FAILED, self._clock.monotonic()))
 
-    def _start(self, name: str) -> None:
+    def _start(self, name: str) -> bool:
         self._say(f"starting {name}")
         is_engine = name == ENGINE_NAME
-        child = Child(
-            self._engine_argv() if is_engine else self._frontend_argv(),
-            # Not SIGKILL: when this process is killed they end in order and leave no files behind.
-            death_signal=signal.SIGTERM,
-            pass_fds=() if is_engine else (self._listener.fileno(),),
-        )
+        try:
+            child = Child(
+                self._engine_argv() if is_engine else self._frontend_argv(),
+                # Not SIGKILL: when this process is killed they end in order and leave no files behind.
+                death_signal=signal.SIGTERM,
+                pass_fds=() if is_engine else (self._listener.fileno(),),
+            )
+        except OSError as error:
+            # Short of memory or processes for the moment: the others go on, and it counts like any loss.
+            self._say(f"cannot start {name}: {error}")
+            return False
         self._children[name] = child
+        return True
 
     def _engine_argv(self) -> list[str]:
         options = self._options
