@@ -24,6 +24,7 @@ from engine_core.ipc.curve import ClientKeys
 from engine_core.ipc.messages import AddRequest, CallKind, CallResult, EngineMessage, Pong
 from engine_core.ipc.transport import CLIENT_HWM, connect_engine
 from frontend.engine_session import EngineSession, EngineState, OpenSequence
+from frontend.handshake import FAILED_EVENTS, HandshakeWatch
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ TICK_S = 0.25
 # Frames taken in one go before other tasks get their turn.
 MAX_FRAMES_PER_WAKEUP = 64
 MAX_CALLS = 256
-_MONITORED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+_MONITORED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | FAILED_EVENTS
 
 
 class EngineClient:
@@ -64,6 +65,7 @@ class EngineClient:
         self._context = context
         self._keys = keys
         self._allow_insecure_tcp = allow_insecure_tcp
+        self._handshake = HandshakeWatch(session.address, has_keys=keys is not None)
         self._closed = False
         self._answers: dict[int, asyncio.Future[Pong | CallResult]] = {}
         self._last_state = session.state
@@ -175,7 +177,10 @@ class EngineClient:
 
     async def _tick_for_ever(self) -> None:
         while True:
-            self.session.tick(self._loop.time())
+            now_s = self._loop.time()
+            self.session.tick(now_s)
+            if self._handshake.take_retry(now_s):
+                self._socket.connect(self.session.address)
             self._flush()
             self._tell_change()
             await asyncio.sleep(TICK_S)
@@ -188,8 +193,12 @@ class EngineClient:
                 # What it sent last is still wanted; there is no more of it than the receive queue holds.
                 self._drain(CLIENT_HWM)
                 self.session.disconnected(now_s)
-            else:
+            elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._handshake.succeeded()
                 self.session.connected(now_s)
+            elif self._handshake.failed(event, now_s):
+                with contextlib.suppress(zmq.ZMQError):
+                    self._socket.disconnect(self.session.address)
         self._flush()
         self._tell_change()
 

@@ -80,7 +80,7 @@ def make_private_directory(path: str) -> bool:
         _check_private(path)
         return False
     except OSError as error:
-        raise ConfigError(f"cannot make the socket directory {path}: {error.strerror}") from None
+        raise ConfigError(f"cannot make the directory {path}: {error.strerror}") from None
     return True
 
 
@@ -88,13 +88,13 @@ def _check_private(path: str) -> None:
     # lstat: a link planted in a shared directory must not lead us into somebody else's.
     info = os.lstat(path)
     if not stat.S_ISDIR(info.st_mode):
-        raise ConfigError(f"the socket directory {path} is not a directory")
+        raise ConfigError(f"the directory {path} is not a directory")
     if info.st_uid != os.geteuid():
-        raise ConfigError(f"the socket directory {path} belongs to user {info.st_uid}, not to {os.geteuid()}")
+        raise ConfigError(f"the directory {path} belongs to user {info.st_uid}, not to {os.geteuid()}")
     if info.st_mode & 0o022:
         raise ConfigError(
-            f"the socket directory {path} is writable by others (mode {stat.S_IMODE(info.st_mode):o}): "
-            "choose a directory of its own for the socket"
+            f"the directory {path} is writable by others (mode {stat.S_IMODE(info.st_mode):o}): "
+            "choose a directory of its own"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 from pathlib import Path
@@ -13,11 +14,14 @@ from zmq.utils import z85
 
 from engine_core.errors import ConfigError
 from engine_core.ipc.addresses import make_private_directory
+from engine_core.logs import log_event
 
 ENGINE = "engine"
 FRONTEND = "frontend"
 _ZAP_ADDRESS = "inproc://zeromq.zap.01"
 _ZAP_VERSION = b"1.0"
+MAX_REFUSED_TOLD = 256
+_log = logging.getLogger("engine_core")
 
 
 class ServerKeys(NamedTuple):
@@ -119,11 +123,14 @@ def _check_key(key: bytes, path: str) -> bytes:
 class KeyGuard:
     """Answers libzmq's question whether a client key may connect (ZAP), from the loop that polls `socket`.
 
+    The first refusal of each address, up to 256 addresses, is logged.
+
     One per zmq context, made before the first socket with keys is bound; used by the busy loop's thread only.
     """
 
     def __init__(self, context: zmq.Context, accepted: frozenset[bytes]) -> None:
         self._accepted = accepted
+        self._told: set[str] = set()
         self.num_refused = 0
         self.socket: zmq.Socket[bytes] = context.socket(zmq.REP)
         self.socket.linger = 0
@@ -142,8 +149,14 @@ class KeyGuard:
             key = z85.encode(frames[6]) if len(frames[6]) == 32 else b""
             if key in self._accepted:
                 return [b"200", b"OK", key]
-        self.num_refused += 1
+        self._refuse(frames[3].decode(errors="replace") if len(frames) > 3 else "")
         return [b"400", b"unknown key", b""]
+
+    def _refuse(self, peer: str) -> None:
+        self.num_refused += 1
+        if peer not in self._told and len(self._told) < MAX_REFUSED_TOLD:
+            self._told.add(peer)
+            log_event(_log, logging.WARNING, "connection refused: its key is not in --keys", peer=peer)
 
     def close(self) -> None:
         """Close the socket; no new client with keys can connect afterwards."""

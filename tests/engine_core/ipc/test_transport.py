@@ -107,7 +107,8 @@ def test_a_peer_that_does_not_read_makes_sends_fail_not_block(folder: str, conte
     receive_one(router)
     results = [router.send(b"one", bytes(65536)) for _ in range(5000)]
     assert results[0] is SendResult.SENT
-    assert results[-1] is SendResult.FULL
+    # Not always the last one: on a busy machine libzmq may just have moved some messages to the reader.
+    assert SendResult.FULL in results
     dealer.close()
     router.close()
 
@@ -186,7 +187,9 @@ async def test_the_same_call_serves_asyncio(folder: str, context: zmq.Context) -
 
 
 @pytest.mark.parametrize("who", ["known", "unknown", "without keys", "of another engine"])
-def test_over_tcp_only_known_keys_are_let_in(folder: str, context: zmq.Context, who: str) -> None:
+def test_over_tcp_only_known_keys_are_let_in(
+    folder: str, context: zmq.Context, who: str, caplog: pytest.LogCaptureFixture
+) -> None:
     for name in ("ours", "theirs"):
         create_keys(f"{folder}/{name}")
     server_keys = load_server_keys(f"{folder}/ours")
@@ -223,6 +226,7 @@ def test_over_tcp_only_known_keys_are_let_in(folder: str, context: zmq.Context, 
         else:
             assert not router.socket.poll(50)
         assert guard.num_refused == (who == "unknown")
+        assert ("connection refused" in caplog.text) == (who == "unknown")
         dealer.close(linger=0)
     router.socket.disable_monitor()
     monitor.close()

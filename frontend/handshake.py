@@ -1,0 +1,62 @@
+"""Handshakes with an engine that fail: what to tell the operator, and when to connect again.
+
+libzmq gives an address up for good when the engine refuses our key, and tries 50 times a second when the keys
+do not fit; both are wrong for a frontend, whose operator mends the keys and expects it to go on.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import zmq
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+FAILED_EVENTS = (
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
+
+
+class HandshakeWatch:
+    """What became of the last handshake with one engine; sans-I/O, owned by one event loop."""
+
+    def __init__(self, address: str, *, has_keys: bool) -> None:
+        self._address = address
+        self._has_keys = has_keys
+        self._told = False
+        self._retry_at_s: float | None = None
+
+    def succeeded(self) -> None:
+        """A connection stands: the next failure is worth a line again."""
+        self._told = False
+        self._retry_at_s = None
+
+    def failed(self, event: int, now_s: float) -> bool:
+        """Log the first of a row of failures.
+
+        Returns:
+            Whether the socket must be disconnected; False if it is already.
+        """
+        first, self._retry_at_s = self._retry_at_s is None, now_s + RETRY_S
+        if not self._told:
+            self._told = True
+            logger.warning("engine %s: no connection, trying on: %s", self._address, self._reason(event))
+        return first
+
+    def take_retry(self, now_s: float) -> bool:
+        """Whether it is time to connect again; says so once per failure."""
+        if self._retry_at_s is None or now_s < self._retry_at_s:
+            return False
+        self._retry_at_s = None
+        return True
+
+    def _reason(self, event: int) -> str:
+        if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+            return "it does not know the key in frontend.key; its --keys directory must hold a copy"
+        if self._address.startswith("tcp://"):
+            given = "its own engine.key may differ from ours" if self._has_keys else "it may want --keys"
+            return f"the handshake failed; {given}"
+        return "the handshake failed"
