@@ -43,9 +43,7 @@ def run_server(config: FrontendConfig) -> int:
         ConfigError: the address, the certificate or the engine keys cannot be used.
     """
     _raise_file_limit()
-    pool = EnginePool(
-        config.engines, config.frontend_id, curve_dir=config.curve_dir, assets_dir=config.assets_dir
-    )
+    pool = make_pool(config)
     app = create_app(config, pool)
     _check_certificate(config)
     listener = open_listener(config)
@@ -185,6 +183,17 @@ def describe(config: FrontendConfig, listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     scheme = "https" if config.ssl_certfile else "http"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def make_pool(config: FrontendConfig) -> EnginePool:
+    """Return the pool of the configured engines, not yet started."""
+    return EnginePool(
+        config.engines,
+        config.frontend_id,
+        curve_dir=config.curve_dir,
+        assets_dir=config.assets_dir,
+        allow_insecure_tcp=config.allow_insecure_tcp,
+    )
 
 
 def _target(config: FrontendConfig) -> str:

@@ -29,8 +29,10 @@ from engine_core.ipc.messages import (
     Rejected,
 )
 from engine_core.sampling_params import SamplingParams
+from frontend.config import FrontendConfig
 from frontend.generation import GenerationRequest, OutputDelta
 from frontend.router import EnginePool
+from frontend.server import make_pool
 from tests.frontend.client.conftest import MakePool
 from tests.frontend.client.fake_engine import DEADLINE_S, FakeEngine
 from tests.frontend.client.messages import end, outputs, ready, tokens
@@ -425,3 +427,12 @@ async def test_abort_reason_is_passed_on(addresses: list[str], model: ModelInfo,
         handle = (await engine.receive(AddRequest)).handle
         await engine.send(outputs([], [end(handle, FinishReason.ABORT)]))
         assert [delta.finish_reason for delta in await task] == ["abort"]
+
+
+async def test_engines_beyond_this_machine_are_reached_without_keys_where_that_is_allowed() -> None:
+    config = FrontendConfig(engines=("tcp://0.0.0.0:9",), allow_insecure_tcp=True)
+    config.validate()
+    pool = make_pool(config)
+    await pool.start()
+    assert [status.state for status in pool.status()] == ["connecting"]
+    await pool.close()
