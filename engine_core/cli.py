@@ -44,8 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser(default_listen: str) -> argparse.ArgumentParser:
     from engine_core.config import software_version
     from engine_core.flags import add_engine_flags
+    from engine_core.parser import CommandParser
 
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="engine-core",
         allow_abbrev=False,
         description="Schedules requests onto a model's worker process; api-frontends connect to it.",

@@ -8,6 +8,7 @@ import re
 import msgspec
 
 from engine_core.errors import ConfigError
+from engine_core.ipc.addresses import check_keys
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 POLICIES = ("fcfs", "priority")
@@ -135,6 +136,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         _within("--step-timeout", self.step_timeout_s, 1, 3600)
         _within("--simulated-step-ms", self.simulated_step_ms, 0, 60000)
         check_address("--listen", self.listen)
+        check_keys(self.listen, bool(self.curve_dir), self.allow_insecure_tcp)
 
 
 def check_address(flag: str, address: str) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
+from engine_core.parser import CommandParser
 from engine_core.process import EXIT_CONFIG, EXIT_OK
 
 MAX_FRONTENDS = 64
@@ -31,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     from engine_core.config import software_version
 
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="splitserve", allow_abbrev=False, description="Serves language models over the OpenAI API."
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {software_version()}")
@@ -49,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_serve(commands: argparse._SubParsersAction[CommandParser]) -> None:
     from engine_core.flags import add_engine_flags, add_flag
     from engine_core.frontend_flags import FRONTEND_FLAGS
 
@@ -97,6 +99,7 @@ def _serve(args: argparse.Namespace) -> int:
         raise ConfigError(
             f"--api-server-count must be from 1 to {MAX_FRONTENDS}, got {args.api_server_count}"
         )
+    _check_model_is_not_swallowed(args)
     config = engine_config(args, model=args.model, listen=default_engine_address())
     shutdown_s = getattr(args, "frontend_shutdown_timeout", config.drain_timeout_s)
     args.frontend_shutdown_timeout = shutdown_s
@@ -117,6 +120,24 @@ def _serve(args: argparse.Namespace) -> int:
         has_api_key=hasattr(args, "frontend_api_key") or hasattr(args, "frontend_api_key_file"),
     )
     return Server(options, SystemClock()).run()
+
+
+def _check_model_is_not_swallowed(args: argparse.Namespace) -> None:
+    """Refuse to serve the demo model when a flag of several values took the model's directory for one more.
+
+    Raises:
+        ConfigError: names the flag and the directory.
+    """
+    from engine_core.errors import ConfigError
+    from engine_core.flags import ENGINE_FLAGS
+    from engine_core.frontend_flags import FRONTEND_FLAGS
+
+    tables = (ENGINE_FLAGS, FRONTEND_FLAGS)
+    many = [flag for table in tables for flags in table.values() for flag in flags if flag.many]
+    for flag in many:
+        last = getattr(args, flag.field, [""])[-1]
+        if not args.model and os.path.isfile(os.path.join(last, "config.json")):
+            raise ConfigError(f"{flag.name} took the directory {last} as one of its values: put MODEL first")
 
 
 def _env(args: argparse.Namespace) -> int:

@@ -47,6 +47,8 @@ def _serve(config: FrontendConfig) -> int:
     fields = msgspec.to_builtins(config)
     # Hashes name tenants; how many keys there are is all that start-up needs to show.
     fields["api_key_hashes"] = len(config.api_key_hashes)
+    if config.uds or config.fd is not None:
+        del fields["host"], fields["port"]
     log_event("api_frontend", {"version": software_version()} | {key: str(fields[key]) for key in fields})
     from frontend.server import run_server
 
@@ -110,8 +112,9 @@ def make_config(args: argparse.Namespace) -> FrontendConfig:
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser; importing and building it loads no server code."""
     from engine_core.config import software_version
+    from engine_core.parser import CommandParser
 
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="api-frontend",
         allow_abbrev=False,
         description="Serves the OpenAI API over one or several engine-cores, started before or after it.",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import msgspec
 
 from engine_core.config import check_address
 from engine_core.errors import ConfigError
+from engine_core.ipc.addresses import check_keys
 
 GENERATION_CONFIGS = ("auto", "none")
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -87,6 +90,7 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("--engine must be given at least once")
         for address in self.engines:
             check_address("--engine", address)
+            check_keys(address, bool(self.curve_dir), self.allow_insecure_tcp)
         _within("--port", self.port, 0, 65535)
         self._validate_edges()
         self._validate_limits()
@@ -102,6 +106,9 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("--allow-credentials needs named origins, not --allowed-origin '*'")
         if bool(self.ssl_keyfile) != bool(self.ssl_certfile):
             raise ConfigError("--ssl-keyfile and --ssl-certfile must be given together")
+        for flag, path in (("--ssl-certfile", self.ssl_certfile), ("--ssl-keyfile", self.ssl_keyfile)):
+            if path and not os.access(path, os.R_OK):
+                raise ConfigError(f"{flag} {path} does not exist or may not be read")
         _one_of("--generation-config", self.generation_config, GENERATION_CONFIGS)
         _one_of("--log-level", self.log_level, LOG_LEVELS)
 

@@ -123,7 +123,9 @@ def test_a_flag_that_does_not_parse_ends_with_code_2(
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         cli.main(words)
-    assert words[0].split("=")[0] in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("engine-core: error: ")
+    assert words[0].split("=")[0] in line
 
 
 @pytest.mark.parametrize(
@@ -176,6 +178,21 @@ def test_serve_refuses_wrong_values_in_one_line(
     error = capsys.readouterr().err
     assert error.startswith(f"splitserve: error: {text}")
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("flag", ["--api-key", "--served-model-name"])
+def test_serve_does_not_take_the_models_directory_for_a_value_of_a_flag(
+    flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert splitserve.main(["serve", flag, "some-value", str(tmp_path)]) == 2
+    assert f"{flag} took the directory {tmp_path}" in capsys.readouterr().err
+
+
+def test_tcp_beyond_this_machine_is_refused_before_anything_is_loaded() -> None:
+    config = EngineConfig(model="m", listen="tcp://0.0.0.0:5555")
+    with pytest.raises(ConfigError, match="reachable from other machines"):
+        config.validate()
 
 
 def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
