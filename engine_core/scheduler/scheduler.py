@@ -27,6 +27,9 @@ from engine_core.scheduler.running import NEVER, IntColumn, RunningRows
 from engine_core.scheduler.stopping import StopRules
 
 MAX_STEPS_IN_FLIGHT = 2
+# A new row travels whole, cached or not: once a step carries this many tokens, further rows wait for the next
+# one. Otherwise many requests over one long cached prompt would not fit the message to the worker.
+MAX_NEW_ROW_TOKENS = 2**21
 
 
 class StepInFlight(NamedTuple):
@@ -186,16 +189,22 @@ class Scheduler:
     def _admit(
         self, rows: IntColumn, num_tokens: IntColumn, budget: int
     ) -> tuple[IntColumn, IntColumn, list[NewRow]]:
-        """Admit from the head of the queue while rows, blocks and budget last."""
+        """Admit from the head of the queue while rows, blocks, budget and the message to the worker last."""
         new_rows: list[NewRow] = []
         chunks: list[int] = []
-        while budget > 0 and self.running.num_free_rows and (request := self.waiting.head()) is not None:
+        room = MAX_NEW_ROW_TOKENS
+        while (
+            min(budget, room) > 0
+            and self.running.num_free_rows
+            and (request := self.waiting.head()) is not None
+        ):
             new_row = self._admit_one(request)
             if new_row is None:
                 break
             uncomputed = request.num_stored_tokens - new_row.num_computed_tokens
             chunks.append(min(uncomputed, self._max_chunk, budget))
             budget -= chunks[-1]
+            room -= request.num_stored_tokens
             new_rows.append(new_row)
         if new_rows:
             rows = np.concatenate([rows, np.array([new_row.row for new_row in new_rows], np.int64)])
