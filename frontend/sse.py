@@ -82,10 +82,7 @@ class EventStream(Response):
                 finally:
                     keep_alive.cancel()
         finally:
-            if not first.done():
-                first.cancel()
-                # The source cannot be closed while a step of it still runs.
-                await asyncio.wait({first})
+            await _end(first)
             # A client may hang up just as the first step fails: nobody asks for that error then.
             if not first.cancelled():
                 first.exception()
@@ -108,6 +105,14 @@ class EventStream(Response):
                 await writer.write(_KEEP_ALIVE)
                 idle_s = 0.0
             await asyncio.sleep(self._keep_alive_s - idle_s)
+
+
+async def _end(step: asyncio.Future[bytes]) -> None:
+    """End a step of the source: it cannot be closed while one runs, however often this task is cancelled."""
+    step.cancel()
+    while not step.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait({step})
 
 
 class _Writer:

@@ -263,3 +263,34 @@ async def test_an_error_that_comes_as_the_client_leaves_is_nobodys() -> None:
     gc.collect()
     await asyncio.sleep(0)
     assert not unheard
+
+
+async def test_a_second_cancellation_does_not_disturb_the_end_of_a_stream() -> None:
+    gone, cleaned = asyncio.Event(), asyncio.Event()
+
+    async def receive() -> Message:
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def source() -> AsyncGenerator[bytes, None]:
+        try:
+            await asyncio.Event().wait()
+            yield b""
+        finally:
+            for _ in range(5):
+                await asyncio.sleep(0)
+            cleaned.set()
+
+    async def send(message: Message) -> None:
+        raise AssertionError(f"nobody reads {message}")
+
+    scope: Scope = {"type": "http", "state": {"log": {}}}
+    task = asyncio.create_task(EventStream(source(), keep_alive_s=0.0)(scope, receive, send))
+    for turn in range(6):
+        await asyncio.sleep(0)
+        if turn == 2:
+            gone.set()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert cleaned.is_set()
