@@ -32,6 +32,7 @@ TICK_S = 0.25
 # Frames taken in one go before other tasks get their turn.
 MAX_FRAMES_PER_WAKEUP = 64
 MAX_CALLS = 256
+_SHUTTING_DOWN = "this frontend is shutting down"
 _MONITORED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | FAILED_EVENTS
 
 
@@ -104,7 +105,7 @@ class EngineClient:
         self.abort([sequence.request.handle for sequence in sequences])
         self._closed = True
         for sequence in sequences:
-            sequence.fail(EngineUnavailableError("this frontend is shutting down"))
+            sequence.fail(EngineUnavailableError(_SHUTTING_DOWN))
         self._ticker.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._ticker
@@ -117,7 +118,9 @@ class EngineClient:
         # Long enough for the aborts to leave, if anybody is there to take them.
         self._socket.close(linger=100 if self.session.state is not EngineState.LOST else 0)
         for answer in self._answers.values():
-            answer.cancel()
+            if not answer.done():
+                # Not cancelled: whoever waits for it was not.
+                answer.set_exception(EngineUnavailableError(_SHUTTING_DOWN))
 
     def open(self, requests: Sequence[AddRequest], wake: Callable[[], None]) -> list[OpenSequence]:
         """Send requests; either all are sent or none.
@@ -163,6 +166,8 @@ class EngineClient:
         return answer
 
     async def _ask(self, number: int, timeout_s: float) -> Pong | CallResult:
+        if self._closed:
+            raise EngineUnavailableError(_SHUTTING_DOWN)
         if len(self._answers) >= MAX_CALLS:
             raise EngineUnavailableError(f"{MAX_CALLS} calls to the engine wait for their answer")
         answer = self._answers[number] = self._loop.create_future()

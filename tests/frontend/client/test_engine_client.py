@@ -8,8 +8,9 @@ import time
 import pytest
 import zmq
 
+from engine_core.errors import EngineUnavailableError
 from engine_core.ipc.codec import encode
-from engine_core.ipc.messages import AddRequest, ModelInfo
+from engine_core.ipc.messages import AddRequest, CallKind, ModelInfo
 from engine_core.sampling_params import SamplingParams
 from frontend.engine_client import MAX_FRAMES_PER_WAKEUP, EngineClient
 from frontend.engine_session import EngineSession
@@ -88,3 +89,21 @@ async def test_a_send_that_finds_no_room_looks_for_what_has_arrived(monkeypatch:
     client._flush()
     async with asyncio.timeout(DEADLINE_S):
         await taken.wait()
+
+
+async def test_who_waits_for_an_answer_while_the_client_closes_hears_why(
+    addresses: list[str], model: ModelInfo
+) -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    client = EngineClient(context, EngineSession("f", "0", addresses[0]))
+    async with FakeEngine(addresses[0], model) as engine:
+        engine.answers_calls = False
+        client.start()
+        question = asyncio.create_task(client.call(CallKind.CHECK_INTEGRITY, DEADLINE_S))
+        await asyncio.sleep(0.01)
+        await client.close()
+        with pytest.raises(EngineUnavailableError, match="shutting down"):
+            await question
+        with pytest.raises(EngineUnavailableError, match="shutting down"):
+            await client.call(CallKind.CHECK_INTEGRITY, DEADLINE_S)
+    context.term()
