@@ -43,6 +43,8 @@ def bind_unix(path: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(path)
+        # The group may connect, as a proxy running under its own user needs; others may not.
+        os.chmod(path, 0o660)
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()

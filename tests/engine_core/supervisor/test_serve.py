@@ -235,6 +235,7 @@ def test_a_port_in_use_is_told_before_anything_is_started() -> None:
 def test_a_unix_socket_is_shared_and_removed() -> None:
     with tempfile.TemporaryDirectory() as folder, serving("--uds", f"{folder}/api.sock") as server:
         server.wait_for("is ready after")
+        assert os.stat(f"{folder}/api.sock").st_mode & 0o777 == 0o660
         with httpx.Client(transport=httpx.HTTPTransport(uds=f"{folder}/api.sock")) as client:
             assert client.get("http://localhost/v1/models").json()["data"][0]["id"] == "tiny"
         assert server.stop() == 0
