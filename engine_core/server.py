@@ -26,7 +26,7 @@ from engine_core.ipc.curve import KeyGuard, load_server_keys
 from engine_core.ipc.messages import FromWorkerMessage, ModelRunnerOutput
 from engine_core.ipc.transport import BoundRouter
 from engine_core.logs import log_event
-from engine_core.process import EXIT_OK
+from engine_core.process import EXIT_OK, DeathSignals
 from engine_core.progress import StartupReport
 from engine_core.service import Phase, Service
 from engine_core.signals import SignalInbox
@@ -68,6 +68,7 @@ class EngineServer:
         )
         self._monitor = self._router.watch_disconnects()
         self._signals = SignalInbox()
+        self._death_signals = DeathSignals()
         self._report = StartupReport(clock)
         self._startup = Startup(config, executor, self._report)
         table = FrontendTable(self._router.send, config.lease_s)
@@ -183,6 +184,8 @@ class EngineServer:
             self._upkeep.on_work()
 
     def _on_signal(self, number: signal.Signals) -> None:
+        if self._death_signals.is_repetition(self._clock.monotonic()):
+            return
         if self._service.phase is Phase.DRAINING:
             log_event(_log, logging.WARNING, "second signal, ending at once", signal=number.name)
             self._exit_code = 128 + number

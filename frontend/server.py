@@ -15,6 +15,7 @@ import resource
 import signal
 import socket
 import ssl
+import time
 from types import FrameType
 
 import uvicorn
@@ -22,6 +23,7 @@ from fastapi import FastAPI
 
 from engine_core.errors import ConfigError
 from engine_core.ipc.addresses import remove_stale_socket
+from engine_core.process import DeathSignals
 from frontend.app import AppOwners, create_app
 from frontend.config import FrontendConfig
 from frontend.event_log import log_event
@@ -90,6 +92,7 @@ class FrontendServer(uvicorn.Server):
         self._owners: AppOwners = app.state.owners
         self._shutdown_timeout_s = config.shutdown_timeout_s
         self._address = address
+        self._death_signals = DeathSignals()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -115,6 +118,8 @@ class FrontendServer(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Take a signal; called between two byte codes of the main thread."""
+        if self._death_signals.is_repetition(time.monotonic()):
+            return
         again = self.should_exit
         self.should_exit = True
         if again:

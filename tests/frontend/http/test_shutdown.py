@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 
 import httpx
+import pytest
 
 from frontend.generation import GenerationRequest, OutputDelta
 from frontend.server import FrontendServer
@@ -119,3 +121,13 @@ async def test_a_signal_during_start_up_ends_the_server(pool: FakePool) -> None:
         await server.serve(sockets=[listener])
     assert server.exit_code == 0
     assert pool.stopped
+
+
+async def test_a_repeated_signal_of_the_parents_death_does_not_cut_connections(
+    pool: FakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(pool) as (_, server):
+        monkeypatch.setattr(os, "getppid", lambda: 1)
+        for _ in range(2):
+            server.handle_exit(signal.SIGTERM, None)
+        assert (server.should_exit, server.force_exit, server.exit_code) == (True, False, 0)
