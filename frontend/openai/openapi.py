@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from fastapi import FastAPI
@@ -27,12 +27,31 @@ REF = "#/components/schemas/{name}"
 
 
 class Operation(NamedTuple):
-    """What one route takes and gives; `event` is the struct of its server-sent events."""
+    """What one route takes and gives.
+
+    Attributes:
+        event: the struct of its server-sent events.
+        errors: statuses that come with an error object.
+        probe: a failure has the same struct, with status 503.
+    """
 
     request: type | None
     response: type | None
     event: type | None = None
     errors: tuple[int, ...] = (401,)
+    probe: bool = False
+
+
+class LiveAnswer(msgspec.Struct, frozen=True):
+    """The answer of /live."""
+
+    status: Literal["ok"]
+
+
+class VersionAnswer(msgspec.Struct, frozen=True):
+    """The answer of /version."""
+
+    version: str
 
 
 _BODY_ERRORS = (400, 401, 404, 408, 413, 415, 429, 500, 503)
@@ -45,8 +64,10 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("/v1/models/{model_id}", "get"): Operation(None, ModelCard, None, (401, 404, 503)),
     ("/tokenize", "post"): Operation(TokenizeRequest, TokenizeResponse, None, _BODY_ERRORS),
     ("/detokenize", "post"): Operation(DetokenizeRequest, DetokenizeResponse, None, _BODY_ERRORS),
-    ("/health", "get"): Operation(None, Health),
-    ("/ready", "get"): Operation(None, Health),
+    ("/health", "get"): Operation(None, Health, probe=True),
+    ("/ready", "get"): Operation(None, Health, probe=True),
+    ("/live", "get"): Operation(None, LiveAnswer, errors=()),
+    ("/version", "get"): Operation(None, VersionAnswer),
 }
 
 
@@ -76,6 +97,9 @@ def build_openapi(app: FastAPI, *, with_keys: bool) -> Json:
     document["components"] = {"schemas": components}
     for (path, method), operation in OPERATIONS.items():
         _describe(document["paths"][path][method], operation)
+    document["paths"]["/metrics"]["get"]["responses"]["200"]["content"] = {
+        "text/plain": {"schema": {"type": "string"}}
+    }
     if with_keys:
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{"key": []}]
@@ -91,6 +115,11 @@ def _describe(entry: Json, operation: Operation) -> None:
     if operation.event is not None:
         answers["text/event-stream"] = {"schema": _ref(operation.event)}
     entry["responses"] = {"200": {"description": "OK", "content": answers}}
+    if operation.probe:
+        entry["responses"]["503"] = {
+            "description": "No engine is ready, or none answered",
+            "content": answers,
+        }
     for status in operation.errors:
         entry["responses"][str(status)] = {
             "description": _ERROR_TEXTS[status],

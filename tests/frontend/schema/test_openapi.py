@@ -51,6 +51,17 @@ def test_every_post_names_its_errors(document: dict) -> None:
         assert {"400", "401", "404", "408", "413", "415", "429", "500", "503"} <= set(operation["responses"])
 
 
+def test_every_answer_of_a_get_has_a_schema_and_probes_tell_their_failure(document: dict) -> None:
+    gets = {path: operations["get"] for path, operations in document["paths"].items() if "get" in operations}
+    for path, operation in gets.items():
+        for content in operation["responses"]["200"]["content"].values():
+            assert content["schema"], path
+    assert list(gets["/metrics"]["responses"]["200"]["content"]) == ["text/plain"]
+    for path in ("/health", "/ready"):
+        responses = gets[path]["responses"]
+        assert responses["503"]["content"] == responses["200"]["content"]
+
+
 RANGED = [
     name
     for name in SamplingParams.__struct_fields__
