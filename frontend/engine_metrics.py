@@ -85,8 +85,8 @@ def collect_pool(stats: PoolStats, frontend_id: str) -> Iterable[Metric]:
     gauge.add_metric([frontend_id], stats.num_open)
     yield gauge
     counters = (
-        ("frontend_sequences_aborted", "Sequences given up before their end.", stats.requests_aborted),
-        ("frontend_sequences_failed", "Sequences that ended in an error.", stats.requests_failed),
+        ("frontend_requests_aborted", "Requests given up before their end.", stats.requests_aborted),
+        ("frontend_requests_failed", "Requests that ended in an error.", stats.requests_failed),
         ("frontend_engines_lost", "Times an engine stopped answering.", stats.engines_lost),
         ("frontend_stale_outputs", "Outputs dropped as of an earlier engine life.", stats.stale_outputs),
         ("frontend_protocol_errors", "Invalid messages received from engines.", stats.protocol_errors),

@@ -6,12 +6,12 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine_core.ipc.messages import EngineStats
-from frontend.engine_metrics import collect_engines, engine_names
+from frontend.engine_metrics import collect_engines, collect_pool, engine_names
 from frontend.generation import OutputDelta
 from frontend.generation_timer import GenerationTimer
 from frontend.histogram import Histogram
 from frontend.metrics import MAX_HTTP_SERIES, HttpMetrics, ModelMetrics
-from frontend.router import EngineStatus
+from frontend.router import EngineStatus, PoolStats
 from tests.frontend.http.fake_pool import FakePool
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -130,6 +130,14 @@ async def test_an_engine_that_never_answered_has_a_state_and_no_figures(
     found = await scrape(client)
     assert not [name for name, _ in found if name == "splitserve:num_requests_running"]
     assert found["splitserve:engine_state", (("engine", "engine-0"), ("state", "loading"))] == 1
+
+
+def test_what_the_pool_counts_by_request_is_not_called_sequences() -> None:
+    stats = PoolStats(num_open=16, requests_aborted=2, requests_failed=1)
+    found = {s.name: s.value for family in collect_pool(stats, "f") for s in family.samples}
+    assert found["splitserve:frontend_open_sequences"] == 16
+    assert found["splitserve:frontend_requests_aborted_total"] == 2
+    assert found["splitserve:frontend_requests_failed_total"] == 1
 
 
 def test_engines_of_the_same_name_stay_apart() -> None:
