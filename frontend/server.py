@@ -113,6 +113,9 @@ class FrontendServer(uvicorn.Server):
         """Stop accepting, let requests end, then leave the engines."""
         try:
             await super().shutdown(sockets)
+            if self.force_exit:
+                # uvicorn leaves it out then, and the loop's end cancels the application with a traceback.
+                await self.lifespan.shutdown()
         finally:
             await self._pool.close()
 

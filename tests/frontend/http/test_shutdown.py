@@ -97,6 +97,13 @@ async def test_past_the_shutdown_time_a_whole_answer_is_503(pool: FakePool) -> N
     assert response.headers["retry-after"] == "1"
 
 
+async def test_a_second_signal_ends_the_application_too(pool: FakePool) -> None:
+    async with serving(pool) as (_, server):
+        for _ in range(2):
+            server.handle_exit(signal.SIGTERM, None)
+    assert server.lifespan.shutdown_event.is_set()
+
+
 async def test_a_second_signal_cuts_everything_at_once(pool: FakePool) -> None:
     async with serving(pool, shutdown_timeout_s=3600) as (url, server):
         task = await started(url, pool, Held(), stream=True)
