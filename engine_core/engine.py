@@ -44,7 +44,7 @@ from engine_core.request import (
 )
 from engine_core.scheduler.apply import StepApplier, StepResult
 from engine_core.scheduler.lazy_heap import LazyHeap
-from engine_core.scheduler.output import OutputCollector, TokenColumns
+from engine_core.scheduler.output import OutputCollector
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.scheduler.stopping import StopRules
 
@@ -86,7 +86,7 @@ class EngineCore:
         )
         self._stops = StopRules(model.vocab_size, model.eos_token_ids)
         self._scheduler = Scheduler(config, self._stops, os.urandom(32) if secret is None else secret)
-        self._applier = StepApplier(self._scheduler, self._stops, model.vocab_size)
+        self._applier = StepApplier(self._scheduler, self._stops)
         self._open = OpenRequests()
         self._deadlines: LazyHeap[float] = LazyHeap()
         self._outputs = OutputCollector(epoch)
@@ -263,18 +263,15 @@ class EngineCore:
         self._scheduler.started.clear()
 
     def _report(self, result: StepResult) -> None:
-        self._generation_tokens += len(result.tokens.handles)
-        for tokens in result.tokens.split():
-            self._outputs.add_tokens(self._frontend_of(tokens), tokens)
+        for tokens in result.tokens:
+            self._generation_tokens += tokens.num_tokens
+            self._outputs.add_tokens(self._open.frontend_at(tokens.frontend_idx), tokens)
         for frontend, logprobs in result.logprobs:
             self._outputs.add_logprobs(frontend, logprobs)
         for frontend, logprobs in result.prompt_logprobs:
             self._outputs.add_prompt_logprobs(frontend, logprobs)
         for ended in result.ended:
             self._end(ended)
-
-    def _frontend_of(self, tokens: TokenColumns) -> FrontendId:
-        return self._open.frontend_at(int(tokens.frontend_idx[0]))
 
     def _end(self, ended: EndedRequest) -> None:
         """Close a request and tell its frontend."""

@@ -11,13 +11,17 @@ indexed block.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 import numpy as np
+import numpy.typing as npt
 
 from engine_core.errors import IntegrityError
 from engine_core.kv_cache.block_pool import BlockPool
 from engine_core.kv_cache.prefix_index import PrefixIndex, extend_chain
 from engine_core.request import TOKEN_BYTES, Request
+
+IntColumn = npt.NDArray[np.int64]
 
 
 class KVCacheManager:
@@ -95,11 +99,22 @@ class KVCacheManager:
             self.next_hash_at[row] = (len(hits) + 1) * self.block_size
         return len(hits) * self.block_size
 
-    def grow(self, row: int, count: int) -> list[int]:
-        """Append `count` new blocks to a row's table and return them; the caller has checked num_free."""
-        block_ids = self._allocate(count)
-        self.tables[row] += block_ids
-        self.capacity[row] += count * self.block_size
+    def grow(self, rows: IntColumn, counts: IntColumn) -> list[int]:
+        """Append new blocks to the tables of rows, all allocated in one call.
+
+        Args:
+            rows: int64 [k], each once.
+            counts: int64 [k], blocks for each; the caller has checked num_free.
+
+        Returns:
+            The blocks, those of the first row first.
+        """
+        block_ids = self._allocate(int(counts.sum()))
+        self.capacity[rows] += counts * self.block_size
+        start = 0
+        for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
+            self.tables[row] += block_ids[start : start + count]
+            start += count
         return block_ids
 
     def free(self, row: int) -> None:
@@ -109,17 +124,29 @@ class KVCacheManager:
         self.capacity[row] = 0
         self.next_hash_at[row] = np.iinfo(np.int64).max
 
-    def index_full_blocks(self, row: int, request: Request, num_computed_tokens: int) -> None:
-        """Index every block of a row that the applied steps have filled, up to num_computed_tokens."""
+    def index_full_blocks(
+        self, rows: IntColumn, requests: Iterable[Request], num_computed_tokens: IntColumn
+    ) -> None:
+        """Index every block that the applied steps have filled.
+
+        Of rows that computed the same prefix side by side the first one's block is indexed.
+
+        Args:
+            rows: int64 [k], each once.
+            requests: of these rows.
+            num_computed_tokens: int64 [k], applied steps only.
+        """
         num_full = num_computed_tokens // self.block_size
-        first = int(self.next_hash_at[row]) // self.block_size - 1
-        self._extend_chain(request, num_full)
-        table = self.tables[row]
-        for i in range(first, num_full):
-            # Of two rows that computed the same prefix side by side the first one's block is indexed.
-            if self.index.insert(request.block_hashes[i], table[i]):
-                self.pool.mark_cached(table[i])
-        self.next_hash_at[row] = (num_full + 1) * self.block_size
+        num_indexed = self.next_hash_at[rows] // self.block_size - 1
+        self.next_hash_at[rows] = (num_full + 1) * self.block_size
+        hashes: list[bytes] = []
+        block_ids: list[int] = []
+        places = zip(rows.tolist(), requests, num_indexed.tolist(), num_full.tolist(), strict=True)
+        for row, request, first, end in places:
+            self._extend_chain(request, end)
+            hashes += request.block_hashes[first:end]
+            block_ids += self.tables[row][first:end]
+        self.pool.mark_cached(self.index.insert(hashes, block_ids))
 
     def reset_prefix_cache(self) -> int:
         """Forget every cached prefix; returns how many blocks held one. Running rows keep their blocks."""

@@ -37,12 +37,14 @@ class StepInFlight(NamedTuple):
         rows: int64 [n]; rows it computes.
         num_computed_tokens: int64 [n]; their counts after it.
         sampling_rows: int64 [m]; rows that sample in it, in the order of `rows`.
+        packed_sampling_rows: the same as the worker names them.
     """
 
     step: int
     rows: IntColumn
     num_computed_tokens: IntColumn
     sampling_rows: IntColumn
+    packed_sampling_rows: bytes
 
 
 class _Growth(NamedTuple):
@@ -145,13 +147,14 @@ class Scheduler:
         ready = np.minimum(running.num_tokens[rows], running.max_num_computed_tokens[rows])
         num_tokens = np.minimum(ready - running.num_computed_tokens[rows], self._max_chunk)
         budget = self._config.max_num_batched_tokens
+        if len(rows) <= budget and np.count_nonzero(num_tokens == 1) == len(rows):
+            return rows, num_tokens  # everyone decodes
         if num_tokens.sum() > budget:
             before = np.cumsum(num_tokens) - num_tokens
             num_tokens = np.clip(budget - before, 0, num_tokens)
         if num_tokens.min() == 0:
             rows, num_tokens = rows[num_tokens > 0], num_tokens[num_tokens > 0]
-        # A copy, since admissions and preemptions change the order under the view.
-        return rows.copy(), num_tokens
+        return rows, num_tokens
 
     def _give_blocks(self, rows: IntColumn, num_tokens: IntColumn) -> tuple[IntColumn, IntColumn, _Growth]:
         """Allocate the blocks that rows grow into, preempting from the end of the order if need be.
@@ -164,24 +167,28 @@ class Scheduler:
         if len(rows) == 0:
             return rows, num_tokens, growth
         short = self.running.num_computed_tokens[rows] + num_tokens - self.kv.capacity[rows]
-        crossing = np.flatnonzero(short > 0)
+        crossing = (short > 0).nonzero()[0]
         if len(crossing) == 0:
             return rows, num_tokens, growth
+        crossing_rows = rows[crossing]
         counts = -(-short[crossing] // self._config.block_size)
-        is_scarce = int(counts.sum()) > self.kv.pool.num_free
-        if is_scarce and self.in_flight:
+        if int(counts.sum()) <= self.kv.pool.num_free:
+            self._grow(growth, crossing_rows, counts)
+            return rows, num_tokens, growth
+        if self.in_flight:
             return rows[:0], num_tokens[:0], growth._replace(is_scarce=True)
-        for row, count in zip(rows[crossing].tolist(), counts.tolist(), strict=True):
+        for i, (row, count) in enumerate(zip(crossing_rows.tolist(), counts.tolist(), strict=True)):
             while self.kv.pool.num_free < count and self.running.requests[row] is not None:
                 self._preempt_last()
             if self.running.requests[row] is None:
                 break  # it gave way, and so did everything behind it
-            growth.rows.extend([row] * count)
-            growth.block_ids.extend(self.kv.grow(row, count))
-        if not is_scarce:
-            return rows, num_tokens, growth
+            self._grow(growth, crossing_rows[i : i + 1], counts[i : i + 1])
         served = self.running.first_step[rows] != NEVER
         return rows[served], num_tokens[served], growth._replace(is_scarce=True)
+
+    def _grow(self, growth: _Growth, rows: IntColumn, counts: IntColumn) -> None:
+        growth.block_ids.extend(self.kv.grow(rows, counts))
+        growth.rows.extend(np.repeat(rows, counts).tolist())
 
     def _admit(
         self, rows: IntColumn, num_tokens: IntColumn, budget: int
@@ -238,14 +245,18 @@ class Scheduler:
         self._next_step += 1
         computed = running.num_computed_tokens[rows] + num_tokens
         running.num_computed_tokens[rows] = computed
+        packed_rows = packed_sampling_rows = running.packed(rows)
+        sampling_rows = rows
         samples = computed == running.num_tokens[rows]
-        sampling_rows = rows if samples.all() else rows[samples]
+        if np.count_nonzero(samples) < len(rows):
+            sampling_rows = rows[samples]
+            packed_sampling_rows = pack_int32(sampling_rows)
         running.num_tokens[sampling_rows] += 1
-        self.in_flight.append(StepInFlight(step, rows, computed, sampling_rows))
+        self.in_flight.append(StepInFlight(step, rows, computed, sampling_rows, packed_sampling_rows))
         freed_rows, self._freed_rows = self._freed_rows, []
         return SchedulerOutput(
             step=step,
-            rows=pack_int32(rows),
+            rows=packed_rows,
             num_tokens=pack_int32(num_tokens),
             new_rows=new_rows,
             freed_rows=pack_int32(freed_rows) if freed_rows else b"",

@@ -22,6 +22,16 @@ class StopRules:
         self._is_eos = np.zeros(vocab_size, np.bool_)
         self._is_eos[[token_id for token_id in eos_token_ids if 0 <= token_id < vocab_size]] = True
         self._num_watching = np.zeros(vocab_size, np.int32)
+        self._may_stop = self._is_eos.copy()
+
+    def knows(self, token_ids: npt.NDArray[np.int32]) -> bool:
+        """Whether all token ids are in the vocabulary; a look-up is cheaper than two reductions."""
+        try:
+            # Negative ids become large ones.
+            self._is_eos[token_ids.view(np.uint32)]
+        except IndexError:
+            return False
+        return True
 
     def watch(self, request: Request) -> None:
         """Note the stop token ids of a request that starts to run."""
@@ -33,8 +43,8 @@ class StopRules:
 
     def matches(
         self, running: RunningRows, rows: IntColumn, positions: IntColumn, token_ids: npt.NDArray[np.int32]
-    ) -> npt.NDArray[np.bool_]:
-        """Return which tokens end their request.
+    ) -> npt.NDArray[np.intp]:
+        """Return the indices of the tokens that end their request, ascending.
 
         Args:
             running: the columns.
@@ -42,14 +52,14 @@ class StopRules:
             positions: [n], position of each token in its sequence; none counts below min_tokens.
             token_ids: [n].
         """
+        candidates = self._may_stop[token_ids].nonzero()[0]
+        if len(candidates) == 0:
+            return candidates
+        rows, token_ids = rows[candidates], token_ids[candidates]
         ends = self._is_eos[token_ids] & running.stops_at_eos[rows]
-        candidates = self._num_watching[token_ids] > 0
-        if candidates.any():
-            for i in np.flatnonzero(candidates & running.has_stop_ids[rows]).tolist():
-                ends[i] |= int(token_ids[i]) in running.request_at(int(rows[i])).sampling.stop_token_ids
-        if ends.any():
-            ends &= positions >= running.first_stop_at[rows]
-        return ends
+        for i in (running.has_stop_ids[rows] & ~ends).nonzero()[0].tolist():
+            ends[i] = int(token_ids[i]) in running.request_at(int(rows[i])).sampling.stop_token_ids
+        return candidates[ends & (positions[candidates] >= running.first_stop_at[rows])]
 
     def stop_token_id(self, request: Request, token_id: int) -> int | None:
         """Return the token when it is one of the request's own stop ids, None when it matched as EOS."""
@@ -70,4 +80,6 @@ class StopRules:
 
     def _count(self, request: Request, change: int) -> None:
         if request.sampling.stop_token_ids:
-            self._num_watching[list(set(request.sampling.stop_token_ids))] += change
+            token_ids = list(set(request.sampling.stop_token_ids))
+            self._num_watching[token_ids] += change
+            self._may_stop[token_ids] = self._is_eos[token_ids] | (self._num_watching[token_ids] > 0)
