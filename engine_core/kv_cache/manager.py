@@ -42,6 +42,7 @@ class KVCacheManager:
         enable_prefix_caching: bool,
     ) -> None:
         self.block_size = block_size
+        self._block_bytes = block_size * TOKEN_BYTES
         self.pool = BlockPool(num_blocks)
         self.index = PrefixIndex(secret)
         self.enable_prefix_caching = enable_prefix_caching
@@ -139,13 +140,16 @@ class KVCacheManager:
         num_full = num_computed_tokens // self.block_size
         num_indexed = self.next_hash_at[rows] // self.block_size - 1
         self.next_hash_at[rows] = (num_full + 1) * self.block_size
+        tables = self.tables
         hashes: list[bytes] = []
         block_ids: list[int] = []
         places = zip(rows.tolist(), requests, num_indexed.tolist(), num_full.tolist(), strict=True)
         for row, request, first, end in places:
-            self._extend_chain(request, end)
-            hashes += request.block_hashes[first:end]
-            block_ids += self.tables[row][first:end]
+            chain = request.block_hashes
+            if len(chain) < end:
+                extend_chain(chain, request.namespace, request.token_ids, end, self._block_bytes)
+            hashes += chain[first:end]
+            block_ids += tables[row][first:end]
         self.pool.mark_cached(self.index.insert(hashes, block_ids))
 
     def reset_prefix_cache(self) -> int:
@@ -192,8 +196,9 @@ class KVCacheManager:
                     raise IntegrityError(f"row {row} may still write to shared or cached block {block_id}")
 
     def _extend_chain(self, request: Request, num_blocks: int) -> None:
-        block_bytes = self.block_size * TOKEN_BYTES
-        extend_chain(request.block_hashes, request.namespace, request.token_ids, num_blocks, block_bytes)
+        extend_chain(
+            request.block_hashes, request.namespace, request.token_ids, num_blocks, self._block_bytes
+        )
 
     def _allocate(self, count: int) -> list[int]:
         block_ids, num_evicted = self.pool.allocate(count)

@@ -39,12 +39,12 @@ class PrefixIndex:
 
     def insert(self, block_hashes: list[bytes], block_ids: list[int]) -> list[int]:
         """Register blocks; returns those that now serve their prefix, leaving out prefixes served already."""
+        block_of, hash_of = self._block_of, self._hash_of
         inserted = []
         for block_hash, block_id in zip(block_hashes, block_ids, strict=True):
-            assert block_id not in self._hash_of, "a block holds one prefix"
-            if block_hash not in self._block_of:
-                self._block_of[block_hash] = block_id
-                self._hash_of[block_id] = block_hash
+            assert block_id not in hash_of, "a block holds one prefix"
+            if block_of.setdefault(block_hash, block_id) == block_id:
+                hash_of[block_id] = block_hash
                 inserted.append(block_id)
         return inserted
 
