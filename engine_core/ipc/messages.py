@@ -27,12 +27,17 @@ class _Wire(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc
 
 
 class FinishReason(enum.IntEnum):
-    """Why a request ended. STOP: EOS, stop token or stop string; LENGTH: token or context limit."""
+    """Why a request ended.
+
+    STOP: EOS, stop token or stop string; LENGTH: token or context limit; REPETITION: its output went round in
+    a loop and it had asked to be ended then.
+    """
 
     STOP = 0
     LENGTH = 1
     ABORT = 2
     ERROR = 3
+    REPETITION = 4
 
 
 class ModelInfo(_Wire, frozen=True):
@@ -203,14 +208,15 @@ class Finished(_Wire, frozen=True):
 
 
 class TokenLogprobs(_Wire, frozen=True):
-    """Logprobs of one emitted token: element 0 of both columns is the token itself, the rest the top k.
+    """Logprobs of one token: element 0 of both columns is the token itself, then come the top k alternatives,
+    then the request's m logprob_token_ids in their order (not for prompt tokens).
 
     Attributes:
         key: handle on the frontend link, row on the worker link.
         token_index: index of the token within the request's output (prompt logprobs: within the prompt).
         rank: 1-based rank of the token itself.
-        token_ids: int32 column [1 + k].
-        logprobs: float32 column [1 + k].
+        token_ids: int32 column [1 + k + m].
+        logprobs: float32 column [1 + k + m].
     """
 
     key: int
@@ -387,11 +393,12 @@ class KVCacheReady(_Wire, frozen=True, tag=3):
 
 
 class RowError(_Wire, frozen=True):
-    """A fault that belongs to one row; the engine ends that request only."""
+    """A fault that belongs to one row; the engine ends that request only. `status` is the HTTP status."""
 
     row: int
     code: str
     message: str
+    status: int = 500
 
 
 class ModelRunnerOutput(_Wire, frozen=True, tag=4):
