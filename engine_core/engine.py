@@ -241,6 +241,8 @@ class EngineCore:
             tenant=message.tenant,
             cache_salt=message.cache_salt,
             namespace=self._scheduler.kv.index.namespace(message.tenant, message.cache_salt),
+            repetition=checked.repetition,
+            priority=message.priority,
         )
 
     def _end_if_complete(self, request: Request) -> None:
@@ -250,6 +252,8 @@ class EngineCore:
         stopped, stop_token_id = self._stops.ends_after(request)
         if stopped:
             self._end(EndedRequest(request, FinishReason.STOP, stop_token_id))
+        elif request.repetition is not None and request.repetition.found:
+            self._end(EndedRequest(request, FinishReason.REPETITION))
         elif request.num_stored_tokens >= request.max_num_tokens:
             self._end(EndedRequest(request, FinishReason.LENGTH))
 

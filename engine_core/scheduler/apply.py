@@ -106,9 +106,7 @@ class StepApplier:
             if request is not None:
                 self._scheduler.remove(request)
                 ended.append(
-                    EndedRequest(
-                        request, FinishReason.ERROR, error_code=error.code, error_message=error.message
-                    )
+                    EndedRequest(request, FinishReason.ERROR, None, error.code, error.message, error.status)
                 )
         return ended
 
@@ -127,13 +125,15 @@ class StepApplier:
         """Append the tokens to their rows.
 
         Returns:
-            What is emitted, and (row, token that ended it or None for a length limit) of every row that ends.
+            What is emitted, and (row, token that ended it or None) of every row that ends.
         """
         running = self._scheduler.running
         rows, positions, token_ids = sampled
         stops = self._stops.matches(running, rows, positions, token_ids)
         room = running.max_num_tokens[rows] - positions
         full = (room <= 1).nonzero()[0]
+        if self._stops.detects_repetition:
+            full = np.union1d(full, self._stops.repeating(running, rows, token_ids))
         if len(stops) == 0 and len(full) == 0:
             running.append_tokens(rows, positions, token_ids)
             return sampled, []
@@ -163,7 +163,8 @@ class StepApplier:
             request = self._scheduler.running.request_at(row)
             self._scheduler.remove(request)
             if token_id is None:
-                ended.append(EndedRequest(request, FinishReason.LENGTH))
+                loops = request.repetition is not None and request.repetition.found
+                ended.append(EndedRequest(request, FinishReason.REPETITION if loops else FinishReason.LENGTH))
             else:
                 stop_token_id = self._stops.stop_token_id(request, token_id)
                 ended.append(EndedRequest(request, FinishReason.STOP, stop_token_id))

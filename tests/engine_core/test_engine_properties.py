@@ -16,6 +16,7 @@ from engine_core.config import SchedulerConfig
 from engine_core.executor.simulated import Fault, FaultKind
 from engine_core.executor.simulated_tokens import TokenRule
 from engine_core.ipc.messages import FinishReason
+from engine_core.sampling_params import RepetitionDetection
 from tests.engine_core.engine_driver import COMPLETE, EngineDriver
 
 # Few tokens and shared stems make equal prefixes, stops and prefix hits common.
@@ -46,6 +47,7 @@ class Arrival:
     logprobs: int | None
     prompt_logprobs: int | None
     num_resumed: int
+    repetition: RepetitionDetection | None
     timeout_s: float
 
     @property
@@ -68,6 +70,7 @@ arrivals = st.builds(
     logprobs=st.sampled_from([None, None, 0, 2]),
     prompt_logprobs=st.sampled_from([None, None, None, 0, 1]),
     num_resumed=st.sampled_from([0, 0, 0, 1, 4, 100]),
+    repetition=st.sampled_from([None, None, RepetitionDetection(2), RepetitionDetection(9, 1, 3)]),
     timeout_s=st.sampled_from([0.0, 0.0, 0.0, 0.0, 4.0, 25.0]),
 )
 
@@ -121,6 +124,7 @@ def arrive(driver: EngineDriver, arrival: Arrival) -> None:
         ignore_eos=arrival.ignore_eos,
         logprobs=arrival.logprobs,
         prompt_logprobs=arrival.prompt_logprobs,
+        repetition_detection=arrival.repetition,
         temperature=1.0,
         seed=arrival.priority + 1,
     )
