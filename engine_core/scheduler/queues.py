@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from engine_core.request import Request
 from engine_core.scheduler.lazy_heap import LazyHeap
+from engine_core.scheduler.running import RunningRows
 
 
 class WaitingQueue(ABC):
@@ -35,6 +36,36 @@ class WaitingQueue(ABC):
     @abstractmethod
     def remove(self, request: Request) -> None:
         """Take a queued request out: admitted, aborted or timed out."""
+
+    # What follows is for policies that count service; the others ignore it.
+
+    def admitted(self, request: Request, row: int, num_cached_tokens: int) -> None:
+        """Hear that a removed request gets a row; its was_started still tells of earlier rows."""
+        return
+
+    def released(self, row: int, num_computed_tokens: int) -> None:
+        """Hear that a row is given back."""
+        return
+
+    def settle(self, running: RunningRows) -> None:
+        """Bring what was counted up to date; called before heads are chosen."""
+        return
+
+    def position(self, request: Request) -> int:
+        """Count the waiting requests that come before a waiting one; O(n), for people who ask."""
+        return sum(1 for other in self if other.sort_key < request.sort_key)
+
+    def num_held_back(self) -> int:
+        """Count the waiting requests that wait for their tenant's turn rather than for resources."""
+        return 0
+
+    def is_held_back(self, request: Request) -> bool:
+        """Whether a waiting request waits for its tenant's turn."""
+        return False
+
+    def check_integrity(self, running: RunningRows) -> None:
+        """Raise IntegrityError unless what was counted fits the requests."""
+        return
 
 
 class FcfsQueue(WaitingQueue):
@@ -96,8 +127,3 @@ class PriorityQueue(WaitingQueue):
     def remove(self, request: Request) -> None:
         """Take it out."""
         self._heap.remove(request)
-
-
-def make_queue(policy: str) -> WaitingQueue:
-    """Return the queue of a policy of engine_core.config.POLICIES."""
-    return {"fcfs": FcfsQueue, "priority": PriorityQueue}[policy]()

@@ -5,8 +5,8 @@ to reach its num_tokens, and a step spends max_num_batched_tokens on that, runni
 queue. Planning reads counts only, never token values, so the next step can be planned while the last one
 still runs.
 
-Rows are served, admitted and preempted in one total order, (priority or 0, arrival). The first row in it
-can always go on: it is served first and never preempted for another, so every request's turn comes.
+Rows are served and preempted in one total order, (priority or 0, arrival); they are admitted in the policy's.
+The first row can always go on: it is served first and never preempted for another, so every turn comes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from engine_core.ipc.codec import pack_int32
 from engine_core.ipc.messages import NewRow, SchedulerOutput
 from engine_core.kv_cache.manager import KVCacheManager
 from engine_core.request import Request, RequestState
-from engine_core.scheduler.queues import WaitingQueue, make_queue
+from engine_core.scheduler.policies import make_queue
+from engine_core.scheduler.queues import WaitingQueue
 from engine_core.scheduler.running import NEVER, IntColumn, RunningRows
 from engine_core.scheduler.stopping import StopRules
 
@@ -67,7 +68,7 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig, stops: StopRules, secret: bytes) -> None:
         self._config = config
         self._stops = stops
-        self.waiting: WaitingQueue = make_queue(config.policy)
+        self.waiting: WaitingQueue = make_queue(config.policy, config.max_num_seqs, config.tenant_weights)
         self.running = RunningRows(config.max_num_seqs, config.block_size)
         self.kv = KVCacheManager(
             num_blocks=config.num_blocks,
@@ -125,6 +126,7 @@ class Scheduler:
         """Raise IntegrityError unless queue, rows, blocks and steps in flight agree."""
         running = self.running
         running.check_integrity()
+        self.waiting.check_integrity(running)
         self.kv.check_integrity(
             {row: int(running.num_computed_tokens[row]) for row in running.order.tolist()}
         )
@@ -196,6 +198,8 @@ class Scheduler:
         """Admit from the head of the queue while rows, blocks and budget last."""
         new_rows: list[NewRow] = []
         chunks: list[int] = []
+        if self.running.num_free_rows:
+            self.waiting.settle(self.running)
         while budget > 0 and self.running.num_free_rows and (request := self.waiting.head()) is not None:
             new_row = self._admit_one(request)
             if new_row is None:
@@ -218,6 +222,7 @@ class Scheduler:
             assert len(running), "an accepted request fits the empty pool"
             return None
         self.waiting.remove(request)
+        self.waiting.admitted(request, row, num_cached)
         running.admit(row, request, step=self._next_step, num_cached_tokens=num_cached)
         self._stops.watch(request)
         if self._config.enable_prefix_caching and not request.wants_prompt_logprobs:
@@ -277,6 +282,7 @@ class Scheduler:
 
     def _leave_row(self, row: int) -> Request:
         self.kv.free(row)
+        self.waiting.released(row, int(self.running.num_computed_tokens[row]))
         request = self.running.release(row)
         self._stops.unwatch(request)
         self._freed_rows.append(row)

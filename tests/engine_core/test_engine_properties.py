@@ -94,8 +94,9 @@ configs = st.builds(
     max_model_len=st.integers(24, 48),
     block_size=st.integers(1, 5),
     num_blocks=st.integers(24, 40),
-    policy=st.sampled_from(["fcfs", "priority"]),
+    policy=st.sampled_from(["fcfs", "priority", "fair"]),
     enable_prefix_caching=st.sampled_from([True, True, True, False]),
+    tenant_weights=st.sampled_from([{}, {"a": 3}]),
 )
 
 
@@ -156,12 +157,12 @@ def play(driver: EngineDriver, script: list[Arrival | tuple[str, int]]) -> None:
 def max_turns(driver: EngineDriver) -> int:
     """An upper bound of the turns all requests take if the first in order advances in every other turn.
 
-    The first in order needs at most one turn per token of its own. Under priority each arrival may push an
-    older request back to its beginning once.
+    The first in order needs at most one turn per token of its own. Under priority and fair each admission may
+    push a later request back to its beginning once.
     """
     sequences = driver.sequences.values()
     num_tokens = sum(len(sequence.prompt) + len(sequence.expected) + 1 for sequence in sequences)
-    restarts = len(sequences) if driver.config.policy == "priority" else 1
+    restarts = 1 if driver.config.policy == "fcfs" else len(sequences)
     return 2 * num_tokens * restarts + 10
 
 

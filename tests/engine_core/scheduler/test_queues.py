@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from engine_core.request import Request
-from engine_core.scheduler.queues import WaitingQueue, make_queue
+from engine_core.scheduler.policies import make_queue
+from engine_core.scheduler.queues import WaitingQueue
 from tests.engine_core.requests import make_request
 
 
