@@ -4,8 +4,8 @@ Usage: python -m benchmarks.scheduler [--rows 1,64,256,1024,4096] [--windows N] 
 
 No worker runs: answers are made outside the timed phases. Prompts of 128 tokens are admitted as a budget of
 8192 tokens per step lets them in, so rows cross block borders at different steps, as they do when serving.
-A window is two blocks of steps, in which every row crosses two borders; "step" is the median window's mean,
-"quiet step" the median single step.
+A window is two blocks of steps, in which every row crosses two borders. "step" is the mean over the places of
+a window of the median step at that place; "quiet step" is the median of all single steps.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -83,38 +84,43 @@ class Worker:
         return encode(ModelRunnerOutput(step.step, pack_int32(rows), pack_int32(token_ids)))
 
 
-def run_step(engine: EngineCore, worker: Worker) -> list[float]:
+def run_step(
+    engine: EngineCore, worker: Worker, clock: Callable[[], float] = time.perf_counter
+) -> list[float]:
     """Return the seconds of each phase of one step."""
-    marks = [time.perf_counter()]
+    marks = [clock()]
     step = engine.plan()
     assert step is not None
-    marks.append(time.perf_counter())
+    marks.append(clock())
     encode(step)
-    marks.append(time.perf_counter())
+    marks.append(clock())
     frame = worker.answer(step)
-    skipped = time.perf_counter() - marks[-1]
+    skipped = clock() - marks[-1]
     answer = from_worker_decoder.decode(frame)
     assert isinstance(answer, ModelRunnerOutput)
-    marks.append(time.perf_counter() - skipped)
+    marks.append(clock() - skipped)
     engine.apply(answer)
-    marks.append(time.perf_counter() - skipped)
+    marks.append(clock() - skipped)
     outputs = engine.take_outputs()
-    marks.append(time.perf_counter() - skipped)
+    marks.append(clock() - skipped)
     for message in outputs.values():
         encode(message)
-    marks.append(time.perf_counter() - skipped)
+    marks.append(clock() - skipped)
     return np.diff(marks).tolist()
 
 
-def measure(num_rows: int, num_windows: int, num_frontends: int) -> dict[str, float]:
+def measure(
+    num_rows: int, num_windows: int, num_frontends: int, clock: Callable[[], float]
+) -> dict[str, float]:
     """Return microseconds per step, and per step and row."""
     engine, worker = make_engine(num_rows, num_windows * WINDOW_STEPS, num_frontends)
     gc.collect()
-    steps = np.array([run_step(engine, worker) for _ in range(num_windows * WINDOW_STEPS)]) * 1e6
+    steps = np.array([run_step(engine, worker, clock) for _ in range(num_windows * WINDOW_STEPS)]) * 1e6
     engine.check_integrity()
-    windows = steps.reshape(num_windows, WINDOW_STEPS, len(PHASES)).mean(axis=1)
-    step_us = float(np.median(windows.sum(axis=1)))
-    phases = np.median(windows, axis=0)
+    # Medians of the steps at the same place of a window, then their mean: all borders count, but not the
+    # moments in which another process had the core.
+    phases = np.median(steps.reshape(num_windows, WINDOW_STEPS, len(PHASES)), axis=0).mean(axis=0)
+    step_us = float(np.median(steps.sum(axis=1).reshape(num_windows, WINDOW_STEPS), axis=0).mean())
     return {
         "rows": num_rows,
         **{f"{phase} us": float(value) for phase, value in zip(PHASES, phases, strict=True)},
@@ -141,9 +147,13 @@ def main() -> int:
     parser.add_argument("--rows", default="1,64,256,1024,4096")
     parser.add_argument("--windows", type=int, default=12, help="of 32 steps each")
     parser.add_argument("--frontends", type=int, default=1)
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="leave out the time other processes had the core"
+    )
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     args = parser.parse_args()
-    results = [measure(int(rows), args.windows, args.frontends) for rows in args.rows.split(",")]
+    clock = time.thread_time if args.cpu_time else time.perf_counter
+    results = [measure(int(rows), args.windows, args.frontends, clock) for rows in args.rows.split(",")]
     print_table(results)
     print(f"load average {os.getloadavg()[0]:.1f}")
     if args.json:
