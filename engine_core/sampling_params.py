@@ -133,7 +133,7 @@ class SamplingParams(
         self._validate_bad_words()
         self._validate_token_ids((vocab_size or 2**31) - 1)
         if self.logprob_token_ids and self.logprobs is None:
-            raise InvalidRequestError("logprob_token_ids needs logprobs, 0 is enough", "logprob_token_ids")
+            raise InvalidRequestError("logprob_token_ids needs logprobs to be asked for", "logprob_token_ids")
         if self.repetition_detection is not None:
             self.repetition_detection.validate()
 

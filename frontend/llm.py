@@ -14,7 +14,7 @@ from typing import cast
 import msgspec
 
 from engine_core.errors import ConfigError, InvalidRequestError
-from engine_core.sampling_params import SamplingParams
+from engine_core.sampling_params import RepetitionDetection, SamplingParams
 from frontend.chat_template import ChatOptions, JsonValue, Message
 from frontend.generation import GenerationRequest
 from frontend.offline_outputs import (
@@ -310,10 +310,14 @@ def _checked(params: SamplingParams) -> SamplingParams:
         "stop": (stop,) if isinstance(stop, str) else tuple(stop or ())
     }
     values["stop_token_ids"] = tuple(params.stop_token_ids or ())
+    if isinstance(params.repetition_detection, RepetitionDetection):
+        values["repetition_detection"] = msgspec.structs.asdict(params.repetition_detection)
     try:
         checked = msgspec.convert(values, SamplingParams)
     except msgspec.ValidationError as error:
         raise InvalidRequestError(f"sampling_params: {error}") from None
+    if checked.logprob_token_ids and checked.logprobs is None:
+        checked = msgspec.structs.replace(checked, logprobs=0)
     checked.validate()
     return checked
 

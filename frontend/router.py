@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 
 import zmq
 
 from engine_core.errors import EngineUnavailableError, InvalidRequestError, SplitServeError
 from engine_core.ipc.curve import load_client_keys
 from engine_core.ipc.messages import CallKind
+from frontend.bad_words import spell_bad_words
 from frontend.engine_session import OpenSequence
 from frontend.generation import GenerationRequest, OutputDelta
 from frontend.pool_member import AssetsCache, PoolMember, make_member
@@ -147,6 +149,11 @@ class EnginePool:
             EngineUnavailableError: no engine is ready, or the engine died meanwhile.
             EngineRequestError: the engine ended this request because of a fault of its own.
         """
+        if request.sampling.bad_words:
+            # Before the choice of an engine, which may not be there any more after a wait.
+            request.sampling.validate()
+            tokenizer = self.find_model(model).assets.tokenizer
+            request = replace(request, sampling=await spell_bad_words(request.sampling, tokenizer))
         member, served = self._pick(model)
         check_request(request, served)
         client, changed = member.client, asyncio.Event()

@@ -84,7 +84,9 @@ def deltas_of(text: str, request: GenerationRequest, *, num_cached: int = 0) -> 
             ids = list(char.encode())
             delta = OutputDelta(index, char, ids, num_cached_tokens=num_cached)
             if sampling.logprobs is not None:
-                delta.logprobs = [fake_logprob(token, sampling.logprobs) for token in ids]
+                delta.logprobs = [
+                    fake_logprob(token, sampling.logprobs, sampling.logprob_token_ids) for token in ids
+                ]
             if i == 0 and sampling.prompt_logprobs is not None:
                 prompt = request.prompt_token_ids
                 rest = [fake_logprob(token, sampling.prompt_logprobs) for token in prompt[1:]]
@@ -95,10 +97,15 @@ def deltas_of(text: str, request: GenerationRequest, *, num_cached: int = 0) -> 
     return found
 
 
-def fake_logprob(token_id: int, top: int) -> TokenLogprob:
+def fake_logprob(token_id: int, top: int, asked: Sequence[int] = ()) -> TokenLogprob:
     """A logprob that can be told from its token id."""
+    others = [(token_id + k) % 256 for k in range(top)]
     return TokenLogprob(
-        token_id, -token_id / 100, 1, [((token_id + k) % 256, -(token_id + k) / 100) for k in range(top)]
+        token_id,
+        -token_id / 100,
+        1,
+        [(other, -(token_id + k) / 100) for k, other in enumerate(others)],
+        [(other, -other / 100) for other in asked],
     )
 
 
