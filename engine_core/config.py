@@ -128,7 +128,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     tenant_weights: list[str] = []
     max_waiting_tokens: int = 2**22
     queue_timeout_s: float = 0.0
-    target_itl_ms: float = 0.0
+    target_itl_ms: float = 200.0
     log_wait_s: float = 10.0
 
     def validate(self) -> None:

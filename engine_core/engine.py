@@ -47,6 +47,7 @@ from engine_core.scheduler.lazy_heap import LazyHeap
 from engine_core.scheduler.output import OutputCollector
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.scheduler.stopping import StopRules
+from engine_core.step_pacer import StepPacer
 
 __all__ = ["EngineCore", "FrontendId"]
 
@@ -89,6 +90,9 @@ class EngineCore:
         self._applier = StepApplier(self._scheduler, self._stops)
         self._open = OpenRequests()
         self._deadlines: LazyHeap[float] = LazyHeap()
+        self._pacer = (
+            StepPacer(config.target_itl_s, config.max_num_batched_tokens) if config.target_itl_s else None
+        )
         self._outputs = OutputCollector(epoch)
         self._on_end = on_end
         self._num_arrivals = 0
@@ -160,7 +164,12 @@ class EngineCore:
 
     def plan(self) -> SchedulerOutput | None:
         """Plan the next step; None when nothing can run or two steps are in flight."""
-        output = self._scheduler.schedule()
+        if self._pacer is None:
+            output = self._scheduler.schedule()
+        else:
+            output = self._scheduler.schedule(self._pacer.max_prefill_tokens(len(self._scheduler.running)))
+            if output is not None:
+                self._pacer.planned(output.num_tokens)
         if self._scheduler.started:
             self._report_started()
         return output
@@ -172,6 +181,8 @@ class EngineCore:
             WorkerError: the output does not answer that step.
         """
         result = self._applier.apply(output)
+        if self._pacer is not None:
+            self._pacer.measured(output.compute_s)
         self._num_steps += 1
         self._last_step_s = self._clock.monotonic()
         self._report(result)

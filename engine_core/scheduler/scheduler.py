@@ -23,6 +23,7 @@ from engine_core.ipc.messages import NewRow, SchedulerOutput
 from engine_core.kv_cache.manager import KVCacheManager
 from engine_core.request import Request, RequestState
 from engine_core.scheduler.policies import make_queue
+from engine_core.scheduler.prefill_cap import cap_prefill, prefill_left
 from engine_core.scheduler.queues import WaitingQueue
 from engine_core.scheduler.running import NEVER, IntColumn, RunningRows
 from engine_core.scheduler.stopping import StopRules
@@ -100,15 +101,21 @@ class Scheduler:
             self._leave_row(request.row)
         request.state = RequestState.ENDED
 
-    def schedule(self) -> SchedulerOutput | None:
-        """Plan the next step; None when nothing can run until a step is applied or a request arrives."""
+    def schedule(self, max_prefill_tokens: int | None = None) -> SchedulerOutput | None:
+        """Plan the next step; None when nothing can run until a step is applied or a request arrives.
+
+        Args:
+            max_prefill_tokens: at least 1; holds while any row decodes. None for no cap beside the budget.
+        """
         if len(self.in_flight) >= MAX_STEPS_IN_FLIGHT:
             return None
-        rows, num_tokens = self._wanted()
+        rows, num_tokens = self._wanted(max_prefill_tokens)
         rows, num_tokens, growth = self._give_blocks(rows, num_tokens)
         new_rows: list[NewRow] = []
         if len(self.waiting) and not growth.is_scarce:
             budget = self._config.max_num_batched_tokens - int(num_tokens.sum())
+            if max_prefill_tokens is not None:
+                budget = prefill_left(num_tokens, max_prefill_tokens, budget)
             rows, num_tokens, new_rows = self._admit(rows, num_tokens, budget)
         if len(rows) == 0:
             return None
@@ -140,7 +147,7 @@ class Scheduler:
             if running.num_computed_tokens[row] > self.kv.capacity[row]:
                 raise IntegrityError(f"row {row} computed more tokens than its blocks hold")
 
-    def _wanted(self) -> tuple[IntColumn, IntColumn]:
+    def _wanted(self, max_prefill_tokens: int | None) -> tuple[IntColumn, IntColumn]:
         """Return running rows in order and the tokens each gets from the budget, both [n], without zeros."""
         running = self.running
         rows = running.order
@@ -151,6 +158,8 @@ class Scheduler:
         budget = self._config.max_num_batched_tokens
         if len(rows) <= budget and np.count_nonzero(num_tokens == 1) == len(rows):
             return rows, num_tokens  # everyone decodes
+        if max_prefill_tokens is not None:
+            num_tokens = cap_prefill(num_tokens, max_prefill_tokens, budget)
         if num_tokens.sum() > budget:
             before = np.cumsum(num_tokens) - num_tokens
             num_tokens = np.clip(budget - before, 0, num_tokens)

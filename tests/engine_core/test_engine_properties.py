@@ -7,6 +7,7 @@ each row attends to its own tokens only.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import cycle
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from engine_core.config import SchedulerConfig
 from engine_core.executor.simulated import Fault, FaultKind
 from engine_core.executor.simulated_tokens import TokenRule
+from engine_core.ipc.codec import unpack_int32
 from engine_core.ipc.messages import FinishReason
 from engine_core.sampling_params import RepetitionDetection
 from tests.engine_core.engine_driver import COMPLETE, EngineDriver
@@ -193,6 +195,43 @@ def test_a_pool_for_barely_one_request_still_serves_all(
 ) -> None:
     driver = EngineDriver(with_tight_pool(config), rule, depth=depth)
     play(driver, list(script))
+    driver.run(max_turns(driver))
+
+
+class DrawnPacer:
+    """Stands in for the pacer with caps drawn by the test; checks that steps hold them."""
+
+    def __init__(self, caps: list[int]) -> None:
+        self._caps = cycle(caps)
+        self._cap = 0
+
+    def max_prefill_tokens(self, num_decoding: int) -> int:
+        self._cap = next(self._caps)
+        return self._cap
+
+    def planned(self, packed_num_tokens: bytes) -> None:
+        num_tokens = unpack_int32(packed_num_tokens)
+        if (num_tokens == 1).any():
+            # A newcomer may have one token to compute and so turn the step into one that decodes.
+            assert num_tokens[num_tokens > 1].sum() <= self._cap or num_tokens[num_tokens == 1].sum() == 1
+
+    def measured(self, compute_s: float) -> None:
+        pass
+
+
+@SETTINGS
+@given(
+    config=configs,
+    depth=st.integers(1, 2),
+    script=st.lists(events, min_size=1, max_size=25),
+    caps=st.lists(st.integers(1, 6), min_size=1, max_size=5),
+)
+def test_a_prefill_cap_changes_no_token_and_starves_nobody(
+    config: SchedulerConfig, depth: int, script: list[Arrival | tuple[str, int]], caps: list[int]
+) -> None:
+    driver = EngineDriver(config, TokenRule(8, (0,)), depth=depth)
+    driver.engine._pacer = DrawnPacer(caps)  # type: ignore[assignment]
+    play(driver, script)
     driver.run(max_turns(driver))
 
 
