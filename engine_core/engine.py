@@ -100,6 +100,8 @@ class EngineCore:
         self._last_step_s = clock.monotonic()
         self._prompt_tokens = 0
         self._generation_tokens = 0
+        self._worker_compute_s = 0.0
+        self._worker_wait_s = 0.0
         self._finished: Counter[str] = Counter()
 
     @property
@@ -184,6 +186,8 @@ class EngineCore:
         if self._pacer is not None:
             self._pacer.measured(output.compute_s)
         self._num_steps += 1
+        self._worker_compute_s += output.compute_s
+        self._worker_wait_s += output.wait_s
         self._last_step_s = self._clock.monotonic()
         self._report(result)
 
@@ -214,6 +218,8 @@ class EngineCore:
             prefix_cache_hits=scheduler.num_hit_tokens,
             finished=dict(self._finished),
             block_size=self._config.block_size,
+            worker_compute_s=self._worker_compute_s,
+            worker_wait_s=self._worker_wait_s,
         )
 
     def check_integrity(self) -> None:

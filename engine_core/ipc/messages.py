@@ -254,7 +254,12 @@ class Draining(_Wire, frozen=True, tag=5):
 
 
 class EngineStats(_Wire, frozen=True):
-    """Counters since start and gauges of now; token counts are exact, times are seconds."""
+    """Counters since start and gauges of now; token counts are exact, times are seconds.
+
+    Attributes:
+        worker_compute_s, worker_wait_s: what the worker spent in steps and on waiting for them, idle times
+            included. While requests run all the time, the second is what the engine costs.
+    """
 
     num_running: int = 0
     num_waiting: int = 0
@@ -272,6 +277,8 @@ class EngineStats(_Wire, frozen=True):
     finished: dict[str, int] = {}
     protocol_errors: int = 0
     block_size: int = 0
+    worker_compute_s: float = 0.0
+    worker_wait_s: float = 0.0
 
 
 class Pong(_Wire, frozen=True, tag=6):
@@ -409,6 +416,7 @@ class ModelRunnerOutput(_Wire, frozen=True, tag=4):
         logprobs, prompt_logprobs: `key` is the row.
         errors: rows that failed; they sampled nothing and stay until freed.
         compute_s: seconds the step took on the worker.
+        wait_s: seconds the worker waited for the step after it had sent the answer before.
     """
 
     step: int
@@ -418,6 +426,7 @@ class ModelRunnerOutput(_Wire, frozen=True, tag=4):
     prompt_logprobs: list[TokenLogprobs] = []
     errors: list[RowError] = []
     compute_s: float = 0.0
+    wait_s: float = 0.0
 
 
 class WorkerFailed(_Wire, frozen=True, tag=5):
