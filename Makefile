@@ -17,7 +17,7 @@ $(VENV)/.installed: $(VENV)/.created pyproject.toml setup.py CMakeLists.txt $(CS
 	touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test,dev,bench]'
 	touch $@
 
 # Trains nothing and downloads no model: the demo model ships in the package.
