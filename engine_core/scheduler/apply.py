@@ -119,7 +119,7 @@ class StepApplier:
         if flight.rows is not running.order:
             full = full[running.first_step[flight.rows[full]] <= flight.step]
         rows = flight.rows[full]
-        kv.index_full_blocks(rows, map(running.request_at, rows.tolist()), flight.num_computed_tokens[full])
+        kv.index_full_blocks(rows, running.requests_at(rows), flight.num_computed_tokens[full])
 
     def _emit(self, sampled: _Sampled) -> tuple[_Sampled, list[tuple[int, int | None]]]:
         """Append the tokens to their rows.

@@ -94,6 +94,12 @@ class RunningRows:
         assert request is not None, f"row {row} is free"
         return request
 
+    def requests_at(self, rows: IntColumn) -> list[Request]:
+        """Return the requests of occupied rows."""
+        requests = self.requests
+        # One call for all: request_at() takes 0.1 us per row.
+        return [request for row in rows.tolist() if (request := requests[row]) is not None]
+
     def admit(self, row: int, request: Request, *, step: int, num_cached_tokens: int) -> None:
         """Fill lowest_free_row() with a waiting request that step `step` computes first."""
         taken = heapq.heappop(self._free_rows)
@@ -166,8 +172,8 @@ class RunningRows:
         self.next_flush_at[rows] += self.block_size
         block_bytes = self.block_size * TOKEN_BYTES
         end = 0
-        for row in rows.tolist():
-            token_ids = self.request_at(row).token_ids
+        for request in self.requests_at(rows):
+            token_ids = request.token_ids
             # A row that was admitted inside a block has the block's beginning stored already.
             start = end + len(token_ids) % block_bytes
             end += block_bytes
