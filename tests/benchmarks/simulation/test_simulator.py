@@ -147,6 +147,14 @@ def test_the_digest_sees_another_seed_and_another_cost() -> None:
     assert len(digests) == 4
 
 
+def test_the_spare_blocks_of_an_experiment_reach_the_scheduler() -> None:
+    reports = [
+        make_report(simulate(make_settings({**SMALL, **SCENARIOS["a tight pool"], "spare_percent": percent})))
+        for percent in ("0", "40")
+    ]
+    assert reports[1].preemptions < reports[0].preemptions
+
+
 def test_the_clock_refuses_to_go_back() -> None:
     clock = EventClock()
     clock.go_to(2.0)

@@ -74,7 +74,7 @@ def test_a_prompt_of_one_token_is_unique_too() -> None:
 
 JSONL = """
 {"arrival_s": 12.5, "prompt_tokens": 100, "output_tokens": 20, "tenant": "b", "priority": -1}
-{"arrival_s":10, "prompt_tokens":70, "output_tokens":5, "prefix_group": "c", "prefix_tokens": 64, "tenant":"a"}
+{"arrival_s":10, "prompt_tokens":70, "output_tokens":5, "prefix_group": "c", "prefix_tokens":64, "tenant":"a"}
 """
 CSV = """prompt_tokens,arrival_s,output_tokens,tenant,priority,prefix_group,prefix_tokens
 100,12.5,20,b,-1,,
