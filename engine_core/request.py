@@ -231,11 +231,12 @@ def _check_scalars(message: AddRequest) -> None:
     ):
         if len(text) > MAX_NAME_CHARS:
             raise InvalidRequestError(f"{name} must have at most {MAX_NAME_CHARS} characters", name)
-    # Written so that NaN fails it.
-    if not 0 <= message.timeout_s <= MAX_TIMEOUT_S:
-        raise InvalidRequestError(
-            f"timeout_s must be a number from 0 to {MAX_TIMEOUT_S:.0f}, got {message.timeout_s}", "timeout_s"
-        )
+    for name, seconds in (("timeout_s", message.timeout_s), ("queue_timeout_s", message.queue_timeout_s)):
+        # Written so that NaN fails it.
+        if not 0 <= seconds <= MAX_TIMEOUT_S:
+            raise InvalidRequestError(
+                f"{name} must be a number from 0 to {MAX_TIMEOUT_S:.0f}, got {seconds}", name
+            )
 
 
 def _check_token_ids(name: str, token_ids: npt.NDArray[np.int32], vocab_size: int) -> None:

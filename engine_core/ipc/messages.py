@@ -88,6 +88,7 @@ class AddRequest(_Wire, frozen=True, tag=1):
         tenant: owner of the prefix-cache namespace and of the fair share.
         cache_salt: narrows prefix-cache sharing further.
         timeout_s: seconds from arrival after which the engine ends the request; 0 means never.
+        queue_timeout_s: seconds it may wait before it first runs; 0 takes the engine's default.
     """
 
     handle: int
@@ -99,6 +100,7 @@ class AddRequest(_Wire, frozen=True, tag=1):
     tenant: str = ""
     cache_salt: str = ""
     timeout_s: float = 0.0
+    queue_timeout_s: float = 0.0
 
 
 class Abort(_Wire, frozen=True, tag=2):
@@ -118,13 +120,21 @@ class CallKind(enum.IntEnum):
 
     RESET_PREFIX_CACHE = 0
     CHECK_INTEGRITY = 1
+    EXPLAIN_REQUESTS = 2
 
 
 class Call(_Wire, frozen=True, tag=4):
-    """A utility call, answered by CallResult with the same call_id."""
+    """A utility call, answered by CallResult with the same call_id.
+
+    Attributes:
+        request_ids: of EXPLAIN_REQUESTS; "ID" also names its parts "ID-0" and so on; none means all.
+        tenant: of EXPLAIN_REQUESTS; only requests of this tenant are told of, of all if it is "".
+    """
 
     call_id: int
     kind: CallKind
+    request_ids: list[str] = []
+    tenant: str = ""
 
 
 FrontendMessage = Hello | AddRequest | Abort | Ping | Call
@@ -281,6 +291,26 @@ class EngineStats(_Wire, frozen=True):
     worker_wait_s: float = 0.0
 
 
+class QueueStats(_Wire, frozen=True):
+    """The waiting queue now, and what it turned away since start.
+
+    Attributes:
+        num_waiting_tokens: tokens of requests that have not run yet.
+        queue_time_s: estimate of a newcomer's wait, in whole seconds, at least 1.
+        waiting: requests by what they wait for, names of WaitReason in lower case.
+        rejected: by the bound that was hit, "max_num_waiting" or "max_waiting_tokens".
+        timeouts: ended by "timeout" or "queue_timeout".
+        num_tenants: tenants with a share of their own; 0 unless the policy is fair.
+    """
+
+    num_waiting_tokens: int = 0
+    queue_time_s: int = 1
+    waiting: dict[str, int] = {}
+    rejected: dict[str, int] = {}
+    timeouts: dict[str, int] = {}
+    num_tenants: int = 0
+
+
 class Pong(_Wire, frozen=True, tag=6):
     """Answer of the busy loop to Ping; epoch 0 tells a frontend that it has no lease here and must say Hello."""
 
@@ -288,14 +318,64 @@ class Pong(_Wire, frozen=True, tag=6):
     epoch: int
     draining: bool
     stats: EngineStats
+    queue: QueueStats = msgspec.field(default_factory=QueueStats)
+
+
+class RequestStage(enum.IntEnum):
+    """Where an open request stands. PREEMPTED: it ran, and waits to go on."""
+
+    WAITING = 0
+    RUNNING = 1
+    PREEMPTED = 2
+
+
+class WaitReason(enum.IntEnum):
+    """What a waiting request waits for, or the one at the head before it.
+
+    ROWS: max_num_seqs run; BLOCKS: the KV pool is full; TOKENS: the step's tokens, or those for prefill, were
+    spent; FAIR_SHARE: its tenant has had more than another one that waits.
+    """
+
+    NONE = 0
+    ROWS = 1
+    BLOCKS = 2
+    TOKENS = 3
+    FAIR_SHARE = 4
+
+
+class RequestInfo(_Wire, frozen=True):
+    """One open request, for people who ask why it waits.
+
+    Attributes:
+        position: how many come before it in its queue, its tenant's under the fair policy; -1 if it runs.
+        age_s: seconds since it arrived here.
+        queue_time_s: seconds it waited, or has waited so far, before it first ran.
+    """
+
+    request_id: str
+    stage: RequestStage
+    waits_for: WaitReason = WaitReason.NONE
+    position: int = -1
+    num_prompt_tokens: int = 0
+    num_output_tokens: int = 0
+    num_computed_tokens: int = 0
+    num_preemptions: int = 0
+    priority: int = 0
+    age_s: float = 0.0
+    queue_time_s: float = 0.0
 
 
 class CallResult(_Wire, frozen=True, tag=7):
-    """Answer to Call."""
+    """Answer to Call.
+
+    Attributes:
+        requests: answer to EXPLAIN_REQUESTS, the oldest first, at most 100.
+    """
 
     call_id: int
     ok: bool
     message: str = ""
+    requests: list[RequestInfo] = []
 
 
 EngineMessage = Loading | Ready | Refused | Rejected | StepOutputs | Draining | Pong | CallResult

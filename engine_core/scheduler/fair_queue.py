@@ -114,6 +114,11 @@ class FairQueue(WaitingQueue):
         """Whether its tenant is not the least served."""
         return not request.was_started and request.fair_slot != self._least_served()
 
+    @property
+    def num_tenants(self) -> int:
+        """Tenants with a counter of their own."""
+        return len(self.counters)
+
     def check_integrity(self, running: RunningRows) -> None:
         """Raise IntegrityError unless the tenants' counts fit the requests."""
         num_open = Counter(request.fair_slot for request in self)

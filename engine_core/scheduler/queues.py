@@ -63,6 +63,11 @@ class WaitingQueue(ABC):
         """Whether a waiting request waits for its tenant's turn."""
         return False
 
+    @property
+    def num_tenants(self) -> int:
+        """Tenants whose service is counted."""
+        return 0
+
     def check_integrity(self, running: RunningRows) -> None:
         """Raise IntegrityError unless what was counted fits the requests."""
         return

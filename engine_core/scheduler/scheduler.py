@@ -63,6 +63,7 @@ class Scheduler:
     Attributes:
         started: requests that left the queue for the first time since the engine last cleared this list.
         num_preemptions: preemptions since start.
+        is_short_of_blocks: whether the last plan could have gone on with more blocks.
         num_queried_tokens, num_hit_tokens: prefix-cache lookups and hits since start, in tokens.
     """
 
@@ -81,6 +82,7 @@ class Scheduler:
         self.in_flight: deque[StepInFlight] = deque()
         self.started: list[Request] = []
         self.num_preemptions = 0
+        self.is_short_of_blocks = False
         self.num_queried_tokens = 0
         self.num_hit_tokens = 0
         # Admission leaves room for running rows to grow; without it a full pool admits and preempts in turns.
@@ -111,6 +113,7 @@ class Scheduler:
             return None
         rows, num_tokens = self._wanted(max_prefill_tokens)
         rows, num_tokens, growth = self._give_blocks(rows, num_tokens)
+        self.is_short_of_blocks = growth.is_scarce
         new_rows: list[NewRow] = []
         if len(self.waiting) and not growth.is_scarce:
             budget = self._config.max_num_batched_tokens - int(num_tokens.sum())
@@ -212,6 +215,7 @@ class Scheduler:
         while budget > 0 and self.running.num_free_rows and (request := self.waiting.head()) is not None:
             new_row = self._admit_one(request)
             if new_row is None:
+                self.is_short_of_blocks = True
                 break
             uncomputed = request.num_stored_tokens - new_row.num_computed_tokens
             chunks.append(min(uncomputed, self._max_chunk, budget))

@@ -90,6 +90,7 @@ class EngineDriver:
         tenant: str = "",
         cache_salt: str = "",
         timeout_s: float = 0.0,
+        queue_timeout_s: float = 0.0,
         **sampling_fields: object,
     ) -> Tracked:
         """Add a request that must be accepted; num_resumed of its tokens count as emitted already."""
@@ -110,6 +111,7 @@ class EngineDriver:
             tenant=tenant,
             cache_salt=cache_salt,
             timeout_s=timeout_s,
+            queue_timeout_s=queue_timeout_s,
         )
         sequence = Tracked(
             frontend, handle, list(prompt), sampling, expected, expected[:num_resumed], num_resumed

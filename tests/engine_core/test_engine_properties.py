@@ -51,6 +51,7 @@ class Arrival:
     num_resumed: int
     repetition: RepetitionDetection | None
     timeout_s: float
+    queue_timeout_s: float
 
     @property
     def prompt(self) -> list[int]:
@@ -74,6 +75,7 @@ arrivals = st.builds(
     num_resumed=st.sampled_from([0, 0, 0, 1, 4, 100]),
     repetition=st.sampled_from([None, None, RepetitionDetection(2), RepetitionDetection(9, 1, 3)]),
     timeout_s=st.sampled_from([0.0, 0.0, 0.0, 0.0, 4.0, 25.0]),
+    queue_timeout_s=st.sampled_from([0.0, 0.0, 0.0, 2.0, 30.0]),
 )
 
 events = st.one_of(
@@ -121,6 +123,7 @@ def arrive(driver: EngineDriver, arrival: Arrival) -> None:
         priority=arrival.priority,
         tenant=TENANTS[arrival.tenant],
         timeout_s=arrival.timeout_s,
+        queue_timeout_s=arrival.queue_timeout_s,
         max_tokens=max_tokens,
         min_tokens=arrival.min_tokens if max_tokens is None else min(arrival.min_tokens, max_tokens),
         stop_token_ids=arrival.stop_token_ids,
@@ -252,7 +255,8 @@ def test_a_row_error_ends_one_request_and_no_other(
     ends = [sequence.finished for sequence in driver.sequences.values() if sequence.finished is not None]
     failed = [end for end in ends if end.error_code == "simulated_fault"]
     assert len(failed) <= 1
-    assert all(end.reason in COMPLETE or end.error_code == "timeout" for end in ends if end not in failed)
+    timeouts = ("timeout", "queue_timeout")
+    assert all(end.reason in COMPLETE or end.error_code in timeouts for end in ends if end not in failed)
 
 
 @pytest.mark.parametrize("depth", [1, 2])
