@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
+import numpy.typing as npt
 
 from engine_core.sampling_params import RepetitionDetection
 
@@ -24,7 +23,10 @@ class RepetitionTail:
     """
 
     def __init__(
-        self, detection: RepetitionDetection, min_tokens: int = 0, output: Iterable[int] = ()
+        self,
+        detection: RepetitionDetection,
+        min_tokens: int = 0,
+        output: npt.NDArray[np.int32] | None = None,
     ) -> None:
         """Args: min_tokens may not end the output; output is what a resumed request has already."""
         sizes = np.arange(detection.min_pattern_size, detection.max_pattern_size + 1)
@@ -36,8 +38,8 @@ class RepetitionTail:
         # Newest token first: entry i is i + 1 places before the next token.
         self._recent = np.full(detection.max_pattern_size, _NOTHING, np.int32)
         self._compared = self._recent[detection.min_pattern_size - 1 :]
-        for token_id in output:
-            self.push(token_id)
+        if output is not None and len(output):
+            self._take(output, sizes, detection.min_count)
 
     def push(self, token_id: int) -> bool:
         """Append one output token and return `found`."""
@@ -49,3 +51,15 @@ class RepetitionTail:
         self._num_tokens += 1
         self.found = may_end and bool((self._runs >= self._needed).any())
         return self.found
+
+    def _take(self, output: npt.NDArray[np.int32], sizes: npt.NDArray[np.int64], min_count: int) -> None:
+        """Come to where push() of every token leads; a run beyond what is needed may be counted short."""
+        for i, size in enumerate(sizes.tolist()):
+            end = output[-size * min_count :]
+            breaks = np.flatnonzero(end[size:] != end[:-size])
+            last_break = int(breaks[-1]) + 1 if len(breaks) else 0
+            self._runs[i] = max(0, len(end) - size - last_break)
+        newest_first = output[: -len(self._recent) - 1 : -1]
+        self._recent[: len(newest_first)] = newest_first
+        self._num_tokens = len(output)
+        self.found = self._num_tokens > self._min_tokens and bool((self._runs >= self._needed).any())

@@ -201,6 +201,8 @@ def check_request(message: AddRequest, limits: RequestLimits) -> CheckedRequest:
     sampling.validate(limits.vocab_size)
     if sampling.n != 1:
         raise InvalidRequestError(f"the engine takes single sequences, got n = {sampling.n}", "n")
+    if sampling.bad_words:
+        raise InvalidRequestError("the engine takes bad words as token ids", "bad_words")
     if sampling.seed is None:
         sampling = msgspec.structs.replace(sampling, seed=0)
     prompt = unpack_int32(message.prompt_token_ids)
@@ -213,7 +215,7 @@ def check_request(message: AddRequest, limits: RequestLimits) -> CheckedRequest:
     token_ids = bytearray(message.prompt_token_ids)
     token_ids += message.resume_token_ids
     detection = sampling.repetition_detection
-    tail = None if detection is None else RepetitionTail(detection, sampling.min_tokens, resumed.tolist())
+    tail = None if detection is None else RepetitionTail(detection, sampling.min_tokens, resumed)
     return CheckedRequest(token_ids, len(prompt), max_num_tokens, sampling, tail)
 
 

@@ -17,7 +17,7 @@ from engine_core.executor.inproc import InprocExecutor
 from engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
 from engine_core.ipc.messages import AddRequest, Finished, FinishReason, ModelRunnerOutput, WorkerReady
 from engine_core.sampling_params import RepetitionDetection, SamplingParams
-from tests.worker.runner.checkpoints import VOCAB, write_tiny_llama
+from tests.worker.runner.checkpoints import EOS, VOCAB, write_tiny_llama
 from tests.worker.runner.test_batch_invariance import random_sampling
 from worker.config import WorkerConfig
 from worker.worker import Worker
@@ -195,3 +195,14 @@ def check_scores(request: Served) -> None:
         asked = request.sampling.logprob_token_ids
         for _, token_ids, _ in request.logprobs.values():
             assert unpack_int32(token_ids).tolist()[1 + request.sampling.logprobs :] == list(asked)
+
+
+def test_a_request_that_leaves_no_token_ends_alone_as_the_clients_fault(fp32: Loaded) -> None:
+    plain = Served([8, 9], SamplingParams(seed=1, max_tokens=4))
+    contradicts = Served([8, 9], SamplingParams(seed=1, allowed_token_ids=(EOS,), min_tokens=1))
+    Loop(*fp32).run([plain, contradicts])
+    assert plain.finished is not None
+    assert len(plain.tokens) == 4
+    assert contradicts.finished is not None
+    assert contradicts.tokens == []
+    assert (contradicts.finished.error_code, contradicts.finished.error_status) == ("no_token_left", 400)
