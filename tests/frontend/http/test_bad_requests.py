@@ -126,7 +126,12 @@ ONE_ENDPOINT = [
         ("/v1/completions", TEXT, {"logprobs": 0, "logprob_token_ids": value}, "logprob_token_ids")
         for value in ([1] * 129, [-1], [VOCAB_SIZE])
     ),
-    ("/v1/completions", TEXT, {"repetition_detection": {"max_pattern_size": "a"}}, "repetition_detection.max_pattern_size"),
+    (
+        "/v1/completions",
+        TEXT,
+        {"repetition_detection": {"max_pattern_size": "a"}},
+        "repetition_detection.max_pattern_size",
+    ),
     (
         "/v1/completions",
         TEXT,
