@@ -62,6 +62,7 @@ _log = logging.getLogger("engine_core")
 
 OVERLOAD_RETRY_S = 1.0
 NO_LEASE_EPOCH = 0
+MAX_CALL_IDS = 16
 _DROP_REASONS = {SendResult.GONE: "connection gone", SendResult.FULL: "reads too slowly"}
 
 
@@ -182,7 +183,7 @@ class Service:
         ok, text = False, "the engine is loading"
         requests: list[RequestInfo] = []
         if self._engine is not None and call.kind is CallKind.EXPLAIN_REQUESTS:
-            ok, text, requests = True, "", self._engine.explain(call.request_ids, call.tenant)
+            ok, text, requests = True, "", self._engine.explain(call.request_ids[:MAX_CALL_IDS], call.tenant)
         elif self._engine is not None:
             ok, text = _run_call(self._engine, call.kind)
         self.post(identity, CallResult(call_id=call.call_id, ok=ok, message=text, requests=requests))

@@ -16,9 +16,10 @@ class GenerationRequest:
         prompt_token_ids: at least one id, all within the vocabulary.
         sampling: may have n > 1, stop strings, bad words, and no seed (one is drawn then).
         priority: lower runs first under the priority policy.
-        tenant: namespace of the prefix cache.
+        tenant: namespace of the prefix cache, and owner of a fair share.
         cache_salt: narrows prefix-cache sharing further.
         timeout_s: 0 means never.
+        queue_timeout_s: longest wait before it first runs; 0 takes the engine's default.
     """
 
     request_id: str
@@ -28,6 +29,7 @@ class GenerationRequest:
     tenant: str = ""
     cache_salt: str = ""
     timeout_s: float = 0.0
+    queue_timeout_s: float = 0.0
 
 
 @dataclass(slots=True)

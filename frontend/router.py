@@ -16,7 +16,7 @@ from frontend.bad_words import spell_bad_words
 from frontend.engine_session import OpenSequence
 from frontend.generation import GenerationRequest, OutputDelta
 from frontend.pool_member import AssetsCache, PoolMember, make_member
-from frontend.pool_status import CallOutcome, EngineStatus, PoolStats, ServedModel
+from frontend.pool_status import CallOutcome, EngineStatus, Explanation, PoolStats, ServedModel
 from frontend.request_check import check_request
 from frontend.stream import SequenceStream, split_request
 
@@ -224,6 +224,22 @@ class EnginePool:
         if not members:
             raise self._nothing_ready()
         return await asyncio.gather(*(member.call(kind, timeout_s) for member in members))
+
+    async def explain(self, request_ids: Sequence[str], tenant: str, timeout_s: float) -> list[Explanation]:
+        """Ask every ready engine where open requests stand, of all frontends.
+
+        Args:
+            request_ids: "ID" also names its parts "ID-0" and so on; none means all.
+            tenant: only its requests are told of; "" means everybody's.
+            timeout_s: time an engine has to answer.
+
+        Raises:
+            EngineUnavailableError: no engine is ready.
+        """
+        members = [member for member in self._members if member.served]
+        if not members:
+            raise self._nothing_ready()
+        return await asyncio.gather(*(m.explain(request_ids, tenant, timeout_s) for m in members))
 
     def _count_end(self, streams: Sequence[SequenceStream], error: SplitServeError | None) -> None:
         if error is not None:

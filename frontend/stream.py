@@ -42,6 +42,7 @@ def split_request(request: GenerationRequest, next_handle: Callable[[], int]) ->
             tenant=request.tenant,
             cache_salt=request.cache_salt,
             timeout_s=request.timeout_s,
+            queue_timeout_s=request.queue_timeout_s,
         )
         for index in range(sampling.n)
     ]

@@ -127,7 +127,8 @@ class Call(_Wire, frozen=True, tag=4):
     """A utility call, answered by CallResult with the same call_id.
 
     Attributes:
-        request_ids: of EXPLAIN_REQUESTS; "ID" also names its parts "ID-0" and so on; none means all.
+        request_ids: of EXPLAIN_REQUESTS; "ID" also names its parts "ID-0" and so on; none means all,
+            those beyond the sixteenth are not looked at.
         tenant: of EXPLAIN_REQUESTS; only requests of this tenant are told of, of all if it is "".
     """
 

@@ -23,6 +23,7 @@ from engine_core.sampling_params import (
 
 MAX_CACHE_SALT_CHARS = 128
 MAX_MODEL_CHARS = 512
+MAX_TIMEOUT_S = 7 * 86400
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
@@ -124,6 +125,15 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
     return_token_ids: bool | None = None
     cache_salt: CacheSalt | None = None
     priority: Priority | None = None
+    timeout: Annotated[
+        float | None, ranged(0, MAX_TIMEOUT_S, "Seconds after which the engine ends the request with 504.")
+    ] = None
+    queue_timeout: Annotated[
+        float | None,
+        ranged(
+            0, MAX_TIMEOUT_S, "Seconds it may wait before it first runs, else 503. Default: the engine's."
+        ),
+    ] = None
     request_id: Annotated[
         str | None,
         Meta(description="1 to 100 letters, digits and . _ : -; the header X-Request-Id goes before it."),

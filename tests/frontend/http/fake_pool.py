@@ -9,10 +9,11 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 from engine_core.errors import EngineUnavailableError, InvalidRequestError
-from engine_core.ipc.messages import EngineStats, ModelInfo
+from engine_core.ipc.messages import EngineStats, ModelInfo, QueueStats, RequestInfo
 from frontend.chat_template import ChatOptions, RenderedChat
 from frontend.generation import GenerationRequest, OutputDelta, TokenLogprob
 from frontend.model_assets import SamplingDefaults
+from frontend.pool_status import Explanation
 from frontend.router import EngineStatus, PoolStats, ServedModel
 from frontend.tokenizer import TokenText
 
@@ -122,6 +123,8 @@ class FakePool:
     max_model_len: int = MAX_MODEL_LEN
     seen: list[Seen] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
+    asked: list[tuple[list[str], str]] = field(default_factory=list)
+    open_requests: list[RequestInfo] = field(default_factory=list)
     started: bool = False
     stopped: bool = False
 
@@ -129,6 +132,7 @@ class FakePool:
         self.template = PlainTemplate()
         self.num_closed = asyncio.Event()
         self.stats_now = EngineStats(num_blocks=100, num_free_blocks=75, num_running=2, finished={"stop": 3})
+        self.queue_now = QueueStats()
 
     @property
     def model(self) -> ServedModel:
@@ -178,12 +182,20 @@ class FakePool:
         base = EngineStatus("ipc:///secret/socket", self.state, "engine-0")
         if self.state == "loading":
             return [replace(base, stage="weights", fraction=0.25)]
-        return [replace(base, model=self.model, stats=self.stats_now, last_pong_age_s=0.1)]
+        return [
+            replace(base, model=self.model, stats=self.stats_now, queue=self.queue_now, last_pong_age_s=0.1)
+        ]
 
     async def ping(self, timeout_s: float) -> list[EngineStatus]:
         if self.state != "ready" or not self.answers:
             raise EngineUnavailableError("no engine answered")
         return self.status()
+
+    async def explain(self, request_ids: Sequence[str], tenant: str, timeout_s: float) -> list[Explanation]:
+        if self.state != "ready":
+            raise EngineUnavailableError("ipc:///secret/socket is loading")
+        self.asked.append((list(request_ids), tenant))
+        return [Explanation("ipc:///secret/socket", self.answers, self.open_requests if self.answers else [])]
 
     def stats(self) -> PoolStats:
         return PoolStats(num_open=1, requests_aborted=2)
