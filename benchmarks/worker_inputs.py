@@ -55,8 +55,15 @@ class Feeder:
         self._next_block += len(crossing)
         self._num_tokens += 1
         ones = np.ones(len(self._rows), np.int64)
-        columns = {"block_rows": pack_int32(crossing), "block_ids": pack_int32(block_ids)}
-        return encode(SchedulerOutput(2, pack_int32(self._rows), pack_int32(ones), **columns))
+        return encode(
+            SchedulerOutput(
+                step=2,
+                rows=pack_int32(self._rows),
+                num_tokens=pack_int32(ones),
+                block_rows=pack_int32(crossing),
+                block_ids=pack_int32(block_ids),
+            )
+        )
 
 
 def measure(num_rows: int, num_windows: int) -> dict[str, float]:
