@@ -116,6 +116,7 @@ def test_every_request_ends_once_with_all_its_tokens(name: str) -> None:
     assert (seen.started_s < seen.first_token_s).all()
     assert (seen.first_token_s <= seen.ended_s).all()
     assert outcome.stats.num_free_blocks == outcome.settings.engine.num_blocks
+    assert seen.num_preemptions.sum() == outcome.stats.num_preemptions
     assert outcome.shares.total_service.sum() == (
         trace.prompt_tokens.sum() + trace.output_tokens.sum() - seen.num_cached.sum()
     )
