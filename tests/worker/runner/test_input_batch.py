@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
+from engine_core.errors import WorkerError
 from engine_core.ipc.codec import pack_int32
 from engine_core.ipc.messages import NewRow, SchedulerOutput
 from engine_core.sampling_params import SamplingParams
@@ -91,3 +93,26 @@ def test_a_chunk_that_ends_before_the_last_known_token_does_not_sample() -> None
 def test_an_empty_step_has_no_tokens() -> None:
     inputs = run(InputBatch(LIMITS, []), {})
     assert (len(inputs.rows), len(inputs.token_ids), inputs.cu_seqlens.tolist()) == (0, 0, [0])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rows": [-1]},  # the last row is occupied, and must not be found from the end
+        {"rows": [4]},
+        {"rows": [0]},
+        {"block_rows": [-1], "block_ids": [9]},
+        {"block_rows": [3], "block_ids": [-1]},
+        {"block_rows": [3], "block_ids": [40]},
+        {"block_rows": [3, 3], "block_ids": [9]},
+        {"block_rows": [3] * 9, "block_ids": list(range(1, 10))},
+        {"freed_rows": [-1]},
+    ],
+)
+def test_a_step_that_names_what_is_not_there_is_refused(fields: dict[str, list[int]]) -> None:
+    batch = InputBatch(LIMITS, [])
+    run(batch, {}, new(3, [5, 6], [0]))
+    counts = dict.fromkeys(fields.get("rows", []), 1)
+    others = {name: values for name, values in fields.items() if name != "rows"}
+    with pytest.raises(WorkerError):
+        run(batch, counts, **others)
