@@ -7,6 +7,7 @@ import json
 import httpx
 import pytest
 
+from engine_core.errors import EngineUnavailableError
 from engine_core.ipc.messages import (
     Finished,
     FinishReason,
@@ -66,6 +67,7 @@ def test_a_timeouts_error_tells_which_it_was(code: str, status: int, words: str)
         Finished(1, FinishReason.ERROR, error_code=code, error_message="secret", error_status=status)
     )
     assert error is not None
+    assert not isinstance(error, EngineUnavailableError), "no engine was lost, so nothing is to be resumed"
     response = error_response(error)
     body = json.loads(response.body)["error"]
     assert (response.status_code, body["type"], body["code"]) == (status, "server_error", code)
