@@ -21,6 +21,8 @@ def shortage(scheduler: Scheduler) -> WaitReason:
         return WaitReason.NONE
     if not scheduler.running.num_free_rows:
         return WaitReason.ROWS
+    if _follows(request):
+        return WaitReason.PREFIX
     if scheduler.is_short_of_blocks:
         return WaitReason.BLOCKS
     return WaitReason.TOKENS
@@ -86,6 +88,8 @@ def _explain_one(
     else:
         stage = RequestStage.PREEMPTED if request.was_started else RequestStage.WAITING
         reason = WaitReason.FAIR_SHARE if waiting.is_held_back(request) else head
+        if _follows(request):
+            reason = WaitReason.PREFIX
     return RequestInfo(
         request_id=request.request_id,
         stage=stage,
@@ -99,3 +103,7 @@ def _explain_one(
         age_s=now_s - request.arrival_s,
         queue_time_s=request.queue_time_s if request.was_started else now_s - request.arrival_s,
     )
+
+
+def _follows(request: Request) -> bool:
+    return request.leader is not None and request.leader.state is RequestState.RUNNING

@@ -92,6 +92,8 @@ class Request:
         priority: as asked for; sort_key has it under the priority policy only.
         fair_slot: its tenant's counter under the fair policy.
         repetition: of its emitted tokens, if it is to end when they go round in a loop.
+        leader: running request whose prefix it waits for, see engine_core.scheduler.followers.
+        num_awaited_tokens: tokens of the leader's prefix that it waits for, whole blocks.
     """
 
     frontend: FrontendId
@@ -121,6 +123,8 @@ class Request:
     priority: int = 0
     fair_slot: int = 0
     repetition: RepetitionTail | None = None
+    leader: Request | None = None
+    num_awaited_tokens: int = 0
 
     @property
     def num_stored_tokens(self) -> int:

@@ -22,7 +22,7 @@ class OpenRequestState(msgspec.Struct, frozen=True):
 
     Attributes:
         state: "waiting", "running" or "preempted".
-        waits_for: "rows", "blocks", "tokens" or "fair_share"; null if it runs.
+        waits_for: "rows", "blocks", "tokens", "fair_share" or "prefix"; null if it runs.
         position: how many come before it in its queue; null if it runs.
         queue_time_s: how long it waited, or has waited so far, before it first ran.
     """

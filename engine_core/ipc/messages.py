@@ -334,7 +334,8 @@ class WaitReason(enum.IntEnum):
     """What a waiting request waits for, or the one at the head before it.
 
     ROWS: max_num_seqs run; BLOCKS: the KV pool is full; TOKENS: the step's tokens, or those for prefill, were
-    spent; FAIR_SHARE: its tenant has had more than another one that waits.
+    spent; FAIR_SHARE: its tenant has had more than another one that waits; PREFIX: a running request computes
+    the beginning that both share.
     """
 
     NONE = 0
@@ -342,6 +343,7 @@ class WaitReason(enum.IntEnum):
     BLOCKS = 2
     TOKENS = 3
     FAIR_SHARE = 4
+    PREFIX = 5
 
 
 class RequestInfo(_Wire, frozen=True):

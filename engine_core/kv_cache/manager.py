@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine_core.errors import IntegrityError
+from engine_core.kv_cache.announced import AnnouncedBlocks
 from engine_core.kv_cache.block_pool import BlockPool
 from engine_core.kv_cache.prefix_index import PrefixIndex, extend_chain
 from engine_core.request import TOKEN_BYTES, Request
@@ -30,6 +31,7 @@ class KVCacheManager:
     Attributes:
         capacity: int64 [max_num_seqs]; tokens that a row's blocks hold, 0 for free rows.
         next_hash_at: int64 [max_num_seqs]; num_computed_tokens at which the row's next block can be indexed.
+        announced: blocks of known tokens that rows are filling.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class KVCacheManager:
         self._block_bytes = block_size * TOKEN_BYTES
         self.pool = BlockPool(num_blocks)
         self.index = PrefixIndex(secret)
+        self.announced = AnnouncedBlocks()
         self.enable_prefix_caching = enable_prefix_caching
         self.tables: list[list[int]] = [[] for _ in range(max_num_seqs)]
         self.capacity = np.zeros(max_num_seqs, np.int64)
@@ -98,7 +101,23 @@ class KVCacheManager:
         self.capacity[row] = len(self.tables[row]) * self.block_size
         if self.enable_prefix_caching:
             self.next_hash_at[row] = (len(hits) + 1) * self.block_size
+            self._announce(row, request, len(hits))
         return len(hits) * self.block_size
+
+    def row_filling(self, request: Request, place: int) -> int | None:
+        """Return the row that computes the block at `place` of a waiting request.
+
+        None when nobody does, or when a hit there would not count as it holds the request's last token.
+        """
+        if (place + 1) * self.block_size >= request.num_stored_tokens:
+            return None
+        self._extend_chain(request, place + 1)
+        return self.announced.row_of(request.block_hashes[place])
+
+    def next_hash(self, row: int, request: Request) -> bytes | None:
+        """Return the chain hash of the block that is indexed next for a row, if it is known yet."""
+        place = int(self.next_hash_at[row]) // self.block_size - 1
+        return request.block_hashes[place] if place < len(request.block_hashes) else None
 
     def grow(self, rows: IntColumn, counts: IntColumn) -> list[int]:
         """Append new blocks to the tables of rows, all allocated in one call.
@@ -124,6 +143,7 @@ class KVCacheManager:
         self.tables[row] = []
         self.capacity[row] = 0
         self.next_hash_at[row] = np.iinfo(np.int64).max
+        self.announced.withdraw(row)
 
     def index_full_blocks(
         self, rows: IntColumn, requests: Iterable[Request], num_computed_tokens: IntColumn
@@ -140,7 +160,7 @@ class KVCacheManager:
         num_full = num_computed_tokens // self.block_size
         num_indexed = self.next_hash_at[rows] // self.block_size - 1
         self.next_hash_at[rows] = (num_full + 1) * self.block_size
-        tables = self.tables
+        tables, announced = self.tables, self.announced
         hashes: list[bytes] = []
         block_ids: list[int] = []
         places = zip(rows.tolist(), requests, num_indexed.tolist(), num_full.tolist(), strict=True)
@@ -150,6 +170,8 @@ class KVCacheManager:
                 extend_chain(chain, request.namespace, request.token_ids, end, self._block_bytes)
             hashes += chain[first:end]
             block_ids += tables[row][first:end]
+            if row in announced:
+                self._announce(row, request, end)
         self.pool.mark_cached(self.index.insert(hashes, block_ids))
 
     def reset_prefix_cache(self) -> int:
@@ -157,6 +179,8 @@ class KVCacheManager:
         num_cached = len(self.index)
         self.index.reset()
         self.pool.uncache_all()
+        # Chains of running rows start from the old secret, so nobody will look for them.
+        self.announced.clear()
         return num_cached
 
     def check_integrity(self, num_computed_tokens: dict[int, int]) -> None:
@@ -194,6 +218,14 @@ class KVCacheManager:
                     raise IntegrityError(f"block {block_id} stands at two different places")
                 if (place + 1) * self.block_size > num_computed:
                     raise IntegrityError(f"row {row} may still write to shared or cached block {block_id}")
+
+    def _announce(self, row: int, request: Request, place: int) -> None:
+        """Announce the row's block at `place` if all of its tokens are known, else nothing more."""
+        if (place + 1) * self._block_bytes > len(request.token_ids):
+            self.announced.withdraw(row)
+            return
+        self._extend_chain(request, place + 1)
+        self.announced.announce(row, request.block_hashes[place])
 
     def _extend_chain(self, request: Request, num_blocks: int) -> None:
         extend_chain(

@@ -36,6 +36,7 @@ class FairQueue(WaitingQueue):
         self._preempted: LazyHeap[tuple[int, int]] = LazyHeap()
         self._by_slot: dict[int, LazyHeap[tuple[int, int]]] = {}
         self._num_fresh = 0
+        self._aside: list[Request] = []
         self._heap: list[tuple[int, int]] = []
         # Counter of the tenant admitted last: where a tenant starts that comes while nobody waits.
         self._level = 0
@@ -82,6 +83,34 @@ class FairQueue(WaitingQueue):
         self._num_fresh -= 1
         if not len(queue):
             del self._by_slot[request.fair_slot]
+
+    def set_aside(self, request: Request) -> None:
+        """Let its tenant's next one pass, and other tenants if there is none; no counter changes."""
+        self._aside.append(request)
+        if request.was_started:
+            self._preempted.pop()
+            return
+        queue = self._by_slot[request.fair_slot]
+        queue.pop()
+        self._num_fresh -= 1
+        if not len(queue):
+            # Its tenant is the least served, hence at the top.
+            del self._by_slot[request.fair_slot]
+            heapq.heappop(self._heap)
+
+    def restore(self) -> None:
+        """Queue them again, level with where their tenants stood."""
+        for request in self._aside:
+            if request.was_started:
+                self._preempted.push(request.sort_key, request)
+                continue
+            slot = request.fair_slot
+            if slot not in self._by_slot:
+                self._by_slot[slot] = LazyHeap()
+                heapq.heappush(self._heap, (self.counters.virtual(slot), slot))
+            self._by_slot[slot].push((request.priority, request.arrival), request)
+            self._num_fresh += 1
+        self._aside.clear()
 
     def admitted(self, request: Request, row: int, num_cached_tokens: int) -> None:
         """Charge its prompt; called before was_started is set."""

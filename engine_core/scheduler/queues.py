@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator
+from itertools import takewhile
 
 from engine_core.request import Request
 from engine_core.scheduler.lazy_heap import LazyHeap
@@ -12,7 +13,11 @@ from engine_core.scheduler.running import RunningRows
 
 
 class WaitingQueue(ABC):
-    """Waiting requests; the scheduler admits from the head only, so the head is never overtaken."""
+    """Waiting requests; the scheduler admits from the head only.
+
+    Within one plan it may set a head aside and look at the next one. What is set aside still waits; nobody
+    calls anything but head(), remove(), admitted() and set_aside() until restore().
+    """
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -36,6 +41,14 @@ class WaitingQueue(ABC):
     @abstractmethod
     def remove(self, request: Request) -> None:
         """Take a queued request out: admitted, aborted or timed out."""
+
+    @abstractmethod
+    def set_aside(self, request: Request) -> None:
+        """Let head() pass over the present head until restore()."""
+
+    @abstractmethod
+    def restore(self) -> None:
+        """Put what was set aside back to where it was."""
 
     # What follows is for policies that count service; the others ignore it.
 
@@ -79,6 +92,7 @@ class FcfsQueue(WaitingQueue):
     def __init__(self) -> None:
         # Aborts take requests out of the middle, which a deque does in O(n).
         self._requests: OrderedDict[int, Request] = OrderedDict()
+        self._aside: list[Request] = []
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -91,9 +105,10 @@ class FcfsQueue(WaitingQueue):
         self._requests[request.arrival] = request
 
     def requeue(self, request: Request) -> None:
-        """Put it at the front: whatever is admitted arrived before whatever waits."""
+        """Put it in its place near the front: only those it passed while they were set aside are older."""
+        older = list(takewhile(lambda arrival: arrival < request.arrival, self._requests))
         self._requests[request.arrival] = request
-        self._requests.move_to_end(request.arrival, last=False)
+        self._to_front([*older, request.arrival])
 
     def head(self) -> Request | None:
         """Return the earliest."""
@@ -103,12 +118,28 @@ class FcfsQueue(WaitingQueue):
         """Take it out; O(1)."""
         del self._requests[request.arrival]
 
+    def set_aside(self, request: Request) -> None:
+        """Take the front out for a while."""
+        del self._requests[request.arrival]
+        self._aside.append(request)
+
+    def restore(self) -> None:
+        """Put them back to the front; they are older than all that is left."""
+        self._requests.update((request.arrival, request) for request in self._aside)
+        self._to_front([request.arrival for request in self._aside])
+        self._aside.clear()
+
+    def _to_front(self, arrivals: list[int]) -> None:
+        for arrival in reversed(arrivals):
+            self._requests.move_to_end(arrival, last=False)
+
 
 class PriorityQueue(WaitingQueue):
     """Lower priority numbers first, ties by arrival; a steady stream of lower numbers can hold others off."""
 
     def __init__(self) -> None:
         self._heap: LazyHeap[tuple[int, int]] = LazyHeap()
+        self._aside: list[Request] = []
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -132,3 +163,14 @@ class PriorityQueue(WaitingQueue):
     def remove(self, request: Request) -> None:
         """Take it out."""
         self._heap.remove(request)
+
+    def set_aside(self, request: Request) -> None:
+        """Take the smallest entry out for a while."""
+        self._heap.pop()
+        self._aside.append(request)
+
+    def restore(self) -> None:
+        """Insert them again."""
+        for request in self._aside:
+            self._heap.push(request.sort_key, request)
+        self._aside.clear()

@@ -22,6 +22,7 @@ from engine_core.ipc.codec import pack_int32
 from engine_core.ipc.messages import NewRow, SchedulerOutput
 from engine_core.kv_cache.manager import KVCacheManager
 from engine_core.request import Request, RequestState
+from engine_core.scheduler.followers import Followers
 from engine_core.scheduler.policies import make_queue
 from engine_core.scheduler.prefill_cap import cap_prefill, prefill_left
 from engine_core.scheduler.queues import WaitingQueue
@@ -79,6 +80,7 @@ class Scheduler:
             secret=secret,
             enable_prefix_caching=config.enable_prefix_caching,
         )
+        self._followers = Followers(self.kv, self.running)
         self.in_flight: deque[StepInFlight] = deque()
         self.started: list[Request] = []
         self.num_preemptions = 0
@@ -128,6 +130,7 @@ class Scheduler:
         """Forget all cached prefixes, for waiting requests too; returns how many blocks held one."""
         num_dropped = self.kv.reset_prefix_cache()
         for request in self.waiting:
+            request.leader = None
             request.block_hashes.clear()
             request.namespace = self.kv.index.namespace(request.tenant, request.cache_salt)
         return num_dropped
@@ -145,6 +148,9 @@ class Scheduler:
                 raise IntegrityError(
                     f"request {request.arrival} waits in state {request.state}, row {request.row}"
                 )
+        self.kv.announced.check_integrity(
+            {row: self.kv.next_hash(row, running.request_at(row)) for row in running.order.tolist()}
+        )
         for row in running.order.tolist():
             self._check_counts_in_flight(row)
             if running.num_computed_tokens[row] > self.kv.capacity[row]:
@@ -207,13 +213,26 @@ class Scheduler:
     def _admit(
         self, rows: IntColumn, num_tokens: IntColumn, budget: int
     ) -> tuple[IntColumn, IntColumn, list[NewRow]]:
-        """Admit from the head of the queue while rows, blocks and budget last."""
+        """Admit from the head of the queue while rows, blocks and budget last.
+
+        A head that follows a running row is passed over, but a row and the blocks of its whole sequence are
+        kept for it, so that whoever passes takes nothing away from it.
+        """
         new_rows: list[NewRow] = []
         chunks: list[int] = []
+        num_held = num_kept_blocks = 0
         if self.running.num_free_rows:
             self.waiting.settle(self.running)
-        while budget > 0 and self.running.num_free_rows and (request := self.waiting.head()) is not None:
-            new_row = self._admit_one(request)
+        while budget > 0 and self.running.num_free_rows > num_held:
+            request = self.waiting.head()
+            if request is None:
+                break
+            if self._followers.is_held(request):
+                num_held += 1
+                num_kept_blocks += self.kv.num_blocks_for(request.num_stored_tokens)
+                self.waiting.set_aside(request)
+                continue
+            new_row = self._admit_one(request, num_kept_blocks)
             if new_row is None:
                 self.is_short_of_blocks = True
                 break
@@ -221,16 +240,19 @@ class Scheduler:
             chunks.append(min(uncomputed, self._max_chunk, budget))
             budget -= chunks[-1]
             new_rows.append(new_row)
+        if num_held:
+            self.waiting.restore()
         if new_rows:
             rows = np.concatenate([rows, np.array([new_row.row for new_row in new_rows], np.int64)])
             num_tokens = np.concatenate([num_tokens, np.array(chunks, np.int64)])
         return rows, num_tokens, new_rows
 
-    def _admit_one(self, request: Request) -> NewRow | None:
+    def _admit_one(self, request: Request, num_kept_blocks: int) -> NewRow | None:
         running = self.running
         row = running.lowest_free_row()
         # Alone it may take the whole pool, which holds any request that was accepted.
-        num_cached = self.kv.admit(row, request, self._num_spare_blocks if len(running) else 0)
+        num_spare = self._num_spare_blocks + num_kept_blocks if len(running) else 0
+        num_cached = self.kv.admit(row, request, num_spare)
         if num_cached is None:
             assert len(running), "an accepted request fits the empty pool"
             return None
