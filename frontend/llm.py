@@ -32,6 +32,7 @@ from frontend.tokenizer import Tokenizer
 # Enough to keep the engine's batch full while results come back.
 _IN_FLIGHT_PER_SEQ = 2
 _MAX_IN_FLIGHT = 4096
+_MAX_WAITING_TOKENS = 2**40
 
 
 class LLM:
@@ -102,6 +103,10 @@ class LLM:
             f"--log-level={log_level}",
             "--engine-id=offline",
             "--drain-timeout=0",
+            # Nobody reads along, and all prompts wait here: throughput counts, and the queue's bounds are ours.
+            "--target-itl-ms=0",
+            f"--max-waiting-tokens={_MAX_WAITING_TOKENS}",
+            "--log-wait=0",
         ]
         self._runner = OfflineRunner()
         # Also runs when the interpreter ends. A forked child must not end its parent's engine.
