@@ -103,7 +103,7 @@ class LLM:
             f"--log-level={log_level}",
             "--engine-id=offline",
             "--drain-timeout=0",
-            # Nobody reads along, and all prompts wait here: throughput counts, and the queue's bounds are ours.
+            # Nobody reads along: throughput counts, and how much waits is bounded here.
             "--target-itl-ms=0",
             f"--max-waiting-tokens={_MAX_WAITING_TOKENS}",
             "--log-wait=0",
