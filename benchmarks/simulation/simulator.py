@@ -21,6 +21,8 @@ from engine_core.sampling_params import SamplingParams
 FRONTEND = b"simulated"
 # The simulated worker samples token 0 only, so nothing ends before its length.
 NO_EOS: list[int] = []
+# Clients of a closed loop wait before they go on after a rejection, or they would all be rejected at once.
+REJECTED_PAUSE_S = 1.0
 
 
 class EventClock:
@@ -145,7 +147,7 @@ class Simulator:
             self._engine.add(FRONTEND, self._message(request))
         except (OverloadedError, InvalidRequestError):
             self._measurements.rejected(request, now_s)
-            self._arrivals.ended(1, now_s)
+            self._arrivals.ended(1, now_s + REJECTED_PAUSE_S)
         else:
             self._shares.waits(request)
         self._after_event()

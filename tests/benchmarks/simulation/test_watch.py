@@ -79,3 +79,6 @@ def test_clients_of_a_closed_loop_go_on_after_a_rejection() -> None:
     values = {"requests": "60", "arrivals": "closed", "clients": "10", "max_num_waiting": "2"}
     seen = simulate(make_settings({**values, "output_tokens": "4", "num_blocks": "500"})).measurements
     assert set(seen.outcome.tolist()) == {COMPLETE, REJECTED}
+    # Two of ten find room at first. The eight others come back together a second later.
+    assert (seen.sent_s[seen.outcome == REJECTED] == 0).sum() == 8
+    assert (seen.sent_s == 1.0).sum() == 8
