@@ -5,7 +5,10 @@ BIN := $(VENV)/bin
 PORT ?= 8000
 CSRC := $(shell find csrc -type f 2>/dev/null)
 
-.PHONY: serve test check lint types format clean
+# Seconds of `make soak`.
+SECONDS ?= 60
+
+.PHONY: serve test soak check lint types format clean
 
 $(VENV)/.created:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || (echo "Python 3.11 or newer is needed" >&2; exit 1)
@@ -17,7 +20,7 @@ $(VENV)/.installed: $(VENV)/.created pyproject.toml setup.py CMakeLists.txt $(CS
 	touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test,dev,bench]'
 	touch $@
 
 # Trains nothing and downloads no model: the demo model ships in the package.
@@ -26,6 +29,10 @@ serve: $(VENV)/.installed
 
 test: $(VENV)/.installed-test
 	$(BIN)/pytest --cov --cov-report=term
+
+# Random lives of an engine with all bookkeeping checked after every event; new seeds in every run.
+soak: $(VENV)/.installed-test
+	$(BIN)/python -m tests.engine_core.soak --seconds $(SECONDS)
 
 check: $(VENV)/.installed-test lint types test
 

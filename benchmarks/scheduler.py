@@ -1,17 +1,22 @@
-"""What one steady decode step costs in the engine: plan, encode, decode the answer, apply, outputs.
+"""What one step of steady decode costs in the engine: plan, encode, decode the answer, apply, outputs.
 
-Usage: python benchmarks/scheduler.py [--steps N] [--rows 1,64,256,1024] [--json FILE]
+Usage: python -m benchmarks.scheduler [--rows 1,64,256,1024,4096] [--windows N] [--frontends N] [--json FILE]
 
-No worker runs: answers are made outside the timed phases. "steady" is the median step, in which no row
-crosses a block border; "with borders" spreads the borders: one row in block_size crosses one in every step.
+No worker runs: answers are made outside the timed phases. Prompts of 128 tokens are admitted as a budget of
+8192 tokens per step lets them in, so rows cross block borders at different steps, as they do when serving.
+A window is two blocks of steps, in which every row crosses two borders. "step" is the mean over the places of
+a window of the median step at that place; "quiet step" is the median of all single steps.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
+import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,107 +25,137 @@ from engine_core.clock import SystemClock
 from engine_core.config import SchedulerConfig
 from engine_core.engine import EngineCore
 from engine_core.ipc.codec import encode, from_worker_decoder, pack_int32, unpack_int32
-from engine_core.ipc.messages import AddRequest, ModelInfo, ModelRunnerOutput
+from engine_core.ipc.messages import AddRequest, ModelInfo, ModelRunnerOutput, SchedulerOutput
 from engine_core.sampling_params import SamplingParams
 
 PHASES = ("plan", "encode step", "decode answer", "apply", "outputs", "encode outputs")
 BLOCK_SIZE = 16
-PROMPT_TOKENS = 40
+PROMPT_TOKENS = 128
+BUDGET_TOKENS = 8192
+WINDOW_STEPS = 2 * BLOCK_SIZE
 
 
-def make_engine(num_rows: int, num_steps: int, num_frontends: int, stagger: bool) -> EngineCore:
-    blocks_per_row = (PROMPT_TOKENS + BLOCK_SIZE + num_steps + 16) // BLOCK_SIZE + 1
+def make_engine(num_rows: int, num_steps: int, num_frontends: int) -> tuple[EngineCore, Worker]:
+    """Return an engine whose rows all decode and will go on for num_steps steps."""
+    num_tokens = PROMPT_TOKENS + num_steps + 2 * num_rows
+    blocks_per_row = (num_tokens + BLOCK_SIZE) // BLOCK_SIZE
     config = SchedulerConfig(
         max_num_seqs=num_rows,
-        max_num_batched_tokens=num_rows * (PROMPT_TOKENS + BLOCK_SIZE),
+        max_num_batched_tokens=max(BUDGET_TOKENS, 2 * num_rows),
         max_num_waiting=num_rows,
         max_model_len=blocks_per_row * BLOCK_SIZE,
         block_size=BLOCK_SIZE,
-        num_blocks=num_rows * blocks_per_row + 2 + num_rows,
+        num_blocks=num_rows * blocks_per_row * 102 // 100 + 2,
     )
     model = ModelInfo("", "", "float32", 32000, config.max_model_len, [2])
     engine = EngineCore(config, model, 1, SystemClock())
     rng = np.random.default_rng(0)
     for i in range(num_rows):
-        # Staggered lengths spread the block borders evenly over the steps.
-        length = PROMPT_TOKENS + (i % BLOCK_SIZE if stagger else 0)
         message = AddRequest(
             handle=i,
             request_id=str(i),
-            prompt_token_ids=pack_int32(rng.integers(10, 32000, length)),
+            prompt_token_ids=pack_int32(rng.integers(10, 32000, PROMPT_TOKENS)),
             sampling=SamplingParams(seed=0, max_tokens=None),
         )
         engine.add(b"frontend-%d" % (i % num_frontends), message)
-    return engine
+    worker = Worker(num_rows)
+    while engine.stats().num_waiting or worker.num_prefilling:
+        run_step(engine, worker)
+    return engine, worker
 
 
-def answer_to(step: int, rows: bytes) -> bytes:
-    token_ids = 10 + (unpack_int32(rows).astype(np.int64) * 7919 + step) % 30000
-    return encode(ModelRunnerOutput(step, rows, pack_int32(token_ids)))
+class Worker:
+    """Answers steps at no cost to what is measured: tokens that depend on row and step."""
+
+    def __init__(self, num_rows: int) -> None:
+        self._num_missing = np.full(num_rows, PROMPT_TOKENS, np.int64)
+
+    @property
+    def num_prefilling(self) -> int:
+        """Rows whose prompt is not computed yet."""
+        return int((self._num_missing > 0).sum())
+
+    def answer(self, step: SchedulerOutput) -> bytes:
+        """Return the encoded answer: a token of every row whose last known token is computed."""
+        rows = unpack_int32(step.rows).astype(np.int64)
+        self._num_missing[rows] -= unpack_int32(step.num_tokens)
+        rows = rows[self._num_missing[rows] <= 0]
+        token_ids = 10 + (rows * 7919 + step.step) % 30000
+        return encode(ModelRunnerOutput(step.step, pack_int32(rows), pack_int32(token_ids)))
 
 
-def run_step(engine: EngineCore) -> list[float]:
-    """Seconds of each phase of one step."""
-    marks = [time.perf_counter()]
+def run_step(
+    engine: EngineCore, worker: Worker, clock: Callable[[], float] = time.perf_counter
+) -> list[float]:
+    """Return the seconds of each phase of one step."""
+    marks = [clock()]
     step = engine.plan()
     assert step is not None
-    marks.append(time.perf_counter())
+    marks.append(clock())
     encode(step)
-    marks.append(time.perf_counter())
-    frame = answer_to(step.step, step.rows)
-    skipped = time.perf_counter() - marks[-1]
+    marks.append(clock())
+    frame = worker.answer(step)
+    skipped = clock() - marks[-1]
     answer = from_worker_decoder.decode(frame)
     assert isinstance(answer, ModelRunnerOutput)
-    marks.append(time.perf_counter() - skipped)
+    marks.append(clock() - skipped)
     engine.apply(answer)
-    marks.append(time.perf_counter() - skipped)
+    marks.append(clock() - skipped)
     outputs = engine.take_outputs()
-    marks.append(time.perf_counter() - skipped)
+    marks.append(clock() - skipped)
     for message in outputs.values():
         encode(message)
-    marks.append(time.perf_counter() - skipped)
+    marks.append(clock() - skipped)
     return np.diff(marks).tolist()
 
 
-def measure(num_rows: int, num_steps: int, num_frontends: int) -> dict[str, float]:
-    """Microseconds per step, and per step and request."""
-    # All rows in step: borders fall into every 16th step, so the median step has none.
-    engine = make_engine(num_rows, num_steps, num_frontends, stagger=False)
-    run_step(engine)
-    steady = np.median(np.array([run_step(engine) for _ in range(num_steps)]), axis=0) * 1e6
-    # Borders spread out: one row in block_size crosses one in every step.
-    engine = make_engine(num_rows, num_steps, num_frontends, stagger=True)
-    run_step(engine)
-    mixed = np.median(np.array([sum(run_step(engine)) for _ in range(num_steps)])) * 1e6
+def measure(
+    num_rows: int, num_windows: int, num_frontends: int, clock: Callable[[], float]
+) -> dict[str, float]:
+    """Return microseconds per step, and per step and row."""
+    engine, worker = make_engine(num_rows, num_windows * WINDOW_STEPS, num_frontends)
+    gc.collect()
+    steps = np.array([run_step(engine, worker, clock) for _ in range(num_windows * WINDOW_STEPS)]) * 1e6
+    engine.check_integrity()
+    # Medians of the steps at the same place of a window, then their mean: all borders count, but not the
+    # moments in which another process had the core.
+    phases = np.median(steps.reshape(num_windows, WINDOW_STEPS, len(PHASES)), axis=0).mean(axis=0)
+    step_us = float(np.median(steps.sum(axis=1).reshape(num_windows, WINDOW_STEPS), axis=0).mean())
     return {
         "rows": num_rows,
-        **{f"{phase} us": float(value) for phase, value in zip(PHASES, steady, strict=True)},
-        "steady us": float(steady.sum()),
-        "steady us/request": float(steady.sum() / num_rows),
-        "with borders us": float(mixed),
-        "with borders us/request": float(mixed / num_rows),
+        **{f"{phase} us": float(value) for phase, value in zip(PHASES, phases, strict=True)},
+        "quiet step us": float(np.median(steps.sum(axis=1))),
+        "step us": step_us,
+        "step us/row": step_us / num_rows,
     }
 
 
 def print_table(results: list[dict[str, float]]) -> None:
+    """Print one line per number of rows."""
     names = list(results[0])
     print("  ".join(f"{name:>{max(len(name), 8)}}" for name in names))
     for result in results:
         cells = [
             f"{value:{max(len(name), 8)}.{0 if name == 'rows' else 2}f}" for name, value in result.items()
         ]
-        print("  ".join(cells))
+        print("  ".join(cells), flush=True)
 
 
 def main() -> int:
+    """Measure every number of rows and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=320)
-    parser.add_argument("--rows", default="1,64,256,1024")
-    parser.add_argument("--frontends", type=int, default=2)
+    parser.add_argument("--rows", default="1,64,256,1024,4096")
+    parser.add_argument("--windows", type=int, default=12, help="of 32 steps each")
+    parser.add_argument("--frontends", type=int, default=1)
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="leave out the time other processes had the core"
+    )
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     args = parser.parse_args()
-    results = [measure(int(rows), args.steps, args.frontends) for rows in args.rows.split(",")]
+    clock = time.thread_time if args.cpu_time else time.perf_counter
+    results = [measure(int(rows), args.windows, args.frontends, clock) for rows in args.rows.split(",")]
     print_table(results)
+    print(f"load average {os.getloadavg()[0]:.1f}")
     if args.json:
         args.json.write_text(json.dumps({"block_size": BLOCK_SIZE, "results": results}, indent=2) + "\n")
     return 0

@@ -11,9 +11,10 @@ from engine_core.errors import ConfigError
 from engine_core.ipc.addresses import check_keys
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-POLICIES = ("fcfs", "priority")
+POLICIES = ("fcfs", "priority", "fair")
 EXECUTORS = ("multiproc", "simulated")
 LOG_LEVELS = ("debug", "info", "warning", "error")
+MAX_TENANT_WEIGHTS = 1000
 
 
 def runtime_directory() -> str:
@@ -49,8 +50,13 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_model_len: longest sequence, prompt and output together.
         block_size: tokens per KV block.
         num_blocks: KV blocks of the pool.
-        policy: "fcfs" or "priority".
+        policy: "fcfs", "priority" or "fair".
         enable_prefix_caching: reuse the KV of equal prefixes.
+        tenant_weights: shares under the fair policy, 1..1000; tenants not named here have 1.
+        max_waiting_tokens: bound of the prompt tokens that wait; beyond it requests are rejected with 429.
+        queue_timeout_s: a request that names none waits no longer before it first runs; 0 means for ever.
+        target_itl_s: a step's prefill is cut to keep steps with decoding rows this short; 0 means never.
+        log_wait_s: a request that has waited so long is logged, once; 0 means never.
     """
 
     max_num_seqs: int = 256
@@ -62,6 +68,11 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_blocks: int = 1024
     policy: str = "fcfs"
     enable_prefix_caching: bool = True
+    tenant_weights: dict[str, int] = {}
+    max_waiting_tokens: int = 2**22
+    queue_timeout_s: float = 0.0
+    target_itl_s: float = 0.0
+    log_wait_s: float = 0.0
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +96,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         curve_dir: folder with this engine's CURVE key pair and the public keys it accepts.
         simulated_step_ms: step time of the simulated executor.
         log_level: "debug", "info", "warning" or "error".
+        tenant_weights: NAME=W each; shares under the fair policy.
+        max_waiting_tokens: bound of the prompt tokens that wait.
+        queue_timeout_s: longest wait of a request that names none; 0 for ever.
+        target_itl_ms: longest step while rows decode, as far as prefill decides it; 0 does not limit it.
+        log_wait_s: waiting time after which a request is logged; 0 never.
     """
 
     model: str
@@ -111,6 +127,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     curve_dir: str = ""
     simulated_step_ms: float = 0.0
     log_level: str = "info"
+    tenant_weights: list[str] = []
+    max_waiting_tokens: int = 2**22
+    queue_timeout_s: float = 0.0
+    target_itl_ms: float = 200.0
+    log_wait_s: float = 10.0
 
     def validate(self) -> None:
         """Check every value against its range.
@@ -135,8 +156,32 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         _within("--lease", self.lease_s, 1, 3600)
         _within("--step-timeout", self.step_timeout_s, 1, 3600)
         _within("--simulated-step-ms", self.simulated_step_ms, 0, 60000)
+        _within("--max-waiting-tokens", self.max_waiting_tokens, 1, 2**40)
+        _within("--queue-timeout", self.queue_timeout_s, 0, 7 * 86400)
+        _within("--target-itl-ms", self.target_itl_ms, 0, 60000)
+        _within("--log-wait", self.log_wait_s, 0, 86400)
+        parse_weights(self.tenant_weights)
         check_address("--listen", self.listen)
         check_keys(self.listen, bool(self.curve_dir), self.allow_insecure_tcp)
+
+
+def parse_weights(texts: list[str]) -> dict[str, int]:
+    """Parse NAME=W of --tenant-weight; W is a whole number from 1 to 1000.
+
+    Raises:
+        ConfigError: one is malformed or out of range, a name comes twice, or there are too many.
+    """
+    weights: dict[str, int] = {}
+    for text in texts:
+        match = re.fullmatch(r"(\S{1,256})=([0-9]{1,4})", text, re.ASCII)
+        if match is None or not 1 <= int(match[2]) <= 1000 or match[1] in weights:
+            raise ConfigError(
+                f"--tenant-weight must be NAME=W with W from 1 to 1000, each once, got {text!r}"
+            )
+        weights[match[1]] = int(match[2])
+    if len(weights) > MAX_TENANT_WEIGHTS:
+        raise ConfigError(f"--tenant-weight may name at most {MAX_TENANT_WEIGHTS} tenants")
+    return weights
 
 
 def check_address(flag: str, address: str) -> None:

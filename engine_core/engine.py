@@ -17,9 +17,12 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from engine_core.admission import Admission
 from engine_core.clock import Clock
 from engine_core.config import SchedulerConfig
-from engine_core.errors import IntegrityError, OverloadedError
+from engine_core.deadlines import Deadlines
+from engine_core.errors import IntegrityError
+from engine_core.explain import explain, find_requests, waiting_by_reason
 from engine_core.ipc.messages import (
     AddRequest,
     EngineStats,
@@ -27,12 +30,15 @@ from engine_core.ipc.messages import (
     FinishReason,
     ModelInfo,
     ModelRunnerOutput,
+    QueueStats,
+    RequestInfo,
     SchedulerOutput,
     Started,
     StepOutputs,
 )
 from engine_core.open_requests import OpenRequests
 from engine_core.request import (
+    TOKEN_BYTES,
     EndedRequest,
     FrontendId,
     Request,
@@ -43,10 +49,10 @@ from engine_core.request import (
     deadline_of,
 )
 from engine_core.scheduler.apply import StepApplier, StepResult
-from engine_core.scheduler.lazy_heap import LazyHeap
-from engine_core.scheduler.output import OutputCollector, TokenColumns
+from engine_core.scheduler.output import OutputCollector
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.scheduler.stopping import StopRules
+from engine_core.step_pacer import StepPacer
 
 __all__ = ["EngineCore", "FrontendId"]
 
@@ -66,6 +72,7 @@ class EngineCore:
         *,
         secret: bytes | None = None,
         on_end: Callable[[RequestSummary], None] | None = None,
+        on_wait: Callable[[RequestInfo], None] | None = None,
     ) -> None:
         """Build an idle engine.
 
@@ -76,6 +83,7 @@ class EngineCore:
             clock: for queue times, timeouts and ages.
             secret: 32 bytes that seed the prefix-cache hashes; drawn anew for every engine when left out.
             on_end: called with every request that ends, however it does.
+            on_wait: called once with every request that has waited for config.log_wait_s.
         """
         self._config = config
         self._clock = clock
@@ -86,16 +94,24 @@ class EngineCore:
         )
         self._stops = StopRules(model.vocab_size, model.eos_token_ids)
         self._scheduler = Scheduler(config, self._stops, os.urandom(32) if secret is None else secret)
-        self._applier = StepApplier(self._scheduler, self._stops, model.vocab_size)
+        self._applier = StepApplier(self._scheduler, self._stops)
         self._open = OpenRequests()
-        self._deadlines: LazyHeap[float] = LazyHeap()
+        self._admission = Admission(config.max_num_waiting, config.max_waiting_tokens)
+        self._deadlines = Deadlines(config.queue_timeout_s, config.log_wait_s)
+        self._timeouts: Counter[str] = Counter()
+        self._pacer = (
+            StepPacer(config.target_itl_s, config.max_num_batched_tokens) if config.target_itl_s else None
+        )
         self._outputs = OutputCollector(epoch)
         self._on_end = on_end
+        self._on_wait = on_wait
         self._num_arrivals = 0
         self._num_steps = 0
         self._last_step_s = clock.monotonic()
         self._prompt_tokens = 0
         self._generation_tokens = 0
+        self._worker_compute_s = 0.0
+        self._worker_wait_s = 0.0
         self._finished: Counter[str] = Counter()
 
     @property
@@ -119,17 +135,19 @@ class EngineCore:
         Raises:
             InvalidRequestError: a field is out of range or the handle is in use.
             ContextLengthError: the prompt leaves no room in the model's context or the KV pool.
-            OverloadedError: max_num_waiting requests wait already.
+            OverloadedError: max_num_waiting requests or max_waiting_tokens tokens wait already; tells for how
+                long.
             ProtocolError: a token column is malformed.
         """
         self._open.check_new(frontend, message.handle)
-        if len(self._scheduler.waiting) >= self._config.max_num_waiting:
-            raise OverloadedError(f"{self._config.max_num_waiting} requests wait already, retry later")
+        num_tokens = (len(message.prompt_token_ids) + len(message.resume_token_ids)) // TOKEN_BYTES
+        now_s = self._clock.monotonic()
+        self._admission.check(len(self._scheduler.waiting), num_tokens, now_s)
         request = self._make_request(frontend, message)
         self._open.add(request)
         self._scheduler.add(request)
-        if message.timeout_s > 0:
-            self._deadlines.push(request.deadline_s, request)
+        self._admission.added(request.num_stored_tokens, now_s)
+        self._deadlines.add(request, message.queue_timeout_s)
         self._end_if_complete(request)
 
     def abort(self, frontend: FrontendId, handles: Iterable[int]) -> None:
@@ -151,16 +169,23 @@ class EngineCore:
             self._end(EndedRequest(request, FinishReason.ABORT, error_message=reason))
 
     def expire(self) -> None:
-        """End requests whose timeout has passed with the error "timeout" (504)."""
+        """End requests whose time has passed, with "timeout" (504) or "queue_timeout" (503)."""
         now_s = self._clock.monotonic()
-        while (entry := self._deadlines.peek()) is not None and entry[0] <= now_s:
-            request = entry[1]
-            message = f"the request did not finish within its {request.deadline_s - request.arrival_s:g} s"
-            self._end(EndedRequest(request, FinishReason.ERROR, None, "timeout", message, 504))
+        for ended in self._deadlines.ended(now_s):
+            self._timeouts[ended.error_code] += 1
+            self._end(ended)
+        for request in self._deadlines.long_waits(now_s):
+            if self._on_wait is not None:
+                self._on_wait(explain(self._scheduler, [request], now_s, with_position=False)[0])
 
     def plan(self) -> SchedulerOutput | None:
         """Plan the next step; None when nothing can run or two steps are in flight."""
-        output = self._scheduler.schedule()
+        if self._pacer is None:
+            output = self._scheduler.schedule()
+        else:
+            output = self._scheduler.schedule(self._pacer.max_prefill_tokens(len(self._scheduler.running)))
+            if output is not None:
+                self._pacer.planned(output.num_tokens)
         if self._scheduler.started:
             self._report_started()
         return output
@@ -172,7 +197,11 @@ class EngineCore:
             WorkerError: the output does not answer that step.
         """
         result = self._applier.apply(output)
+        if self._pacer is not None:
+            self._pacer.measured(output.compute_s)
         self._num_steps += 1
+        self._worker_compute_s += output.compute_s
+        self._worker_wait_s += output.wait_s
         self._last_step_s = self._clock.monotonic()
         self._report(result)
 
@@ -183,6 +212,22 @@ class EngineCore:
     def reset_prefix_cache(self) -> int:
         """Forget all cached prefixes; returns how many blocks held one."""
         return self._scheduler.reset_prefix_cache()
+
+    def explain(self, request_ids: Iterable[str], tenant: str) -> list[RequestInfo]:
+        """Tell where open requests stand and what they wait for; see engine_core.explain."""
+        requests = find_requests(self._open, request_ids, tenant)
+        return explain(self._scheduler, requests, self._clock.monotonic())
+
+    def queue_stats(self) -> QueueStats:
+        """Return the state of the waiting queue and what it turned away."""
+        return QueueStats(
+            num_waiting_tokens=self._admission.num_waiting_tokens,
+            queue_time_s=self._admission.queue_time_s(self._clock.monotonic()),
+            waiting=waiting_by_reason(self._scheduler),
+            rejected=dict(self._admission.rejected),
+            timeouts=dict(self._timeouts),
+            num_tenants=self._scheduler.waiting.num_tenants,
+        )
 
     def stats(self) -> EngineStats:
         """Return counters since start and gauges of now; num_frontends counts those with open requests."""
@@ -203,6 +248,8 @@ class EngineCore:
             prefix_cache_hits=scheduler.num_hit_tokens,
             finished=dict(self._finished),
             block_size=self._config.block_size,
+            worker_compute_s=self._worker_compute_s,
+            worker_wait_s=self._worker_wait_s,
         )
 
     def check_integrity(self) -> None:
@@ -216,6 +263,9 @@ class EngineCore:
         num_queued = len(self._scheduler.waiting) + len(self._scheduler.running)
         if num_queued != len(self._open):
             raise IntegrityError(f"{len(self._open)} requests are open, {num_queued} wait or run")
+        num_tokens = sum(r.num_stored_tokens for r in self._scheduler.waiting if not r.was_started)
+        if num_tokens != self._admission.num_waiting_tokens:
+            raise IntegrityError(f"{num_tokens} tokens wait, {self._admission.num_waiting_tokens} counted")
         for request in self._open:
             if request.state is RequestState.ENDED:
                 raise IntegrityError(f"request {request.arrival} has ended but is open")
@@ -241,6 +291,8 @@ class EngineCore:
             tenant=message.tenant,
             cache_salt=message.cache_salt,
             namespace=self._scheduler.kv.index.namespace(message.tenant, message.cache_salt),
+            repetition=checked.repetition,
+            priority=message.priority,
         )
 
     def _end_if_complete(self, request: Request) -> None:
@@ -250,6 +302,8 @@ class EngineCore:
         stopped, stop_token_id = self._stops.ends_after(request)
         if stopped:
             self._end(EndedRequest(request, FinishReason.STOP, stop_token_id))
+        elif request.repetition is not None and request.repetition.found:
+            self._end(EndedRequest(request, FinishReason.REPETITION))
         elif request.num_stored_tokens >= request.max_num_tokens:
             self._end(EndedRequest(request, FinishReason.LENGTH))
 
@@ -258,23 +312,22 @@ class EngineCore:
         for request in self._scheduler.started:
             self._prompt_tokens += request.num_prompt_tokens
             request.queue_time_s = now_s - request.arrival_s
+            self._admission.started(request.num_stored_tokens, now_s)
+            self._deadlines.started(request)
             started = Started(request.handle, request.num_cached_tokens, request.queue_time_s)
             self._outputs.add_started(request.frontend, started)
         self._scheduler.started.clear()
 
     def _report(self, result: StepResult) -> None:
-        self._generation_tokens += len(result.tokens.handles)
-        for tokens in result.tokens.split():
-            self._outputs.add_tokens(self._frontend_of(tokens), tokens)
+        for tokens in result.tokens:
+            self._generation_tokens += tokens.num_tokens
+            self._outputs.add_tokens(self._open.frontend_at(tokens.frontend_idx), tokens)
         for frontend, logprobs in result.logprobs:
             self._outputs.add_logprobs(frontend, logprobs)
         for frontend, logprobs in result.prompt_logprobs:
             self._outputs.add_prompt_logprobs(frontend, logprobs)
         for ended in result.ended:
             self._end(ended)
-
-    def _frontend_of(self, tokens: TokenColumns) -> FrontendId:
-        return self._open.frontend_at(int(tokens.frontend_idx[0]))
 
     def _end(self, ended: EndedRequest) -> None:
         """Close a request and tell its frontend."""
@@ -297,6 +350,8 @@ class EngineCore:
     def _close(self, request: Request, reason: FinishReason) -> None:
         if self._on_end is not None:
             self._on_end(self._summary(request, reason))
+        if not request.was_started:
+            self._admission.given_up(request.num_stored_tokens, self._clock.monotonic())
         self._scheduler.remove(request)
         self._open.remove(request)
         self._deadlines.remove(request)

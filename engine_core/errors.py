@@ -62,6 +62,13 @@ class EngineUnavailableError(SplitServeError):
     status = 503
 
 
+class QueueTimeoutError(SplitServeError):
+    """The engine ended this request because it had waited for as long as it was allowed to."""
+
+    code = "queue_timeout"
+    status = 503
+
+
 class EngineRequestError(SplitServeError):
     """The engine ended this one request because of a fault that belongs to it."""
 

@@ -38,6 +38,7 @@ FRONTEND_FLAGS: FlagTable = {
         _text("--api-key", "KEY", "accepted key; visible in the process list", many=True),
         _text("--api-key-file", "FILE", "accepted keys, one per line"),
         _text("--public-path", "PATH", "serve /health, /metrics or the like without a key", many=True),
+        _text("--tenant-header", "NAME", "request header that names the tenant, set by a trusted proxy"),
         _text("--allowed-origin", "ORIGIN", "CORS origins", many=True),
         _text("--allowed-method", "METHOD", "CORS methods; GET and POST if none", many=True),
         _text("--allowed-header", "HEADER", "CORS headers; all if none", many=True),

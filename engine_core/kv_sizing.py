@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from engine_core.config import EngineConfig, SchedulerConfig
+from engine_core.config import EngineConfig, SchedulerConfig, parse_weights
 from engine_core.errors import ConfigError
 from engine_core.ipc.messages import ModelInfo, WorkerReady
 
@@ -83,4 +83,9 @@ def scheduler_config(config: EngineConfig, model: ModelInfo, num_blocks: int) ->
         num_blocks=num_blocks,
         policy=config.policy,
         enable_prefix_caching=config.enable_prefix_caching,
+        tenant_weights=parse_weights(config.tenant_weights),
+        max_waiting_tokens=config.max_waiting_tokens,
+        queue_timeout_s=config.queue_timeout_s,
+        target_itl_s=config.target_itl_ms / 1000,
+        log_wait_s=config.log_wait_s,
     )

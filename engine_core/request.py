@@ -22,6 +22,7 @@ import numpy.typing as npt
 from engine_core.errors import ContextLengthError, InvalidRequestError
 from engine_core.ipc.codec import unpack_int32
 from engine_core.ipc.messages import AddRequest, FinishReason
+from engine_core.repetition import RepetitionTail
 from engine_core.sampling_params import SamplingParams
 
 FrontendId: TypeAlias = bytes
@@ -88,6 +89,11 @@ class Request:
         num_released_tokens: known tokens when it last left its row; without a row there are never more.
         num_cached_tokens: prefix tokens found in the cache when it first left the queue.
         num_prompt_logprobs: prompt logprobs sent so far; a recomputed prompt must not send them again.
+        priority: as asked for; sort_key has it under the priority policy only.
+        fair_slot: its tenant's counter under the fair policy.
+        repetition: of its emitted tokens, if it is to end when they go round in a loop.
+        leader: running request whose prefix it waits for, see engine_core.scheduler.followers.
+        num_awaited_tokens: tokens of the leader's prefix that it waits for, whole blocks.
     """
 
     frontend: FrontendId
@@ -114,6 +120,11 @@ class Request:
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     num_prompt_logprobs: int = 0
+    priority: int = 0
+    fair_slot: int = 0
+    repetition: RepetitionTail | None = None
+    leader: Request | None = None
+    num_awaited_tokens: int = 0
 
     @property
     def num_stored_tokens(self) -> int:
@@ -147,7 +158,7 @@ class RequestSummary(NamedTuple):
     """One request at its end, for the log; counts are tokens, times are seconds.
 
     Attributes:
-        outcome: "stop", "length", "error", or "abort", also when its frontend is gone.
+        outcome: "stop", "length", "repetition", "error", or "abort", also when its frontend is gone.
         num_output_tokens: of this and, for a resumed request, of earlier lives.
         total_time_s: since it arrived here.
     """
@@ -171,12 +182,14 @@ class CheckedRequest(NamedTuple):
         num_prompt_tokens: length of the prompt.
         max_num_tokens: sequence length at which it ends.
         sampling: with a seed.
+        repetition: fed with the resumed tokens; None if it was not asked for.
     """
 
     token_ids: bytearray
     num_prompt_tokens: int
     max_num_tokens: int
     sampling: SamplingParams
+    repetition: RepetitionTail | None
 
 
 def check_request(message: AddRequest, limits: RequestLimits) -> CheckedRequest:
@@ -192,6 +205,8 @@ def check_request(message: AddRequest, limits: RequestLimits) -> CheckedRequest:
     sampling.validate(limits.vocab_size)
     if sampling.n != 1:
         raise InvalidRequestError(f"the engine takes single sequences, got n = {sampling.n}", "n")
+    if sampling.bad_words:
+        raise InvalidRequestError("the engine takes bad words as token ids", "bad_words")
     if sampling.seed is None:
         sampling = msgspec.structs.replace(sampling, seed=0)
     prompt = unpack_int32(message.prompt_token_ids)
@@ -203,7 +218,9 @@ def check_request(message: AddRequest, limits: RequestLimits) -> CheckedRequest:
     max_num_tokens = _max_num_tokens(len(prompt), len(resumed), sampling.max_tokens, limits)
     token_ids = bytearray(message.prompt_token_ids)
     token_ids += message.resume_token_ids
-    return CheckedRequest(token_ids, len(prompt), max_num_tokens, sampling)
+    detection = sampling.repetition_detection
+    tail = None if detection is None else RepetitionTail(detection, sampling.min_tokens, resumed)
+    return CheckedRequest(token_ids, len(prompt), max_num_tokens, sampling, tail)
 
 
 def _check_scalars(message: AddRequest) -> None:
@@ -220,11 +237,12 @@ def _check_scalars(message: AddRequest) -> None:
     ):
         if len(text) > MAX_NAME_CHARS:
             raise InvalidRequestError(f"{name} must have at most {MAX_NAME_CHARS} characters", name)
-    # Written so that NaN fails it.
-    if not 0 <= message.timeout_s <= MAX_TIMEOUT_S:
-        raise InvalidRequestError(
-            f"timeout_s must be a number from 0 to {MAX_TIMEOUT_S:.0f}, got {message.timeout_s}", "timeout_s"
-        )
+    for name, seconds in (("timeout_s", message.timeout_s), ("queue_timeout_s", message.queue_timeout_s)):
+        # Written so that NaN fails it.
+        if not 0 <= seconds <= MAX_TIMEOUT_S:
+            raise InvalidRequestError(
+                f"{name} must be a number from 0 to {MAX_TIMEOUT_S:.0f}, got {seconds}", name
+            )
 
 
 def _check_token_ids(name: str, token_ids: npt.NDArray[np.int32], vocab_size: int) -> None:

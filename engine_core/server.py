@@ -169,7 +169,12 @@ class EngineServer:
 
     def _serve(self, loaded: Loaded) -> None:
         self._engine = EngineCore(
-            loaded.scheduler, loaded.model, self._epoch, self._clock, on_end=self._service.log_end
+            loaded.scheduler,
+            loaded.model,
+            self._epoch,
+            self._clock,
+            on_end=self._service.log_end,
+            on_wait=self._service.log_wait,
         )
         self._service.serve(self._engine, loaded)
         log_event(_log, logging.INFO, "ready", address=self._router.address, took_s=self._report.done())

@@ -44,9 +44,11 @@ from engine_core.ipc.messages import (
     Loading,
     Ping,
     Pong,
+    QueueStats,
     Ready,
     Refused,
     Rejected,
+    RequestInfo,
     StepOutputs,
 )
 from engine_core.ipc.transport import SendResult
@@ -60,6 +62,7 @@ _log = logging.getLogger("engine_core")
 
 OVERLOAD_RETRY_S = 1.0
 NO_LEASE_EPOCH = 0
+MAX_CALL_IDS = 16
 _DROP_REASONS = {SendResult.GONE: "connection gone", SendResult.FULL: "reads too slowly"}
 
 
@@ -118,9 +121,7 @@ class Service:
                         self._engine.abort(identity, handles)
                 case Ping(nonce=nonce):
                     draining = self.phase is Phase.DRAINING
-                    self.post(
-                        identity, Pong(nonce=nonce, epoch=self._epoch, draining=draining, stats=self.stats())
-                    )
+                    self.post(identity, Pong(nonce, self._epoch, draining, self.stats(), self._queue_stats()))
                 case Call():
                     self._call(identity, message)
 
@@ -180,9 +181,12 @@ class Service:
 
     def _call(self, identity: bytes, call: Call) -> None:
         ok, text = False, "the engine is loading"
-        if self._engine is not None:
+        requests: list[RequestInfo] = []
+        if self._engine is not None and call.kind is CallKind.EXPLAIN_REQUESTS:
+            ok, text, requests = True, "", self._engine.explain(call.request_ids[:MAX_CALL_IDS], call.tenant)
+        elif self._engine is not None:
             ok, text = _run_call(self._engine, call.kind)
-        self.post(identity, CallResult(call_id=call.call_id, ok=ok, message=text))
+        self.post(identity, CallResult(call_id=call.call_id, ok=ok, message=text, requests=requests))
 
     def _loading(self) -> Loading:
         return Loading(
@@ -195,6 +199,9 @@ class Service:
         return msgspec.structs.replace(
             stats, num_frontends=len(self._table), protocol_errors=self.faults.num_protocol_errors
         )
+
+    def _queue_stats(self) -> QueueStats:
+        return self._engine.queue_stats() if self._engine is not None else QueueStats()
 
     def post(self, identity: bytes, message: EngineMessage) -> None:
         """Send one message to a frontend; one that cannot take it is dropped."""
@@ -226,6 +233,18 @@ class Service:
             preemptions=summary.num_preemptions,
             queue_s=summary.queue_time_s,
             total_s=summary.total_time_s,
+        )
+
+    def log_wait(self, request: RequestInfo) -> None:
+        """Log one line for a request that waits for long."""
+        log_event(
+            _log,
+            logging.WARNING,
+            "request waits",
+            request_id=request.request_id,
+            waits_for=request.waits_for.name.lower(),
+            prompt_tokens=request.num_prompt_tokens,
+            age_s=request.age_s,
         )
 
     def drop(self, identity: bytes, reason: str) -> None:

@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect
 from engine_core.errors import SplitServeError
 from frontend.auth import AuthMiddleware
 from frontend.config import FrontendConfig
+from frontend.debug_requests import list_requests, show_request
 from frontend.disconnect import ClientGoneError
 from frontend.engine_metrics import collect_engines, collect_pool
 from frontend.errors_http import handle_error
@@ -29,6 +30,7 @@ from frontend.openai.models import get_model, list_models
 from frontend.openai.openapi import install_openapi
 from frontend.openai.tokenize import detokenize, tokenize
 from frontend.openai.unknown_fields import UnknownFields
+from frontend.queue_metrics import collect_queues
 from frontend.request_log import RequestLogMiddleware
 from frontend.router import EnginePool
 from frontend.scrape import Scrape
@@ -123,6 +125,14 @@ def _add_operator_routes(app: FastAPI, context: ApiContext, owners: AppOwners) -
     async def version() -> Response:
         return Response(msgspec.json.encode({"version": VERSION}), media_type="application/json")
 
+    @app.get("/debug/requests", tags=["operation"], summary="Your open requests, and what they wait for")
+    async def debug_requests(request: Request) -> Response:
+        return await list_requests(context, request)
+
+    @app.get("/debug/requests/{request_id}", tags=["operation"], summary="Why does this request wait")
+    async def debug_request(request: Request, request_id: str) -> Response:
+        return await show_request(context, request, request_id)
+
     scrape = Scrape(context.pool, _AppCollector(context, owners))
 
     @app.get("/metrics", tags=["operation"], summary="Prometheus metrics")
@@ -168,5 +178,6 @@ class _AppCollector(Collector):
         """Yield all families."""
         pool, metrics = self._context.pool, self._context.metrics
         yield from collect_engines(pool.status())
+        yield from collect_queues(pool.status())
         yield from collect_pool(pool.stats(), metrics.frontend_id)
         yield from metrics.collect(len(self._owners.requests))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from pathlib import Path
 
 from starlette._utils import get_route_path
@@ -18,6 +19,7 @@ MIN_KEY_CHARS = 8
 MAX_KEY_CHARS = 512
 # Enough of the hash to tell tenants apart; the key cannot be found from it.
 TENANT_CHARS = 16
+_TENANT = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 
 
 def hash_key(key: str) -> str:
@@ -60,6 +62,7 @@ class AuthMiddleware:
     def __init__(self, app: ASGIApp, config: FrontendConfig) -> None:
         self._app = app
         self._hashes = tuple(bytes.fromhex(digest) for digest in config.api_key_hashes)
+        self._tenant_header = config.tenant_header.lower().encode()
         self._public = frozenset((ALWAYS_PUBLIC, *config.public_paths))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -73,6 +76,14 @@ class AuthMiddleware:
                 await error_response(error)(scope, receive, send)
                 return
             scope.setdefault("state", {})["tenant"] = key_hash.hex()[:TENANT_CHARS]
+        if scope["type"] == "http" and self._tenant_header:
+            try:
+                named = named_tenant(scope, self._tenant_header)
+            except HttpError as error:
+                await error_response(error)(scope, receive, send)
+                return
+            if named:
+                scope.setdefault("state", {})["tenant"] = named
         await self._app(scope, receive, send)
 
     def _match(self, key: bytes | None) -> bytes | None:
@@ -83,6 +94,23 @@ class AuthMiddleware:
             if hmac.compare_digest(presented, known):
                 found = known
         return None if key is None else found
+
+
+def named_tenant(scope: Scope, header: bytes) -> str:
+    """Return the tenant that a header names, "" if it is not there.
+
+    Raises:
+        HttpError: 400 "invalid_tenant": it comes twice, or is not 1 to 64 letters, digits and . _ : -
+    """
+    values = [value for name, value in scope["headers"] if name == header]
+    if not values:
+        return ""
+    text: str = values[0].decode("latin-1")
+    if len(values) > 1 or _TENANT.fullmatch(text) is None:
+        raise HttpError(
+            400, "invalid_tenant", "The tenant's header must come once: 1 to 64 letters, digits and . _ : -"
+        )
+    return text
 
 
 def presented_key(scope: Scope) -> bytes | None:

@@ -80,6 +80,7 @@ def make_config(args: argparse.Namespace) -> FrontendConfig:
         fd=args.fd,
         root_path=args.root_path,
         api_key_hashes=hash_keys(args.api_key or [], args.api_key_file),
+        tenant_header=args.tenant_header,
         public_paths=tuple(args.public_path or ()),
         allowed_origins=tuple(args.allowed_origin or ()),
         allowed_methods=tuple(args.allowed_method or ("GET", "POST")),
@@ -175,6 +176,12 @@ def _add_security_flags(group: argparse._ArgumentGroup) -> None:
         nargs="+",
         metavar="PATH",
         help="serve /health, /metrics or the like without a key",
+    )
+    group.add_argument(
+        "--tenant-header",
+        default="",
+        metavar="NAME",
+        help="request header that names the tenant; only behind a proxy that sets it itself",
     )
     group.add_argument("--allowed-origin", action="extend", nargs="+", metavar="ORIGIN", help="CORS origins")
     group.add_argument(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 import msgspec
 
@@ -27,6 +28,7 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True):
         fd: inherited listening socket to serve on.
         root_path: prefix under which a proxy publishes this server.
         api_key_hashes: SHA-256 (hex) of every accepted key; empty switches authentication off.
+        tenant_header: request header whose value names the tenant; "" for none.
         public_paths: paths served without a key besides /live.
         allowed_origins, allowed_methods, allowed_headers, allow_credentials: CORS; no origin, no CORS.
         ssl_keyfile, ssl_certfile: TLS when both are set.
@@ -55,6 +57,7 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True):
     fd: int | None = None
     root_path: str = ""
     api_key_hashes: tuple[str, ...] = ()
+    tenant_header: str = ""
     public_paths: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     allowed_methods: tuple[str, ...] = ("GET", "POST")
@@ -100,6 +103,8 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("--uds and --fd exclude each other")
         if self.root_path and (not self.root_path.startswith("/") or self.root_path.endswith("/")):
             raise ConfigError(f"--root-path must start and not end with a slash, got {self.root_path!r}")
+        if self.tenant_header and not re.fullmatch(r"[A-Za-z0-9-]{1,64}", self.tenant_header, re.ASCII):
+            raise ConfigError(f"--tenant-header must be a header's name, got {self.tenant_header!r}")
         for path in self.public_paths:
             _one_of("--public-path", path, OPENABLE_PATHS)
         if self.allow_credentials and "*" in self.allowed_origins:

@@ -155,13 +155,15 @@ class EngineClient:
         assert isinstance(answer, Pong)
         return answer
 
-    async def call(self, kind: CallKind, timeout_s: float) -> CallResult:
-        """Make a utility call.
+    async def call(
+        self, kind: CallKind, timeout_s: float, request_ids: Sequence[str] = (), tenant: str = ""
+    ) -> CallResult:
+        """Make a utility call; ids and tenant are for EXPLAIN_REQUESTS.
 
         Raises:
             EngineUnavailableError: no answer in time.
         """
-        answer = await self._ask(self.session.call(kind), timeout_s)
+        answer = await self._ask(self.session.call(kind, request_ids, tenant), timeout_s)
         assert isinstance(answer, CallResult)
         return answer
 

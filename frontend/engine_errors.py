@@ -8,6 +8,7 @@ from engine_core.errors import (
     EngineUnavailableError,
     InvalidRequestError,
     OverloadedError,
+    QueueTimeoutError,
     SplitServeError,
 )
 from engine_core.ipc.messages import Finished, FinishReason, Rejected
@@ -38,6 +39,9 @@ def _error(
     elif 400 <= status < 500:
         kind = ContextLengthError if code == ContextLengthError.code else InvalidRequestError
         error = kind(message, param, code)
+    elif code == QueueTimeoutError.code:
+        # Not an engine that is gone: nobody must try again elsewhere on the client's behalf.
+        error = QueueTimeoutError(message)
     elif status == EngineUnavailableError.status:
         error = EngineUnavailableError(message)
     else:

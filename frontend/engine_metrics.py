@@ -45,6 +45,8 @@ _COUNTERS = (
     _Series("prefix_cache_hits", "Prompt tokens found in the prefix cache.", lambda s: s.prefix_cache_hits),
     _Series("num_preemptions", "Preemptions.", lambda s: s.num_preemptions),
     _Series("engine_steps", "Steps run.", lambda s: s.num_steps),
+    _Series("worker_compute_seconds", "Time the worker spent in steps.", lambda s: s.worker_compute_s),
+    _Series("worker_wait_seconds", "Time the worker waited for steps.", lambda s: s.worker_wait_s),
     _Series("engine_protocol_errors", "Invalid messages the engine received.", lambda s: s.protocol_errors),
 )
 _LABELS = ("model_name", "engine")

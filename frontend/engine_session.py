@@ -225,10 +225,10 @@ class EngineSession:
         self.outbox.append(Ping(nonce))
         return nonce
 
-    def call(self, kind: CallKind) -> int:
+    def call(self, kind: CallKind, request_ids: Sequence[str] = (), tenant: str = "") -> int:
         """Send a utility call; its CallResult has the call_id returned."""
         call_id = self.next_handle()
-        self.outbox.append(Call(call_id, kind))
+        self.outbox.append(Call(call_id, kind, list(request_ids), tenant))
         return call_id
 
     # --- inside ---

@@ -27,6 +27,8 @@ _PUBLIC_MESSAGES = {
     "engine_unavailable": "No engine is ready to take this request; try again shortly.",
     "request_failed": "The engine could not finish this request.",
     "overloaded": "This server has too many connections; try again shortly.",
+    "timeout": "The request did not finish within its timeout.",
+    "queue_timeout": "The request waited for as long as its queue timeout allows; try again shortly.",
     "shutting_down": "This server is shutting down; try again shortly.",
 }
 _STATUS_CODES = {404: "unknown_route", 405: "method_not_allowed"}

@@ -14,11 +14,12 @@ class GenerationRequest:
     Attributes:
         request_id: for logs and response ids; at most 128 characters.
         prompt_token_ids: at least one id, all within the vocabulary.
-        sampling: may have n > 1, stop strings, and no seed (one is drawn then).
+        sampling: may have n > 1, stop strings, bad words, and no seed (one is drawn then).
         priority: lower runs first under the priority policy.
-        tenant: namespace of the prefix cache.
+        tenant: namespace of the prefix cache, and owner of a fair share.
         cache_salt: narrows prefix-cache sharing further.
         timeout_s: 0 means never.
+        queue_timeout_s: longest wait before it first runs; 0 takes the engine's default.
     """
 
     request_id: str
@@ -28,16 +29,23 @@ class GenerationRequest:
     tenant: str = ""
     cache_salt: str = ""
     timeout_s: float = 0.0
+    queue_timeout_s: float = 0.0
 
 
 @dataclass(slots=True)
 class TokenLogprob:
-    """Logprob of one token and of the top alternatives at its position, best first."""
+    """Logprob of one token, of the top alternatives at its position, best first, and of the ids asked for."""
 
     token_id: int
     logprob: float
     rank: int
     top: list[tuple[int, float]]
+    asked: list[tuple[int, float]] = field(default_factory=list)
+
+    @property
+    def others(self) -> list[tuple[int, float]]:
+        """The alternatives, then the ids asked for that are not among them; each id once."""
+        return list((dict(self.top) | dict(self.asked)).items()) if self.asked else self.top
 
 
 @dataclass(slots=True)
@@ -51,7 +59,7 @@ class OutputDelta:
         logprobs: one entry per new token id when asked for, else empty.
         prompt_logprobs: when asked for, on the first delta only: one entry per prompt token, None for the
             first.
-        finish_reason: "stop", "length" or "abort" on the last delta. Errors are raised instead.
+        finish_reason: "stop", "length", "repetition" or "abort" on the last delta. Errors are raised instead.
         stop_reason: the stop string or stop token id that matched.
         num_cached_tokens: prompt tokens found in the prefix cache; known from the first token on.
         queue_time_s: how long the engine let it wait before it first ran; known from the first token on.

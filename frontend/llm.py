@@ -14,7 +14,7 @@ from typing import cast
 import msgspec
 
 from engine_core.errors import ConfigError, InvalidRequestError
-from engine_core.sampling_params import SamplingParams
+from engine_core.sampling_params import RepetitionDetection, SamplingParams
 from frontend.chat_template import ChatOptions, JsonValue, Message
 from frontend.generation import GenerationRequest
 from frontend.offline_outputs import (
@@ -32,6 +32,7 @@ from frontend.tokenizer import Tokenizer
 # Enough to keep the engine's batch full while results come back.
 _IN_FLIGHT_PER_SEQ = 2
 _MAX_IN_FLIGHT = 4096
+_MAX_WAITING_TOKENS = 2**40
 
 
 class LLM:
@@ -102,6 +103,10 @@ class LLM:
             f"--log-level={log_level}",
             "--engine-id=offline",
             "--drain-timeout=0",
+            # Nobody reads along: throughput counts, and how much waits is bounded here.
+            "--target-itl-ms=0",
+            f"--max-waiting-tokens={_MAX_WAITING_TOKENS}",
+            "--log-wait=0",
         ]
         self._runner = OfflineRunner()
         # Also runs when the interpreter ends. A forked child must not end its parent's engine.
@@ -310,10 +315,14 @@ def _checked(params: SamplingParams) -> SamplingParams:
         "stop": (stop,) if isinstance(stop, str) else tuple(stop or ())
     }
     values["stop_token_ids"] = tuple(params.stop_token_ids or ())
+    if isinstance(params.repetition_detection, RepetitionDetection):
+        values["repetition_detection"] = msgspec.structs.asdict(params.repetition_detection)
     try:
         checked = msgspec.convert(values, SamplingParams)
     except msgspec.ValidationError as error:
         raise InvalidRequestError(f"sampling_params: {error}") from None
+    if checked.logprob_token_ids and checked.logprobs is None:
+        checked = msgspec.structs.replace(checked, logprobs=0)
     checked.validate()
     return checked
 

@@ -46,8 +46,9 @@ class CompletionOutput:
         text: generated text, without the stop string unless it was asked for.
         token_ids: generated token ids.
         cumulative_logprob: sum over the generated tokens; None unless logprobs were asked for.
-        logprobs: per generated token, by token id: the token itself and the top alternatives.
-        finish_reason: "stop", "length" or "abort".
+        logprobs: per generated token, by token id: the token itself, the top alternatives, and the
+            logprob_token_ids, whose rank is None unless they are among the others.
+        finish_reason: "stop", "length", "repetition" or "abort".
         stop_reason: the stop string or stop token id that matched.
     """
 
@@ -108,4 +109,6 @@ def _position(entry: TokenLogprob, tokenizer: Tokenizer) -> PositionLogprobs:
     position = {entry.token_id: Logprob(entry.logprob, entry.rank, tokenizer.token_text(entry.token_id).text)}
     for rank, (token_id, logprob) in enumerate(entry.top, start=1):
         position.setdefault(token_id, Logprob(logprob, rank, tokenizer.token_text(token_id).text))
+    for token_id, logprob in entry.asked:
+        position.setdefault(token_id, Logprob(logprob, None, tokenizer.token_text(token_id).text))
     return position

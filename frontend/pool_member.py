@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import zmq
 
@@ -17,7 +17,7 @@ from engine_core.ipc.messages import CallKind, ModelInfo, Ready
 from frontend.engine_client import EngineClient
 from frontend.engine_session import EngineSession, EngineState
 from frontend.model_assets import ModelAssets, load_model_assets
-from frontend.pool_status import CallOutcome, EngineStatus, ServedModel
+from frontend.pool_status import CallOutcome, EngineStatus, Explanation, ServedModel
 
 logger = logging.getLogger(__name__)
 
@@ -125,6 +125,7 @@ class PoolMember:
             epoch=self._epoch,
             model=self.served,
             stats=session.last_pong.stats if session.last_pong else None,
+            queue=session.last_pong.queue if session.last_pong else None,
         )
 
     async def answers(self, timeout_s: float) -> bool:
@@ -142,6 +143,15 @@ class PoolMember:
         except EngineUnavailableError as error:
             return CallOutcome(self.session.address, False, str(error))
         return CallOutcome(self.session.address, result.ok, result.message)
+
+    async def explain(self, request_ids: Sequence[str], tenant: str, timeout_s: float) -> Explanation:
+        """Ask where open requests stand; no answer in time is an outcome too."""
+        address = self.session.address
+        try:
+            result = await self.client.call(CallKind.EXPLAIN_REQUESTS, timeout_s, request_ids, tenant)
+        except EngineUnavailableError:
+            return Explanation(address, False)
+        return Explanation(address, result.ok, result.requests)
 
     async def close(self) -> None:
         """Abort what is open and disconnect."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from engine_core.ipc.messages import EngineStats, ModelInfo
+from engine_core.ipc.messages import EngineStats, ModelInfo, QueueStats, RequestInfo
 from frontend.model_assets import ModelAssets
 
 
@@ -39,7 +39,7 @@ class EngineStatus:
         message: why it was refused or lost, "" otherwise.
         last_pong_age_s: seconds since the busy loop last answered; None before its first answer.
         num_open: requests of this frontend that are open on it.
-        stats: of its last Pong; None before the first.
+        stats, queue: of its last Pong; None before the first.
     """
 
     address: str
@@ -53,6 +53,7 @@ class EngineStatus:
     epoch: int = 0
     model: ServedModel | None = None
     stats: EngineStats | None = None
+    queue: QueueStats | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -62,6 +63,15 @@ class CallOutcome:
     address: str
     ok: bool
     message: str = ""
+
+
+@dataclass(slots=True, frozen=True)
+class Explanation:
+    """Where the open requests of one engine stand; nothing is known of one that did not answer."""
+
+    address: str
+    ok: bool
+    requests: list[RequestInfo] = field(default_factory=list)
 
 
 @dataclass(slots=True)

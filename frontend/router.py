@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 
 import zmq
 
 from engine_core.errors import EngineUnavailableError, InvalidRequestError, SplitServeError
 from engine_core.ipc.curve import load_client_keys
 from engine_core.ipc.messages import CallKind
+from frontend.bad_words import spell_bad_words
 from frontend.engine_session import OpenSequence
 from frontend.generation import GenerationRequest, OutputDelta
 from frontend.pool_member import AssetsCache, PoolMember, make_member
-from frontend.pool_status import CallOutcome, EngineStatus, PoolStats, ServedModel
+from frontend.pool_status import CallOutcome, EngineStatus, Explanation, PoolStats, ServedModel
 from frontend.request_check import check_request
 from frontend.stream import SequenceStream, split_request
 
@@ -147,6 +149,11 @@ class EnginePool:
             EngineUnavailableError: no engine is ready, or the engine died meanwhile.
             EngineRequestError: the engine ended this request because of a fault of its own.
         """
+        if request.sampling.bad_words:
+            # Before the choice of an engine, which may not be there any more after a wait.
+            request.sampling.validate()
+            tokenizer = self.find_model(model).assets.tokenizer
+            request = replace(request, sampling=await spell_bad_words(request.sampling, tokenizer))
         member, served = self._pick(model)
         check_request(request, served)
         client, changed = member.client, asyncio.Event()
@@ -217,6 +224,22 @@ class EnginePool:
         if not members:
             raise self._nothing_ready()
         return await asyncio.gather(*(member.call(kind, timeout_s) for member in members))
+
+    async def explain(self, request_ids: Sequence[str], tenant: str, timeout_s: float) -> list[Explanation]:
+        """Ask every ready engine where open requests stand, of all frontends.
+
+        Args:
+            request_ids: "ID" also names its parts "ID-0" and so on; none means all.
+            tenant: only its requests are told of; "" means everybody's.
+            timeout_s: time an engine has to answer.
+
+        Raises:
+            EngineUnavailableError: no engine is ready.
+        """
+        members = [member for member in self._members if member.served]
+        if not members:
+            raise self._nothing_ready()
+        return await asyncio.gather(*(m.explain(request_ids, tenant, timeout_s) for m in members))
 
     def _count_end(self, streams: Sequence[SequenceStream], error: SplitServeError | None) -> None:
         if error is not None:

@@ -16,7 +16,12 @@ from frontend.generation import GenerationRequest, OutputDelta, TokenLogprob
 from frontend.stop_strings import StopMatcher
 from frontend.tokenizer import Tokenizer
 
-_REASONS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length", FinishReason.ABORT: "abort"}
+_REASONS = {
+    FinishReason.STOP: "stop",
+    FinishReason.LENGTH: "length",
+    FinishReason.ABORT: "abort",
+    FinishReason.REPETITION: "repetition",
+}
 
 
 def split_request(request: GenerationRequest, next_handle: Callable[[], int]) -> list[AddRequest]:
@@ -37,6 +42,7 @@ def split_request(request: GenerationRequest, next_handle: Callable[[], int]) ->
             tenant=request.tenant,
             cache_salt=request.cache_salt,
             timeout_s=request.timeout_s,
+            queue_timeout_s=request.queue_timeout_s,
         )
         for index in range(sampling.n)
     ]
@@ -163,15 +169,16 @@ class SequenceStream:
         entries = entries[: len(delta.token_ids)]
         if [entry.token_index for entry in entries] != list(range(first, first + len(delta.token_ids))):
             raise ProtocolError("the engine sent logprobs that do not fit its tokens")
-        delta.logprobs = [_token_logprob(entry) for entry in entries]
+        delta.logprobs = [_token_logprob(entry, self._sampling.logprob_token_ids) for entry in entries]
 
 
-def _token_logprob(entry: TokenLogprobs) -> TokenLogprob:
+def _token_logprob(entry: TokenLogprobs, asked_ids: tuple[int, ...] = ()) -> TokenLogprob:
     token_ids, logprobs = unpack_int32(entry.token_ids).tolist(), unpack_float32(entry.logprobs).tolist()
-    if not token_ids or len(token_ids) != len(logprobs):
-        raise ProtocolError(f"logprobs of {len(token_ids)} tokens and {len(logprobs)} values")
-    top = list(zip(token_ids[1:], logprobs[1:], strict=True))
-    return TokenLogprob(token_ids[0], logprobs[0], entry.rank, top)
+    num_top = len(token_ids) - 1 - len(asked_ids)
+    if num_top < 0 or len(token_ids) != len(logprobs) or token_ids[1 + num_top :] != list(asked_ids):
+        raise ProtocolError(f"logprobs of tokens {token_ids[:200]} and {len(logprobs)} values")
+    others = list(zip(token_ids[1:], logprobs[1:], strict=True))
+    return TokenLogprob(token_ids[0], logprobs[0], entry.rank, others[:num_top], others[num_top:])
 
 
 def _prompt_logprobs(entries: Sequence[TokenLogprobs], num_prompt_tokens: int) -> list[TokenLogprob | None]:

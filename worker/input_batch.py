@@ -15,6 +15,7 @@ from worker.attention.metadata import AttentionMetadata
 from worker.sampling_state import SamplingState
 
 Int32 = npt.NDArray[np.int32]
+Index = npt.NDArray[np.intp]
 
 
 class BatchLimits(NamedTuple):
@@ -50,6 +51,19 @@ class StepInputs(NamedTuple):
     errors: list[RowError]
 
 
+class _Tokens(NamedTuple):
+    """Where a step's T tokens of R rows stand.
+
+    Attributes:
+        rows, positions: [T] row of each token and its index within the sequence.
+        cu_seqlens: int32 [R + 1].
+    """
+
+    rows: Index
+    positions: Index
+    cu_seqlens: Int32
+
+
 class InputBatch:
     """Owns the state of all rows, in arrays indexed by row; used by the worker's one thread.
 
@@ -76,6 +90,9 @@ class InputBatch:
         self.block_table = np.zeros((num_rows, max_blocks), np.int32)
         self.num_blocks = np.zeros(num_rows, np.int32)
         self.occupied = np.zeros(num_rows, np.bool_)
+        # Where each row stands in a column; entries of other rows are stale.
+        self._places = np.zeros(num_rows, np.int64)
+        self._decode_cu_seqlens = np.arange(num_rows + 1, dtype=np.int32)
         self.failures: dict[int, RowError] = {}
         self.sampling = SamplingState(num_rows, limits.vocab_size, eos_token_ids)
 
@@ -102,7 +119,8 @@ class InputBatch:
         """
         rows, num_new = unpack_int32(step.rows), unpack_int32(step.num_tokens)
         self._check_rows(rows)
-        if len(rows) != len(num_new) or num_new.sum() > self._limits.max_num_batched_tokens:
+        num_tokens = int(num_new.sum())
+        if len(rows) != len(num_new) or num_tokens > self._limits.max_num_batched_tokens:
             raise WorkerError(f"step {step.step} is malformed or over the token budget")
         errors: list[RowError] = []
         if self.failures:
@@ -110,46 +128,61 @@ class InputBatch:
             errors = [self.failures[row] for row in rows.tolist() if row in self.failures]
             alive = ~np.isin(rows, list(self.failures))
             rows, num_new = rows[alive], num_new[alive]
-        starts = self.num_computed[rows]
+            num_tokens = int(num_new.sum())
+        # Every look-up with an int32 index would convert it again, for 0.5 us.
+        index = rows.astype(np.intp)
+        starts = self.num_computed[index]
         ends = starts + num_new
-        self._check_progress(step.step, rows, num_new, ends)
-        self.num_computed[rows] = ends
-        return self._layout(rows, num_new, starts, ends)._replace(errors=errors)
+        self._check_progress(step.step, index, num_new, ends)
+        self.num_computed[index] = ends
+        layout = self._decode_layout if num_tokens == len(rows) else self._mixed_layout
+        tokens = layout(index, num_new, starts)
+        return StepInputs(
+            rows=rows,
+            starts=starts,
+            token_ids=torch.from_numpy(self.tokens[tokens.rows, tokens.positions]),
+            cu_seqlens=tokens.cu_seqlens,
+            meta=self._attention(index, ends, tokens),
+            sampling=(ends == self.num_tokens[index]).nonzero()[0],
+            errors=errors,
+        )
 
     def append(self, rows: Int32, token_ids: Int32) -> None:
         """Append one sampled token to each of `rows`, which are distinct."""
-        lengths = self.num_tokens[rows]
-        self.tokens[rows, lengths] = token_ids
-        self.num_tokens[rows] = lengths + 1
+        index = rows.astype(np.intp)
+        lengths = self.num_tokens[index]
+        self.tokens[index, lengths] = token_ids
+        self.num_tokens[index] = lengths + 1
 
     def fail(self, error: RowError) -> None:
         """Take a row out of all further steps; it stays occupied until the engine frees it."""
         self.failures[error.row] = error
 
-    def _layout(self, rows: Int32, num_new: Int32, starts: Int32, ends: Int32) -> StepInputs:
-        cu_seqlens = np.zeros(len(rows) + 1, np.int32)
-        np.cumsum(num_new, out=cu_seqlens[1:])
-        if len(rows) == cu_seqlens[-1]:
-            token_rows, positions = rows, starts
-        else:
-            token_rows = np.repeat(rows, num_new)
-            positions = np.arange(cu_seqlens[-1], dtype=np.int32) + np.repeat(
-                starts - cu_seqlens[:-1], num_new
-            )
-        block, offset = np.divmod(positions, np.int32(self._limits.block_size))
-        slots = self.block_table[token_rows, block] * np.int32(self._limits.block_size) + offset
+    def _decode_layout(self, index: Index, num_new: Int32, starts: Int32) -> _Tokens:
+        """One token of every row."""
+        return _Tokens(index, starts.astype(np.intp), self._decode_cu_seqlens[: len(index) + 1])
+
+    def _mixed_layout(self, index: Index, num_new: Int32, starts: Int32) -> _Tokens:
+        """num_new[i] >= 1 tokens of row index[i]."""
+        cu_seqlens = np.zeros(len(index) + 1, np.int32)
+        num_new.cumsum(out=cu_seqlens[1:])
+        first = np.repeat(starts - cu_seqlens[:-1], num_new)
+        return _Tokens(np.repeat(index, num_new), first + np.arange(len(first)), cu_seqlens)
+
+    def _attention(self, index: Index, ends: Int32, tokens: _Tokens) -> AttentionMetadata:
+        block_size = self._limits.block_size
+        blocks = tokens.positions // block_size
+        # (block id - block) * block_size + position: the place within the block without a division.
+        slots = (self.block_table[tokens.rows, blocks] - blocks) * block_size + tokens.positions
         # The kernels read whole rows of this table; it is cut to the longest sequence of the step.
-        width = int(-(-ends.max(initial=1) // self._limits.block_size))
-        meta = AttentionMetadata(
-            positions=torch.from_numpy(positions),
-            slot_mapping=torch.from_numpy(slots),
-            block_tables=torch.from_numpy(self.block_table[rows, :width]),
-            cu_seqlens_q=torch.from_numpy(cu_seqlens),
+        width = -(-int(ends[ends.argmax()]) // block_size) if len(ends) else 1
+        return AttentionMetadata(
+            positions=torch.from_numpy(tokens.positions.astype(np.int32)),
+            slot_mapping=torch.from_numpy(slots.astype(np.int32)),
+            block_tables=torch.from_numpy(self.block_table[:, :width].take(index, axis=0)),
+            cu_seqlens_q=torch.from_numpy(tokens.cu_seqlens),
             seq_lens=torch.from_numpy(ends),
         )
-        token_ids = torch.from_numpy(self.tokens[token_rows, positions])
-        sampling = np.flatnonzero(ends == self.num_tokens[rows])
-        return StepInputs(rows, starts, token_ids, cu_seqlens, meta, sampling, errors=[])
 
     def _free(self, rows: Int32) -> None:
         self._check_rows(rows)
@@ -163,8 +196,9 @@ class InputBatch:
         if not 0 <= new.row < len(self.occupied) or self.occupied[new.row]:
             raise WorkerError(f"row {new.row} is outside the batch or taken")
         self.occupied[new.row] = True
-        self.num_blocks[new.row] = 0
-        self._append_blocks(np.full(len(block_ids), new.row, np.int32), block_ids)
+        self._check_blocks(block_ids, len(block_ids))
+        self.block_table[new.row, : len(block_ids)] = block_ids
+        self.num_blocks[new.row] = len(block_ids)
         self.num_prompt_tokens[new.row] = new.num_prompt_tokens
         self.num_computed[new.row] = new.num_computed_tokens
         try:
@@ -179,20 +213,42 @@ class InputBatch:
     def _append_blocks(self, rows: Int32, block_ids: Int32) -> None:
         """Append block_ids[i] to the table of rows[i]; a row may appear more than once."""
         self._check_rows(rows)
-        if len(rows) != len(block_ids) or np.any((block_ids < 0) | (block_ids >= self._limits.num_blocks)):
-            raise WorkerError("a block id is outside the KV cache, or the block columns differ in length")
-        order = np.argsort(rows, kind="stable")
-        sorted_rows = rows[order]
-        unique, first, counts = np.unique(sorted_rows, return_index=True, return_counts=True)
-        if np.any(self.num_blocks[unique] + counts > self.block_table.shape[1]):
+        if len(rows) != len(block_ids):
+            raise WorkerError("the block columns differ in length")
+        while len(rows):
+            # One block per row and round; in decode the first round is the only one.
+            first = self._first_of_each(rows)
+            self._append_one_each(rows[first], block_ids[first])
+            rows, block_ids = rows[~first], block_ids[~first]
+
+    def _first_of_each(self, rows: Int32) -> npt.NDArray[np.bool_]:
+        """Return a mask of the first entry of each row; 1 us, where np.unique takes 15."""
+        places = np.arange(len(rows))
+        # Of several writes to one place the last one stays, so the column is written backwards.
+        self._places[rows[::-1]] = places[::-1]
+        first: npt.NDArray[np.bool_] = self._places[rows] == places
+        return first
+
+    def _append_one_each(self, rows: Int32, block_ids: Int32) -> None:
+        lengths = self.num_blocks[rows]
+        self._check_blocks(block_ids, int(lengths.max()) + 1)
+        self.block_table[rows, lengths] = block_ids
+        self.num_blocks[rows] = lengths + 1
+
+    def _check_blocks(self, block_ids: Int32, num_blocks: int) -> None:
+        # Negative ids become large ones.
+        if len(block_ids) and block_ids.view(np.uint32).max() >= self._limits.num_blocks:
+            raise WorkerError("a block id is outside the KV cache")
+        if num_blocks > self.block_table.shape[1]:
             raise WorkerError("a row got more blocks than the longest sequence needs")
-        within = np.arange(len(rows)) - np.repeat(first, counts)
-        self.block_table[sorted_rows, self.num_blocks[sorted_rows] + within] = block_ids[order]
-        self.num_blocks[unique] += counts.astype(np.int32)
 
     def _check_rows(self, rows: Int32) -> None:
-        outside = (rows < 0) | (rows >= len(self.occupied))
-        if outside.any() or not self.occupied[rows].all():
+        try:
+            # Negative rows become large ones.
+            occupied = self.occupied[rows.view(np.uint32)]
+        except IndexError:
+            occupied = self.occupied[:0]
+        if np.count_nonzero(occupied) != len(rows):
             raise WorkerError("a row is named that is not in the batch")
 
     def _check_tokens(self, token_ids: Int32) -> None:
@@ -202,12 +258,12 @@ class InputBatch:
         if token_ids.min() < 0 or token_ids.max() >= self._limits.vocab_size:
             raise InvalidRequestError(f"token ids must be from 0 to {self._limits.vocab_size - 1}")
 
-    def _check_progress(self, step: int, rows: Int32, num_new: Int32, ends: Int32) -> None:
-        past_tokens = (ends > self.num_tokens[rows]) | (num_new < 1)
-        past_blocks = ends > self.num_blocks[rows] * self._limits.block_size
-        wrong = past_tokens | past_blocks
-        if wrong.any():
-            i = int(np.argmax(wrong))
+    def _check_progress(self, step: int, rows: Index, num_new: Int32, ends: Int32) -> None:
+        # The smaller of known tokens and blocks bounds what a row can compute.
+        room = np.minimum(self.num_tokens[rows], self.num_blocks[rows] * np.int32(self._limits.block_size))
+        wrong = ((ends > room) | (num_new < 1)).nonzero()[0]
+        if len(wrong):
+            i = int(wrong[0])
             raise WorkerError(
                 f"step {step}: row {rows[i]} would compute up to token {ends[i]}, but has "
                 f"{self.num_tokens[rows[i]]} tokens and {self.num_blocks[rows[i]]} blocks"

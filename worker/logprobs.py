@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -25,6 +28,7 @@ class Wanted(NamedTuple):
         token_ids: int32 [P], the token whose logprob and rank come first.
         token_indices: int32 [P], `token_index` of the results.
         num_top: int32 [P], top alternatives of each.
+        asked: int32 ids by index of the entry; their logprobs go behind the alternatives.
     """
 
     keys: npt.NDArray[np.int32]
@@ -32,10 +36,11 @@ class Wanted(NamedTuple):
     token_ids: npt.NDArray[np.int32]
     token_indices: npt.NDArray[np.int32]
     num_top: npt.NDArray[np.int32]
+    asked: Mapping[int, npt.NDArray[np.int32]] = MappingProxyType({})
 
 
 def gather_logprobs(logits: torch.Tensor, wanted: Wanted) -> list[TokenLogprobs]:
-    """Log-softmax of raw logits at the wanted rows: the token, its rank, the top alternatives.
+    """Log-softmax of raw logits at the wanted rows: the token, its rank, top alternatives, ids asked for.
 
     Args:
         logits: float32 [S, V].
@@ -55,7 +60,7 @@ def gather_logprobs(logits: torch.Tensor, wanted: Wanted) -> list[TokenLogprobs]
     ids, values, rank = token_ids.numpy(), logprobs.numpy(), ranks.tolist()
     ends = (1 + np.minimum(wanted.num_top, width - 1)).tolist()
     keys, token_indices = wanted.keys.tolist(), wanted.token_indices.tolist()
-    return [
+    entries = [
         TokenLogprobs(
             keys[i],
             token_indices[i],
@@ -65,6 +70,29 @@ def gather_logprobs(logits: torch.Tensor, wanted: Wanted) -> list[TokenLogprobs]
         )
         for i in range(count)
     ]
+    return _add_asked(logits, wanted, entries) if wanted.asked else entries
+
+
+def _add_asked(logits: torch.Tensor, wanted: Wanted, entries: list[TokenLogprobs]) -> list[TokenLogprobs]:
+    """Append the ids asked for to the columns of their entries, in one call for all rows."""
+    places = list(wanted.asked)
+    lengths = [len(wanted.asked[i]) for i in places]
+    ends, token_ids = np.cumsum([0, *lengths], dtype=np.int32), np.concatenate(list(wanted.asked.values()))
+    logprobs = np.empty(len(token_ids), np.float32)
+    ops.token_logprobs(
+        torch.from_numpy(logprobs),
+        logits,
+        torch.from_numpy(wanted.indices[places]),
+        torch.from_numpy(ends),
+        torch.from_numpy(token_ids),
+    )
+    for i, begin, end in zip(places, ends[:-1].tolist(), ends[1:].tolist(), strict=True):
+        entries[i] = msgspec.structs.replace(
+            entries[i],
+            token_ids=entries[i].token_ids + pack_int32(token_ids[begin:end]),
+            logprobs=entries[i].logprobs + pack_float32(logprobs[begin:end]),
+        )
+    return entries
 
 
 def numerical_error(row: int) -> RowError:

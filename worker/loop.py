@@ -8,6 +8,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
 import zmq
 
 from engine_core.config import software_version
@@ -161,10 +162,13 @@ def _serve(link: EngineLink, config: WorkerConfig) -> int:
 
 def _answer(link: EngineLink, worker: Worker) -> int:
     while True:
-        message = to_worker_decoder.decode(link.receive())
+        answered = time.perf_counter()
+        frame = link.receive()
+        wait_s = time.perf_counter() - answered
+        message = to_worker_decoder.decode(frame)
         match message:
             case SchedulerOutput():
-                link.send(worker.execute(message))
+                link.send(msgspec.structs.replace(worker.execute(message), wait_s=wait_s))
             case InitKVCache():
                 ready = worker.init_kv_cache(message.num_blocks)
                 # What lives now lives on: later collections need not walk it.

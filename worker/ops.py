@@ -34,6 +34,7 @@ _embedding = _lib.embedding
 _apply_penalties = _lib.apply_penalties
 _sample = _lib.sample
 _top_logprobs = _lib.top_logprobs
+_token_logprobs = _lib.token_logprobs
 
 
 def cpu_isa() -> str:
@@ -290,3 +291,18 @@ def top_logprobs(
         token_ids: int32 [P], the given tokens.
     """
     _top_logprobs(out_ids, out_logprobs, out_ranks, logits, rows, token_ids)
+
+
+def token_logprobs(out: Tensor, logits: Tensor, rows: Tensor, cu_tokens: Tensor, token_ids: Tensor) -> None:
+    """Log-probabilities, by log_softmax of the raw logits, of any number of given tokens per row.
+
+    A token gets the same bits here as from top_logprobs. A row with a NaN gives NaN.
+
+    Args:
+        out: float32 [N].
+        logits: float32 [R, V].
+        rows: int32 [P], rows of logits.
+        cu_tokens: int32 [P + 1]: row rows[i] is asked for token_ids[cu_tokens[i]:cu_tokens[i + 1]].
+        token_ids: int32 [N].
+    """
+    _token_logprobs(out, logits, rows, cu_tokens, token_ids)

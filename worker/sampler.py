@@ -12,7 +12,12 @@ from engine_core.ipc.messages import RowError, TokenLogprobs
 from worker import ops
 from worker.input_batch import InputBatch, Int32
 from worker.logprobs import NO_RANK, Wanted, gather_logprobs, numerical_error
-from worker.sampling_state import ADJUSTING, Feature
+from worker.masking import TokenMasker, flat_places
+from worker.sampling_state import ADJUSTING, MASKING, Feature
+
+# In place of a sampled token id: the logits hold a NaN, as the kernel says it; every token is masked.
+_NOT_A_NUMBER = -1
+_NOTHING_LEFT = -2
 
 
 class Sampled(NamedTuple):
@@ -22,7 +27,7 @@ class Sampled(NamedTuple):
         rows: int32 [m] rows that got a token.
         token_ids: int32 [m].
         logprobs: of the rows that asked, `key` is the row.
-        errors: rows whose logits were no numbers.
+        errors: rows whose logits were no numbers, or whose parameters leave no token to choose.
     """
 
     rows: Int32
@@ -32,7 +37,9 @@ class Sampled(NamedTuple):
 
 
 class Sampler:
-    """Applies, in this order: logit_bias, min_tokens, penalties, temperature, top_k, top_p, min_p, noise.
+    """Applies, in this order: logit_bias, masks, penalties, temperature, min_p, top_k, top_p, noise.
+
+    The masks are allowed_token_ids, bad words and min_tokens; a masked token is never drawn.
 
     The noise of a token is a hash of the row's seed, the token's position and the token id, so a draw depends
     on nothing else. Logprobs are those of the model's own logits, before any of the above.
@@ -42,6 +49,7 @@ class Sampler:
         """Args: batch owns the rows; the sampler reads its columns and never appends."""
         self._batch = batch
         self._state = batch.sampling
+        self._masker = TokenMasker(batch)
         self._history = torch.from_numpy(batch.tokens)
 
     def sample(self, logits: torch.Tensor, rows: Int32) -> Sampled:
@@ -60,12 +68,14 @@ class Sampler:
             raw, raw_indices = logits[torch.from_numpy(asking)], np.arange(len(asking))
             self._adjust(logits, rows)
         token_ids = self._draw(logits, rows)
+        if features & MASKING:
+            self._find_nothing_left(logits, rows, token_ids)
         has_token = token_ids[asking] >= 0
         asking, raw_indices = asking[has_token], raw_indices[has_token]
         logprobs = self._logprobs(raw, raw_indices, rows[asking], token_ids[asking])
         if any(entry.rank == NO_RANK for entry in logprobs):
             broken = [entry.key for entry in logprobs if entry.rank == NO_RANK]
-            token_ids[np.isin(rows, broken)] = -1
+            token_ids[np.isin(rows, broken)] = _NOT_A_NUMBER
         return _split_errors(rows, token_ids, logprobs)
 
     def _adjust(self, logits: torch.Tensor, rows: Int32) -> None:
@@ -73,27 +83,19 @@ class Sampler:
         biased = self._state.rows_with(Feature.LOGIT_BIAS, rows)
         if len(biased):
             entries = [self._state.logit_bias[row] for row in rows[biased].tolist()]
-            places = _flat_places(biased, [entry.token_ids for entry in entries], logits.shape[1])
+            places = flat_places(biased, [entry.token_ids for entry in entries], logits.shape[1])
             flat.index_add_(0, places, torch.cat([entry.values for entry in entries]))
-        masked = self._rows_below_min_tokens(rows)
-        if len(masked):
-            ids = [self._state.min_tokens[row].token_ids for row in rows[masked].tolist()]
-            flat.index_fill_(0, _flat_places(masked, ids, logits.shape[1]), -torch.inf)
+        self._masker.apply(logits, rows)
         penalised = self._state.rows_with(Feature.PENALTIES, rows)
         if len(penalised):
             self._penalise(logits, rows, penalised)
 
-    def _rows_below_min_tokens(self, rows: Int32) -> npt.NDArray[np.intp]:
-        """Indices into `rows` of those still below min_tokens; the others lose the feature."""
-        candidates = self._state.rows_with(Feature.MIN_TOKENS, rows)
-        below = []
-        for i in candidates.tolist():
-            row = int(rows[i])
-            if self._batch.num_tokens[row] < self._state.min_tokens[row].until:
-                below.append(i)
-            else:
-                self._state.drop(row, Feature.MIN_TOKENS)
-        return np.array(below, np.intp)
+    def _find_nothing_left(self, logits: torch.Tensor, rows: Int32, token_ids: Int32) -> None:
+        """Mark rows that have every token masked: the kernel draws a masked token only then."""
+        masked = self._state.rows_with(MASKING, rows)
+        masked = masked[token_ids[masked] >= 0]
+        drawn = logits[torch.from_numpy(masked), torch.from_numpy(token_ids[masked]).long()]
+        token_ids[masked[drawn.isneginf().numpy()]] = _NOTHING_LEFT
 
     def _penalise(self, logits: torch.Tensor, rows: Int32, indices: npt.NDArray[np.intp]) -> None:
         state, batch, chosen = self._state, self._batch, rows[indices]
@@ -135,23 +137,28 @@ class Sampler:
             token_ids=token_ids,
             token_indices=self._batch.num_tokens[rows] - self._batch.num_prompt_tokens[rows],
             num_top=self._state.num_logprobs[rows],
+            asked={
+                i: self._state.logprob_token_ids[int(rows[i])]
+                for i in self._state.rows_with(Feature.LOGPROB_TOKEN_IDS, rows).tolist()
+            },
         )
         return gather_logprobs(raw, wanted)
 
 
 def _split_errors(rows: Int32, token_ids: Int32, logprobs: list[TokenLogprobs]) -> Sampled:
-    """Turn the rows whose token is -1 into errors."""
+    """Turn the rows whose token is negative into errors."""
     if token_ids.min(initial=0) >= 0:
         return Sampled(rows, token_ids, logprobs, [])
     good = token_ids >= 0
     logprobs = [entry for entry in logprobs if entry.rank != NO_RANK]
-    return Sampled(
-        rows[good], token_ids[good], logprobs, [numerical_error(row) for row in rows[~good].tolist()]
-    )
+    errors = [
+        nothing_left_error(row) if token_id == _NOTHING_LEFT else numerical_error(row)
+        for row, token_id in zip(rows[~good].tolist(), token_ids[~good].tolist(), strict=True)
+    ]
+    return Sampled(rows[good], token_ids[good], logprobs, errors)
 
 
-def _flat_places(
-    indices: npt.NDArray[np.intp], token_ids: list[torch.Tensor], vocab_size: int
-) -> torch.Tensor:
-    """Places, int64, of the token ids of each index in logits seen as one vector."""
-    return torch.cat([ids + i * vocab_size for i, ids in zip(indices.tolist(), token_ids, strict=True)])
+def nothing_left_error(row: int) -> RowError:
+    """The error of a row whose parameters forbid every token; the request is to blame, hence 400."""
+    message = "allowed_token_ids, bad_words and min_tokens together leave no token to choose from"
+    return RowError(row, "no_token_left", message, 400)

@@ -11,6 +11,7 @@ import torch
 
 from engine_core.errors import InvalidRequestError
 from engine_core.sampling_params import SamplingParams
+from worker.bad_words import BadWords
 
 
 class Feature(enum.IntFlag):
@@ -21,12 +22,16 @@ class Feature(enum.IntFlag):
     PENALTIES = 4
     LOGPROBS = 8
     PROMPT_LOGPROBS = 16
+    ALLOWED_TOKEN_IDS = 32
+    BAD_WORDS = 64
+    LOGPROB_TOKEN_IDS = 128
 
 
 _TINY = float(np.finfo(np.float32).tiny)
 
-# Features that change a row's logits before sampling.
-ADJUSTING = Feature.LOGIT_BIAS | Feature.MIN_TOKENS | Feature.PENALTIES
+# Features that forbid tokens, and all that change a row's logits before sampling.
+MASKING = Feature.ALLOWED_TOKEN_IDS | Feature.BAD_WORDS | Feature.MIN_TOKENS
+ADJUSTING = Feature.LOGIT_BIAS | Feature.PENALTIES | MASKING
 
 
 @dataclass(slots=True, frozen=True)
@@ -37,31 +42,25 @@ class LogitBias:
     values: torch.Tensor
 
 
-@dataclass(slots=True, frozen=True)
-class MinTokens:
-    """Tokens of one row that are masked while it holds fewer than `until` tokens; ids int64 [n]."""
-
-    until: int
-    token_ids: torch.Tensor
-
-
 class SamplingState:
     """Sampling columns indexed by row; a freed row keeps stale values that nothing reads.
 
     Attributes:
-        features: uint8 [max_num_seqs], Feature bits.
+        features: uint16 [max_num_seqs], Feature bits.
         temperature, top_p, min_p, repetition, frequency, presence: float32 [max_num_seqs].
         top_k: int32 [max_num_seqs], 0 is off.
         seed: int64 [max_num_seqs], the bits of the unsigned seed.
         num_logprobs, num_prompt_logprobs: int32 [max_num_seqs], top alternatives asked for.
-        logit_bias, min_tokens: rows that have them; at most max_num_seqs entries.
+        first_end: int32 [max_num_seqs], length from which a row with MIN_TOKENS may end.
+        logit_bias, end_token_ids (int64, masked below first_end), allowed_token_ids (int64), bad_words,
+        logprob_token_ids (int32): of the rows that have them; at most max_num_seqs entries each.
     """
 
     def __init__(self, max_num_seqs: int, vocab_size: int, eos_token_ids: list[int]) -> None:
         """Args: vocab_size bounds every token id a row may name; eos_token_ids are masked by min_tokens."""
         self._vocab_size = vocab_size
         self._eos_token_ids = [token_id for token_id in eos_token_ids if 0 <= token_id < vocab_size]
-        self.features = np.zeros(max_num_seqs, np.uint8)
+        self.features = np.zeros(max_num_seqs, np.uint16)
         self.temperature = np.zeros(max_num_seqs, np.float32)
         self.top_k = np.zeros(max_num_seqs, np.int32)
         self.top_p = np.ones(max_num_seqs, np.float32)
@@ -73,7 +72,11 @@ class SamplingState:
         self.num_logprobs = np.zeros(max_num_seqs, np.int32)
         self.num_prompt_logprobs = np.zeros(max_num_seqs, np.int32)
         self.logit_bias: dict[int, LogitBias] = {}
-        self.min_tokens: dict[int, MinTokens] = {}
+        self.first_end = np.zeros(max_num_seqs, np.int32)
+        self.end_token_ids: dict[int, torch.Tensor] = {}
+        self.allowed_token_ids: dict[int, torch.Tensor] = {}
+        self.bad_words: dict[int, BadWords] = {}
+        self.logprob_token_ids: dict[int, npt.NDArray[np.int32]] = {}
 
     def add(self, row: int, params: SamplingParams, num_prompt_tokens: int, num_tokens: int) -> None:
         """Take over the parameters of a row that enters the batch with num_tokens tokens.
@@ -84,7 +87,7 @@ class SamplingState:
         """
         self._check_token_ids(params)
         self._set_columns(row, params)
-        features = Feature(0)
+        features = self._add_rare(row, params)
         if params.has_penalties:
             features |= Feature.PENALTIES
         if params.logprobs is not None:
@@ -92,30 +95,48 @@ class SamplingState:
         # A row that enters with output tokens was preempted or moved here; its prompt logprobs are delivered.
         if params.prompt_logprobs is not None and num_tokens == num_prompt_tokens:
             features |= Feature.PROMPT_LOGPROBS
+        ends = self._end_token_ids(params)
+        if ends and num_tokens < num_prompt_tokens + params.min_tokens:
+            self.first_end[row] = num_prompt_tokens + params.min_tokens
+            self.end_token_ids[row] = torch.tensor(ends)
+            features |= Feature.MIN_TOKENS
+        self.features[row] = features
+
+    def _add_rare(self, row: int, params: SamplingParams) -> Feature:
+        """Keep what few rows have in dicts; returns the features that are among it."""
+        features = Feature(0)
         if params.logit_bias:
             self.logit_bias[row] = _logit_bias(params)
             features |= Feature.LOGIT_BIAS
-        masked = self._stop_token_ids(params)
-        if masked and num_tokens < num_prompt_tokens + params.min_tokens:
-            self.min_tokens[row] = MinTokens(num_prompt_tokens + params.min_tokens, torch.tensor(masked))
-            features |= Feature.MIN_TOKENS
-        self.features[row] = features
+        if params.allowed_token_ids is not None:
+            self.allowed_token_ids[row] = torch.tensor(params.allowed_token_ids)
+            features |= Feature.ALLOWED_TOKEN_IDS
+        if params.bad_word_token_ids:
+            self.bad_words[row] = BadWords.of(params.bad_word_token_ids)
+            features |= Feature.BAD_WORDS
+        if params.logprob_token_ids:
+            self.logprob_token_ids[row] = np.array(params.logprob_token_ids, np.int32)
+            features |= Feature.LOGPROB_TOKEN_IDS
+        return features
 
     def discard(self, row: int) -> None:
         """Forget a row that leaves the batch."""
         self.features[row] = 0
         self.logit_bias.pop(row, None)
-        self.min_tokens.pop(row, None)
+        self.end_token_ids.pop(row, None)
+        self.allowed_token_ids.pop(row, None)
+        self.bad_words.pop(row, None)
+        self.logprob_token_ids.pop(row, None)
 
     def drop(self, row: int, feature: Feature) -> None:
         """End a feature that a row has outlived: min_tokens that are reached, a prompt that is scored."""
-        self.features[row] &= ~np.uint8(feature)
+        self.features[row] &= ~np.uint16(feature)
         if feature is Feature.MIN_TOKENS:
-            self.min_tokens.pop(row, None)
+            self.end_token_ids.pop(row, None)
 
     def rows_with(self, feature: Feature, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.intp]:
         """Indices into `rows` of those that need a feature, ascending."""
-        return np.flatnonzero(self.features[rows] & np.uint8(feature))
+        return np.flatnonzero(self.features[rows] & np.uint16(feature))
 
     def _set_columns(self, row: int, params: SamplingParams) -> None:
         self.temperature[row] = params.temperature
@@ -129,15 +150,24 @@ class SamplingState:
         self.num_logprobs[row] = params.logprobs or 0
         self.num_prompt_logprobs[row] = params.prompt_logprobs or 0
 
-    def _stop_token_ids(self, params: SamplingParams) -> list[int]:
+    def _end_token_ids(self, params: SamplingParams) -> list[int]:
         eos = [] if params.ignore_eos else self._eos_token_ids
         return sorted({*eos, *params.stop_token_ids})
 
     def _check_token_ids(self, params: SamplingParams) -> None:
-        for name, token_ids in (("stop_token_ids", params.stop_token_ids), ("logit_bias", params.logit_bias)):
-            if any(not 0 <= token_id < self._vocab_size for token_id in token_ids):
-                last = self._vocab_size - 1
+        last = self._vocab_size - 1
+        named = {
+            "stop_token_ids": params.stop_token_ids,
+            "logit_bias": params.logit_bias,
+            "allowed_token_ids": params.allowed_token_ids or (),
+            "bad_word_token_ids": [i for sequence in params.bad_word_token_ids for i in sequence],
+            "logprob_token_ids": params.logprob_token_ids,
+        }
+        for name, token_ids in named.items():
+            if token_ids and not (min(token_ids) >= 0 and max(token_ids) <= last):
                 raise InvalidRequestError(f"{name} must hold token ids from 0 to {last}", name)
+        if params.allowed_token_ids == () or () in params.bad_word_token_ids:
+            raise InvalidRequestError("allowed_token_ids and bad words hold at least one id")
 
 
 def _above_zero(value: float) -> float:

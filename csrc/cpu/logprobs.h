@@ -17,6 +17,16 @@ struct LogprobsParams {
   int64_t count, top, vocab;
 };
 
+struct TokenLogprobsParams {
+  float* out;                // [all tokens]
+  const float* logits;       // [all rows, vocab]
+  const int32_t* rows;       // [count]: rows of logits
+  const int32_t* cu_tokens;  // [count + 1]: where the tokens of each row begin
+  const int32_t* token_ids;  // [all tokens]
+  int64_t logits_stride, count, vocab;
+};
+
 }  // namespace splitserve
 
 SPLITSERVE_DECLARE_VECTOR(top_logprobs, LogprobsParams)
+SPLITSERVE_DECLARE_VECTOR(token_logprobs, TokenLogprobsParams)

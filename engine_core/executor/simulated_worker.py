@@ -269,7 +269,8 @@ class SimulatedWorker:
             rare = self._rare.get(row)
             if rare is not None and rare.sampling.logprobs is not None:
                 index = int(self._num_tokens[row]) - rare.num_prompt_tokens
-                found.append(self._logprob(row, index, token_id, rare.sampling.logprobs))
+                asked = rare.sampling.logprob_token_ids
+                found.append(self._logprob(row, index, token_id, rare.sampling.logprobs, asked))
         return found
 
     def _prompt_logprobs(
@@ -287,12 +288,16 @@ class SimulatedWorker:
                 found.append(self._logprob(row, index, rare.prompt[index], rare.sampling.prompt_logprobs))
         return found
 
-    def _logprob(self, row: int, index: int, token_id: int, num_top: int) -> TokenLogprobs:
+    def _logprob(
+        self, row: int, index: int, token_id: int, num_top: int, asked: tuple[int, ...] = ()
+    ) -> TokenLogprobs:
         """Logprobs as if the token were the likeliest and the ids above it followed, each half as likely."""
-        top = [(token_id + i) % self._model.rule.vocab_size for i in range(num_top)]
-        values = [-float(i + 1) * float(np.log(2)) for i in range(num_top)]
+        vocab_size, log_half = self._model.rule.vocab_size, -float(np.log(2))
+        top = [(token_id + i) % vocab_size for i in range(num_top)]
+        values = [(i + 1) * log_half for i in range(num_top)]
+        values += [((other - token_id) % vocab_size + 1) * log_half for other in asked]
         return TokenLogprobs(
-            row, index, 1, pack_int32([token_id, *top]), pack_float32([-float(np.log(2)), *values])
+            row, index, 1, pack_int32([token_id, *top, *asked]), pack_float32([log_half, *values])
         )
 
     def _ensure_powers(self, count: int) -> None:

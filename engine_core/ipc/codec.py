@@ -49,7 +49,7 @@ _FLOAT32 = np.dtype("<f4")
 
 def pack_int32(values: Iterable[int] | npt.NDArray[np.integer]) -> bytes:
     """Pack token ids, rows or block ids as little-endian int32."""
-    return np.ascontiguousarray(values, dtype=_INT32).tobytes()
+    return np.asarray(values, _INT32).tobytes()
 
 
 def unpack_int32(column: bytes) -> npt.NDArray[np.int32]:
@@ -63,7 +63,7 @@ def unpack_int32(column: bytes) -> npt.NDArray[np.int32]:
 
 def pack_int64(values: Iterable[int] | npt.NDArray[np.integer]) -> bytes:
     """Pack handles as little-endian int64."""
-    return np.ascontiguousarray(values, dtype=_INT64).tobytes()
+    return np.asarray(values, _INT64).tobytes()
 
 
 def unpack_int64(column: bytes) -> npt.NDArray[np.int64]:
@@ -77,7 +77,7 @@ def unpack_int64(column: bytes) -> npt.NDArray[np.int64]:
 
 def pack_float32(values: Iterable[float] | npt.NDArray[np.floating]) -> bytes:
     """Pack logprobs as little-endian float32."""
-    return np.ascontiguousarray(values, dtype=_FLOAT32).tobytes()
+    return np.asarray(values, _FLOAT32).tobytes()
 
 
 def unpack_float32(column: bytes) -> npt.NDArray[np.float32]:

@@ -27,12 +27,17 @@ class _Wire(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc
 
 
 class FinishReason(enum.IntEnum):
-    """Why a request ended. STOP: EOS, stop token or stop string; LENGTH: token or context limit."""
+    """Why a request ended.
+
+    STOP: EOS, stop token or stop string; LENGTH: token or context limit; REPETITION: its output went round in
+    a loop and it had asked to be ended then.
+    """
 
     STOP = 0
     LENGTH = 1
     ABORT = 2
     ERROR = 3
+    REPETITION = 4
 
 
 class ModelInfo(_Wire, frozen=True):
@@ -83,6 +88,7 @@ class AddRequest(_Wire, frozen=True, tag=1):
         tenant: owner of the prefix-cache namespace and of the fair share.
         cache_salt: narrows prefix-cache sharing further.
         timeout_s: seconds from arrival after which the engine ends the request; 0 means never.
+        queue_timeout_s: seconds it may wait before it first runs; 0 takes the engine's default.
     """
 
     handle: int
@@ -94,6 +100,7 @@ class AddRequest(_Wire, frozen=True, tag=1):
     tenant: str = ""
     cache_salt: str = ""
     timeout_s: float = 0.0
+    queue_timeout_s: float = 0.0
 
 
 class Abort(_Wire, frozen=True, tag=2):
@@ -113,13 +120,22 @@ class CallKind(enum.IntEnum):
 
     RESET_PREFIX_CACHE = 0
     CHECK_INTEGRITY = 1
+    EXPLAIN_REQUESTS = 2
 
 
 class Call(_Wire, frozen=True, tag=4):
-    """A utility call, answered by CallResult with the same call_id."""
+    """A utility call, answered by CallResult with the same call_id.
+
+    Attributes:
+        request_ids: of EXPLAIN_REQUESTS; "ID" also names its parts "ID-0" and so on; none means all,
+            those beyond the sixteenth are not looked at.
+        tenant: of EXPLAIN_REQUESTS; only requests of this tenant are told of, of all if it is "".
+    """
 
     call_id: int
     kind: CallKind
+    request_ids: list[str] = []
+    tenant: str = ""
 
 
 FrontendMessage = Hello | AddRequest | Abort | Ping | Call
@@ -203,14 +219,15 @@ class Finished(_Wire, frozen=True):
 
 
 class TokenLogprobs(_Wire, frozen=True):
-    """Logprobs of one emitted token: element 0 of both columns is the token itself, the rest the top k.
+    """Logprobs of one token: element 0 of both columns is the token itself, then come the top k alternatives,
+    then the request's m logprob_token_ids in their order (not for prompt tokens).
 
     Attributes:
         key: handle on the frontend link, row on the worker link.
         token_index: index of the token within the request's output (prompt logprobs: within the prompt).
         rank: 1-based rank of the token itself.
-        token_ids: int32 column [1 + k].
-        logprobs: float32 column [1 + k].
+        token_ids: int32 column [1 + k + m].
+        logprobs: float32 column [1 + k + m].
     """
 
     key: int
@@ -248,7 +265,12 @@ class Draining(_Wire, frozen=True, tag=5):
 
 
 class EngineStats(_Wire, frozen=True):
-    """Counters since start and gauges of now; token counts are exact, times are seconds."""
+    """Counters since start and gauges of now; token counts are exact, times are seconds.
+
+    Attributes:
+        worker_compute_s, worker_wait_s: what the worker spent in steps and on waiting for them, idle times
+            included. While requests run all the time, the second is what the engine costs.
+    """
 
     num_running: int = 0
     num_waiting: int = 0
@@ -266,6 +288,28 @@ class EngineStats(_Wire, frozen=True):
     finished: dict[str, int] = {}
     protocol_errors: int = 0
     block_size: int = 0
+    worker_compute_s: float = 0.0
+    worker_wait_s: float = 0.0
+
+
+class QueueStats(_Wire, frozen=True):
+    """The waiting queue now, and what it turned away since start.
+
+    Attributes:
+        num_waiting_tokens: tokens of requests that have not run yet.
+        queue_time_s: estimate of a newcomer's wait, in whole seconds, at least 1.
+        waiting: requests by what they wait for, names of WaitReason in lower case.
+        rejected: by the bound that was hit, "max_num_waiting" or "max_waiting_tokens".
+        timeouts: ended by "timeout" or "queue_timeout".
+        num_tenants: tenants with a share of their own; 0 unless the policy is fair.
+    """
+
+    num_waiting_tokens: int = 0
+    queue_time_s: int = 1
+    waiting: dict[str, int] = {}
+    rejected: dict[str, int] = {}
+    timeouts: dict[str, int] = {}
+    num_tenants: int = 0
 
 
 class Pong(_Wire, frozen=True, tag=6):
@@ -275,14 +319,66 @@ class Pong(_Wire, frozen=True, tag=6):
     epoch: int
     draining: bool
     stats: EngineStats
+    queue: QueueStats = msgspec.field(default_factory=QueueStats)
+
+
+class RequestStage(enum.IntEnum):
+    """Where an open request stands. PREEMPTED: it ran, and waits to go on."""
+
+    WAITING = 0
+    RUNNING = 1
+    PREEMPTED = 2
+
+
+class WaitReason(enum.IntEnum):
+    """What a waiting request waits for, or the one at the head before it.
+
+    ROWS: max_num_seqs run; BLOCKS: the KV pool is full; TOKENS: the step's tokens, or those for prefill, were
+    spent; FAIR_SHARE: its tenant has had more than another one that waits; PREFIX: a running request computes
+    the beginning that both share.
+    """
+
+    NONE = 0
+    ROWS = 1
+    BLOCKS = 2
+    TOKENS = 3
+    FAIR_SHARE = 4
+    PREFIX = 5
+
+
+class RequestInfo(_Wire, frozen=True):
+    """One open request, for people who ask why it waits.
+
+    Attributes:
+        position: how many come before it in its queue, its tenant's under the fair policy; -1 if it runs.
+        age_s: seconds since it arrived here.
+        queue_time_s: seconds it waited, or has waited so far, before it first ran.
+    """
+
+    request_id: str
+    stage: RequestStage
+    waits_for: WaitReason = WaitReason.NONE
+    position: int = -1
+    num_prompt_tokens: int = 0
+    num_output_tokens: int = 0
+    num_computed_tokens: int = 0
+    num_preemptions: int = 0
+    priority: int = 0
+    age_s: float = 0.0
+    queue_time_s: float = 0.0
 
 
 class CallResult(_Wire, frozen=True, tag=7):
-    """Answer to Call."""
+    """Answer to Call.
+
+    Attributes:
+        requests: answer to EXPLAIN_REQUESTS, the oldest first, at most 100.
+    """
 
     call_id: int
     ok: bool
     message: str = ""
+    requests: list[RequestInfo] = []
 
 
 EngineMessage = Loading | Ready | Refused | Rejected | StepOutputs | Draining | Pong | CallResult
@@ -387,11 +483,12 @@ class KVCacheReady(_Wire, frozen=True, tag=3):
 
 
 class RowError(_Wire, frozen=True):
-    """A fault that belongs to one row; the engine ends that request only."""
+    """A fault that belongs to one row; the engine ends that request only. `status` is the HTTP status."""
 
     row: int
     code: str
     message: str
+    status: int = 500
 
 
 class ModelRunnerOutput(_Wire, frozen=True, tag=4):
@@ -402,6 +499,7 @@ class ModelRunnerOutput(_Wire, frozen=True, tag=4):
         logprobs, prompt_logprobs: `key` is the row.
         errors: rows that failed; they sampled nothing and stay until freed.
         compute_s: seconds the step took on the worker.
+        wait_s: seconds the worker waited for the step after it had sent the answer before.
     """
 
     step: int
@@ -411,6 +509,7 @@ class ModelRunnerOutput(_Wire, frozen=True, tag=4):
     prompt_logprobs: list[TokenLogprobs] = []
     errors: list[RowError] = []
     compute_s: float = 0.0
+    wait_s: float = 0.0
 
 
 class WorkerFailed(_Wire, frozen=True, tag=5):

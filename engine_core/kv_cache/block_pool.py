@@ -79,10 +79,11 @@ class BlockPool:
             else:
                 self._plain.append(block_id)
 
-    def mark_cached(self, block_id: int) -> None:
-        """Note that a used block holds an indexed prefix."""
-        assert self.ref_counts[block_id] > 0, "a free block cannot become cached"
-        self._is_cached[block_id] = 1
+    def mark_cached(self, block_ids: Iterable[int]) -> None:
+        """Note that used blocks hold an indexed prefix."""
+        for block_id in block_ids:
+            assert self.ref_counts[block_id] > 0, "a free block cannot become cached"
+            self._is_cached[block_id] = 1
 
     def uncache_all(self) -> None:
         """Turn every cached block into a plain one."""

@@ -11,13 +11,18 @@ indexed block.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 import numpy as np
+import numpy.typing as npt
 
 from engine_core.errors import IntegrityError
+from engine_core.kv_cache.announced import AnnouncedBlocks
 from engine_core.kv_cache.block_pool import BlockPool
 from engine_core.kv_cache.prefix_index import PrefixIndex, extend_chain
 from engine_core.request import TOKEN_BYTES, Request
+
+IntColumn = npt.NDArray[np.int64]
 
 
 class KVCacheManager:
@@ -26,6 +31,7 @@ class KVCacheManager:
     Attributes:
         capacity: int64 [max_num_seqs]; tokens that a row's blocks hold, 0 for free rows.
         next_hash_at: int64 [max_num_seqs]; num_computed_tokens at which the row's next block can be indexed.
+        announced: blocks of known tokens that rows are filling.
     """
 
     def __init__(
@@ -38,8 +44,10 @@ class KVCacheManager:
         enable_prefix_caching: bool,
     ) -> None:
         self.block_size = block_size
+        self._block_bytes = block_size * TOKEN_BYTES
         self.pool = BlockPool(num_blocks)
         self.index = PrefixIndex(secret)
+        self.announced = AnnouncedBlocks()
         self.enable_prefix_caching = enable_prefix_caching
         self.tables: list[list[int]] = [[] for _ in range(max_num_seqs)]
         self.capacity = np.zeros(max_num_seqs, np.int64)
@@ -93,13 +101,40 @@ class KVCacheManager:
         self.capacity[row] = len(self.tables[row]) * self.block_size
         if self.enable_prefix_caching:
             self.next_hash_at[row] = (len(hits) + 1) * self.block_size
+            self._announce(row, request, len(hits))
         return len(hits) * self.block_size
 
-    def grow(self, row: int, count: int) -> list[int]:
-        """Append `count` new blocks to a row's table and return them; the caller has checked num_free."""
-        block_ids = self._allocate(count)
-        self.tables[row] += block_ids
-        self.capacity[row] += count * self.block_size
+    def row_filling(self, request: Request, place: int) -> int | None:
+        """Return the row that computes the block at `place` of a waiting request.
+
+        None when nobody does, or when a hit there would not count as it holds the request's last token.
+        """
+        if (place + 1) * self.block_size >= request.num_stored_tokens:
+            return None
+        self._extend_chain(request, place + 1)
+        return self.announced.row_of(request.block_hashes[place])
+
+    def next_hash(self, row: int, request: Request) -> bytes | None:
+        """Return the chain hash of the block that is indexed next for a row, if it is known yet."""
+        place = int(self.next_hash_at[row]) // self.block_size - 1
+        return request.block_hashes[place] if place < len(request.block_hashes) else None
+
+    def grow(self, rows: IntColumn, counts: IntColumn) -> list[int]:
+        """Append new blocks to the tables of rows, all allocated in one call.
+
+        Args:
+            rows: int64 [k], each once.
+            counts: int64 [k], blocks for each; the caller has checked num_free.
+
+        Returns:
+            The blocks, those of the first row first.
+        """
+        block_ids = self._allocate(int(counts.sum()))
+        self.capacity[rows] += counts * self.block_size
+        start = 0
+        for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
+            self.tables[row] += block_ids[start : start + count]
+            start += count
         return block_ids
 
     def free(self, row: int) -> None:
@@ -108,24 +143,44 @@ class KVCacheManager:
         self.tables[row] = []
         self.capacity[row] = 0
         self.next_hash_at[row] = np.iinfo(np.int64).max
+        self.announced.withdraw(row)
 
-    def index_full_blocks(self, row: int, request: Request, num_computed_tokens: int) -> None:
-        """Index every block of a row that the applied steps have filled, up to num_computed_tokens."""
+    def index_full_blocks(
+        self, rows: IntColumn, requests: Iterable[Request], num_computed_tokens: IntColumn
+    ) -> None:
+        """Index every block that the applied steps have filled.
+
+        Of rows that computed the same prefix side by side the first one's block is indexed.
+
+        Args:
+            rows: int64 [k], each once.
+            requests: of these rows.
+            num_computed_tokens: int64 [k], applied steps only.
+        """
         num_full = num_computed_tokens // self.block_size
-        first = int(self.next_hash_at[row]) // self.block_size - 1
-        self._extend_chain(request, num_full)
-        table = self.tables[row]
-        for i in range(first, num_full):
-            # Of two rows that computed the same prefix side by side the first one's block is indexed.
-            if self.index.insert(request.block_hashes[i], table[i]):
-                self.pool.mark_cached(table[i])
-        self.next_hash_at[row] = (num_full + 1) * self.block_size
+        num_indexed = self.next_hash_at[rows] // self.block_size - 1
+        self.next_hash_at[rows] = (num_full + 1) * self.block_size
+        tables, announced = self.tables, self.announced
+        hashes: list[bytes] = []
+        block_ids: list[int] = []
+        places = zip(rows.tolist(), requests, num_indexed.tolist(), num_full.tolist(), strict=True)
+        for row, request, first, end in places:
+            chain = request.block_hashes
+            if len(chain) < end:
+                extend_chain(chain, request.namespace, request.token_ids, end, self._block_bytes)
+            hashes += chain[first:end]
+            block_ids += tables[row][first:end]
+            if row in announced:
+                self._announce(row, request, end)
+        self.pool.mark_cached(self.index.insert(hashes, block_ids))
 
     def reset_prefix_cache(self) -> int:
         """Forget every cached prefix; returns how many blocks held one. Running rows keep their blocks."""
         num_cached = len(self.index)
         self.index.reset()
         self.pool.uncache_all()
+        # Chains of running rows start from the old secret, so nobody will look for them.
+        self.announced.clear()
         return num_cached
 
     def check_integrity(self, num_computed_tokens: dict[int, int]) -> None:
@@ -164,9 +219,18 @@ class KVCacheManager:
                 if (place + 1) * self.block_size > num_computed:
                     raise IntegrityError(f"row {row} may still write to shared or cached block {block_id}")
 
+    def _announce(self, row: int, request: Request, place: int) -> None:
+        """Announce the row's block at `place` if all of its tokens are known, else nothing more."""
+        if (place + 1) * self._block_bytes > len(request.token_ids):
+            self.announced.withdraw(row)
+            return
+        self._extend_chain(request, place + 1)
+        self.announced.announce(row, request.block_hashes[place])
+
     def _extend_chain(self, request: Request, num_blocks: int) -> None:
-        block_bytes = self.block_size * TOKEN_BYTES
-        extend_chain(request.block_hashes, request.namespace, request.token_ids, num_blocks, block_bytes)
+        extend_chain(
+            request.block_hashes, request.namespace, request.token_ids, num_blocks, self._block_bytes
+        )
 
     def _allocate(self, count: int) -> list[int]:
         block_ids, num_evicted = self.pool.allocate(count)

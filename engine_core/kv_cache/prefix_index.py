@@ -8,7 +8,7 @@ tokens and equal namespaces (SHA-256 has no known collision), so a hit needs no 
 
 from __future__ import annotations
 
-import hashlib
+from hashlib import sha256
 
 from engine_core.errors import IntegrityError
 
@@ -31,20 +31,22 @@ class PrefixIndex:
             raw = text.encode("utf-8", "surrogatepass")
             # The length keeps ("ab", "c") apart from ("a", "bc").
             parts += [len(raw).to_bytes(8, "little"), raw]
-        return hashlib.sha256(b"".join(parts)).digest()
+        return sha256(b"".join(parts)).digest()
 
     def lookup(self, block_hash: bytes) -> int | None:
         """Return the block that holds this prefix's last block, None when there is none."""
         return self._block_of.get(block_hash)
 
-    def insert(self, block_hash: bytes, block_id: int) -> bool:
-        """Register a block; False when another block already serves this prefix."""
-        assert block_id not in self._hash_of, "a block holds one prefix"
-        if block_hash in self._block_of:
-            return False
-        self._block_of[block_hash] = block_id
-        self._hash_of[block_id] = block_hash
-        return True
+    def insert(self, block_hashes: list[bytes], block_ids: list[int]) -> list[int]:
+        """Register blocks; returns those that now serve their prefix, leaving out prefixes served already."""
+        block_of, hash_of = self._block_of, self._hash_of
+        inserted = []
+        for block_hash, block_id in zip(block_hashes, block_ids, strict=True):
+            assert block_id not in hash_of, "a block holds one prefix"
+            if block_of.setdefault(block_hash, block_id) == block_id:
+                hash_of[block_id] = block_hash
+                inserted.append(block_id)
+        return inserted
 
     def forget(self, block_id: int) -> None:
         """Drop an evicted block."""
@@ -54,7 +56,7 @@ class PrefixIndex:
         """Forget every prefix and change the secret, so that chains begun earlier cannot hit again."""
         self._block_of.clear()
         self._hash_of.clear()
-        self._secret = hashlib.sha256(b"next" + self._secret).digest()
+        self._secret = sha256(b"next" + self._secret).digest()
 
     def block_ids(self) -> set[int]:
         """Return the blocks that hold an indexed prefix."""
@@ -79,6 +81,6 @@ def extend_chain(
         block_bytes: bytes one block of token ids takes in the column.
     """
     parent = hashes[-1] if hashes else namespace
-    for i in range(len(hashes), num_blocks):
-        parent = hashlib.sha256(parent + token_ids[i * block_bytes : (i + 1) * block_bytes]).digest()
+    for start in range(len(hashes) * block_bytes, num_blocks * block_bytes, block_bytes):
+        parent = sha256(parent + token_ids[start : start + block_bytes]).digest()
         hashes.append(parent)

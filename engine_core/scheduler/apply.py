@@ -12,7 +12,7 @@ from engine_core.errors import ProtocolError, WorkerError
 from engine_core.ipc.codec import unpack_int32
 from engine_core.ipc.messages import FinishReason, ModelRunnerOutput, TokenLogprobs
 from engine_core.request import EndedRequest, FrontendId, Request
-from engine_core.scheduler.output import TokenColumns
+from engine_core.scheduler.output import Recipients, TokenColumns
 from engine_core.scheduler.running import IntColumn, RunningRows
 from engine_core.scheduler.scheduler import Scheduler, StepInFlight
 from engine_core.scheduler.stopping import StopRules
@@ -21,7 +21,7 @@ from engine_core.scheduler.stopping import StopRules
 class StepResult(NamedTuple):
     """What one applied step leads to; ended requests have left their rows already."""
 
-    tokens: TokenColumns
+    tokens: list[TokenColumns]
     ended: list[EndedRequest]
     logprobs: list[tuple[FrontendId, TokenLogprobs]]
     prompt_logprobs: list[tuple[FrontendId, TokenLogprobs]]
@@ -41,10 +41,10 @@ class _Sampled(NamedTuple):
 class StepApplier:
     """Applies outputs in the order their steps were planned; used by the engine's thread only."""
 
-    def __init__(self, scheduler: Scheduler, stops: StopRules, vocab_size: int) -> None:
+    def __init__(self, scheduler: Scheduler, stops: StopRules) -> None:
         self._scheduler = scheduler
         self._stops = stops
-        self._vocab_size = vocab_size
+        self._recipients = Recipients(scheduler.running, np.zeros(0, np.int64))
 
     def apply(self, output: ModelRunnerOutput) -> StepResult:
         """Advance every row of the step.
@@ -59,18 +59,14 @@ class StepApplier:
         ended = self._end_failed_rows(output, flight)
         self._index_full_blocks(flight)
         running = self._scheduler.running
-        alive = running.first_step[rows] <= flight.step
-        if not alive.all():
-            rows, token_ids = rows[alive], token_ids[alive]
+        if rows is not running.order:  # otherwise no row came or went since the step was planned
+            alive = running.first_step[rows] <= flight.step
+            if np.count_nonzero(alive) < len(rows):
+                rows, token_ids = rows[alive], token_ids[alive]
         sampled = _Sampled(rows, running.num_known_tokens[rows], token_ids)
         prompt_logprobs = self._prompt_logprobs(output, flight)
         emitted, finishing = self._emit(sampled)
-        tokens = TokenColumns(
-            running.frontend_idx[emitted.rows],
-            running.handles[emitted.rows],
-            emitted.token_ids,
-            emitted.positions - running.num_prompt_tokens[emitted.rows],
-        )
+        tokens = self._recipients_of(emitted.rows).split(emitted.positions, emitted.token_ids)
         logprobs = self._logprobs(output, emitted)
         ended += self._finish(finishing)
         return StepResult(tokens, ended, logprobs, prompt_logprobs)
@@ -87,25 +83,19 @@ class StepApplier:
     ) -> tuple[IntColumn, npt.NDArray[np.int32]]:
         """Unpack rows and tokens, and check them against what was planned."""
         try:
-            rows = unpack_int32(output.rows).astype(np.int64)
             token_ids = unpack_int32(output.token_ids)
+            if output.rows == flight.packed_sampling_rows and not output.errors:
+                rows = flight.sampling_rows
+            else:
+                rows = unpack_int32(output.rows).astype(np.int64)
+                _check_rows(output, flight, rows)
         except ProtocolError as error:
             raise WorkerError(f"output of step {output.step}: {error}") from None
-        expected = flight.sampling_rows
-        if output.errors:
-            failed = [error.row for error in output.errors]
-            if not set(failed) <= set(flight.rows.tolist()):
-                raise WorkerError(
-                    f"output of step {output.step} has errors of rows {failed}, not all are in it"
-                )
-            expected = expected[~np.isin(expected, failed)]
-        if not np.array_equal(rows, expected) and not np.array_equal(np.sort(rows), np.sort(expected)):
-            raise WorkerError(f"output of step {output.step} does not hold the rows that were to sample")
         if len(token_ids) != len(rows):
             raise WorkerError(
                 f"output of step {output.step} has {len(token_ids)} tokens for {len(rows)} rows"
             )
-        if len(token_ids) and not (token_ids.min() >= 0 and token_ids.max() < self._vocab_size):
+        if not self._stops.knows(token_ids):
             raise WorkerError(f"output of step {output.step} holds token ids outside the vocabulary")
         return rows, token_ids
 
@@ -116,47 +106,56 @@ class StepApplier:
             if request is not None:
                 self._scheduler.remove(request)
                 ended.append(
-                    EndedRequest(
-                        request, FinishReason.ERROR, error_code=error.code, error_message=error.message
-                    )
+                    EndedRequest(request, FinishReason.ERROR, None, error.code, error.message, error.status)
                 )
         return ended
 
     def _index_full_blocks(self, flight: StepInFlight) -> None:
         # Without prefix caching, and for free rows, next_hash_at lies beyond every count.
-        kv = self._scheduler.kv
-        full = flight.num_computed_tokens >= kv.next_hash_at[flight.rows]
-        if not full.any():
+        kv, running = self._scheduler.kv, self._scheduler.running
+        full = (flight.num_computed_tokens >= kv.next_hash_at[flight.rows]).nonzero()[0]
+        if len(full) == 0:
             return
-        for i in np.flatnonzero(full).tolist():
-            row = int(flight.rows[i])
-            request = self._request_in(row, flight.step)
-            if request is not None:
-                kv.index_full_blocks(row, request, int(flight.num_computed_tokens[i]))
+        if flight.rows is not running.order:
+            full = full[running.first_step[flight.rows[full]] <= flight.step]
+        rows = flight.rows[full]
+        kv.index_full_blocks(rows, running.requests_at(rows), flight.num_computed_tokens[full])
 
     def _emit(self, sampled: _Sampled) -> tuple[_Sampled, list[tuple[int, int | None]]]:
         """Append the tokens to their rows.
 
         Returns:
-            What is emitted, and (row, token that ended it or None for a length limit) of every row that ends.
+            What is emitted, and (row, token that ended it or None) of every row that ends.
         """
         running = self._scheduler.running
         rows, positions, token_ids = sampled
-        room = running.max_num_tokens[rows] - positions
         stops = self._stops.matches(running, rows, positions, token_ids)
-        ends = stops | (room <= 1)
-        if not ends.any():
+        room = running.max_num_tokens[rows] - positions
+        full = (room <= 1).nonzero()[0]
+        if self._stops.detects_repetition:
+            full = np.union1d(full, self._stops.repeating(running, rows, token_ids))
+        if len(stops) == 0 and len(full) == 0:
             running.append_tokens(rows, positions, token_ids)
             return sampled, []
         # A row without room (max_tokens = 0) only wanted its prompt computed: its sample is dropped.
         has_room = room > 0
-        stops &= has_room
+        stopped = set(stops[has_room[stops]].tolist())
         finishing = [
-            (int(rows[i]), int(token_ids[i]) if stops[i] else None) for i in np.flatnonzero(ends).tolist()
+            (int(rows[i]), int(token_ids[i]) if i in stopped else None)
+            for i in sorted(stopped.union(full.tolist()))
         ]
         emitted = sampled if has_room.all() else sampled.select(has_room)
         running.append_tokens(*emitted)
         return emitted, finishing
+
+    def _recipients_of(self, rows: IntColumn) -> Recipients:
+        """Return who hears of these rows; the same object as long as nobody comes or goes."""
+        running = self._scheduler.running
+        if rows is not running.order:
+            return Recipients(running, rows)
+        if self._recipients.rows is not rows:
+            self._recipients = Recipients(running, rows)
+        return self._recipients
 
     def _finish(self, finishing: list[tuple[int, int | None]]) -> list[EndedRequest]:
         ended = []
@@ -164,7 +163,8 @@ class StepApplier:
             request = self._scheduler.running.request_at(row)
             self._scheduler.remove(request)
             if token_id is None:
-                ended.append(EndedRequest(request, FinishReason.LENGTH))
+                loops = request.repetition is not None and request.repetition.found
+                ended.append(EndedRequest(request, FinishReason.REPETITION if loops else FinishReason.LENGTH))
             else:
                 stop_token_id = self._stops.stop_token_id(request, token_id)
                 ended.append(EndedRequest(request, FinishReason.STOP, stop_token_id))
@@ -204,6 +204,18 @@ class StepApplier:
         if not 0 <= row < len(running.requests):
             raise WorkerError(f"output of step {step} names row {row}, which does not exist")
         return running.requests[row] if running.first_step[row] <= step else None
+
+
+def _check_rows(output: ModelRunnerOutput, flight: StepInFlight, rows: IntColumn) -> None:
+    """Compare rows, in any order, with those that were to sample and did not fail."""
+    expected = flight.sampling_rows
+    if output.errors:
+        failed = [error.row for error in output.errors]
+        if not set(failed) <= set(flight.rows.tolist()):
+            raise WorkerError(f"output of step {output.step} has errors of rows {failed}, not all are in it")
+        expected = expected[~np.isin(expected, failed)]
+    if not np.array_equal(np.sort(rows), np.sort(expected)):
+        raise WorkerError(f"output of step {output.step} does not hold the rows that were to sample")
 
 
 def _renamed(logprobs: TokenLogprobs, handle: int, index: int) -> TokenLogprobs:

@@ -47,6 +47,14 @@ class LazyHeap(Generic[Key]):
             heapq.heappop(self._heap)
         return None
 
+    def pop(self) -> tuple[Key, Request]:
+        """Take the smallest live entry out; there must be one."""
+        entry = self.peek()
+        assert entry is not None, "nothing to pop"
+        heapq.heappop(self._heap)
+        del self._live[entry[1].arrival]
+        return entry
+
     def remove(self, request: Request) -> None:
         """Take a request out; O(1), amortised O(log n). A request that is not here is ignored."""
         if self._live.pop(request.arrival, None) is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -12,39 +11,69 @@ import numpy.typing as npt
 from engine_core.ipc.codec import pack_int32, pack_int64
 from engine_core.ipc.messages import Finished, Started, StepOutputs, TokenLogprobs
 from engine_core.request import FrontendId
-from engine_core.scheduler.running import IntColumn
+from engine_core.scheduler.running import IntColumn, RunningRows
 
 
 class TokenColumns(NamedTuple):
-    """Tokens emitted by one step; all columns have the same length.
+    """Tokens one step emitted for one frontend; packed columns of the same length, as they go on the wire.
 
     Attributes:
-        frontend_idx: int64; which frontend each token goes to.
-        handles: int64.
-        token_ids: int32.
-        token_indices: int64; index of each token within its request's output.
+        frontend_idx: which frontend.
+        num_tokens: entries of each column.
+        handles: int64 column.
+        token_ids: int32 column.
+        token_indices: int32 column; index of each token within its request's output.
     """
 
-    frontend_idx: IntColumn
-    handles: IntColumn
-    token_ids: npt.NDArray[np.int32]
-    token_indices: IntColumn
+    frontend_idx: int
+    num_tokens: int
+    handles: bytes
+    token_ids: bytes
+    token_indices: bytes
 
-    def select(self, which: npt.NDArray) -> TokenColumns:
-        """Return the entries named by an index array or a mask."""
-        return TokenColumns(*(column[which] for column in self))
 
-    def split(self) -> list[TokenColumns]:
-        """Return one TokenColumns per frontend, each in the order of this one."""
-        frontends = self.frontend_idx
-        if len(frontends) == 0:
-            return []
-        if (frontends == frontends[0]).all():
-            return [self]
-        by_frontend = self.select(np.argsort(frontends, kind="stable"))
-        borders = np.flatnonzero(np.diff(by_frontend.frontend_idx)) + 1
-        edges = [0, *borders.tolist(), len(frontends)]
-        return [by_frontend.select(np.arange(a, b)) for a, b in pairwise(edges)]
+class Recipients:
+    """Which of a set of rows each frontend hears of; serves every step until a row comes or goes."""
+
+    def __init__(self, running: RunningRows, rows: IntColumn) -> None:
+        """Args: rows [n], occupied; the array is kept, and names this object."""
+        self.rows = rows
+        self._num_prompt_tokens = running.num_prompt_tokens[rows]
+        handles = running.handles[rows]
+        self._parts = [
+            (idx, which, pack_int64(handles[which]))
+            for idx, which in split_by_value(running.frontend_idx[rows])
+        ]
+
+    def split(self, positions: IntColumn, token_ids: npt.NDArray[np.int32]) -> list[TokenColumns]:
+        """Return one TokenColumns per frontend, each in the order of the rows.
+
+        Args:
+            positions: [n], of the tokens in their sequences.
+            token_ids: [n].
+        """
+        indices = (positions - self._num_prompt_tokens).astype(np.int32)
+        return [
+            TokenColumns(
+                idx,
+                len(handles) // 8,
+                handles,
+                pack_int32(token_ids[which]),
+                pack_int32(indices[which]),
+            )
+            for idx, which, handles in self._parts
+        ]
+
+
+def split_by_value(values: IntColumn) -> list[tuple[int, npt.NDArray[np.intp] | slice]]:
+    """Return each distinct value of a column [n] and where it stands, ascending in both."""
+    if len(values) == 0:
+        return []
+    if np.count_nonzero(values == values[0]) == len(values):
+        return [(int(values[0]), slice(None))]
+    order = np.argsort(values, kind="stable")
+    borders = np.flatnonzero(np.diff(values[order])) + 1
+    return [(int(values[where[0]]), where) for where in np.split(order, borders)]
 
 
 @dataclass(slots=True)
@@ -104,9 +133,9 @@ class OutputCollector:
         # Joining bytes keeps the order of steps, so a request's tokens stay in order.
         return StepOutputs(
             epoch=self._epoch,
-            handles=b"".join(pack_int64(tokens.handles) for tokens in of.tokens),
-            token_ids=b"".join(pack_int32(tokens.token_ids) for tokens in of.tokens),
-            token_indices=b"".join(pack_int32(tokens.token_indices) for tokens in of.tokens),
+            handles=b"".join([tokens.handles for tokens in of.tokens]),
+            token_ids=b"".join([tokens.token_ids for tokens in of.tokens]),
+            token_indices=b"".join([tokens.token_indices for tokens in of.tokens]),
             started=of.started,
             finished=of.finished,
             logprobs=of.logprobs,

@@ -5,13 +5,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator
+from itertools import takewhile
 
 from engine_core.request import Request
 from engine_core.scheduler.lazy_heap import LazyHeap
+from engine_core.scheduler.running import RunningRows
 
 
 class WaitingQueue(ABC):
-    """Waiting requests; the scheduler admits from the head only, so the head is never overtaken."""
+    """Waiting requests; the scheduler admits from the head only.
+
+    Within one plan it may set a head aside and look at the next one. What is set aside still waits; nobody
+    calls anything but head(), remove(), admitted() and set_aside() until restore().
+    """
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -36,6 +42,49 @@ class WaitingQueue(ABC):
     def remove(self, request: Request) -> None:
         """Take a queued request out: admitted, aborted or timed out."""
 
+    @abstractmethod
+    def set_aside(self, request: Request) -> None:
+        """Let head() pass over the present head until restore()."""
+
+    @abstractmethod
+    def restore(self) -> None:
+        """Put what was set aside back to where it was."""
+
+    # What follows is for policies that count service; the others ignore it.
+
+    def admitted(self, request: Request, row: int, num_cached_tokens: int) -> None:
+        """Hear that a removed request gets a row; its was_started still tells of earlier rows."""
+        return
+
+    def released(self, row: int, num_computed_tokens: int) -> None:
+        """Hear that a row is given back."""
+        return
+
+    def settle(self, running: RunningRows) -> None:
+        """Bring what was counted up to date; called before heads are chosen."""
+        return
+
+    def position(self, request: Request) -> int:
+        """Count the waiting requests that come before a waiting one; O(n), for people who ask."""
+        return sum(1 for other in self if other.sort_key < request.sort_key)
+
+    def num_held_back(self) -> int:
+        """Count the waiting requests that wait for their tenant's turn rather than for resources."""
+        return 0
+
+    def is_held_back(self, request: Request) -> bool:
+        """Whether a waiting request waits for its tenant's turn."""
+        return False
+
+    @property
+    def num_tenants(self) -> int:
+        """Tenants whose service is counted."""
+        return 0
+
+    def check_integrity(self, running: RunningRows) -> None:
+        """Raise IntegrityError unless what was counted fits the requests."""
+        return
+
 
 class FcfsQueue(WaitingQueue):
     """First come, first served; priorities are ignored."""
@@ -43,6 +92,7 @@ class FcfsQueue(WaitingQueue):
     def __init__(self) -> None:
         # Aborts take requests out of the middle, which a deque does in O(n).
         self._requests: OrderedDict[int, Request] = OrderedDict()
+        self._aside: list[Request] = []
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -55,9 +105,10 @@ class FcfsQueue(WaitingQueue):
         self._requests[request.arrival] = request
 
     def requeue(self, request: Request) -> None:
-        """Put it at the front: whatever is admitted arrived before whatever waits."""
+        """Put it in its place near the front: only those it passed while they were set aside are older."""
+        older = list(takewhile(lambda arrival: arrival < request.arrival, self._requests))
         self._requests[request.arrival] = request
-        self._requests.move_to_end(request.arrival, last=False)
+        self._to_front([*older, request.arrival])
 
     def head(self) -> Request | None:
         """Return the earliest."""
@@ -67,12 +118,28 @@ class FcfsQueue(WaitingQueue):
         """Take it out; O(1)."""
         del self._requests[request.arrival]
 
+    def set_aside(self, request: Request) -> None:
+        """Take the front out for a while."""
+        del self._requests[request.arrival]
+        self._aside.append(request)
+
+    def restore(self) -> None:
+        """Put them back to the front; they are older than all that is left."""
+        self._requests.update((request.arrival, request) for request in self._aside)
+        self._to_front([request.arrival for request in self._aside])
+        self._aside.clear()
+
+    def _to_front(self, arrivals: list[int]) -> None:
+        for arrival in reversed(arrivals):
+            self._requests.move_to_end(arrival, last=False)
+
 
 class PriorityQueue(WaitingQueue):
     """Lower priority numbers first, ties by arrival; a steady stream of lower numbers can hold others off."""
 
     def __init__(self) -> None:
         self._heap: LazyHeap[tuple[int, int]] = LazyHeap()
+        self._aside: list[Request] = []
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -97,7 +164,13 @@ class PriorityQueue(WaitingQueue):
         """Take it out."""
         self._heap.remove(request)
 
+    def set_aside(self, request: Request) -> None:
+        """Take the smallest entry out for a while."""
+        self._heap.pop()
+        self._aside.append(request)
 
-def make_queue(policy: str) -> WaitingQueue:
-    """Return the queue of a policy of engine_core.config.POLICIES."""
-    return {"fcfs": FcfsQueue, "priority": PriorityQueue}[policy]()
+    def restore(self) -> None:
+        """Insert them again."""
+        for request in self._aside:
+            self._heap.push(request.sort_key, request)
+        self._aside.clear()

@@ -5,8 +5,8 @@ to reach its num_tokens, and a step spends max_num_batched_tokens on that, runni
 queue. Planning reads counts only, never token values, so the next step can be planned while the last one
 still runs.
 
-Rows are served, admitted and preempted in one total order, (priority or 0, arrival). The first row in it
-can always go on: it is served first and never preempted for another, so every request's turn comes.
+Rows are served and preempted in one total order, (priority or 0, arrival); they are admitted in the policy's.
+The first row can always go on: it is served first and never preempted for another, so every turn comes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from engine_core.ipc.codec import pack_int32
 from engine_core.ipc.messages import NewRow, SchedulerOutput
 from engine_core.kv_cache.manager import KVCacheManager
 from engine_core.request import Request, RequestState
-from engine_core.scheduler.queues import WaitingQueue, make_queue
+from engine_core.scheduler.followers import Followers
+from engine_core.scheduler.policies import make_queue
+from engine_core.scheduler.prefill_cap import cap_prefill, prefill_left
+from engine_core.scheduler.queues import WaitingQueue
 from engine_core.scheduler.running import NEVER, IntColumn, RunningRows
 from engine_core.scheduler.stopping import StopRules
 
@@ -40,12 +43,14 @@ class StepInFlight(NamedTuple):
         rows: int64 [n]; rows it computes.
         num_computed_tokens: int64 [n]; their counts after it.
         sampling_rows: int64 [m]; rows that sample in it, in the order of `rows`.
+        packed_sampling_rows: the same as the worker names them.
     """
 
     step: int
     rows: IntColumn
     num_computed_tokens: IntColumn
     sampling_rows: IntColumn
+    packed_sampling_rows: bytes
 
 
 class _Growth(NamedTuple):
@@ -62,13 +67,14 @@ class Scheduler:
     Attributes:
         started: requests that left the queue for the first time since the engine last cleared this list.
         num_preemptions: preemptions since start.
+        is_short_of_blocks: whether the last plan could have gone on with more blocks.
         num_queried_tokens, num_hit_tokens: prefix-cache lookups and hits since start, in tokens.
     """
 
     def __init__(self, config: SchedulerConfig, stops: StopRules, secret: bytes) -> None:
         self._config = config
         self._stops = stops
-        self.waiting: WaitingQueue = make_queue(config.policy)
+        self.waiting: WaitingQueue = make_queue(config.policy, config.max_num_seqs, config.tenant_weights)
         self.running = RunningRows(config.max_num_seqs, config.block_size)
         self.kv = KVCacheManager(
             num_blocks=config.num_blocks,
@@ -77,9 +83,11 @@ class Scheduler:
             secret=secret,
             enable_prefix_caching=config.enable_prefix_caching,
         )
+        self._followers = Followers(self.kv, self.running)
         self.in_flight: deque[StepInFlight] = deque()
         self.started: list[Request] = []
         self.num_preemptions = 0
+        self.is_short_of_blocks = False
         self.num_queried_tokens = 0
         self.num_hit_tokens = 0
         # Admission leaves room for running rows to grow; without it a full pool admits and preempts in turns.
@@ -100,15 +108,22 @@ class Scheduler:
             self._leave_row(request.row)
         request.state = RequestState.ENDED
 
-    def schedule(self) -> SchedulerOutput | None:
-        """Plan the next step; None when nothing can run until a step is applied or a request arrives."""
+    def schedule(self, max_prefill_tokens: int | None = None) -> SchedulerOutput | None:
+        """Plan the next step; None when nothing can run until a step is applied or a request arrives.
+
+        Args:
+            max_prefill_tokens: at least 1; holds while any row decodes. None for no cap beside the budget.
+        """
         if len(self.in_flight) >= MAX_STEPS_IN_FLIGHT:
             return None
-        rows, num_tokens = self._wanted()
+        rows, num_tokens = self._wanted(max_prefill_tokens)
         rows, num_tokens, growth = self._give_blocks(rows, num_tokens)
+        self.is_short_of_blocks = growth.is_scarce
         new_rows: list[NewRow] = []
         if len(self.waiting) and not growth.is_scarce:
             budget = self._config.max_num_batched_tokens - int(num_tokens.sum())
+            if max_prefill_tokens is not None:
+                budget = prefill_left(num_tokens, max_prefill_tokens, budget)
             rows, num_tokens, new_rows = self._admit(rows, num_tokens, budget)
         if len(rows) == 0:
             return None
@@ -118,6 +133,7 @@ class Scheduler:
         """Forget all cached prefixes, for waiting requests too; returns how many blocks held one."""
         num_dropped = self.kv.reset_prefix_cache()
         for request in self.waiting:
+            request.leader = None
             request.block_hashes.clear()
             request.namespace = self.kv.index.namespace(request.tenant, request.cache_salt)
         return num_dropped
@@ -126,6 +142,7 @@ class Scheduler:
         """Raise IntegrityError unless queue, rows, blocks and steps in flight agree."""
         running = self.running
         running.check_integrity()
+        self.waiting.check_integrity(running)
         self.kv.check_integrity(
             {row: int(running.num_computed_tokens[row]) for row in running.order.tolist()}
         )
@@ -134,12 +151,15 @@ class Scheduler:
                 raise IntegrityError(
                     f"request {request.arrival} waits in state {request.state}, row {request.row}"
                 )
+        self.kv.announced.check_integrity(
+            {row: self.kv.next_hash(row, running.request_at(row)) for row in running.order.tolist()}
+        )
         for row in running.order.tolist():
             self._check_counts_in_flight(row)
             if running.num_computed_tokens[row] > self.kv.capacity[row]:
                 raise IntegrityError(f"row {row} computed more tokens than its blocks hold")
 
-    def _wanted(self) -> tuple[IntColumn, IntColumn]:
+    def _wanted(self, max_prefill_tokens: int | None) -> tuple[IntColumn, IntColumn]:
         """Return running rows in order and the tokens each gets from the budget, both [n], without zeros."""
         running = self.running
         rows = running.order
@@ -148,13 +168,16 @@ class Scheduler:
         ready = np.minimum(running.num_tokens[rows], running.max_num_computed_tokens[rows])
         num_tokens = np.minimum(ready - running.num_computed_tokens[rows], self._max_chunk)
         budget = self._config.max_num_batched_tokens
+        if len(rows) <= budget and np.count_nonzero(num_tokens == 1) == len(rows):
+            return rows, num_tokens  # everyone decodes
+        if max_prefill_tokens is not None:
+            num_tokens = cap_prefill(num_tokens, max_prefill_tokens, budget)
         if num_tokens.sum() > budget:
             before = np.cumsum(num_tokens) - num_tokens
             num_tokens = np.clip(budget - before, 0, num_tokens)
         if num_tokens.min() == 0:
             rows, num_tokens = rows[num_tokens > 0], num_tokens[num_tokens > 0]
-        # A copy, since admissions and preemptions change the order under the view.
-        return rows.copy(), num_tokens
+        return rows, num_tokens
 
     def _give_blocks(self, rows: IntColumn, num_tokens: IntColumn) -> tuple[IntColumn, IntColumn, _Growth]:
         """Allocate the blocks that rows grow into, preempting from the end of the order if need be.
@@ -167,59 +190,79 @@ class Scheduler:
         if len(rows) == 0:
             return rows, num_tokens, growth
         short = self.running.num_computed_tokens[rows] + num_tokens - self.kv.capacity[rows]
-        crossing = np.flatnonzero(short > 0)
+        crossing = (short > 0).nonzero()[0]
         if len(crossing) == 0:
             return rows, num_tokens, growth
+        crossing_rows = rows[crossing]
         counts = -(-short[crossing] // self._config.block_size)
-        is_scarce = int(counts.sum()) > self.kv.pool.num_free
-        if is_scarce and self.in_flight:
+        if int(counts.sum()) <= self.kv.pool.num_free:
+            self._grow(growth, crossing_rows, counts)
+            return rows, num_tokens, growth
+        if self.in_flight:
             return rows[:0], num_tokens[:0], growth._replace(is_scarce=True)
-        for row, count in zip(rows[crossing].tolist(), counts.tolist(), strict=True):
+        for i, (row, count) in enumerate(zip(crossing_rows.tolist(), counts.tolist(), strict=True)):
             while self.kv.pool.num_free < count and self.running.requests[row] is not None:
                 self._preempt_last()
             if self.running.requests[row] is None:
                 break  # it gave way, and so did everything behind it
-            growth.rows.extend([row] * count)
-            growth.block_ids.extend(self.kv.grow(row, count))
-        if not is_scarce:
-            return rows, num_tokens, growth
+            self._grow(growth, crossing_rows[i : i + 1], counts[i : i + 1])
         served = self.running.first_step[rows] != NEVER
         return rows[served], num_tokens[served], growth._replace(is_scarce=True)
+
+    def _grow(self, growth: _Growth, rows: IntColumn, counts: IntColumn) -> None:
+        growth.block_ids.extend(self.kv.grow(rows, counts))
+        growth.rows.extend(np.repeat(rows, counts).tolist())
 
     def _admit(
         self, rows: IntColumn, num_tokens: IntColumn, budget: int
     ) -> tuple[IntColumn, IntColumn, list[NewRow]]:
-        """Admit from the head of the queue while rows, blocks, budget and the message to the worker last."""
+        """Admit from the head of the queue while rows, blocks, budget and the message to the worker last.
+
+        A head that follows a running row is passed over, but a row and the blocks of its whole sequence are
+        kept for it, so that whoever passes takes nothing away from it.
+        """
         new_rows: list[NewRow] = []
         chunks: list[int] = []
+        num_held = num_kept_blocks = 0
         room = MAX_NEW_ROW_TOKENS
-        while (
-            min(budget, room) > 0
-            and self.running.num_free_rows
-            and (request := self.waiting.head()) is not None
-        ):
-            new_row = self._admit_one(request)
+        if self.running.num_free_rows:
+            self.waiting.settle(self.running)
+        while min(budget, room) > 0 and self.running.num_free_rows > num_held:
+            request = self.waiting.head()
+            if request is None:
+                break
+            if self._followers.is_held(request):
+                num_held += 1
+                num_kept_blocks += self.kv.num_blocks_for(request.num_stored_tokens)
+                self.waiting.set_aside(request)
+                continue
+            new_row = self._admit_one(request, num_kept_blocks)
             if new_row is None:
+                self.is_short_of_blocks = True
                 break
             uncomputed = request.num_stored_tokens - new_row.num_computed_tokens
             chunks.append(min(uncomputed, self._max_chunk, budget))
             budget -= chunks[-1]
             room -= request.num_stored_tokens
             new_rows.append(new_row)
+        if num_held:
+            self.waiting.restore()
         if new_rows:
             rows = np.concatenate([rows, np.array([new_row.row for new_row in new_rows], np.int64)])
             num_tokens = np.concatenate([num_tokens, np.array(chunks, np.int64)])
         return rows, num_tokens, new_rows
 
-    def _admit_one(self, request: Request) -> NewRow | None:
+    def _admit_one(self, request: Request, num_kept_blocks: int) -> NewRow | None:
         running = self.running
         row = running.lowest_free_row()
         # Alone it may take the whole pool, which holds any request that was accepted.
-        num_cached = self.kv.admit(row, request, self._num_spare_blocks if len(running) else 0)
+        num_spare = self._num_spare_blocks + num_kept_blocks if len(running) else 0
+        num_cached = self.kv.admit(row, request, num_spare)
         if num_cached is None:
             assert len(running), "an accepted request fits the empty pool"
             return None
         self.waiting.remove(request)
+        self.waiting.admitted(request, row, num_cached)
         running.admit(row, request, step=self._next_step, num_cached_tokens=num_cached)
         self._stops.watch(request)
         if self._config.enable_prefix_caching and not request.wants_prompt_logprobs:
@@ -247,14 +290,18 @@ class Scheduler:
         self._next_step += 1
         computed = running.num_computed_tokens[rows] + num_tokens
         running.num_computed_tokens[rows] = computed
+        packed_rows = packed_sampling_rows = running.packed(rows)
+        sampling_rows = rows
         samples = computed == running.num_tokens[rows]
-        sampling_rows = rows if samples.all() else rows[samples]
+        if np.count_nonzero(samples) < len(rows):
+            sampling_rows = rows[samples]
+            packed_sampling_rows = pack_int32(sampling_rows)
         running.num_tokens[sampling_rows] += 1
-        self.in_flight.append(StepInFlight(step, rows, computed, sampling_rows))
+        self.in_flight.append(StepInFlight(step, rows, computed, sampling_rows, packed_sampling_rows))
         freed_rows, self._freed_rows = self._freed_rows, []
         return SchedulerOutput(
             step=step,
-            rows=pack_int32(rows),
+            rows=packed_rows,
             num_tokens=pack_int32(num_tokens),
             new_rows=new_rows,
             freed_rows=pack_int32(freed_rows) if freed_rows else b"",
@@ -275,6 +322,7 @@ class Scheduler:
 
     def _leave_row(self, row: int) -> Request:
         self.kv.free(row)
+        self.waiting.released(row, int(self.running.num_computed_tokens[row]))
         request = self.running.release(row)
         self._stops.unwatch(request)
         self._freed_rows.append(row)

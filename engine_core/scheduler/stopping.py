@@ -1,4 +1,4 @@
-"""Which sampled tokens end their request: the model's EOS ids and each request's stop token ids."""
+"""Which sampled tokens end their request: EOS, its stop token ids, or a loop that it is caught in."""
 
 from __future__ import annotations
 
@@ -22,19 +22,38 @@ class StopRules:
         self._is_eos = np.zeros(vocab_size, np.bool_)
         self._is_eos[[token_id for token_id in eos_token_ids if 0 <= token_id < vocab_size]] = True
         self._num_watching = np.zeros(vocab_size, np.int32)
+        self._may_stop = self._is_eos.copy()
+        self._rows_detecting: dict[Request, int] = {}
+
+    @property
+    def detects_repetition(self) -> bool:
+        """Whether any running request asked for it; without one, steps need not look."""
+        return bool(self._rows_detecting)
+
+    def knows(self, token_ids: npt.NDArray[np.int32]) -> bool:
+        """Whether all token ids are in the vocabulary; a look-up is cheaper than two reductions."""
+        try:
+            # Negative ids become large ones.
+            self._is_eos[token_ids.view(np.uint32)]
+        except IndexError:
+            return False
+        return True
 
     def watch(self, request: Request) -> None:
-        """Note the stop token ids of a request that starts to run."""
+        """Note the stop token ids of a request that starts to run, and its row if it detects repetition."""
         self._count(request, 1)
+        if request.repetition is not None:
+            self._rows_detecting[request] = request.row
 
     def unwatch(self, request: Request) -> None:
-        """Drop the stop token ids of a request that no longer runs."""
+        """Drop what watch() noted of a request that no longer runs."""
         self._count(request, -1)
+        self._rows_detecting.pop(request, None)
 
     def matches(
         self, running: RunningRows, rows: IntColumn, positions: IntColumn, token_ids: npt.NDArray[np.int32]
-    ) -> npt.NDArray[np.bool_]:
-        """Return which tokens end their request.
+    ) -> npt.NDArray[np.intp]:
+        """Return the indices of the tokens that end their request, ascending.
 
         Args:
             running: the columns.
@@ -42,14 +61,30 @@ class StopRules:
             positions: [n], position of each token in its sequence; none counts below min_tokens.
             token_ids: [n].
         """
+        candidates = self._may_stop[token_ids].nonzero()[0]
+        if len(candidates) == 0:
+            return candidates
+        rows, token_ids = rows[candidates], token_ids[candidates]
         ends = self._is_eos[token_ids] & running.stops_at_eos[rows]
-        candidates = self._num_watching[token_ids] > 0
-        if candidates.any():
-            for i in np.flatnonzero(candidates & running.has_stop_ids[rows]).tolist():
-                ends[i] |= int(token_ids[i]) in running.request_at(int(rows[i])).sampling.stop_token_ids
-        if ends.any():
-            ends &= positions >= running.first_stop_at[rows]
-        return ends
+        for i in (running.has_stop_ids[rows] & ~ends).nonzero()[0].tolist():
+            ends[i] = int(token_ids[i]) in running.request_at(int(rows[i])).sampling.stop_token_ids
+        return candidates[ends & (positions[candidates] >= running.first_stop_at[rows])]
+
+    def repeating(
+        self, running: RunningRows, rows: IntColumn, token_ids: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.intp]:
+        """Feed the tokens of rows that detect repetition, each once; return the indices that complete one.
+
+        Args:
+            running: the columns.
+            rows: [n].
+            token_ids: [n], about to be emitted.
+        """
+        found = np.zeros(len(rows), np.bool_)
+        for i in np.flatnonzero(np.isin(rows, list(self._rows_detecting.values()))).tolist():
+            tail = running.request_at(int(rows[i])).repetition
+            found[i] = tail is not None and tail.push(int(token_ids[i]))
+        return found.nonzero()[0]
 
     def stop_token_id(self, request: Request, token_id: int) -> int | None:
         """Return the token when it is one of the request's own stop ids, None when it matched as EOS."""
@@ -70,4 +105,6 @@ class StopRules:
 
     def _count(self, request: Request, change: int) -> None:
         if request.sampling.stop_token_ids:
-            self._num_watching[list(set(request.sampling.stop_token_ids))] += change
+            token_ids = list(set(request.sampling.stop_token_ids))
+            self._num_watching[token_ids] += change
+            self._may_stop[token_ids] = self._is_eos[token_ids] | (self._num_watching[token_ids] > 0)

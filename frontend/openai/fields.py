@@ -8,15 +8,22 @@ import msgspec
 from msgspec import Meta
 
 from engine_core.sampling_params import (
+    MAX_ALLOWED_TOKEN_IDS,
+    MAX_BAD_WORD_BYTES,
+    MAX_BAD_WORDS,
     MAX_LOGIT_BIAS,
+    MAX_LOGPROB_TOKEN_IDS,
     MAX_LOGPROBS,
     MAX_N,
+    MAX_PATTERN_COUNT,
+    MAX_PATTERN_SIZE,
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
 )
 
 MAX_CACHE_SALT_CHARS = 128
 MAX_MODEL_CHARS = 512
+MAX_TIMEOUT_S = 7 * 86400
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
@@ -45,6 +52,14 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
+
+
+class RepetitionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When an output ends because its last tokens are one pattern, several times over; sizes in tokens."""
+
+    max_pattern_size: Annotated[int, ranged(1, MAX_PATTERN_SIZE, "Longest pattern looked for.")]
+    min_pattern_size: Annotated[int, ranged(1, MAX_PATTERN_SIZE, "Shortest one.")] = 1
+    min_count: Annotated[int, ranged(2, MAX_PATTERN_COUNT, "How often in a row it has to occur.")] = 2
 
 
 class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +98,23 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
         dict[str, float] | None,
         Meta(description=f"Token id to bias in -100..100, at most {MAX_LOGIT_BIAS} entries."),
     ] = None
+    allowed_token_ids: Annotated[
+        list[int] | None,
+        Meta(description=f"1 to {MAX_ALLOWED_TOKEN_IDS} ids; no other is sampled. EOS only if it is listed."),
+    ] = None
+    bad_words: Annotated[
+        list[str] | None,
+        Meta(
+            description=f"Up to {MAX_BAD_WORDS} strings of 1 to {MAX_BAD_WORD_BYTES} bytes that never appear."
+        ),
+    ] = None
+    logprob_token_ids: Annotated[
+        list[int] | None,
+        Meta(description=f"Up to {MAX_LOGPROB_TOKEN_IDS} ids whose logprobs are shown too; needs logprobs."),
+    ] = None
+    repetition_detection: Annotated[
+        RepetitionOptions | None, Meta(description='Ends with finish_reason "repetition". Default: off.')
+    ] = None
     prompt_logprobs: Annotated[
         int | None, ranged(0, MAX_LOGPROBS, "Logprobs of the prompt's tokens; not with stream.")
     ] = None
@@ -93,6 +125,15 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
     return_token_ids: bool | None = None
     cache_salt: CacheSalt | None = None
     priority: Priority | None = None
+    timeout: Annotated[
+        float | None, ranged(0, MAX_TIMEOUT_S, "Seconds after which the engine ends the request with 504.")
+    ] = None
+    queue_timeout: Annotated[
+        float | None,
+        ranged(
+            0, MAX_TIMEOUT_S, "Seconds it may wait before it first runs, else 503. Default: the engine's."
+        ),
+    ] = None
     request_id: Annotated[
         str | None,
         Meta(description="1 to 100 letters, digits and . _ : -; the header X-Request-Id goes before it."),

@@ -18,6 +18,7 @@ from frontend.generation_timer import GenerationTimer
 from frontend.openai.context import ApiContext, ResponseHead
 from frontend.openai.fields import GenerationFields
 from frontend.openai.prompts import Prompt
+from frontend.openai.timeouts import read_timeouts
 from frontend.openai.usage import UsageCounter
 from frontend.router import ServedModel
 
@@ -166,6 +167,7 @@ class GenerationRun:
 
 def _requests(plan: Plan[BodyT], tenant: str) -> list[GenerationRequest]:
     request_id, body = plan.head.id, plan.body
+    timeout_s, queue_timeout_s = read_timeouts(body)
     return [
         GenerationRequest(
             request_id=request_id if len(plan.prompts) == 1 else f"{request_id}-{i}",
@@ -174,6 +176,8 @@ def _requests(plan: Plan[BodyT], tenant: str) -> list[GenerationRequest]:
             priority=body.priority or 0,
             tenant=tenant,
             cache_salt=body.cache_salt or "",
+            timeout_s=timeout_s,
+            queue_timeout_s=queue_timeout_s,
         )
         for i, (prompt, sampling) in enumerate(zip(plan.prompts, plan.params, strict=True))
     ]

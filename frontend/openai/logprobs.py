@@ -60,7 +60,7 @@ def chat_entries(tokenizer: Tokenizer, logprobs: list[TokenLogprob]) -> list[Cha
 def _chat_entry(tokenizer: Tokenizer, entry: TokenLogprob) -> ChatTokenLogprob:
     token = tokenizer.token_text(entry.token_id)
     top = []
-    for token_id, logprob in entry.top:
+    for token_id, logprob in entry.others:
         text = tokenizer.token_text(token_id)
         top.append(TopLogprob(text.text, clamp(logprob), list(text.data)))
     return ChatTokenLogprob(token.text, clamp(entry.logprob), list(token.data), top)
@@ -74,9 +74,9 @@ def completion_name(token: TokenText) -> str:
 
 
 def top_by_name(tokenizer: Tokenizer, entry: TokenLogprob) -> dict[str, float]:
-    """Map the alternatives and the token itself to their logprobs; of equal names the likelier stays."""
+    """Map alternatives, ids asked for and the token to logprobs; of equal names the likelier stays."""
     names: dict[str, float] = {}
-    for token_id, logprob in (*entry.top, (entry.token_id, entry.logprob)):
+    for token_id, logprob in (*entry.others, (entry.token_id, entry.logprob)):
         name = completion_name(tokenizer.token_text(token_id))
         names[name] = max(clamp(logprob), names.get(name, MIN_LOGPROB))
     return names

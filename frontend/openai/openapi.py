@@ -8,6 +8,7 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from frontend.debug_requests import OpenRequestList
 from frontend.errors_http import ErrorBody
 from frontend.health import Health
 from frontend.openai.chat_schema import ChatChunk, ChatRequest, ChatResponse
@@ -54,7 +55,7 @@ class VersionAnswer(msgspec.Struct, frozen=True):
     version: str
 
 
-_BODY_ERRORS = (400, 401, 404, 408, 413, 415, 429, 500, 503)
+_BODY_ERRORS = (400, 401, 404, 408, 413, 415, 429, 500, 503, 504)
 OPERATIONS: dict[tuple[str, str], Operation] = {
     ("/v1/completions", "post"): Operation(
         CompletionRequest, CompletionResponse, CompletionResponse, _BODY_ERRORS
@@ -64,6 +65,8 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("/v1/models/{model_id}", "get"): Operation(None, ModelCard, None, (401, 404, 503)),
     ("/tokenize", "post"): Operation(TokenizeRequest, TokenizeResponse, None, _BODY_ERRORS),
     ("/detokenize", "post"): Operation(DetokenizeRequest, DetokenizeResponse, None, _BODY_ERRORS),
+    ("/debug/requests", "get"): Operation(None, OpenRequestList, None, (401, 503)),
+    ("/debug/requests/{request_id}", "get"): Operation(None, OpenRequestList, None, (401, 404, 503)),
     ("/health", "get"): Operation(None, Health, probe=True),
     ("/ready", "get"): Operation(None, Health, probe=True),
     ("/live", "get"): Operation(None, LiveAnswer, errors=()),
@@ -135,11 +138,12 @@ def _ref(kind: type | None) -> Json:
 _ERROR_TEXTS = {
     400: "Malformed body, wrong type, value out of range, unsupported field, or context exceeded",
     401: "Missing or wrong API key",
-    404: "No such model",
+    404: "No such model, or no such open request",
     408: "The body did not arrive in time",
     413: "The body is too large",
     415: "Content type is not application/json, or the body is compressed",
     429: "Too many open requests, or the engine's queue is full; see Retry-After",
     500: "A fault of the server",
-    503: "No engine is ready; see Retry-After",
+    503: "No engine is ready, or the queue timeout has passed; see Retry-After",
+    504: "The request's timeout has passed",
 }

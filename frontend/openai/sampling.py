@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TypeVar
 
 from engine_core.errors import ContextLengthError, InvalidRequestError
-from engine_core.sampling_params import MAX_SEED, SamplingParams
+from engine_core.sampling_params import MAX_SEED, RepetitionDetection, SamplingParams
 from frontend.model_assets import SamplingDefaults
-from frontend.openai.fields import INT64_MIN, GenerationFields
+from frontend.openai.fields import INT64_MIN, GenerationFields, RepetitionOptions
 
 T = TypeVar("T")
 
@@ -56,6 +56,10 @@ def make_sampling_params(
         logit_bias=_logit_bias(body.logit_bias),
         skip_special_tokens=_first(body.skip_special_tokens, None, True),
         include_stop_str_in_output=bool(body.include_stop_str_in_output),
+        allowed_token_ids=None if body.allowed_token_ids is None else tuple(body.allowed_token_ids),
+        bad_words=tuple(body.bad_words or ()),
+        logprob_token_ids=tuple(body.logprob_token_ids or ()),
+        repetition_detection=_repetition(body.repetition_detection),
     )
     params.validate(vocab_size)
     return params
@@ -111,6 +115,12 @@ def _stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
     if stop is None:
         return ()
     return (stop,) if isinstance(stop, str) else tuple(stop)
+
+
+def _repetition(options: RepetitionOptions | None) -> RepetitionDetection | None:
+    if options is None:
+        return None
+    return RepetitionDetection(options.max_pattern_size, options.min_pattern_size, options.min_count)
 
 
 def _logit_bias(entries: dict[str, float] | None) -> dict[int, float]:

@@ -40,13 +40,9 @@ REFUSED: Final[dict[str, Predicate]] = {
     "suffix": _EMPTY,
     # Extensions of other engines: sampling
     "use_beam_search": _OFF,
-    "allowed_token_ids": _UNSET,
-    "bad_words": _EMPTY,
-    "logprob_token_ids": _EMPTY,
     "logits_processors": _EMPTY,
     "logit_processors": _EMPTY,
     "watermarking": _none_or(False, {}),
-    "repetition_detection": _UNSET,
     "thinking_token_budget": _UNSET,
     "truncate_prompt_tokens": _UNSET,
     "spaces_between_special_tokens": _none_or(True),

@@ -23,10 +23,11 @@ from engine_core.ipc.messages import (
     TokenLogprobs,
 )
 from engine_core.sampling_params import SamplingParams
+from tests.engine_core.loops import cut_at_loop, ends_in_loop
 
 EPOCH = 7
 STEP_S = 1.0
-COMPLETE = (FinishReason.STOP, FinishReason.LENGTH)
+COMPLETE = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.REPETITION)
 SECRET = b"s" * 32
 
 
@@ -89,11 +90,14 @@ class EngineDriver:
         tenant: str = "",
         cache_salt: str = "",
         timeout_s: float = 0.0,
+        queue_timeout_s: float = 0.0,
         **sampling_fields: object,
     ) -> Tracked:
         """Add a request that must be accepted; num_resumed of its tokens count as emitted already."""
         sampling = SamplingParams(**{"seed": 0, "max_tokens": None, **sampling_fields})  # type: ignore[arg-type]
         expected = reference_output(self.rule, prompt, sampling, self.engine.max_num_tokens)
+        if sampling.repetition_detection is not None:
+            expected = cut_at_loop(expected, sampling.repetition_detection, sampling.min_tokens)
         num_resumed = min(num_resumed, len(expected))
         handle = self._next_handle
         self._next_handle += 1
@@ -107,6 +111,7 @@ class EngineDriver:
             tenant=tenant,
             cache_salt=cache_salt,
             timeout_s=timeout_s,
+            queue_timeout_s=queue_timeout_s,
         )
         sequence = Tracked(
             frontend, handle, list(prompt), sampling, expected, expected[:num_resumed], num_resumed
@@ -229,7 +234,18 @@ class EngineDriver:
 
 def _check_complete(sequence: Tracked) -> None:
     assert sequence.output == sequence.expected
+    _check_repetition(sequence)
     if sequence.sampling.logprobs is not None:
         assert len(sequence.logprobs) == len(sequence.output) - sequence.num_resumed
     if sequence.sampling.prompt_logprobs is not None and not sequence.num_resumed:
         assert sequence.prompt_logprob_indices == list(range(1, len(sequence.prompt)))
+
+
+def _check_repetition(sequence: Tracked) -> None:
+    sampling, output, finished = sequence.sampling, sequence.output, sequence.finished
+    assert finished is not None
+    if finished.reason is FinishReason.STOP:
+        return
+    detection = sampling.repetition_detection
+    loops = detection is not None and len(output) > sampling.min_tokens and ends_in_loop(output, detection)
+    assert finished.reason is (FinishReason.REPETITION if loops else FinishReason.LENGTH)

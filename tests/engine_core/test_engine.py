@@ -73,6 +73,7 @@ def make_message(prompt: list[int] | None = None, handle: int = 0, **fields: obj
         (make_message(priority=2**40), InvalidRequestError, "priority"),
         (make_message(timeout_s=float("nan")), InvalidRequestError, "timeout_s"),
         (make_message(timeout_s=-1.0), InvalidRequestError, "timeout_s"),
+        (make_message(queue_timeout_s=float("inf")), InvalidRequestError, "queue_timeout_s"),
         (make_message(request_id="x" * 257), InvalidRequestError, "request_id"),
         (make_message(tenant="x" * 257), InvalidRequestError, "tenant"),
         (make_message(cache_salt="x" * 257), InvalidRequestError, "cache_salt"),

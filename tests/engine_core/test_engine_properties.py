@@ -7,6 +7,7 @@ each row attends to its own tokens only.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import cycle
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,7 +16,9 @@ from hypothesis import strategies as st
 from engine_core.config import SchedulerConfig
 from engine_core.executor.simulated import Fault, FaultKind
 from engine_core.executor.simulated_tokens import TokenRule
+from engine_core.ipc.codec import unpack_int32
 from engine_core.ipc.messages import FinishReason
+from engine_core.sampling_params import RepetitionDetection
 from tests.engine_core.engine_driver import COMPLETE, EngineDriver
 
 # Few tokens and shared stems make equal prefixes, stops and prefix hits common.
@@ -46,7 +49,9 @@ class Arrival:
     logprobs: int | None
     prompt_logprobs: int | None
     num_resumed: int
+    repetition: RepetitionDetection | None
     timeout_s: float
+    queue_timeout_s: float
 
     @property
     def prompt(self) -> list[int]:
@@ -68,7 +73,9 @@ arrivals = st.builds(
     logprobs=st.sampled_from([None, None, 0, 2]),
     prompt_logprobs=st.sampled_from([None, None, None, 0, 1]),
     num_resumed=st.sampled_from([0, 0, 0, 1, 4, 100]),
+    repetition=st.sampled_from([None, None, RepetitionDetection(2), RepetitionDetection(9, 1, 3)]),
     timeout_s=st.sampled_from([0.0, 0.0, 0.0, 0.0, 4.0, 25.0]),
+    queue_timeout_s=st.sampled_from([0.0, 0.0, 0.0, 2.0, 30.0]),
 )
 
 events = st.one_of(
@@ -91,8 +98,9 @@ configs = st.builds(
     max_model_len=st.integers(24, 48),
     block_size=st.integers(1, 5),
     num_blocks=st.integers(24, 40),
-    policy=st.sampled_from(["fcfs", "priority"]),
+    policy=st.sampled_from(["fcfs", "priority", "fair"]),
     enable_prefix_caching=st.sampled_from([True, True, True, False]),
+    tenant_weights=st.sampled_from([{}, {"a": 3}]),
 )
 
 
@@ -115,12 +123,14 @@ def arrive(driver: EngineDriver, arrival: Arrival) -> None:
         priority=arrival.priority,
         tenant=TENANTS[arrival.tenant],
         timeout_s=arrival.timeout_s,
+        queue_timeout_s=arrival.queue_timeout_s,
         max_tokens=max_tokens,
         min_tokens=arrival.min_tokens if max_tokens is None else min(arrival.min_tokens, max_tokens),
         stop_token_ids=arrival.stop_token_ids,
         ignore_eos=arrival.ignore_eos,
         logprobs=arrival.logprobs,
         prompt_logprobs=arrival.prompt_logprobs,
+        repetition_detection=arrival.repetition,
         temperature=1.0,
         seed=arrival.priority + 1,
     )
@@ -152,12 +162,12 @@ def play(driver: EngineDriver, script: list[Arrival | tuple[str, int]]) -> None:
 def max_turns(driver: EngineDriver) -> int:
     """An upper bound of the turns all requests take if the first in order advances in every other turn.
 
-    The first in order needs at most one turn per token of its own. Under priority each arrival may push an
-    older request back to its beginning once.
+    The first in order needs at most one turn per token of its own. Under priority and fair each admission may
+    push a later request back to its beginning once.
     """
     sequences = driver.sequences.values()
     num_tokens = sum(len(sequence.prompt) + len(sequence.expected) + 1 for sequence in sequences)
-    restarts = len(sequences) if driver.config.policy == "priority" else 1
+    restarts = 1 if driver.config.policy == "fcfs" else len(sequences)
     return 2 * num_tokens * restarts + 10
 
 
@@ -191,6 +201,43 @@ def test_a_pool_for_barely_one_request_still_serves_all(
     driver.run(max_turns(driver))
 
 
+class DrawnPacer:
+    """Stands in for the pacer with caps drawn by the test; checks that steps hold them."""
+
+    def __init__(self, caps: list[int]) -> None:
+        self._caps = cycle(caps)
+        self._cap = 0
+
+    def max_prefill_tokens(self, num_decoding: int) -> int:
+        self._cap = next(self._caps)
+        return self._cap
+
+    def planned(self, packed_num_tokens: bytes) -> None:
+        num_tokens = unpack_int32(packed_num_tokens)
+        if (num_tokens == 1).any():
+            # A newcomer may have one token to compute and so turn the step into one that decodes.
+            assert num_tokens[num_tokens > 1].sum() <= self._cap or num_tokens[num_tokens == 1].sum() == 1
+
+    def measured(self, compute_s: float) -> None:
+        pass
+
+
+@SETTINGS
+@given(
+    config=configs,
+    depth=st.integers(1, 2),
+    script=st.lists(events, min_size=1, max_size=25),
+    caps=st.lists(st.integers(1, 6), min_size=1, max_size=5),
+)
+def test_a_prefill_cap_changes_no_token_and_starves_nobody(
+    config: SchedulerConfig, depth: int, script: list[Arrival | tuple[str, int]], caps: list[int]
+) -> None:
+    driver = EngineDriver(config, TokenRule(8, (0,)), depth=depth)
+    driver.engine._pacer = DrawnPacer(caps)  # type: ignore[assignment]
+    play(driver, script)
+    driver.run(max_turns(driver))
+
+
 @SETTINGS
 @given(
     config=configs,
@@ -208,7 +255,8 @@ def test_a_row_error_ends_one_request_and_no_other(
     ends = [sequence.finished for sequence in driver.sequences.values() if sequence.finished is not None]
     failed = [end for end in ends if end.error_code == "simulated_fault"]
     assert len(failed) <= 1
-    assert all(end.reason in COMPLETE or end.error_code == "timeout" for end in ends if end not in failed)
+    timeouts = ("timeout", "queue_timeout")
+    assert all(end.reason in COMPLETE or end.error_code in timeouts for end in ends if end not in failed)
 
 
 @pytest.mark.parametrize("depth", [1, 2])

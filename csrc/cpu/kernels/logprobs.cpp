@@ -1,4 +1,4 @@
-// Log-probabilities of a given token and of the most likely ones, from raw logits.
+// Log-probabilities of given tokens and of the most likely ones, from raw logits.
 #include "cpu/logprobs.h"
 
 #include "cpu/parallel.h"
@@ -72,6 +72,17 @@ void write_row(const LogprobsParams& p, int64_t i, Candidate* found) {
   }
 }
 
+// The same subtraction in the same order as in write_row, so both give a token the same bits.
+void write_tokens(const TokenLogprobsParams& p, int64_t i) {
+  const Row row{p.logits + p.rows[i] * p.logits_stride, p.vocab};
+  const float max = find_highest(row).logit;
+  const bool is_finite = max - max == 0.0f;
+  const float log_total = is_finite ? log_sum(row, max) : 0.0f;
+  for (int64_t j = p.cu_tokens[i]; j < p.cu_tokens[i + 1]; ++j) {
+    p.out[j] = is_finite ? (row.logits[p.token_ids[j]] - max) - log_total : __builtin_nanf("");
+  }
+}
+
 }  // namespace
 
 void top_logprobs(const LogprobsParams& params) {
@@ -81,6 +92,11 @@ void top_logprobs(const LogprobsParams& params) {
     write_row(params, i, found);
     std::free(found);
   });
+}
+
+void token_logprobs(const TokenLogprobsParams& params) {
+  parallel_tasks(params.count, params.count * params.vocab,
+                 [&params](int64_t i) { write_tokens(params, i); });
 }
 
 }  // namespace splitserve::SPLITSERVE_ISA

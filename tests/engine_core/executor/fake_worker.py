@@ -100,6 +100,8 @@ class FakeWorker:
     def step(self, message: SchedulerOutput) -> None:
         self.num_steps += 1
         output = self.worker.execute(message)
+        if self.behaviour == "answer when the next step is there":
+            self.socket.poll()
         if self.num_steps == 3:
             self.misbehave(output)
         elif self.behaviour == "chatty":

@@ -15,7 +15,7 @@ def test_plain_blocks_go_out_lowest_first() -> None:
 def test_plain_blocks_go_before_cached_ones() -> None:
     pool = BlockPool(3)
     pool.allocate(3)
-    pool.mark_cached(1)
+    pool.mark_cached([1])
     pool.release([1, 2, 0])
     block_ids, num_evicted = pool.allocate(3)
     assert set(block_ids[:2]) == {0, 2}
@@ -27,7 +27,7 @@ def test_the_least_recently_freed_cached_block_is_evicted_first() -> None:
     pool = BlockPool(3)
     pool.allocate(3)
     for block_id in range(3):
-        pool.mark_cached(block_id)
+        pool.mark_cached([block_id])
     pool.release([2, 0, 1])
     assert pool.allocate(2) == ([2, 0], 2)
     assert not pool.is_cached(2)
@@ -38,7 +38,7 @@ def test_a_hit_takes_a_block_out_of_the_middle_of_the_free_list() -> None:
     pool = BlockPool(3)
     pool.allocate(3)
     for block_id in range(3):
-        pool.mark_cached(block_id)
+        pool.mark_cached([block_id])
     pool.release([0, 1, 2])
     pool.acquire(1)
     assert pool.num_free == 2
@@ -48,7 +48,7 @@ def test_a_hit_takes_a_block_out_of_the_middle_of_the_free_list() -> None:
 def test_a_shared_block_is_free_only_after_its_last_release() -> None:
     pool = BlockPool(1)
     pool.allocate(1)
-    pool.mark_cached(0)
+    pool.mark_cached([0])
     pool.acquire(0)
     pool.release([0])
     assert pool.num_free == 0
@@ -72,7 +72,7 @@ def test_uncached_blocks_are_not_shared() -> None:
 def test_uncache_all_keeps_every_block_free() -> None:
     pool = BlockPool(2)
     pool.allocate(2)
-    pool.mark_cached(0)
+    pool.mark_cached([0])
     pool.release([0, 1])
     pool.uncache_all()
     assert pool.num_free == 2

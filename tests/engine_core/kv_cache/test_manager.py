@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from engine_core.errors import IntegrityError
 from engine_core.kv_cache.manager import KVCacheManager
+from engine_core.request import Request
 from engine_core.sampling_params import SamplingParams
 from tests.engine_core.requests import make_request
 
@@ -12,6 +14,10 @@ def make_manager(num_blocks: int = 8, *, caching: bool = True) -> KVCacheManager
     return KVCacheManager(
         num_blocks=num_blocks, block_size=2, max_num_seqs=4, secret=b"x" * 32, enable_prefix_caching=caching
     )
+
+
+def index(manager: KVCacheManager, row: int, request: Request, num_computed_tokens: int) -> None:
+    manager.index_full_blocks(np.array([row]), [request], np.array([num_computed_tokens]))
 
 
 def test_a_prompt_gets_all_its_blocks_at_once() -> None:
@@ -25,7 +31,7 @@ def test_a_second_request_shares_the_full_blocks_of_an_indexed_prefix() -> None:
     manager = make_manager()
     first = make_request([1, 2, 3, 4, 5])
     manager.admit(0, first, 0)
-    manager.index_full_blocks(0, first, 5)
+    index(manager, 0, first, 5)
     second = make_request([1, 2, 3, 4, 6, 7])
     assert manager.admit(1, second, 0) == 4
     assert manager.tables[1][:2] == manager.tables[0][:2]
@@ -37,7 +43,7 @@ def test_a_fully_cached_prompt_still_computes_its_last_token() -> None:
     manager = make_manager()
     first = make_request([1, 2, 3, 4])
     manager.admit(0, first, 0)
-    manager.index_full_blocks(0, first, 4)
+    index(manager, 0, first, 4)
     assert manager.admit(1, make_request([1, 2, 3, 4]), 0) == 2
 
 
@@ -46,7 +52,7 @@ def test_a_prefix_is_found_only_once_it_is_computed() -> None:
     first = make_request([1, 2, 3, 4, 5])
     manager.admit(0, first, 0)
     assert manager.admit(1, make_request([1, 2, 3, 4, 5]), 0) == 0
-    manager.index_full_blocks(0, first, 3)
+    index(manager, 0, first, 3)
     assert manager.admit(2, make_request([1, 2, 3, 4, 5]), 0) == 2
 
 
@@ -54,7 +60,7 @@ def test_other_namespaces_share_nothing() -> None:
     manager = make_manager()
     first = make_request([1, 2, 3, 4, 5])
     manager.admit(0, first, 0)
-    manager.index_full_blocks(0, first, 5)
+    index(manager, 0, first, 5)
     assert manager.admit(1, make_request([1, 2, 3, 4, 5], namespace=b"m" * 32), 0) == 0
 
 
@@ -67,7 +73,7 @@ def test_prompt_logprobs_and_switched_off_caching_find_nothing() -> None:
         first = make_request([1, 2, 3, 4, 5])
         manager.admit(0, first, 0)
         if caching:
-            manager.index_full_blocks(0, first, 5)
+            index(manager, 0, first, 5)
         assert manager.admit(1, make_request([1, 2, 3, 4, 5], sampling=sampling), 0) == 0
 
 
@@ -75,7 +81,7 @@ def test_a_cached_prefix_outlives_its_request_until_its_blocks_are_needed() -> N
     manager = make_manager(num_blocks=4)
     first = make_request([1, 2, 3, 4, 5])
     manager.admit(0, first, 0)
-    manager.index_full_blocks(0, first, 5)
+    index(manager, 0, first, 5)
     manager.free(0)
     assert manager.pool.num_free == 4
     assert manager.admit(0, make_request([1, 2, 3, 4, 5]), 0) == 4
@@ -90,7 +96,7 @@ def test_the_end_of_a_prefix_is_evicted_before_its_beginning() -> None:
     manager = make_manager(num_blocks=3)
     first = make_request([1, 2, 3, 4, 5, 6, 7][:6])
     manager.admit(0, first, 0)
-    manager.index_full_blocks(0, first, 6)
+    index(manager, 0, first, 6)
     manager.free(0)
     manager.admit(1, make_request([9, 9]), 0)
     manager.free(1)
@@ -101,7 +107,7 @@ def test_a_refused_admission_changes_nothing() -> None:
     manager = make_manager(num_blocks=3)
     first = make_request([1, 2, 3, 4])
     manager.admit(0, first, 0)
-    manager.index_full_blocks(0, first, 4)
+    index(manager, 0, first, 4)
     manager.free(0)
     # Two of the three free blocks are the hits themselves, so one is left for two new ones.
     assert manager.admit(1, make_request([1, 2, 3, 4, 5, 6, 7, 8]), 0) is None
@@ -115,8 +121,8 @@ def test_of_two_equal_blocks_only_the_first_is_indexed() -> None:
     first, second = make_request([1, 2, 3]), make_request([1, 2, 3])
     manager.admit(0, first, 0)
     manager.admit(1, second, 0)
-    manager.index_full_blocks(0, first, 3)
-    manager.index_full_blocks(1, second, 3)
+    index(manager, 0, first, 3)
+    index(manager, 1, second, 3)
     assert manager.find_prefix(make_request([1, 2, 3])) == [manager.tables[0][0]]
     manager.free(0)
     manager.free(1)
@@ -127,7 +133,7 @@ def test_reset_forgets_prefixes_but_not_tables() -> None:
     manager = make_manager()
     first = make_request([1, 2, 3, 4, 5])
     manager.admit(0, first, 0)
-    manager.index_full_blocks(0, first, 5)
+    index(manager, 0, first, 5)
     assert manager.reset_prefix_cache() == 2
     assert manager.tables[0] == [0, 1, 2]
     assert manager.find_prefix(make_request([1, 2, 3, 4, 5])) == []

@@ -47,19 +47,19 @@ def test_a_chain_grows_from_where_it_ended() -> None:
 
 def test_the_first_block_of_a_prefix_serves_it() -> None:
     index = PrefixIndex(SECRET)
-    assert index.insert(b"h", 4)
-    assert not index.insert(b"h", 5)
+    assert index.insert([b"h"], [4]) == [4]
+    assert index.insert([b"h", b"i"], [5, 6]) == [6]
     assert index.lookup(b"h") == 4
     index.forget(4)
     assert index.lookup(b"h") is None
-    assert index.insert(b"h", 5)
+    assert index.insert([b"h"], [5]) == [5]
     index.check_integrity()
 
 
 def test_after_a_reset_the_same_tenant_has_another_namespace() -> None:
     index = PrefixIndex(SECRET)
     before = index.namespace("a", "")
-    index.insert(b"h", 1)
+    index.insert([b"h"], [1])
     index.reset()
     assert len(index) == 0
     assert index.lookup(b"h") is None

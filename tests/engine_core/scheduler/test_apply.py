@@ -81,6 +81,14 @@ def test_rows_may_come_in_any_order(engine: EngineCore) -> None:
     ) == {11: 4, 10: 5}
 
 
+def test_the_worker_s_times_add_up_in_the_stats(engine: EngineCore) -> None:
+    engine.apply(answer([0, 1], [4, 5], compute_s=2.0, wait_s=0.5))
+    assert engine.plan() is not None
+    engine.apply(answer([0, 1], [4, 5], step=2, compute_s=1.0, wait_s=0.25))
+    stats = engine.stats()
+    assert (stats.worker_compute_s, stats.worker_wait_s) == (3.0, 0.75)
+
+
 def test_a_row_error_ends_its_request_with_the_worker_s_words(engine: EngineCore) -> None:
     engine.apply(answer([1], [4], errors=[RowError(0, "bad_grammar", "no way on")]))
     outputs = outputs_of(engine)

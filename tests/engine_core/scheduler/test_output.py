@@ -2,38 +2,52 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine_core.ipc.codec import unpack_int32, unpack_int64
+from engine_core.ipc.codec import pack_int32, pack_int64, unpack_int32, unpack_int64
 from engine_core.ipc.messages import Finished, FinishReason, Started
-from engine_core.scheduler.output import OutputCollector, TokenColumns
+from engine_core.scheduler.output import OutputCollector, Recipients, TokenColumns
+from engine_core.scheduler.running import RunningRows
+from tests.engine_core.requests import make_request
 
 
-def columns(frontend_idx: list[int], handles: list[int]) -> TokenColumns:
+def columns(handles: list[int]) -> TokenColumns:
     count = len(handles)
     return TokenColumns(
-        np.array(frontend_idx, np.int64),
-        np.array(handles, np.int64),
-        np.arange(count, dtype=np.int32),
-        np.arange(count) + 100,
+        0, count, pack_int64(handles), pack_int32(range(count)), pack_int32([100 + i for i in range(count)])
     )
 
 
+def running_for(frontend_idx: list[int], handles: list[int]) -> RunningRows:
+    running = RunningRows(len(handles), 4)
+    for row, (idx, handle) in enumerate(zip(frontend_idx, handles, strict=True)):
+        request = make_request([1, 2, 3], arrival=row)
+        request.handle, request.frontend_idx = handle, idx
+        running.admit(row, request, step=1, num_cached_tokens=0)
+    return running
+
+
 def test_tokens_are_split_by_frontend_in_order() -> None:
-    parts = columns([1, 0, 1, 2, 0], [10, 20, 30, 40, 50]).split()
-    assert [part.handles.tolist() for part in parts] == [[20, 50], [10, 30], [40]]
-    assert [part.token_ids.tolist() for part in parts] == [[1, 4], [0, 2], [3]]
-    assert [part.token_indices.tolist() for part in parts] == [[101, 104], [100, 102], [103]]
+    running = running_for([1, 0, 1, 2, 0], [10, 20, 30, 40, 50])
+    positions = np.array([3, 4, 5, 6, 7])
+    parts = Recipients(running, running.order).split(positions, np.arange(5, dtype=np.int32))
+    assert [(part.frontend_idx, part.num_tokens) for part in parts] == [(0, 2), (1, 2), (2, 1)]
+    assert [unpack_int64(part.handles).tolist() for part in parts] == [[20, 50], [10, 30], [40]]
+    assert [unpack_int32(part.token_ids).tolist() for part in parts] == [[1, 4], [0, 2], [3]]
+    assert [unpack_int32(part.token_indices).tolist() for part in parts] == [[1, 4], [0, 2], [3]]
 
 
-def test_one_frontend_is_not_copied_and_none_gives_nothing() -> None:
-    tokens = columns([3, 3], [1, 2])
-    assert tokens.split()[0] is tokens
-    assert columns([], []).split() == []
+def test_one_frontend_gets_everything_and_no_rows_give_nothing() -> None:
+    running = running_for([3, 3], [1, 2])
+    (part,) = Recipients(running, running.order).split(np.array([3, 3]), np.array([7, 8], np.int32))
+    assert (part.frontend_idx, unpack_int64(part.handles).tolist()) == (3, [1, 2])
+    assert unpack_int32(part.token_ids).tolist() == [7, 8]
+    nobody = Recipients(running, running.order[:0])
+    assert nobody.split(np.array([], np.int64), np.array([], np.int32)) == []
 
 
 def test_messages_hold_all_steps_since_the_last_take() -> None:
     collector = OutputCollector(epoch=9)
-    collector.add_tokens(b"a", columns([0, 0], [2**40, 2]))
-    collector.add_tokens(b"a", columns([0], [2]))
+    collector.add_tokens(b"a", columns([2**40, 2]))
+    collector.add_tokens(b"a", columns([2]))
     collector.add_started(b"a", Started(2, 0, 0.5))
     collector.add_finished(b"b", Finished(3, FinishReason.LENGTH))
     messages = collector.take()

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from engine_core.request import Request
-from engine_core.scheduler.queues import WaitingQueue, make_queue
+from engine_core.scheduler.policies import make_queue
+from engine_core.scheduler.queues import WaitingQueue
 from tests.engine_core.requests import make_request
 
 
@@ -62,3 +63,51 @@ def test_a_worse_priority_waits_for_a_better_one_that_came_later() -> None:
     queue.add(old)
     queue.add(new)
     assert queue.head() is new
+
+
+def order_of(queue: WaitingQueue) -> list[int]:
+    return [request.arrival for request in sorted(queue, key=queue.position)]
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority", "fair"])
+def test_what_is_set_aside_is_passed_and_comes_back_to_its_place(policy: str) -> None:
+    queue = make_queue(policy, 8)
+    for request in requests_with([0, 0, 0, 0]):
+        queue.add(request)
+    passed = []
+    for _ in range(2):
+        head = queue.head()
+        assert head is not None
+        queue.set_aside(head)
+        passed.append(head.arrival)
+    assert passed == [0, 1]
+    third = queue.head()
+    assert third is not None
+    assert third.arrival == 2
+    queue.remove(third)
+    queue.restore()
+    assert len(queue) == 3
+    assert order_of(queue) == [0, 1, 3]
+    # The one that passed is preempted: those it passed are older.
+    if policy != "fair":
+        queue.requeue(third)
+        assert drain(queue) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority", "fair"])
+def test_setting_all_aside_again_and_again_leaves_the_queue_as_it_was(policy: str) -> None:
+    queue = make_queue(policy, 8)
+    for request in requests_with([0, 0, 0]):
+        request.tenant = "ab"[request.arrival % 2]
+        queue.add(request)
+    expected = [0, 1, 2] if policy != "fair" else [0, 2, 1]
+    for _ in range(200):
+        passed = []
+        while (head := queue.head()) is not None:
+            queue.set_aside(head)
+            passed.append(head.arrival)
+        assert sorted(passed) == [0, 1, 2]
+        queue.restore()
+    assert len(queue) == 3
+    assert sorted(drain(queue)) == [0, 1, 2]
+    assert passed == expected

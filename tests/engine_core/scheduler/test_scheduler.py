@@ -63,11 +63,11 @@ def test_decoding_goes_on_beside_a_capped_prefill() -> None:
 
 def test_what_is_left_of_the_budget_goes_to_the_next_in_the_queue() -> None:
     driver = make_driver()
-    for _ in range(3):
-        driver.add([7] * 10, max_tokens=2)
+    for token_id in (7, 8, 9):
+        driver.add([token_id] * 10, max_tokens=2)
     assert work(plan(driver)) == {0: 10, 1: 6}
     driver.apply()
-    assert work(plan(driver)) == {0: 1, 1: 4, 2: 2}  # two of the third's blocks are found in the cache
+    assert work(plan(driver)) == {0: 1, 1: 4, 2: 10}
 
 
 def test_only_what_changed_travels() -> None:
@@ -259,3 +259,23 @@ def test_nobody_is_admitted_while_running_rows_are_short_of_blocks() -> None:
     )
     assert newcomer.started is None
     driver.run()
+
+
+def test_a_long_prompt_is_cut_to_the_target_while_others_decode() -> None:
+    """A step takes 1 s whatever it holds, so a target of 0.5 s leaves prompts their minimal chunk."""
+    driver = make_driver(max_num_batched_tokens=64, max_model_len=200, target_itl_s=0.5)
+    driver.add([1, 2], max_tokens=20)
+    driver.turn()
+    driver.add(range(1, 41), max_tokens=2)
+    driver.add([5] * 20, max_tokens=2)
+    for expected in ({0: 1, 1: 16}, {0: 1, 1: 16}, {0: 1, 1: 8, 2: 8}, {0: 1, 1: 1, 2: 12}):
+        assert work(plan(driver)) == expected
+        driver.apply()
+    driver.run()
+
+
+def test_prompts_are_not_cut_when_nobody_decodes() -> None:
+    driver = make_driver(max_num_batched_tokens=64, max_model_len=200, target_itl_s=0.5)
+    driver.add(range(1, 41), max_tokens=2)
+    driver.add([5] * 20, max_tokens=2)
+    assert work(plan(driver)) == {0: 40, 1: 20}

@@ -22,7 +22,8 @@ def matches(
         running.admit(arrival, request, step=1, num_cached_tokens=0)
         rules.watch(request)
     positions = np.array([3 + index])
-    return bool(rules.matches(running, np.array([0]), positions, np.array([token_id], np.int32))[0])
+    ends = rules.matches(running, np.array([0]), positions, np.array([token_id], np.int32))
+    return ends.tolist() == [0]
 
 
 @pytest.mark.parametrize(
@@ -64,9 +65,9 @@ def test_watching_is_counted_so_one_leaving_request_does_not_blind_another() -> 
         rules.watch(request)
     rules.unwatch(first)
     tokens, rows, positions = np.array([5], np.int32), np.array([1]), np.array([10])
-    assert rules.matches(running, rows, positions, tokens)[0]
+    assert rules.matches(running, rows, positions, tokens).tolist() == [0]
     rules.unwatch(second)
-    assert not rules.matches(running, rows, positions, tokens)[0]
+    assert rules.matches(running, rows, positions, tokens).tolist() == []
 
 
 @pytest.mark.parametrize(

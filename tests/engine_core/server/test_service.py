@@ -24,6 +24,7 @@ from engine_core.ipc.messages import (
     Pong,
     Ready,
     Rejected,
+    RequestStage,
     StepOutputs,
 )
 from engine_core.ipc.transport import SendResult
@@ -98,6 +99,25 @@ def test_a_failed_integrity_check_is_told_to_who_asked(bench: Bench, monkeypatch
     monkeypatch.setattr(bench.engine, "check_integrity", fail)
     result = bench.say(b"a", Call(1, CallKind.CHECK_INTEGRITY))
     assert result == CallResult(1, ok=False, message="block 3 is shared wrongly")
+
+
+def test_open_requests_are_explained_to_who_asks(bench: Bench) -> None:
+    bench.say(b"a", request(1))
+    bench.say(b"a", request(2))
+    result = bench.say(b"a", Call(1, CallKind.EXPLAIN_REQUESTS, ["r2"]))
+    assert isinstance(result, CallResult)
+    assert result.ok
+    (info,) = result.requests
+    assert (info.request_id, info.stage, info.position) == ("r2", RequestStage.WAITING, 1)
+    result = bench.say(b"a", Call(2, CallKind.EXPLAIN_REQUESTS, [f"x{i}" for i in range(16)] + ["r1"]))
+    assert result == CallResult(2, ok=True)
+
+
+def test_a_ping_tells_of_the_queue(bench: Bench) -> None:
+    bench.say(b"a", request(1))
+    pong = bench.say(b"a", Ping(1))
+    assert isinstance(pong, Pong)
+    assert (pong.queue.num_waiting_tokens, pong.queue.waiting) == (2, {"tokens": 1})
 
 
 def test_a_frontend_found_gone_by_a_send_loses_its_requests_at_once(bench: Bench) -> None:

@@ -52,6 +52,11 @@ OTHER_VALUES = {
     "curve_dir": (["--keys", "/k"], "/k"),
     "allow_insecure_tcp": (["--insecure"], True),
     "log_level": (["--log-level", "debug"], "debug"),
+    "tenant_weights": (["--tenant-weight", "a=2", "b=30"], ["a=2", "b=30"]),
+    "max_waiting_tokens": (["--max-waiting-tokens", "100"], 100),
+    "queue_timeout_s": (["--queue-timeout", "2.5"], 2.5),
+    "target_itl_ms": (["--target-itl-ms", "40"], 40.0),
+    "log_wait_s": (["--log-wait", "0"], 0.0),
 }
 
 
@@ -101,6 +106,13 @@ def test_the_help_names_every_default(capsys: pytest.CaptureFixture[str]) -> Non
         (["--lease", "nan"], "--lease", "from 1 to 3600"),
         (["--drain-timeout", "inf"], "--drain-timeout", "from 0 to"),
         (["--kv-cache-memory-bytes", "99999999T"], "--kv-cache-memory-bytes", "from 0 to"),
+        (["--tenant-weight", "a=0"], "--tenant-weight", "W from 1 to 1000"),
+        (["--tenant-weight", "a"], "--tenant-weight", "NAME=W"),
+        (["--tenant-weight", "a=1", "a=2"], "--tenant-weight", "each once"),
+        (["--max-waiting-tokens", "0"], "--max-waiting-tokens", "from 1 to"),
+        (["--queue-timeout", "-1"], "--queue-timeout", "from 0 to 604800"),
+        (["--target-itl-ms", "nan"], "--target-itl-ms", "from 0 to 60000"),
+        (["--log-wait", "-1"], "--log-wait", "from 0 to 86400"),
         (["--listen", "udp://x"], "--listen", "ipc://PATH"),
         (["--listen", f"ipc:///{'x' * 200}"], "--listen", "100 characters"),
     ],

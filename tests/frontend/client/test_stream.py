@@ -179,6 +179,28 @@ def test_logprobs_that_do_not_fit_are_a_protocol_error(tokenizer: Tokenizer) -> 
             rig.feed(outputs([(1, 5, 0)], logprobs=entries))
 
 
+def test_ids_asked_for_are_told_from_the_alternatives(tokenizer: Tokenizer) -> None:
+    rig = Rig(tokenizer, SamplingParams(logprobs=1, logprob_token_ids=(8,)))
+    (delta,) = rig.feed(outputs([(1, 5, 0)], [end(1)], logprobs=[logprob(1, 0, 5)]))
+    (entry,) = delta.logprobs
+    assert (entry.top, entry.asked, entry.others) == ([(9, -0.25)], [(8, -1.0)], [(9, -0.25), (8, -1.0)])
+
+
+@pytest.mark.parametrize("asked", [(7,), (9, 8, 8)])
+def test_other_ids_than_asked_for_are_a_protocol_error(tokenizer: Tokenizer, asked: tuple[int, ...]) -> None:
+    rig = Rig(tokenizer, SamplingParams(logprobs=0, logprob_token_ids=asked))
+    with pytest.raises(ProtocolError):
+        rig.feed(outputs([(1, 5, 0)], logprobs=[logprob(1, 0, 5)]))
+
+
+def test_a_loop_ends_with_repetition_and_all_its_tokens(tokenizer: Tokenizer) -> None:
+    token_ids = tokenizer.encode("abab")
+    rig = Rig(tokenizer, SamplingParams())
+    deltas = rig.feed(tokens(1, token_ids), outputs([], [end(1, FinishReason.REPETITION)]))
+    assert text_of(deltas) == "abab"
+    assert (deltas[-1].finish_reason, deltas[-1].stop_reason) == ("repetition", None)
+
+
 def test_prompt_logprobs_come_once_with_the_first_delta(tokenizer: Tokenizer) -> None:
     rig = Rig(tokenizer, SamplingParams(prompt_logprobs=1), num_prompt_tokens=3)
     deltas = rig.feed(

@@ -9,10 +9,11 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 from engine_core.errors import EngineUnavailableError, InvalidRequestError
-from engine_core.ipc.messages import EngineStats, ModelInfo
+from engine_core.ipc.messages import EngineStats, ModelInfo, QueueStats, RequestInfo
 from frontend.chat_template import ChatOptions, RenderedChat
 from frontend.generation import GenerationRequest, OutputDelta, TokenLogprob
 from frontend.model_assets import SamplingDefaults
+from frontend.pool_status import Explanation
 from frontend.router import EngineStatus, PoolStats, ServedModel
 from frontend.tokenizer import TokenText
 
@@ -89,7 +90,9 @@ def deltas_of(text: str, request: GenerationRequest, *, num_cached: int = 0) -> 
             ids = list(char.encode())
             delta = OutputDelta(index, char, ids, num_cached_tokens=num_cached)
             if sampling.logprobs is not None:
-                delta.logprobs = [fake_logprob(token, sampling.logprobs) for token in ids]
+                delta.logprobs = [
+                    fake_logprob(token, sampling.logprobs, sampling.logprob_token_ids) for token in ids
+                ]
             if i == 0 and sampling.prompt_logprobs is not None:
                 prompt = request.prompt_token_ids
                 rest = [fake_logprob(token, sampling.prompt_logprobs) for token in prompt[1:]]
@@ -100,10 +103,15 @@ def deltas_of(text: str, request: GenerationRequest, *, num_cached: int = 0) -> 
     return found
 
 
-def fake_logprob(token_id: int, top: int) -> TokenLogprob:
+def fake_logprob(token_id: int, top: int, asked: Sequence[int] = ()) -> TokenLogprob:
     """A logprob that can be told from its token id."""
+    others = [(token_id + k) % 256 for k in range(top)]
     return TokenLogprob(
-        token_id, -token_id / 100, 1, [((token_id + k) % 256, -(token_id + k) / 100) for k in range(top)]
+        token_id,
+        -token_id / 100,
+        1,
+        [(other, -(token_id + k) / 100) for k, other in enumerate(others)],
+        [(other, -other / 100) for other in asked],
     )
 
 
@@ -120,6 +128,8 @@ class FakePool:
     max_model_len: int = MAX_MODEL_LEN
     seen: list[Seen] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
+    asked: list[tuple[list[str], str]] = field(default_factory=list)
+    open_requests: list[RequestInfo] = field(default_factory=list)
     started: bool = False
     stopped: bool = False
 
@@ -127,6 +137,7 @@ class FakePool:
         self.template = PlainTemplate()
         self.num_closed = asyncio.Event()
         self.stats_now = EngineStats(num_blocks=100, num_free_blocks=75, num_running=2, finished={"stop": 3})
+        self.queue_now = QueueStats()
 
     @property
     def model(self) -> ServedModel:
@@ -176,12 +187,20 @@ class FakePool:
         base = EngineStatus("ipc:///secret/socket", self.state, "engine-0")
         if self.state == "loading":
             return [replace(base, stage="weights", fraction=0.25)]
-        return [replace(base, model=self.model, stats=self.stats_now, last_pong_age_s=0.1)]
+        return [
+            replace(base, model=self.model, stats=self.stats_now, queue=self.queue_now, last_pong_age_s=0.1)
+        ]
 
     async def ping(self, timeout_s: float) -> list[EngineStatus]:
         if self.state != "ready" or not self.answers:
             raise EngineUnavailableError("no engine answered")
         return self.status()
+
+    async def explain(self, request_ids: Sequence[str], tenant: str, timeout_s: float) -> list[Explanation]:
+        if self.state != "ready":
+            raise EngineUnavailableError("ipc:///secret/socket is loading")
+        self.asked.append((list(request_ids), tenant))
+        return [Explanation("ipc:///secret/socket", self.answers, self.open_requests if self.answers else [])]
 
     def stats(self) -> PoolStats:
         return PoolStats(num_open=1, requests_aborted=2)

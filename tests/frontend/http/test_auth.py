@@ -24,14 +24,22 @@ def all_paths() -> list[str]:
     """Paths of every route the application has, with parameters filled in."""
     app = create_app(make_config(), FakePool())
     return [
-        route.path.replace("{model_id:path}", "org/demo") for route in app.routes if isinstance(route, Route)
+        route.path.replace("{model_id:path}", "org/demo").replace("{request_id}", "cmpl-1")
+        for route in app.routes
+        if isinstance(route, Route)
     ]
 
 
 def test_the_walk_over_routes_sees_all_families() -> None:
-    assert {"/v1/completions", "/v1/models/org/demo", "/tokenize", "/metrics", "/docs", "/live"} <= set(
-        all_paths()
-    )
+    assert {
+        "/v1/completions",
+        "/v1/models/org/demo",
+        "/tokenize",
+        "/metrics",
+        "/docs",
+        "/live",
+        "/debug/requests/cmpl-1",
+    } <= set(all_paths())
 
 
 @pytest.mark.parametrize(

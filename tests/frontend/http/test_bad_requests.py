@@ -53,6 +53,32 @@ VALUES = [  # field, value, param of the error
     ("logit_bias", {"1": 1e9}, "logit_bias"),
     ("logit_bias", {str(i): 1 for i in range(301)}, "logit_bias"),
     ("logit_bias", {str(i): 1 for i in range(100_000)}, "logit_bias"),
+    *(("allowed_token_ids", value, "allowed_token_ids") for value in ([], [1] * 10_001, [-1], [VOCAB_SIZE])),
+    ("bad_words", ["x"] * 129, "bad_words"),
+    ("bad_words", ["a", ""], "bad_words[1]"),
+    ("bad_words", ["x" * 257], "bad_words[0]"),
+    ("bad_words", ["é" * 129], "bad_words[0]"),
+    ("logprob_token_ids", [1], "logprob_token_ids"),
+    *(
+        ("repetition_detection", value, "repetition_detection.max_pattern_size")
+        for value in ({"max_pattern_size": 0}, {"max_pattern_size": 1025})
+    ),
+    *(
+        (
+            "repetition_detection",
+            {"max_pattern_size": 4, "min_pattern_size": value},
+            "repetition_detection.min_pattern_size",
+        )
+        for value in (0, 5)
+    ),
+    *(
+        (
+            "repetition_detection",
+            {"max_pattern_size": 4, "min_count": value},
+            "repetition_detection.min_count",
+        )
+        for value in (1, 1025)
+    ),
     ("prompt_logprobs", 21, "prompt_logprobs"),
     ("cache_salt", "", "cache_salt"),
     ("cache_salt", "x" * 129, "cache_salt"),
@@ -96,6 +122,24 @@ ONE_ENDPOINT = [
     ("/v1/completions", TEXT, {"best_of": 3, "n": 2}, "best_of"),
     ("/v1/completions", TEXT, {"best_of": 1, "n": 2}, "best_of"),
     ("/v1/completions", TEXT, {"stream": True, "prompt_logprobs": 1}, "prompt_logprobs"),
+    *(
+        ("/v1/completions", TEXT, {"logprobs": 0, "logprob_token_ids": value}, "logprob_token_ids")
+        for value in ([1] * 129, [-1], [VOCAB_SIZE])
+    ),
+    (
+        "/v1/completions",
+        TEXT,
+        {"repetition_detection": {"max_pattern_size": "a"}},
+        "repetition_detection.max_pattern_size",
+    ),
+    (
+        "/v1/completions",
+        TEXT,
+        {"repetition_detection": {"max_pattern_size": 2, "x": 1}},
+        "repetition_detection",
+    ),
+    ("/v1/completions", TEXT, {"allowed_token_ids": ["a"]}, "allowed_token_ids[0]"),
+    ("/v1/completions", TEXT, {"bad_words": "a"}, "bad_words"),
     ("/v1/chat/completions", CHAT, {"messages": []}, "messages"),
     ("/v1/chat/completions", CHAT, {"messages": None}, "messages"),
     ("/v1/chat/completions", CHAT, {"messages": [None]}, "messages[0]"),

@@ -105,6 +105,19 @@ async def test_logprob_entries_hold_exact_bytes(client: httpx.AsyncClient, pool:
     assert len(logprobs["content"]) == 2
 
 
+async def test_ids_asked_for_follow_the_alternatives_once_each(
+    client: httpx.AsyncClient, pool: FakePool
+) -> None:
+    pool.text = "H"
+    body = await chat(client, logprobs=True, top_logprobs=2, logprob_token_ids=[122, 72, 122])
+    entry = body["choices"][0]["logprobs"]["content"][0]
+    assert [(top["token"], top["logprob"]) for top in entry["top_logprobs"]] == [
+        ("H", -0.72),
+        ("I", -0.73),
+        ("z", -1.22),
+    ]
+
+
 async def test_n_answers_are_told_apart(client: httpx.AsyncClient) -> None:
     choices = (await chat(client, n=3))["choices"]
     assert [(c["index"], c["message"]["content"]) for c in choices] == [(i, "Hi there") for i in range(3)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from engine_core.sampling_params import SamplingParams
+from engine_core.sampling_params import RepetitionDetection, SamplingParams
 from frontend.generation import OutputDelta
 from frontend.model_assets import SamplingDefaults
 from tests.frontend.http.app_fixtures import ClientFactory
@@ -45,6 +45,18 @@ SAMPLING_FIELDS = [
     ({"min_tokens": 4}, {"min_tokens": 4}),
     ({"ignore_eos": True}, {"ignore_eos": True}),
     ({"logit_bias": {"5": -100, "6": 2.5}}, {"logit_bias": {5: -100.0, 6: 2.5}}),
+    ({"allowed_token_ids": [5, 6, 5]}, {"allowed_token_ids": (5, 6, 5)}),
+    ({"allowed_token_ids": [1] * 10_000}, {"allowed_token_ids": (1,) * 10_000}),
+    ({"bad_words": ["damn", " é"]}, {"bad_words": ("damn", " é")}),
+    ({"bad_words": ["x" * 256] * 128}, {"bad_words": ("x" * 256,) * 128}),
+    ({"bad_words": []}, {"bad_words": ()}),
+    ({"logprob_token_ids": [7, 8], "logprobs": 0}, {"logprob_token_ids": (7, 8), "logprobs": 0}),
+    ({"logprob_token_ids": [], "logprobs": None}, {"logprob_token_ids": (), "logprobs": None}),
+    (
+        {"repetition_detection": {"max_pattern_size": 8, "min_count": 3}},
+        {"repetition_detection": RepetitionDetection(8, 1, 3)},
+    ),
+    ({"repetition_detection": None}, {"repetition_detection": None}),
     ({"logprobs": 3}, {"logprobs": 3}),
     ({"logprobs": 0}, {"logprobs": 0}),
     ({"prompt_logprobs": 2}, {"prompt_logprobs": 2}),
@@ -184,6 +196,11 @@ async def test_logprobs_come_in_columns_with_offsets_in_characters(
     assert logprobs["token_logprobs"] == [-0.97, -1.95, -1.69]
     assert logprobs["top_logprobs"][0] == {"a": -0.97}
     assert logprobs["text_offset"] == [0, 1, 2]
+
+
+async def test_ids_asked_for_are_shown_beside_the_alternatives(client: httpx.AsyncClient) -> None:
+    logprobs = (await complete(client, logprobs=1, logprob_token_ids=[122, 72]))["choices"][0]["logprobs"]
+    assert logprobs["top_logprobs"][:2] == [{"H": -0.72, "z": -1.22}, {"H": -0.72, "i": -1.05, "z": -1.22}]
 
 
 async def test_echo_puts_the_prompt_and_its_logprobs_first(client: httpx.AsyncClient) -> None:

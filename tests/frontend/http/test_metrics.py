@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from engine_core.ipc.messages import EngineStats
+from engine_core.ipc.messages import EngineStats, QueueStats
 from frontend.engine_metrics import collect_engines, collect_pool, engine_names
 from frontend.generation import OutputDelta
 from frontend.generation_timer import GenerationTimer
@@ -76,6 +76,28 @@ async def test_a_scrape_shows_the_last_figures_of_an_engine_that_does_not_answer
     pool.answers = False
     pool.stats_now = EngineStats(generation_tokens=70)
     assert (await scrape(client))["splitserve:generation_tokens_total", ENGINE] == 70
+
+
+async def test_the_queue_tells_why_and_how_long(client: httpx.AsyncClient, pool: FakePool) -> None:
+    pool.queue_now = QueueStats(
+        num_waiting_tokens=900, queue_time_s=7, waiting={"blocks": 3, "fair_share": 2},
+        rejected={"max_num_waiting": 4}, timeouts={"queue_timeout": 5}, num_tenants=6,
+    )  # fmt: skip
+    found = await scrape(client)
+    for name, value in (("num_waiting_tokens", 900), ("queue_time_estimate_seconds", 7), ("num_tenants", 6)):
+        assert found["splitserve:" + name, ENGINE] == value
+    by_label = {
+        (name, key, dict(labels)[key]): value
+        for (name, labels), value in found.items()
+        for key in ("reason", "bound", "kind")
+        if key in dict(labels)
+    }
+    assert by_label == {
+        ("splitserve:num_requests_waiting_by_reason", "reason", "blocks"): 3,
+        ("splitserve:num_requests_waiting_by_reason", "reason", "fair_share"): 2,
+        ("splitserve:requests_rejected_total", "bound", "max_num_waiting"): 4,
+        ("splitserve:requests_timed_out_total", "kind", "queue_timeout"): 5,
+    }
 
 
 async def test_generations_are_counted_and_timed(client: httpx.AsyncClient, pool: FakePool) -> None:

@@ -17,7 +17,7 @@ from engine_core.errors import (
     ModelLoadError,
     SplitServeError,
 )
-from frontend import LLM, SamplingParams
+from frontend import LLM, RepetitionDetection, SamplingParams
 from frontend.offline_outputs import Logprob
 
 pytestmark = pytest.mark.system
@@ -84,6 +84,47 @@ def test_logprobs_have_the_shape_of_vllm(llm: LLM) -> None:
     assert output.prompt_logprobs is not None
     assert output.prompt_logprobs[0] is None
     assert len(output.prompt_logprobs) == len(output.prompt_token_ids)
+
+
+def test_ids_asked_for_have_no_rank_and_imply_logprobs(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=3, logprob_token_ids=(5, 6), ignore_eos=True)
+    completion = llm.generate("Hello", params, use_tqdm=False)[0].outputs[0]
+    assert completion.logprobs is not None
+    for token_id, position in zip(completion.token_ids, completion.logprobs, strict=True):
+        assert set(position) == {token_id, 5, 6}
+        assert position[5].rank is None or token_id == 5
+
+
+def test_lists_are_taken_where_tuples_are_kept(llm: LLM) -> None:
+    params = SamplingParams(
+        max_tokens=3,
+        allowed_token_ids=[1, 2],  # type: ignore[arg-type]
+        bad_words=["Hello", "x"],  # type: ignore[arg-type]
+        bad_word_token_ids=[[4, 5]],  # type: ignore[arg-type]
+        repetition_detection=RepetitionDetection(4),
+    )
+    assert llm.generate("Hello", params, use_tqdm=False)[0].outputs[0].finish_reason == "length"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"allowed_token_ids": ()}, "allowed_token_ids"),
+        ({"allowed_token_ids": (10**9,)}, "allowed_token_ids"),
+        ({"bad_words": ("",)}, "bad_words[0]"),
+        ({"bad_word_token_ids": ((),)}, "bad_word_token_ids[0]"),
+        ({"bad_word_token_ids": ((1,) * 513,)}, "bad_word_token_ids[0]"),
+        ({"bad_word_token_ids": ((1,),) * 257}, "bad_word_token_ids"),
+        ({"bad_word_token_ids": ((10**9,),)}, "bad_word_token_ids"),
+        ({"logprob_token_ids": (1,) * 129}, "logprob_token_ids"),
+        ({"repetition_detection": RepetitionDetection(0)}, "repetition_detection.max_pattern_size"),
+        ({"repetition_detection": RepetitionDetection("a")}, None),
+    ],
+)
+def test_parameters_out_of_range_are_named(llm: LLM, fields: dict, param: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        llm.generate("Hello", SamplingParams(**fields), use_tqdm=False)
+    assert caught.value.param == param
 
 
 def test_stop_strings_cut_the_text(llm: LLM) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from engine_core.errors import EngineUnavailableError
@@ -123,3 +124,10 @@ def test_the_socket_directory_is_private_and_removed(model: Path, kill: bool) ->
         if kill:
             os.kill(llm._runner.engine_pid, signal.SIGKILL)
     assert not directory.exists()
+
+
+def test_the_engine_of_an_llm_is_set_for_throughput(llm: LLM) -> None:
+    """With the defaults of a server long prompts would be cut, and many of them refused."""
+    assert llm._runner.engine_pid is not None
+    words = psutil.Process(llm._runner.engine_pid).cmdline()
+    assert {"--target-itl-ms=0", f"--max-waiting-tokens={2**40}"} <= set(words)

@@ -84,6 +84,7 @@ def test_a_worker_loads_answers_every_step_and_ends_when_asked(engine: FakeEngin
         outputs.append(engine.expect(ModelRunnerOutput))
         assert [output.step for output in outputs] == [1, 2, 3]
         assert all(output.compute_s > 0 for output in outputs)
+        assert all(output.wait_s > 0 for output in outputs)
         assert [len(output.logprobs) for output in outputs] == [1, 1, 1]
         assert [int(unpack_int32(output.token_ids)[0]) for output in outputs] == tokens_in_process(checkpoint)
         engine.send(Shutdown())

@@ -98,6 +98,18 @@ VALUE_ERRORS: list[tuple[str, Callable[[], None]]] = [
         "token_ids: 4",
         lambda: ops.top_logprobs(int32(0)[None], fp32(1, 1), int32(0), fp32(2, 4), int32(0), int32(4)),
     ),
+    ("rows: 2", lambda: ops.token_logprobs(fp32(1), fp32(2, 4), int32(2), int32(0, 1), int32(0))),
+    ("token_ids: 4", lambda: ops.token_logprobs(fp32(1), fp32(2, 4), int32(0), int32(0, 1), int32(4))),
+    ("token_ids: -1", lambda: ops.token_logprobs(fp32(1), fp32(2, 4), int32(0), int32(0, 1), int32(-1))),
+    (
+        "cu_tokens: must begin",
+        lambda: ops.token_logprobs(fp32(1), fp32(2, 4), int32(0), int32(0, 2), int32(0)),
+    ),
+    (
+        "cu_tokens: must not",
+        lambda: ops.token_logprobs(fp32(1), fp32(2, 4), int32(0, 1), int32(0, 2, 1), int32(0)),
+    ),
+    ("out: expected size", lambda: ops.token_logprobs(fp32(2), fp32(2, 4), int32(0), int32(0, 1), int32(0))),
     ("num", lambda: ops.set_num_threads(0)),
     ("name", lambda: ops.set_isa("avx3")),
 ]

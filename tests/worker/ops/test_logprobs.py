@@ -1,4 +1,4 @@
-"""top_logprobs: values, order, ranks."""
+"""top_logprobs: values, order, ranks; token_logprobs: the same values for given tokens."""
 
 import pytest
 import torch
@@ -71,3 +71,41 @@ def test_values_do_not_depend_on_batch_or_threads() -> None:
     ops.set_num_threads(1)
     for i in (0, 13, 39):
         assert torch.equal(run(logits, [i], [5], 7)[1], together[i : i + 1])
+
+
+def given(logits: torch.Tensor, rows: list[int], token_ids: list[list[int]]) -> list[torch.Tensor]:
+    """Logprobs of each row's own token ids."""
+    lengths = [len(ids) for ids in token_ids]
+    ends = torch.tensor([0, *lengths]).cumsum(0)
+    flat = torch.tensor([i for ids in token_ids for i in ids], dtype=torch.int32)
+    out = torch.empty(len(flat))
+    ops.token_logprobs(out, logits, torch.tensor(rows, dtype=torch.int32), ends.int(), flat)
+    return list(out.split(lengths))
+
+
+@pytest.mark.parametrize("vocab", [300, 1013])
+def test_given_tokens_get_their_log_softmax(vocab: int) -> None:
+    logits = torch.randn(4, vocab) * 5
+    asked = [[7, 299, 7], [], [0]]
+    for row, ids, found in zip([3, 1, 0], asked, given(logits, [3, 1, 0], asked), strict=True):
+        exact = logits[row].double().log_softmax(-1)[ids]
+        assert torch.allclose(found.double(), exact, atol=1e-5, rtol=0)
+
+
+def test_given_tokens_get_the_bits_of_the_top_ones_in_any_batch() -> None:
+    logits = torch.randn(40, 2001)
+    ids, top, _ = run(logits, list(range(40)), [5] * 40, 20)
+    ops.set_num_threads(2)
+    together = given(logits, list(range(40)), ids.tolist())
+    ops.set_num_threads(1)
+    for i in range(40):
+        assert torch.equal(together[i], top[i])
+        assert torch.equal(given(logits, [i], [ids[i].tolist()])[0], top[i])
+
+
+def test_given_tokens_of_a_nan_row_are_nan() -> None:
+    logits = torch.randn(2, 50)
+    logits[0, 9] = float("nan")
+    broken, good = given(logits, [0, 1], [[3, 9], [3]])
+    assert broken.isnan().all()
+    assert good.isfinite().all()

@@ -121,8 +121,10 @@ class Driver:
         return running.job
 
     def _preempt(self, waiting: list[Job]) -> None:
-        if self._rng is not None and self._rows and self._rng.random() < 0.1:
-            waiting.append(self._release(self._rng.choice(list(self._rows))))
+        # A row that no step has named yet cannot be freed: freed rows are applied before new ones.
+        known = self._rows.keys() - {new.row for new in self._new}
+        if self._rng is not None and known and self._rng.random() < 0.1:
+            waiting.append(self._release(self._rng.choice(sorted(known))))
 
     def _admit(self, waiting: list[Job]) -> None:
         while waiting and self._free_rows and (self._rng is None or self._rng.random() < 0.6):

@@ -19,6 +19,8 @@ NUM_JOBS = 14
 def random_sampling(rng: random.Random) -> SamplingParams:
     """Any mix of every parameter; about a third is greedy."""
     min_tokens = rng.choice([0, 0, 3])
+    logprobs = rng.choice([None, 0, 4])
+    asked = [] if logprobs is None else rng.choices(range(VOCAB), k=rng.choice([0, 0, 5]))
     return SamplingParams(
         temperature=rng.choice([0.0, 0.7, 1.0, 1.6]),
         top_p=rng.choice([1.0, 0.9, 0.5]),
@@ -31,10 +33,18 @@ def random_sampling(rng: random.Random) -> SamplingParams:
         max_tokens=32,
         min_tokens=min_tokens,
         stop_token_ids=tuple(rng.sample(range(VOCAB), 3)) if min_tokens else (),
-        logprobs=rng.choice([None, 0, 4]),
+        logprobs=logprobs,
         prompt_logprobs=rng.choice([None, None, 2]),
         logit_bias={rng.randrange(VOCAB): rng.uniform(-5, 5) for _ in range(rng.choice([0, 0, 7]))},
+        allowed_token_ids=rng.choice([None, None, tuple(rng.sample(range(VOCAB), 60))]),
+        bad_word_token_ids=tuple(random_bad_word(rng) for _ in range(rng.choice([0, 0, 40]))),
+        logprob_token_ids=tuple(asked),
     )
+
+
+def random_bad_word(rng: random.Random) -> tuple[int, ...]:
+    """Mostly two tokens, the first one of few, so that prefixes are met."""
+    return tuple(rng.randrange(0, VOCAB, 9) for _ in range(rng.choice([1, 2, 2, 3])))
 
 
 def random_jobs(rng: random.Random) -> list[Job]:

@@ -1,11 +1,14 @@
-"""The real scheduler over the real model: prefix cache, preemption and pipelining change no token."""
+"""The real scheduler over the real model: company, chunks, preemption, cache and pipelining change no bit."""
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
+import torch
 
 from engine_core.clock import ManualClock
 from engine_core.config import SchedulerConfig
@@ -13,8 +16,8 @@ from engine_core.engine import EngineCore
 from engine_core.executor.inproc import InprocExecutor
 from engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
 from engine_core.ipc.messages import AddRequest, Finished, FinishReason, ModelRunnerOutput, WorkerReady
-from engine_core.sampling_params import SamplingParams
-from tests.worker.runner.checkpoints import VOCAB, write_tiny_llama
+from engine_core.sampling_params import RepetitionDetection, SamplingParams
+from tests.worker.runner.checkpoints import EOS, VOCAB, write_tiny_llama
 from tests.worker.runner.test_batch_invariance import random_sampling
 from worker.config import WorkerConfig
 from worker.worker import Worker
@@ -47,9 +50,10 @@ class Served:
 
 
 class Loop:
-    """A busy loop without sockets: two steps in flight, integrity checked after each."""
+    """A busy loop without sockets: `depth` steps in flight, integrity checked after each."""
 
-    def __init__(self, worker: Worker, config: WorkerConfig, ready: WorkerReady) -> None:
+    def __init__(self, worker: Worker, config: WorkerConfig, ready: WorkerReady, depth: int = 2) -> None:
+        self._depth = depth
         self._executor = InprocExecutor(worker)
         self._executor.init_kv_cache(NUM_BLOCKS)
         self._executor.receive()
@@ -71,7 +75,7 @@ class Loop:
                 self.engine.add(
                     FRONTEND, AddRequest(handle, f"r{handle}", pack_int32(request.prompt), request.sampling)
                 )
-            while (step := self.engine.plan()) is not None:
+            while self.engine.num_steps_in_flight < self._depth and (step := self.engine.plan()) is not None:
                 self._executor.submit(step)
             for message in self._executor.receive():
                 assert isinstance(message, ModelRunnerOutput)
@@ -102,14 +106,26 @@ class Loop:
             requests[finished.handle].finished = finished
 
 
-@pytest.fixture(scope="module")
-def poisoned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Worker, WorkerConfig, WorkerReady]:
-    checkpoint = write_tiny_llama(tmp_path_factory.mktemp("poisoned-engine"), poisoned_token=POISON)
+Loaded = tuple[Worker, WorkerConfig, WorkerReady]
+
+
+def start_poisoned(folder: Path, dtype: torch.dtype) -> Loaded:
+    checkpoint = write_tiny_llama(folder, dtype=dtype, poisoned_token=POISON)
     config = WorkerConfig(
         model=str(checkpoint), num_threads=1, max_num_seqs=5, max_num_batched_tokens=32, block_size=4
     )
     worker = Worker(config)
     return worker, config, worker.load()
+
+
+@pytest.fixture(scope="module")
+def fp32(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+    return start_poisoned(tmp_path_factory.mktemp("poisoned-fp32"), torch.float32)
+
+
+@pytest.fixture(scope="module")
+def bf16(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+    return start_poisoned(tmp_path_factory.mktemp("poisoned-bf16"), torch.bfloat16)
 
 
 def random_requests(rng: random.Random, count: int) -> list[Served]:
@@ -124,7 +140,12 @@ def random_requests(rng: random.Random, count: int) -> list[Served]:
         changes = {
             "logit_bias": {**sampling.logit_bias, POISON: -100.0},
             "max_tokens": rng.choice([0, 1, 12, 30]),
+            "repetition_detection": rng.choice([None, RepetitionDetection(4), RepetitionDetection(9, 2, 3)]),
         }
+        if sampling.allowed_token_ids is not None:
+            # Sometimes so few that outputs go round in loops; the poison would fail more than its prompts.
+            allowed = [token_id for token_id in sampling.allowed_token_ids if token_id != POISON]
+            changes["allowed_token_ids"] = tuple(allowed[: rng.choice([3, 60])])
         if changes["max_tokens"] < 3:
             changes["min_tokens"] = 0
         fields = {name: getattr(sampling, name) for name in sampling.__struct_fields__}
@@ -133,27 +154,55 @@ def random_requests(rng: random.Random, count: int) -> list[Served]:
     return requests
 
 
+@pytest.mark.parametrize("depth", [1, 2], ids=["one-step", "two-steps"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_requests_under_the_real_scheduler_equal_themselves_alone(
-    poisoned: tuple[Worker, WorkerConfig, WorkerReady],
+    dtype: str, depth: int, request: pytest.FixtureRequest
 ) -> None:
-    num_preempted = num_cached = num_failed = 0
-    for seed in range(8):
+    loaded: Loaded = request.getfixturevalue(dtype)
+    seen: Counter[str] = Counter()
+    for seed in range(6):
         rng = random.Random(seed)
         requests = random_requests(rng, 16)
-        loop = Loop(*poisoned)
+        loop = Loop(*loaded, depth)
         loop.run(requests, rng)
+        warm = [each.again() for each in requests]
+        loop.run(warm, rng)
         stats = loop.engine.stats()
-        num_preempted += stats.num_preemptions
-        num_cached += stats.prefix_cache_hits
+        seen.update(preempted=stats.num_preemptions, cached=stats.prefix_cache_hits)
         assert stats.num_free_blocks == NUM_BLOCKS
-        for request in requests:
-            alone = request.again()
-            Loop(*poisoned).run([alone])
-            assert request.heard() == alone.heard()
-            assert request.finished is not None
-            failed = request.finished.reason is FinishReason.ERROR
-            assert failed == (POISON in request.prompt)
-            num_failed += failed
-            if request.sampling.prompt_logprobs is not None and not failed:
-                assert sorted(request.prompt_logprobs) == list(range(1, len(request.prompt)))
-    assert min(num_preempted, num_cached, num_failed) > 0
+        for cold, again in zip(requests, warm, strict=True):
+            alone = cold.again()
+            Loop(*loaded, 1).run([alone])
+            assert cold.heard() == alone.heard()
+            assert again.heard() == alone.heard()
+            check_scores(cold)
+            assert cold.finished is not None
+            seen[cold.finished.error_code or cold.finished.reason.name] += 1
+    wanted = ("preempted", "cached", "numerical_error", "STOP", "LENGTH", "REPETITION")
+    assert all(seen[name] > 0 for name in wanted), seen
+
+
+def check_scores(request: Served) -> None:
+    """What was asked for came: logprobs of every token, the ids given, and of the prompt."""
+    assert request.finished is not None
+    failed = request.finished.reason is FinishReason.ERROR
+    assert (request.finished.error_code == "numerical_error") == (POISON in request.prompt)
+    if request.sampling.prompt_logprobs is not None and not failed:
+        assert sorted(request.prompt_logprobs) == list(range(1, len(request.prompt)))
+    if request.sampling.logprobs is not None:
+        assert sorted(request.logprobs) == list(range(len(request.tokens)))
+        asked = request.sampling.logprob_token_ids
+        for _, token_ids, _ in request.logprobs.values():
+            assert unpack_int32(token_ids).tolist()[1 + request.sampling.logprobs :] == list(asked)
+
+
+def test_a_request_that_leaves_no_token_ends_alone_as_the_clients_fault(fp32: Loaded) -> None:
+    plain = Served([8, 9], SamplingParams(seed=1, max_tokens=4))
+    contradicts = Served([8, 9], SamplingParams(seed=1, allowed_token_ids=(EOS,), min_tokens=1))
+    Loop(*fp32).run([plain, contradicts])
+    assert plain.finished is not None
+    assert len(plain.tokens) == 4
+    assert contradicts.finished is not None
+    assert contradicts.tokens == []
+    assert (contradicts.finished.error_code, contradicts.finished.error_status) == ("no_token_left", 400)

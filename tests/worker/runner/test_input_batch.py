@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
+from engine_core.errors import WorkerError
 from engine_core.ipc.codec import pack_int32
 from engine_core.ipc.messages import NewRow, SchedulerOutput
 from engine_core.sampling_params import SamplingParams
@@ -68,14 +70,18 @@ def test_blocks_are_appended_in_column_order_also_twice_to_one_row() -> None:
 
 def test_a_row_freed_and_taken_in_one_step_starts_afresh() -> None:
     batch = InputBatch(LIMITS, eos_token_ids=[2])
-    old = new(0, [1] * 9, [5, 6, 7], logit_bias={3: 1.0}, min_tokens=2, logprobs=1, presence_penalty=1.0)
+    masks = {"min_tokens": 2, "allowed_token_ids": (4,), "bad_word_token_ids": ((4, 4),)}
+    scores = {"logprobs": 1, "logprob_token_ids": (5,)}
+    old = new(0, [1] * 9, [5, 6, 7], logit_bias={3: 1.0}, presence_penalty=1.0, **masks, **scores)
     run(batch, {0: 9}, old)
     inputs = run(batch, {0: 2}, new(0, [8, 9], [20]), freed_rows=[0])
     assert inputs.token_ids.tolist() == [8, 9]
     assert inputs.meta.slot_mapping.tolist() == [80, 81]
     assert inputs.meta.seq_lens.tolist() == [2]
     assert (batch.num_blocks[0], batch.sampling.features[0]) == (1, 0)
-    assert (batch.sampling.logit_bias, batch.sampling.min_tokens) == ({}, {})
+    state = batch.sampling
+    rare = (state.end_token_ids, state.allowed_token_ids, state.bad_words, state.logprob_token_ids)
+    assert (state.logit_bias, *rare) == ({}, {}, {}, {}, {})
 
 
 def test_a_chunk_that_ends_before_the_last_known_token_does_not_sample() -> None:
@@ -87,3 +93,26 @@ def test_a_chunk_that_ends_before_the_last_known_token_does_not_sample() -> None
 def test_an_empty_step_has_no_tokens() -> None:
     inputs = run(InputBatch(LIMITS, []), {})
     assert (len(inputs.rows), len(inputs.token_ids), inputs.cu_seqlens.tolist()) == (0, 0, [0])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rows": [-1]},  # the last row is occupied, and must not be found from the end
+        {"rows": [4]},
+        {"rows": [0]},
+        {"block_rows": [-1], "block_ids": [9]},
+        {"block_rows": [3], "block_ids": [-1]},
+        {"block_rows": [3], "block_ids": [40]},
+        {"block_rows": [3, 3], "block_ids": [9]},
+        {"block_rows": [3] * 9, "block_ids": list(range(1, 10))},
+        {"freed_rows": [-1]},
+    ],
+)
+def test_a_step_that_names_what_is_not_there_is_refused(fields: dict[str, list[int]]) -> None:
+    batch = InputBatch(LIMITS, [])
+    run(batch, {}, new(3, [5, 6], [0]))
+    counts = dict.fromkeys(fields.get("rows", []), 1)
+    others = {name: values for name, values in fields.items() if name != "rows"}
+    with pytest.raises(WorkerError):
+        run(batch, counts, **others)

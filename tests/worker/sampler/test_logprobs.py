@@ -58,3 +58,20 @@ def test_logprobs_do_not_depend_on_the_neighbours() -> None:
             together[i].logprobs,
             together[i].rank,
         )
+
+
+def test_ids_asked_for_come_behind_the_alternatives_in_their_order() -> None:
+    logits = torch.randn(3, VOCAB, generator=torch.Generator().manual_seed(4))
+    asked = (40, 2, 2, 63)
+    rows = [
+        Row(SamplingParams(seed=1, logprobs=0, logprob_token_ids=asked)),
+        Row(SamplingParams(seed=2, logprobs=3)),
+        Row(SamplingParams(seed=3, logprobs=2, logprob_token_ids=(7,), allowed_token_ids=(5,))),
+    ]
+    first, second, third = sample(rows, logits).logprobs
+    reference = logits.double().log_softmax(-1)
+    assert unpack_int32(first.token_ids).tolist()[1:] == list(asked)
+    np.testing.assert_allclose(unpack_float32(first.logprobs)[1:], reference[0, list(asked)], rtol=1e-5)
+    assert len(unpack_int32(second.token_ids)) == 4
+    assert unpack_int32(third.token_ids).tolist() == [5, *logits[2].topk(2).indices.tolist(), 7]
+    np.testing.assert_allclose(unpack_float32(third.logprobs)[3], reference[2, 7], rtol=1e-5)

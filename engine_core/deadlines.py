@@ -1,0 +1,70 @@
+"""Which requests have run out of time: of their own, of time in the queue, or of patience to be logged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from engine_core.ipc.messages import FinishReason
+from engine_core.request import EndedRequest, Request
+from engine_core.scheduler.lazy_heap import LazyHeap
+
+
+class Deadlines:
+    """Up to three times per open request, in heaps; used by the engine's thread.
+
+    Args:
+        queue_timeout_s: longest wait of a request that names none; 0 for ever.
+        log_wait_s: wait after which a request is worth a line in the log; 0 never.
+    """
+
+    def __init__(self, queue_timeout_s: float, log_wait_s: float) -> None:
+        self._queue_timeout_s = queue_timeout_s
+        self._log_wait_s = log_wait_s
+        self._ends: LazyHeap[float] = LazyHeap()
+        self._queue_ends: LazyHeap[float] = LazyHeap()
+        self._to_log: LazyHeap[float] = LazyHeap()
+
+    def add(self, request: Request, queue_timeout_s: float) -> None:
+        """Watch a new request.
+
+        A resumed one has been scheduled before, on an engine that is gone: it may wait as long as it takes.
+        """
+        if request.deadline_s < float("inf"):
+            self._ends.push(request.deadline_s, request)
+        queue_timeout_s = queue_timeout_s or self._queue_timeout_s
+        if queue_timeout_s and request.num_stored_tokens == request.num_prompt_tokens:
+            self._queue_ends.push(request.arrival_s + queue_timeout_s, request)
+        if self._log_wait_s:
+            self._to_log.push(request.arrival_s + self._log_wait_s, request)
+
+    def started(self, request: Request) -> None:
+        """It has left the queue for the first time."""
+        self._queue_ends.remove(request)
+        self._to_log.remove(request)
+
+    def remove(self, request: Request) -> None:
+        """It has ended."""
+        self._ends.remove(request)
+        self.started(request)
+
+    def ended(self, now_s: float) -> Iterator[EndedRequest]:
+        """Yield those to end now; each must be removed before the next is asked for."""
+        while (entry := self._ends.peek()) is not None and entry[0] <= now_s:
+            request = entry[1]
+            message = f"the request did not finish within its {request.deadline_s - request.arrival_s:g} s"
+            yield EndedRequest(request, FinishReason.ERROR, None, "timeout", message, 504)
+        while (entry := self._queue_ends.peek()) is not None and entry[0] <= now_s:
+            request = entry[1]
+            message = f"the request waited in the queue for {entry[0] - request.arrival_s:g} s"
+            yield EndedRequest(request, FinishReason.ERROR, None, "queue_timeout", message, 503)
+
+    def long_waits(self, now_s: float) -> Iterator[Request]:
+        """Yield those that have waited long enough to be logged, each once."""
+        while (entry := self._to_log.peek()) is not None and entry[0] <= now_s:
+            self._to_log.remove(entry[1])
+            yield entry[1]
+
+    @property
+    def num_watched(self) -> int:
+        """Entries in all heaps; none is of an ended request."""
+        return len(self._ends) + len(self._queue_ends) + len(self._to_log)

@@ -1,0 +1,66 @@
+"""Which waiting requests wait for a prefix that a running row is computing just now.
+
+Requests with equal beginnings often come together: the n sequences of one prompt, or a burst behind one
+system prompt. The first is admitted and computes; the others follow it until the full blocks that they share
+are indexed, and are then admitted with a prefix hit. Without this each of them would compute and store the
+same blocks, as a prefix is found only once it is computed.
+
+A request follows only a row that stands before it in the order, which is served before it would be, so
+nobody's first token comes later for it by more than the steps in flight. When the leader is preempted or
+ends, its followers look again: one of them goes on, and the others follow that one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from engine_core.kv_cache.manager import KVCacheManager
+from engine_core.request import TOKEN_BYTES, Request, RequestState
+from engine_core.scheduler.running import RunningRows
+
+
+class Followers:
+    """Decides over one waiting request at a time; the state is `leader` and `num_awaited_tokens` of each."""
+
+    def __init__(self, kv: KVCacheManager, running: RunningRows) -> None:
+        self._kv = kv
+        self._running = running
+
+    def is_held(self, request: Request) -> bool:
+        """Whether a request that could be admitted had better wait; O(1) while its leader goes on."""
+        leader = request.leader
+        if leader is not None and self._computes(leader, request.num_awaited_tokens):
+            return True
+        request.leader = None
+        if not len(self._kv.announced) or request.wants_prompt_logprobs:
+            return False
+        leader = self._find_leader(request)
+        if leader is None:
+            return False
+        request.leader = leader
+        request.num_awaited_tokens = self._num_shared_tokens(request, leader)
+        return True
+
+    def _computes(self, leader: Request, num_tokens: int) -> bool:
+        if leader.state is not RequestState.RUNNING:
+            return False
+        return int(self._kv.next_hash_at[leader.row]) <= num_tokens
+
+    def _find_leader(self, request: Request) -> Request | None:
+        """Return the request before it that computes the first full block it lacks."""
+        row = self._kv.row_filling(request, len(self._kv.find_prefix(request)))
+        if row is None:
+            return None
+        leader = self._running.request_at(row)
+        return leader if leader.sort_key < request.sort_key else None
+
+    def _num_shared_tokens(self, request: Request, leader: Request) -> int:
+        """Return the length of their common full blocks, without the last token of the request."""
+        block_size = self._kv.block_size
+        num_blocks = min(request.num_stored_tokens - 1, leader.num_stored_tokens) // block_size
+        end = num_blocks * block_size * TOKEN_BYTES
+        # Copies: an array over the bytearray itself would keep it from growing.
+        ours, theirs = (np.frombuffer(bytes(r.token_ids[:end]), "<i4") for r in (request, leader))
+        differing = (ours != theirs).nonzero()[0]
+        num_equal = int(differing[0]) if len(differing) else len(ours)
+        return num_equal // block_size * block_size

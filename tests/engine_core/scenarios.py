@@ -1,0 +1,153 @@
+"""A random life of an engine from one seed: configuration, arrivals, aborts, faults, until all has ended.
+
+The driver compares the engine's bookkeeping with itself after every event, each step's attention with the
+shadow of the KV cache, and each request's tokens with those of a run alone.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import NamedTuple
+
+from engine_core.config import SchedulerConfig
+from engine_core.executor.simulated import Fault, FaultKind
+from engine_core.executor.simulated_tokens import TokenRule
+from engine_core.sampling_params import RepetitionDetection
+from tests.engine_core.engine_driver import COMPLETE, EngineDriver
+
+STEM_LEN = 24
+TENANTS = ("", "", "a", "b")
+FRONTENDS = (b"frontend-0", b"frontend-1", b"frontend-2")
+
+
+class Tally(NamedTuple):
+    """What a scenario came to; a run over many must see all of it."""
+
+    requests: int
+    steps: int
+    preemptions: int
+    hit_tokens: int
+    aborted: int
+    failed: int
+    timed_out: int
+
+
+def run_scenario(seed: int, max_events: int = 16) -> Tally:
+    """Play the scenario of a seed, of 1 to max_events events before the engine is left to end what is open.
+
+    Raises:
+        AssertionError: something broke; names the seed and how to play it again. The cause is chained.
+    """
+    try:
+        return _Scenario(Random(seed)).run(max_events)
+    except Exception as error:
+        again = f"python -m tests.engine_core.soak --seed {seed} --events {max_events}"
+        raise AssertionError(f"scenario {seed}: {type(error).__name__}: {error}; again: {again}") from error
+
+
+class _Scenario:
+    def __init__(self, chance: Random) -> None:
+        self._chance = chance
+        vocab_size = chance.choice([2, 8, 8, 50])
+        rule = TokenRule(vocab_size, (0,), eos_probability=chance.choice([0.0, 0.05, 0.3]))
+        faults = []
+        if chance.random() < 0.2:
+            faults = [Fault(FaultKind.ROW_ERROR, step=chance.randint(1, 30), place=chance.randint(0, 3))]
+        self.driver = EngineDriver(self._config(), rule, depth=chance.randint(1, 2), faults=faults)
+        # Few stems and tokens make equal prefixes common.
+        self._stems = [[chance.randrange(vocab_size) for _ in range(STEM_LEN)] for _ in range(2)]
+        self._vocab_size = vocab_size
+
+    def run(self, max_events: int) -> Tally:
+        for _ in range(self._chance.randint(1, max_events)):
+            self._event()
+        self.driver.run(self._max_turns())
+        return self._tally()
+
+    def _config(self) -> SchedulerConfig:
+        chance = self._chance
+        block_size = chance.randint(1, 6)
+        max_model_len = chance.randint(32, 64)
+        tight = -(-max_model_len // block_size)
+        return SchedulerConfig(
+            max_num_seqs=chance.randint(1, 8),
+            max_num_batched_tokens=chance.choice([1, 4, 8, 16, 32, 64]),
+            max_prefill_tokens=chance.choice([0, 0, 1, 5, 16]),
+            max_num_waiting=1000,
+            max_model_len=max_model_len,
+            block_size=block_size,
+            # From barely one longest sequence to several.
+            num_blocks=tight * chance.choice([1, 1, 2, 4]) + chance.randint(0, 3),
+            policy=chance.choice(["fcfs", "priority", "fair"]),
+            enable_prefix_caching=chance.random() < 0.8,
+            tenant_weights=chance.choice([{}, {"a": 3}]),
+        )
+
+    def _event(self) -> None:
+        kind = self._chance.choices(
+            ["arrive", "turns", "plan", "abort", "leave", "reset"], [50, 30, 8, 6, 2, 4]
+        )[0]
+        if kind == "arrive":
+            for _ in range(self._chance.choice([1, 1, 1, 5])):
+                self._arrive()
+        elif kind == "turns":
+            for _ in range(self._chance.choice([1, 2, 8])):
+                self.driver.engine.expire()
+                self.driver.turn()
+        elif kind == "plan":
+            self.driver.plan()
+        elif kind == "abort":
+            sequences = [sequence for sequence in self.driver.sequences.values() if sequence.is_open]
+            if sequences:
+                self.driver.abort(self._chance.choice(sequences))
+        elif kind == "leave":
+            self.driver.leave(self._chance.choice(FRONTENDS))
+        else:
+            self.driver.engine.reset_prefix_cache()
+            self.driver.engine.check_integrity()
+
+    def _arrive(self) -> None:
+        chance = self._chance
+        tail = [chance.randrange(self._vocab_size) for _ in range(chance.randint(1, 6))]
+        max_tokens = chance.choice([None, 0, 1, 3, 8, 20])
+        self.driver.add(
+            chance.choice(self._stems)[: chance.randint(0, STEM_LEN)] + tail,
+            chance.choice(FRONTENDS),
+            num_resumed=chance.choice([0, 0, 0, 1, 4, 100]),
+            priority=chance.randint(-1, 2),
+            tenant=chance.choice(TENANTS),
+            cache_salt=chance.choice(["", "", "", "salt"]),
+            timeout_s=chance.choice([0.0, 0.0, 0.0, 0.0, 3.0, 20.0]),
+            max_tokens=max_tokens,
+            min_tokens=0 if max_tokens in (0, 1) else chance.choice([0, 0, 0, 3]),
+            stop_token_ids=chance.choice([(), (), (1,), (self._vocab_size - 1, 1)]),
+            ignore_eos=chance.random() < 0.5,
+            logprobs=chance.choice([None, None, 0, 2]),
+            prompt_logprobs=chance.choice([None, None, None, 0]),
+            repetition_detection=chance.choice([None, None, None, RepetitionDetection(2)]),
+            temperature=1.0,
+            seed=chance.randint(0, 3),
+        )
+
+    def _max_turns(self) -> int:
+        """The first in order needs two turns per token; under priority and fair, arrivals restart others."""
+        sequences = self.driver.sequences.values()
+        num_tokens = sum(len(sequence.prompt) + len(sequence.expected) + 1 for sequence in sequences)
+        restarts = 1 if self.driver.config.policy == "fcfs" else len(sequences)
+        return 2 * num_tokens * restarts + 10
+
+    def _tally(self) -> Tally:
+        sequences = self.driver.sequences.values()
+        ends = [sequence.finished for sequence in sequences if sequence.finished is not None]
+        codes = [end.error_code for end in ends if end.reason not in COMPLETE]
+        assert set(codes) <= {"simulated_fault", "timeout"}, codes
+        stats = self.driver.engine.stats()
+        return Tally(
+            requests=len(sequences),
+            steps=len(self.driver.steps),
+            preemptions=stats.num_preemptions,
+            hit_tokens=stats.prefix_cache_hits,
+            aborted=sum(sequence.was_aborted for sequence in sequences),
+            failed=codes.count("simulated_fault"),
+            timed_out=codes.count("timeout"),
+        )

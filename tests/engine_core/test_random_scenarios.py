@@ -1,0 +1,31 @@
+"""Thousands of random lives of an engine; a failure names its seed. `make soak` plays new ones for longer."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.engine_core.scenarios import Tally, run_scenario
+
+SEEDS_PER_TEST = 100
+NUM_TESTS = 20
+
+
+@pytest.mark.parametrize("first_seed", range(0, SEEDS_PER_TEST * NUM_TESTS, SEEDS_PER_TEST))
+def test_random_scenarios_end_with_every_promise_kept(first_seed: int) -> None:
+    tallies = [run_scenario(seed) for seed in range(first_seed, first_seed + SEEDS_PER_TEST)]
+    # Guards against scenarios that never reach the paths they are about.
+    totals = Tally(*map(sum, zip(*tallies, strict=True)))
+    assert min(totals) > 0, totals
+
+
+def test_a_scenario_is_a_function_of_its_seed() -> None:
+    assert run_scenario(12345) == run_scenario(12345)
+
+
+def test_a_failure_names_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(engine: object) -> None:
+        raise ValueError("broken on purpose")
+
+    monkeypatch.setattr("engine_core.engine.EngineCore.check_integrity", broken)
+    with pytest.raises(AssertionError, match=r"scenario 7: ValueError.*--seed 7 --events 16"):
+        run_scenario(7)

@@ -1,0 +1,53 @@
+"""Bad words of one row: token-id sequences whose last id may not follow the ids before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+# Matches every token in `_prefixes`; token ids are never negative.
+_ANY = -1
+# Stands for positions before the output; equal to no token id and not to _ANY.
+_NOTHING = -2
+
+
+@dataclass(slots=True, frozen=True)
+class BadWords:
+    """All sequences as one table, so that a step compares the output's end with all of them at once.
+
+    Attributes:
+        last_ids: int64 [W], last id of each sequence.
+        prefixes: int32 [W, max_prefix], the ids before it, right-aligned behind wildcards.
+    """
+
+    last_ids: torch.Tensor
+    prefixes: npt.NDArray[np.int32]
+
+    @classmethod
+    def of(cls, sequences: Sequence[Sequence[int]]) -> BadWords:
+        """Make the table; each sequence has at least one id."""
+        prefixes = np.full((len(sequences), max(map(len, sequences)) - 1), _ANY, np.int32)
+        for prefix, sequence in zip(prefixes, sequences, strict=True):
+            if len(sequence) > 1:
+                prefix[1 - len(sequence) :] = sequence[:-1]
+        return cls(torch.tensor([sequence[-1] for sequence in sequences]), prefixes)
+
+    @property
+    def max_prefix(self) -> int:
+        """How many tokens of the output's end matter."""
+        return int(self.prefixes.shape[1])
+
+    def forbidden(self, output: npt.NDArray[np.int32]) -> torch.Tensor:
+        """Return the ids, int64, that may not come next; ids may repeat.
+
+        Args:
+            output: int32, the last max_prefix generated tokens, fewer if there are fewer; never the prompt's.
+        """
+        end = np.full(self.max_prefix, _NOTHING, np.int32)
+        end[self.max_prefix - len(output) :] = output
+        matches = ((self.prefixes == end) | (self.prefixes == _ANY)).all(axis=1)
+        return self.last_ids[torch.from_numpy(matches)]
