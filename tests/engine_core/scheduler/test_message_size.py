@@ -16,6 +16,7 @@ CONFIG = SchedulerConfig(
     num_blocks=2 * NUM_TOKENS // 256,
     block_size=256,
     max_num_seqs=NUM_REQUESTS + 1,
+    max_waiting_tokens=2 * NUM_REQUESTS * NUM_TOKENS,
     max_num_batched_tokens=2**19,
     max_model_len=2 * NUM_TOKENS,
 )
