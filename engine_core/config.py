@@ -10,6 +10,11 @@ import msgspec
 from engine_core.errors import ConfigError
 from engine_core.ipc.addresses import check_keys
 
+# What one message of the wire (64 MiB) surely holds: a step's prompt logprobs, at about 190 bytes a token, and
+# a row with all its token ids, at 4 bytes each.
+MAX_STEP_TOKENS = 2**18
+MAX_SEQUENCE_TOKENS = 2**23
+
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 POLICIES = ("fcfs", "priority", "fair")
 EXECUTORS = ("multiproc", "simulated")
@@ -145,10 +150,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         _one_of("--log-level", self.log_level, LOG_LEVELS)
         _within("--block-size", self.block_size, 1, 256)
         _within("--max-num-seqs", self.max_num_seqs, 1, 65536)
-        _within("--max-num-batched-tokens", self.max_num_batched_tokens, 1, 2**20)
-        _within("--max-prefill-tokens", self.max_prefill_tokens, 0, 2**20)
+        _within("--max-num-batched-tokens", self.max_num_batched_tokens, 1, MAX_STEP_TOKENS)
+        _within("--max-prefill-tokens", self.max_prefill_tokens, 0, MAX_STEP_TOKENS)
         _within("--max-num-waiting", self.max_num_waiting, 1, 10**6)
-        _within("--max-model-len", self.max_model_len, 0, 2**24)
+        _within("--max-model-len", self.max_model_len, 0, MAX_SEQUENCE_TOKENS)
         _within("--kv-cache-memory-bytes", self.kv_cache_memory_bytes, 0, 2**50)
         _within("--num-blocks", self.num_blocks, 0, 2**30)
         _within("--num-threads", self.num_threads, 0, 1024)

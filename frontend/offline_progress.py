@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from types import TracebackType
 
 from tqdm.auto import tqdm
 
 from frontend.pool_status import EngineStatus
+
+SHOWN_INTERVAL_S = 0.1
+# Into a file or a pipe every refresh is a line of its own.
+LOGGED_INTERVAL_S = 10.0
+
+
+def refresh_interval_s() -> float:
+    """Return how often a bar is drawn: on a terminal or in a notebook for the eye, elsewhere for a log."""
+    watched = sys.stderr.isatty() or "ipykernel" in sys.modules
+    return SHOWN_INTERVAL_S if watched else LOGGED_INTERVAL_S
 
 
 class _Bar:
@@ -21,6 +32,7 @@ class _Bar:
             disable=not enabled,
             dynamic_ncols=True,
             leave=True,
+            mininterval=refresh_interval_s(),
         )
 
     def __exit__(

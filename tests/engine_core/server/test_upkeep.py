@@ -28,6 +28,37 @@ class Probes:
             self.upkeep.run(None)
 
 
+class SlowEngine:
+    """An idle engine whose integrity check takes a stated time."""
+
+    has_requests = False
+
+    def __init__(self, clock: ManualClock, took_s: float) -> None:
+        self._clock = clock
+        self._took_s = took_s
+        self.checked_at_s: list[float] = []
+
+    def expire(self) -> None:
+        pass
+
+    def check_integrity(self) -> None:
+        self.checked_at_s.append(self._clock.monotonic())
+        self._clock.advance(self._took_s)
+
+
+def test_a_slow_integrity_check_is_a_rare_one() -> None:
+    probes = Probes()
+    engine = SlowEngine(probes.clock, took_s=0.2)
+    for _ in range(400):
+        probes.upkeep.on_work()
+        for _ in range(2):
+            probes.clock.advance(1.0)
+            probes.upkeep.run(engine)  # type: ignore[arg-type]
+    first_s, *later_s = engine.checked_at_s
+    assert later_s
+    assert later_s[0] - first_s >= 200
+
+
 def test_a_connection_that_ended_is_looked_for_twice() -> None:
     probes = Probes()
     probes.upkeep.on_disconnect()
