@@ -10,8 +10,8 @@ import msgspec
 from engine_core.errors import ConfigError
 from engine_core.ipc.addresses import check_keys
 
-# What one message of the wire (64 MiB) surely holds: a step's prompt logprobs, at about 190 bytes a token, and
-# a row with all its token ids, at 4 bytes each.
+# What one message of the wire (64 MiB) surely holds: a step's prompt logprobs, at about 190 bytes a token,
+# and a row with all its token ids, at 4 bytes each.
 MAX_STEP_TOKENS = 2**18
 MAX_SEQUENCE_TOKENS = 2**23
 
