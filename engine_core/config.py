@@ -144,27 +144,27 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             ConfigError: names the flag and the range.
         """
-        _one_of("--dtype", self.dtype, DTYPES)
-        _one_of("--scheduling-policy", self.policy, POLICIES)
-        _one_of("--executor", self.executor, EXECUTORS)
-        _one_of("--log-level", self.log_level, LOG_LEVELS)
-        _within("--block-size", self.block_size, 1, 256)
-        _within("--max-num-seqs", self.max_num_seqs, 1, 65536)
-        _within("--max-num-batched-tokens", self.max_num_batched_tokens, 1, MAX_STEP_TOKENS)
-        _within("--max-prefill-tokens", self.max_prefill_tokens, 0, MAX_STEP_TOKENS)
-        _within("--max-num-waiting", self.max_num_waiting, 1, 10**6)
-        _within("--max-model-len", self.max_model_len, 0, MAX_SEQUENCE_TOKENS)
-        _within("--kv-cache-memory-bytes", self.kv_cache_memory_bytes, 0, 2**50)
-        _within("--num-blocks", self.num_blocks, 0, 2**30)
-        _within("--num-threads", self.num_threads, 0, 1024)
-        _within("--drain-timeout", self.drain_timeout_s, 0, 86400)
-        _within("--lease", self.lease_s, 1, 3600)
-        _within("--step-timeout", self.step_timeout_s, 1, 3600)
-        _within("--simulated-step-ms", self.simulated_step_ms, 0, 60000)
-        _within("--max-waiting-tokens", self.max_waiting_tokens, 1, 2**40)
-        _within("--queue-timeout", self.queue_timeout_s, 0, 7 * 86400)
-        _within("--target-itl-ms", self.target_itl_ms, 0, 60000)
-        _within("--log-wait", self.log_wait_s, 0, 86400)
+        check_choice("--dtype", self.dtype, DTYPES)
+        check_choice("--scheduling-policy", self.policy, POLICIES)
+        check_choice("--executor", self.executor, EXECUTORS)
+        check_choice("--log-level", self.log_level, LOG_LEVELS)
+        check_range("--block-size", self.block_size, 1, 256)
+        check_range("--max-num-seqs", self.max_num_seqs, 1, 65536)
+        check_range("--max-num-batched-tokens", self.max_num_batched_tokens, 1, MAX_STEP_TOKENS)
+        check_range("--max-prefill-tokens", self.max_prefill_tokens, 0, MAX_STEP_TOKENS)
+        check_range("--max-num-waiting", self.max_num_waiting, 1, 10**6)
+        check_range("--max-model-len", self.max_model_len, 0, MAX_SEQUENCE_TOKENS)
+        check_range("--kv-cache-memory-bytes", self.kv_cache_memory_bytes, 0, 2**50)
+        check_range("--num-blocks", self.num_blocks, 0, 2**30)
+        check_range("--num-threads", self.num_threads, 0, 1024)
+        check_range("--drain-timeout", self.drain_timeout_s, 0, 86400)
+        check_range("--lease", self.lease_s, 1, 3600)
+        check_range("--step-timeout", self.step_timeout_s, 1, 3600)
+        check_range("--simulated-step-ms", self.simulated_step_ms, 0, 60000)
+        check_range("--max-waiting-tokens", self.max_waiting_tokens, 1, 2**40)
+        check_range("--queue-timeout", self.queue_timeout_s, 0, 7 * 86400)
+        check_range("--target-itl-ms", self.target_itl_ms, 0, 60000)
+        check_range("--log-wait", self.log_wait_s, 0, 86400)
         parse_weights(self.tenant_weights)
         check_address("--listen", self.listen)
         check_keys(self.listen, bool(self.curve_dir), self.allow_insecure_tcp)
@@ -201,11 +201,21 @@ def check_address(flag: str, address: str) -> None:
         )
 
 
-def _one_of(flag: str, value: str, choices: tuple[str, ...]) -> None:
+def check_choice(flag: str, value: str, choices: tuple[str, ...]) -> None:
+    """Refuse a value that is not among the choices.
+
+    Raises:
+        ConfigError: names the flag and the choices.
+    """
     if value not in choices:
         raise ConfigError(f"{flag} must be one of {', '.join(choices)}, got {value!r}")
 
 
-def _within(flag: str, value: float, low: float, high: float) -> None:
+def check_range(flag: str, value: float, low: float, high: float) -> None:
+    """Refuse a value outside low..high, NaN included.
+
+    Raises:
+        ConfigError: names the flag and the range.
+    """
     if not low <= value <= high:
         raise ConfigError(f"{flag} must be from {low} to {high}, got {value}")

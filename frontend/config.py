@@ -7,7 +7,7 @@ import re
 
 import msgspec
 
-from engine_core.config import check_address
+from engine_core.config import check_address, check_choice, check_range
 from engine_core.errors import ConfigError
 from engine_core.ipc.addresses import check_keys
 
@@ -94,7 +94,7 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True):
         for address in self.engines:
             check_address("--engine", address)
             check_keys(address, bool(self.curve_dir), self.allow_insecure_tcp)
-        _within("--port", self.port, 0, 65535)
+        check_range("--port", self.port, 0, 65535)
         self._validate_edges()
         self._validate_limits()
 
@@ -106,7 +106,7 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.tenant_header and not re.fullmatch(r"[A-Za-z0-9-]{1,64}", self.tenant_header, re.ASCII):
             raise ConfigError(f"--tenant-header must be a header's name, got {self.tenant_header!r}")
         for path in self.public_paths:
-            _one_of("--public-path", path, OPENABLE_PATHS)
+            check_choice("--public-path", path, OPENABLE_PATHS)
         if self.allow_credentials and "*" in self.allowed_origins:
             raise ConfigError("--allow-credentials needs named origins, not --allowed-origin '*'")
         if bool(self.ssl_keyfile) != bool(self.ssl_certfile):
@@ -114,27 +114,17 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True):
         for flag, path in (("--ssl-certfile", self.ssl_certfile), ("--ssl-keyfile", self.ssl_keyfile)):
             if path and not os.access(path, os.R_OK):
                 raise ConfigError(f"{flag} {path} does not exist or may not be read")
-        _one_of("--generation-config", self.generation_config, GENERATION_CONFIGS)
-        _one_of("--log-level", self.log_level, LOG_LEVELS)
+        check_choice("--generation-config", self.generation_config, GENERATION_CONFIGS)
+        check_choice("--log-level", self.log_level, LOG_LEVELS)
 
     def _validate_limits(self) -> None:
-        _within("--sse-keep-alive", self.sse_keep_alive_s, 0, 3600)
-        _within("--max-body-bytes", self.max_body_bytes, 1024, 2**30)
-        _within("--header-timeout", self.header_timeout_s, 0.1, 3600)
-        _within("--body-timeout", self.body_timeout_s, 0.1, 3600)
-        _within("--write-stall", self.write_stall_s, 0.1, 3600)
-        _within("--max-open-requests", self.max_open_requests, 1, 10**6)
-        _within("--max-connections", self.max_connections, 1, 10**6)
-        _within("--max-connections-per-address", self.max_connections_per_address, 0, 10**6)
-        _within("--health-timeout", self.health_timeout_s, 0.01, 600)
-        _within("--shutdown-timeout", self.shutdown_timeout_s, 0, 86400)
-
-
-def _one_of(flag: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ConfigError(f"{flag} must be one of {', '.join(choices)}, got {value!r}")
-
-
-def _within(flag: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise ConfigError(f"{flag} must be from {low} to {high}, got {value}")
+        check_range("--sse-keep-alive", self.sse_keep_alive_s, 0, 3600)
+        check_range("--max-body-bytes", self.max_body_bytes, 1024, 2**30)
+        check_range("--header-timeout", self.header_timeout_s, 0.1, 3600)
+        check_range("--body-timeout", self.body_timeout_s, 0.1, 3600)
+        check_range("--write-stall", self.write_stall_s, 0.1, 3600)
+        check_range("--max-open-requests", self.max_open_requests, 1, 10**6)
+        check_range("--max-connections", self.max_connections, 1, 10**6)
+        check_range("--max-connections-per-address", self.max_connections_per_address, 0, 10**6)
+        check_range("--health-timeout", self.health_timeout_s, 0.01, 600)
+        check_range("--shutdown-timeout", self.shutdown_timeout_s, 0, 86400)
