@@ -196,6 +196,8 @@ class InputBatch:
         if not 0 <= new.row < len(self.occupied) or self.occupied[new.row]:
             raise WorkerError(f"row {new.row} is outside the batch or taken")
         self.occupied[new.row] = True
+        if new.first_block < 0:
+            raise WorkerError(f"row {new.row} is new and begins at block {new.first_block}")
         num_blocks = new.first_block + len(block_ids)
         self._check_blocks(block_ids, num_blocks)
         # What has left the window is never read; if it were, the attention would refuse the id.
@@ -242,7 +244,7 @@ class InputBatch:
         # Negative ids become large ones.
         if len(block_ids) and block_ids.view(np.uint32).max() >= self._limits.num_blocks:
             raise WorkerError("a block id is outside the KV cache")
-        if not len(block_ids) <= num_blocks <= self.block_table.shape[1]:
+        if num_blocks > self.block_table.shape[1]:
             raise WorkerError("a row got more blocks than the longest sequence needs")
 
     def _check_rows(self, rows: Int32) -> None:

@@ -33,10 +33,23 @@ class Run:
     most_blocks: int = 0
     num_preemptions: int = 0
     max_num_tokens: int = 0
+    first_blocks: list[int] = field(default_factory=list)
+    cached: dict[int, int] = field(default_factory=dict)
 
 
-def run(checkpoints: CheckpointCache, prompts: list[list[int]], num_blocks: int, *, frees: bool) -> Run:
-    """Generate up to the longest length with two steps in flight; without `frees` rows keep all blocks."""
+def run(
+    checkpoints: CheckpointCache,
+    prompts: list[list[int]],
+    num_blocks: int,
+    *,
+    frees: bool,
+    max_tokens: int | None = None,
+    one_by_one: bool = False,
+) -> Run:
+    """Generate with two steps in flight; without `frees` rows keep all blocks.
+
+    One by one, each prompt follows on what came before: its request is the next turn of a chat.
+    """
     config = WorkerConfig(
         model=str(checkpoints.get(SPEC)),
         num_threads=1,
@@ -61,13 +74,32 @@ def run(checkpoints: CheckpointCache, prompts: list[list[int]], num_blocks: int,
     )
     engine = EngineCore(limits, model, epoch=1, clock=ManualClock())
     result = Run(max_num_tokens=engine.max_num_tokens)
+    history: list[int] = []
     for handle, prompt in enumerate(prompts):
         sampling = SamplingParams(
-            seed=handle, temperature=1.0, max_tokens=None, ignore_eos=True, logprobs=0 if handle else None
+            seed=handle,
+            temperature=1.0,
+            max_tokens=max_tokens,
+            ignore_eos=True,
+            logprobs=0 if handle else None,
         )
-        engine.add(FRONTEND, AddRequest(handle, f"r{handle}", pack_int32(prompt), sampling))
+        history = [*history, *prompt] if one_by_one else prompt
+        engine.add(FRONTEND, AddRequest(handle, f"r{handle}", pack_int32(history), sampling))
+        if one_by_one:
+            play(engine, executor, result)
+            history += result.tokens[handle]
+    play(engine, executor, result)
+    engine.check_integrity()
+    result.num_preemptions = engine.stats().num_preemptions
+    assert engine.stats().num_free_blocks == num_blocks
+    return result
+
+
+def play(engine: EngineCore, executor: InprocExecutor, result: Run) -> None:
+    """Run until nothing is open."""
     while engine.has_requests or engine.num_steps_in_flight:
         while engine.num_steps_in_flight < 2 and (step := engine.plan()) is not None:
+            result.first_blocks += [new.first_block for new in step.new_rows]
             executor.submit(step)
         for message in executor.receive():
             assert isinstance(message, ModelRunnerOutput)
@@ -75,10 +107,6 @@ def run(checkpoints: CheckpointCache, prompts: list[list[int]], num_blocks: int,
         stats = engine.stats()
         result.most_blocks = max(result.most_blocks, stats.num_blocks - stats.num_free_blocks)
         collect(engine, result)
-    engine.check_integrity()
-    result.num_preemptions = engine.stats().num_preemptions
-    assert engine.stats().num_free_blocks == num_blocks
-    return result
 
 
 def collect(engine: EngineCore, result: Run) -> None:
@@ -88,6 +116,7 @@ def collect(engine: EngineCore, result: Run) -> None:
     columns = unpack_int64(outputs.handles), unpack_int32(outputs.token_ids)
     for handle, token_id in zip(*(column.tolist() for column in columns), strict=True):
         result.tokens.setdefault(handle, []).append(token_id)
+    result.cached |= {started.handle: started.num_cached_tokens for started in outputs.started}
     result.logprobs += [(entry.key, entry.token_index, entry.logprobs) for entry in outputs.logprobs]
 
 
@@ -114,3 +143,16 @@ def test_a_row_that_was_preempted_goes_on_with_the_same_tokens(checkpoints: Chec
     freeing = run(checkpoints, prompts, 12, frees=True)
     assert freeing.num_preemptions > 0
     assert freeing.tokens == keeping.tokens
+
+
+def test_the_next_turn_of_a_chat_reads_only_the_last_window_of_its_history(
+    checkpoints: CheckpointCache,
+) -> None:
+    turns = [prompt_of(70, 0), prompt_of(11, 40), prompt_of(30, 80)]
+    keeping = run(checkpoints, turns, MAX_LEN // BLOCK, frees=False, max_tokens=400, one_by_one=True)
+    freeing = run(checkpoints, turns, 40, frees=True, max_tokens=400, one_by_one=True)
+    assert freeing.tokens == keeping.tokens
+    assert sorted(freeing.logprobs) == sorted(keeping.logprobs)
+    # The history is 469 computed tokens, then 880; the pool holds 160.
+    assert [freeing.cached[handle] for handle in range(3)] == [0, 468, 880]
+    assert freeing.first_blocks == [0, (468 + 1 - WINDOW) // BLOCK, (880 + 1 - WINDOW) // BLOCK]
