@@ -87,13 +87,16 @@ class EngineCore:
         """
         self._config = config
         self._clock = clock
+        self._stops = StopRules(model.vocab_size, model.eos_token_ids)
+        self._scheduler = Scheduler(
+            config, self._stops, os.urandom(32) if secret is None else secret, model.sliding_window
+        )
+        max_model_len = min(config.max_model_len, model.max_model_len)
         self.limits = RequestLimits(
             vocab_size=model.vocab_size,
-            max_model_len=min(config.max_model_len, model.max_model_len),
-            max_cached_tokens=config.num_blocks * config.block_size,
+            max_model_len=max_model_len,
+            max_cached_tokens=self._scheduler.kv.bounds.max_cached_tokens or max_model_len,
         )
-        self._stops = StopRules(model.vocab_size, model.eos_token_ids)
-        self._scheduler = Scheduler(config, self._stops, os.urandom(32) if secret is None else secret)
         self._applier = StepApplier(self._scheduler, self._stops)
         self._open = OpenRequests()
         self._admission = Admission(config.max_num_waiting, config.max_waiting_tokens)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from engine_core.config import EngineConfig, SchedulerConfig, parse_weights
 from engine_core.errors import ConfigError
 from engine_core.ipc.messages import ModelInfo, WorkerReady
+from engine_core.kv_cache.window import bound_rows
 
 
 class KVSize(NamedTuple):
@@ -15,7 +16,7 @@ class KVSize(NamedTuple):
     Attributes:
         num_blocks: blocks of the pool.
         num_tokens: tokens they hold.
-        num_full_sequences: sequences of max_model_len that fit at once.
+        num_full_sequences: sequences of max_model_len that fit at once, with what each holds of them.
         num_bytes: memory they take on each rank.
     """
 
@@ -63,10 +64,12 @@ def size_kv_cache(config: EngineConfig, ready: WorkerReady) -> KVSize:
             f"the KV cache gets {memory} bytes, but one block of {config.block_size} tokens needs "
             f"{ready.block_bytes}: raise --kv-cache-memory-bytes or lower --block-size"
         )
+    chunk = config.max_prefill_tokens or config.max_num_batched_tokens
+    bounds = bound_rows(num_blocks, config.block_size, chunk, ready.model.sliding_window)
     return KVSize(
         num_blocks=num_blocks,
         num_tokens=num_blocks * config.block_size,
-        num_full_sequences=num_blocks // blocks_per_sequence,
+        num_full_sequences=num_blocks // min(blocks_per_sequence, bounds.max_blocks),
         num_bytes=num_blocks * ready.block_bytes,
     )
 

@@ -49,7 +49,7 @@ class RequestLimits(NamedTuple):
     Attributes:
         vocab_size: valid token ids are 0..vocab_size-1.
         max_model_len: longest sequence by configuration and model, in tokens.
-        max_cached_tokens: tokens whose KV fits the pool.
+        max_cached_tokens: longest sequence whose KV fits the pool; of a sliding window the last part only.
     """
 
     vocab_size: int

@@ -196,9 +196,14 @@ class InputBatch:
         if not 0 <= new.row < len(self.occupied) or self.occupied[new.row]:
             raise WorkerError(f"row {new.row} is outside the batch or taken")
         self.occupied[new.row] = True
-        self._check_blocks(block_ids, len(block_ids))
-        self.block_table[new.row, : len(block_ids)] = block_ids
-        self.num_blocks[new.row] = len(block_ids)
+        if new.first_block < 0:
+            raise WorkerError(f"row {new.row} is new and begins at block {new.first_block}")
+        num_blocks = new.first_block + len(block_ids)
+        self._check_blocks(block_ids, num_blocks)
+        # What has left the window is never read; if it were, the attention would refuse the id.
+        self.block_table[new.row, : new.first_block] = -1
+        self.block_table[new.row, new.first_block : num_blocks] = block_ids
+        self.num_blocks[new.row] = num_blocks
         self.num_prompt_tokens[new.row] = new.num_prompt_tokens
         self.num_computed[new.row] = new.num_computed_tokens
         try:

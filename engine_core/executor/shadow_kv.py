@@ -2,7 +2,8 @@
 
 A real cache holds vectors; this one holds (token id, position) per slot. What a worker would compute is right
 exactly when each attended slot holds the row's own token of that position, so a block freed too early, shared
-wrongly, or a prefix hit that is not one is seen in the step that would have gone wrong.
+wrongly, or a prefix hit that is not one is seen in the step that would have gone wrong. With a sliding window
+a row attends to, and holds, what its next token sees only.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ import numpy.typing as npt
 
 from engine_core.errors import WorkerError
 
+# Stands for a block that has left the window.
+_LEFT = -1
+
 
 class ShadowKV:
     """Block tables and tokens of each row, and the content of every slot.
@@ -22,8 +26,9 @@ class ShadowKV:
     All methods raise WorkerError when the engine breaks the protocol.
     """
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int, sliding_window: int = 0) -> None:
         self._num_blocks = num_blocks
+        self._window = sliding_window
         self._block_size = block_size
         self._token = np.full(num_blocks * block_size, -1, np.int32)
         self._position = np.full(num_blocks * block_size, -1, np.int32)
@@ -35,16 +40,16 @@ class ShadowKV:
         """Forget a row's table; the content of its blocks stays, as prefixes may be found again."""
         if row not in self._tables:
             raise WorkerError(f"row {row} is freed but was free")
-        self._num_tables_with.subtract(self._tables.pop(row))
+        self._num_tables_with.subtract(block for block in self._tables.pop(row) if block != _LEFT)
         del self._tokens[row]
 
-    def new_row(self, row: int, token_ids: list[int], block_ids: Iterable[int]) -> None:
-        """Enter a row with all its known tokens."""
+    def new_row(self, row: int, token_ids: list[int], block_ids: Iterable[int], first_block: int = 0) -> None:
+        """Enter a row with all its known tokens, and its blocks from place first_block on."""
         if row in self._tables:
             raise WorkerError(f"row {row} is new but was not free")
         if not token_ids:
             raise WorkerError(f"row {row} is new and has no tokens")
-        self._tables[row] = []
+        self._tables[row] = [_LEFT] * first_block
         self._tokens[row] = token_ids
         for block_id in block_ids:
             self.append_block(row, block_id)
@@ -65,34 +70,51 @@ class ShadowKV:
         self._tokens[row].append(token_id)
 
     def compute(self, row: int, start: int, count: int) -> npt.NDArray[np.int32]:
-        """Write the KV of `count` tokens from position `start` and attend to everything up to the last.
+        """Write the KV of `count` tokens from position `start` and attend to all that they see.
 
         Returns:
-            The token ids found in the attended slots, int32 [start + count].
+            The token ids found in the attended slots, and the row's own where the window has passed, int32
+            [start + count].
         """
         end = start + count
         tokens = self._tokens[row]
         if end > len(tokens):
             raise WorkerError(f"row {row} is to compute up to token {end} but has {len(tokens)}")
-        slots = self._slots(row, end)
+        seen = self._first_seen(start)
+        slots = self._slots(row, seen, end)
         self._check_writes(row, start, end)
-        self._token[slots[start:]] = tokens[start:end]
-        self._position[slots[start:]] = np.arange(start, end)
+        self._token[slots[start - seen :]] = tokens[start:end]
+        self._position[slots[start - seen :]] = np.arange(start, end)
         attended = self._token[slots]
-        wrong = (attended != tokens[:end]) | (self._position[slots] != np.arange(end))
+        wrong = (attended != tokens[seen:end]) | (self._position[slots] != np.arange(seen, end))
         if wrong.any():
             at = int(np.flatnonzero(wrong)[0])
             raise WorkerError(
                 f"row {row} attends to token {attended[at]} of position {self._position[slots[at]]}"
-                f" where its token {tokens[at]} of position {at} should be"
+                f" where its token {tokens[seen + at]} of position {seen + at} should be"
             )
-        return attended
+        self._leave(row, self._first_seen(end) // self._block_size)
+        return np.concatenate([np.array(tokens[:seen], np.int32), attended])
 
-    def _slots(self, row: int, end: int) -> npt.NDArray[np.int64]:
+    def _first_seen(self, position: int) -> int:
+        return max(0, position + 1 - self._window) if self._window else 0
+
+    def _leave(self, row: int, end: int) -> None:
+        """Forget the first blocks: other rows may write to them from now on."""
+        table = self._tables[row]
+        for place in range(end - 1, -1, -1):
+            if table[place] == _LEFT:
+                break
+            self._num_tables_with[table[place]] -= 1
+            table[place] = _LEFT
+
+    def _slots(self, row: int, start: int, end: int) -> npt.NDArray[np.int64]:
         table = np.array(self._tables[row], np.int64)
         if len(table) * self._block_size < end:
             raise WorkerError(f"row {row} has {len(table)} blocks, too few for {end} tokens")
-        positions = np.arange(end)
+        positions = np.arange(start, end)
+        if (table[start // self._block_size :] == _LEFT).any():
+            raise WorkerError(f"row {row} has no block for a position that token {start} sees")
         return table[positions // self._block_size] * self._block_size + positions % self._block_size
 
     def _check_writes(self, row: int, start: int, end: int) -> None:

@@ -54,7 +54,7 @@ class SimulatedModel:
         sequence in tokens. path: shown as the model's path. block_bytes: bytes of one KV block.
         available_bytes: memory offered to the KV cache. verify: keep a ShadowKV and refuse steps that break
         the protocol. Costs O(sequence length) per row and step. block_size: tokens per KV block; used to
-        verify only.
+        verify only. sliding_window: tokens a token sees; 0 for all.
     """
 
     rule: TokenRule = field(default_factory=TokenRule)
@@ -64,6 +64,7 @@ class SimulatedModel:
     available_bytes: int = 2**24
     verify: bool = False
     block_size: int = 16
+    sliding_window: int = 0
 
     def info(self) -> ModelInfo:
         """Return the model as the wire describes it."""
@@ -74,6 +75,7 @@ class SimulatedModel:
             vocab_size=self.rule.vocab_size,
             max_model_len=self.max_model_len,
             eos_token_ids=list(self.rule.eos_token_ids),
+            sliding_window=self.sliding_window,
         )
 
 
@@ -114,7 +116,7 @@ class SimulatedWorker:
     def init_kv_cache(self, num_blocks: int) -> KVCacheReady:
         """Take note of the pool's size."""
         if self._model.verify:
-            self._shadow = ShadowKV(num_blocks, self._model.block_size)
+            self._shadow = ShadowKV(num_blocks, self._model.block_size, self._model.sliding_window)
         return KVCacheReady(num_blocks)
 
     def execute(self, step: SchedulerOutput, failing: frozenset[int] = frozenset()) -> ModelRunnerOutput:
@@ -236,7 +238,8 @@ class SimulatedWorker:
             prompt = token_ids[: new_row.num_prompt_tokens].tolist()
             self._rare[row] = _RareRow(sampling, new_row.num_prompt_tokens, prompt)
         if self._shadow is not None:
-            self._shadow.new_row(row, token_ids.tolist(), unpack_int32(new_row.block_ids).tolist())
+            block_ids = unpack_int32(new_row.block_ids).tolist()
+            self._shadow.new_row(row, token_ids.tolist(), block_ids, new_row.first_block)
 
     def _free(self, row: int) -> None:
         if row not in self._occupied:

@@ -400,8 +400,9 @@ class NewRow(_Wire, frozen=True):
         token_ids: int32 column of all known tokens (prompt, then output).
         num_prompt_tokens: how many of them are the prompt.
         num_computed_tokens: how many have their KV in the cache already (prefix hits).
-        block_ids: int32 column, the row's block table so far.
+        block_ids: int32 column, the row's block table so far, from place first_block on.
         sampling: never has n > 1; the seed is set.
+        first_block: blocks that have left the window of a sliding-window model; no query will see them.
     """
 
     row: int
@@ -410,6 +411,7 @@ class NewRow(_Wire, frozen=True):
     num_computed_tokens: int
     block_ids: bytes
     sampling: SamplingParams
+    first_block: int = 0
 
 
 class SchedulerOutput(_Wire, frozen=True, tag=1):

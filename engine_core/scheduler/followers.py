@@ -25,19 +25,25 @@ class Followers:
     def __init__(self, kv: KVCacheManager, running: RunningRows) -> None:
         self._kv = kv
         self._running = running
+        # Whoever comes next often has the beginning of the last leader, and then need not hash it again.
+        self._last_leader: Request | None = None
 
     def is_held(self, request: Request) -> bool:
         """Whether a request that could be admitted had better wait; O(1) while its leader goes on."""
         leader = request.leader
-        if leader is not None and self._computes(leader, request.num_awaited_tokens):
-            return True
-        request.leader = None
+        if leader is not None:
+            if self._computes(leader, request.num_awaited_tokens):
+                return True
+            self._adopt_hashes(request, leader)
+            request.leader = None
         if not len(self._kv.announced) or request.wants_prompt_logprobs:
             return False
+        if self._last_leader is not None:
+            self._adopt_hashes(request, self._last_leader)
         leader = self._find_leader(request)
         if leader is None:
             return False
-        request.leader = leader
+        request.leader = self._last_leader = leader
         request.num_awaited_tokens = self._num_shared_tokens(request, leader)
         return True
 
@@ -54,13 +60,21 @@ class Followers:
         leader = self._running.request_at(row)
         return leader if leader.sort_key < request.sort_key else None
 
-    def _num_shared_tokens(self, request: Request, leader: Request) -> int:
+    def _adopt_hashes(self, request: Request, other: Request) -> None:
+        """Take over hashes of common blocks: 256 followers of 8,000 tokens would hash for 90 ms."""
+        num_known = len(request.block_hashes)
+        if num_known < len(other.block_hashes) and request.namespace == other.namespace:
+            num_blocks = self._num_shared_tokens(request, other) // self._kv.block_size
+            request.block_hashes += other.block_hashes[num_known:num_blocks]
+
+    def _num_shared_tokens(self, request: Request, other: Request) -> int:
         """Return the length of their common full blocks, without the last token of the request."""
         block_size = self._kv.block_size
-        num_blocks = min(request.num_stored_tokens - 1, leader.num_stored_tokens) // block_size
+        num_blocks = min(request.num_stored_tokens - 1, other.num_stored_tokens) // block_size
         end = num_blocks * block_size * TOKEN_BYTES
-        # Copies: an array over the bytearray itself would keep it from growing.
-        ours, theirs = (np.frombuffer(bytes(r.token_ids[:end]), "<i4") for r in (request, leader))
-        differing = (ours != theirs).nonzero()[0]
-        num_equal = int(differing[0]) if len(differing) else len(ours)
-        return num_equal // block_size * block_size
+        # Copies: an array over a request's own column would keep it from growing.
+        ours, theirs = request.token_ids[:end], other.token_ids[:end]
+        if ours == theirs:
+            return num_blocks * block_size
+        differing = (np.frombuffer(ours, "<i4") != np.frombuffer(theirs, "<i4")).nonzero()[0]
+        return int(differing[0]) // block_size * block_size

@@ -21,6 +21,7 @@ from engine_core.errors import IntegrityError
 from engine_core.ipc.codec import pack_int32
 from engine_core.ipc.messages import NewRow, SchedulerOutput
 from engine_core.kv_cache.manager import KVCacheManager
+from engine_core.kv_cache.window import bound_rows
 from engine_core.request import Request, RequestState
 from engine_core.scheduler.followers import Followers
 from engine_core.scheduler.policies import make_queue
@@ -71,7 +72,10 @@ class Scheduler:
         num_queried_tokens, num_hit_tokens: prefix-cache lookups and hits since start, in tokens.
     """
 
-    def __init__(self, config: SchedulerConfig, stops: StopRules, secret: bytes) -> None:
+    def __init__(
+        self, config: SchedulerConfig, stops: StopRules, secret: bytes, sliding_window: int = 0
+    ) -> None:
+        max_chunk = config.max_prefill_tokens or config.max_num_batched_tokens
         self._config = config
         self._stops = stops
         self.waiting: WaitingQueue = make_queue(config.policy, config.max_num_seqs, config.tenant_weights)
@@ -82,6 +86,7 @@ class Scheduler:
             max_num_seqs=config.max_num_seqs,
             secret=secret,
             enable_prefix_caching=config.enable_prefix_caching,
+            bounds=bound_rows(config.num_blocks, config.block_size, max_chunk, sliding_window),
         )
         self._followers = Followers(self.kv, self.running)
         self.in_flight: deque[StepInFlight] = deque()
@@ -92,7 +97,7 @@ class Scheduler:
         self.num_hit_tokens = 0
         # Admission leaves room for running rows to grow; without it a full pool admits and preempts in turns.
         self._num_spare_blocks = max(1, config.num_blocks // 100)
-        self._max_chunk = config.max_prefill_tokens or config.max_num_batched_tokens
+        self._max_chunk = self.kv.bounds.max_chunk
         self._next_step = 1
         self._freed_rows: list[int] = []
 
@@ -117,6 +122,9 @@ class Scheduler:
         if len(self.in_flight) >= MAX_STEPS_IN_FLIGHT:
             return None
         rows, num_tokens = self._wanted(max_prefill_tokens)
+        if self.kv.bounds.window:
+            running = self.running.order
+            self.kv.leave_window(running, self.running.num_computed_tokens[running])
         rows, num_tokens, growth = self._give_blocks(rows, num_tokens)
         self.is_short_of_blocks = growth.is_scarce
         new_rows: list[NewRow] = []
@@ -233,7 +241,7 @@ class Scheduler:
                 break
             if self._followers.is_held(request):
                 num_held += 1
-                num_kept_blocks += self.kv.num_blocks_for(request.num_stored_tokens)
+                num_kept_blocks += self.kv.max_blocks_for(request.num_stored_tokens)
                 self.waiting.set_aside(request)
                 continue
             new_row = self._admit_one(request, num_kept_blocks)
@@ -272,13 +280,15 @@ class Scheduler:
             request.was_started = True
             request.num_cached_tokens = min(num_cached, request.num_prompt_tokens)
             self.started.append(request)
+        num_left = self.kv.num_left(row)
         return NewRow(
             row=row,
             token_ids=bytes(request.token_ids),
             num_prompt_tokens=request.num_prompt_tokens,
             num_computed_tokens=num_cached,
-            block_ids=pack_int32(self.kv.tables[row]),
+            block_ids=pack_int32(self.kv.tables[row][num_left:]),
             sampling=request.sampling_for_worker(),
+            first_block=num_left,
         )
 
     def _commit(

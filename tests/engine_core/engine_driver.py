@@ -63,13 +63,18 @@ class EngineDriver:
         *,
         depth: int = 1,
         faults: Sequence[Fault] = (),
+        sliding_window: int = 0,
     ) -> None:
         self.config = config
         self.rule = rule or TokenRule(vocab_size=50, eos_token_ids=(0,))
         self.depth = depth
         self.clock = ManualClock()
         model = SimulatedModel(
-            rule=self.rule, max_model_len=config.max_model_len, verify=True, block_size=config.block_size
+            rule=self.rule,
+            max_model_len=config.max_model_len,
+            verify=True,
+            block_size=config.block_size,
+            sliding_window=sliding_window,
         )
         self.executor = SimulatedExecutor(self.clock, model, step_time_s=STEP_S, faults=faults)
         self.executor.start()

@@ -53,7 +53,13 @@ class _Scenario:
         faults = []
         if chance.random() < 0.2:
             faults = [Fault(FaultKind.ROW_ERROR, step=chance.randint(1, 30), place=chance.randint(0, 3))]
-        self.driver = EngineDriver(self._config(), rule, depth=chance.randint(1, 2), faults=faults)
+        self.driver = EngineDriver(
+            self._config(),
+            rule,
+            depth=chance.randint(1, 2),
+            faults=faults,
+            sliding_window=chance.choice([0, 0, 0, chance.randint(1, 24)]),
+        )
         # Few stems and tokens make equal prefixes common.
         self._stems = [[chance.randrange(vocab_size) for _ in range(STEM_LEN)] for _ in range(2)]
         self._vocab_size = vocab_size

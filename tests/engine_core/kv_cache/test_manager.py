@@ -5,14 +5,22 @@ import pytest
 
 from engine_core.errors import IntegrityError
 from engine_core.kv_cache.manager import KVCacheManager
+from engine_core.kv_cache.window import LEFT, bound_rows
 from engine_core.request import Request
 from engine_core.sampling_params import SamplingParams
 from tests.engine_core.requests import make_request
 
 
-def make_manager(num_blocks: int = 8, *, caching: bool = True) -> KVCacheManager:
+def make_manager(
+    num_blocks: int = 8, *, caching: bool = True, window: int = 0, max_chunk: int = 8
+) -> KVCacheManager:
     return KVCacheManager(
-        num_blocks=num_blocks, block_size=2, max_num_seqs=4, secret=b"x" * 32, enable_prefix_caching=caching
+        num_blocks=num_blocks,
+        block_size=2,
+        max_num_seqs=4,
+        secret=b"x" * 32,
+        enable_prefix_caching=caching,
+        bounds=bound_rows(num_blocks, 2, max_chunk, window),
     )
 
 
@@ -157,3 +165,90 @@ def test_integrity_finds_blocks_of_a_free_row() -> None:
     manager.admit(0, make_request([1, 2, 3]), 0)
     with pytest.raises(IntegrityError, match="row 0 is free but holds"):
         manager.check_integrity({})
+
+
+def windowed(num_blocks: int = 16) -> KVCacheManager:
+    return make_manager(num_blocks, window=5, max_chunk=4)
+
+
+def advance(manager: KVCacheManager, row: int, request: Request, num_computed_tokens: int) -> None:
+    index(manager, row, request, num_computed_tokens)
+    manager.leave_window(np.array([row]), np.array([num_computed_tokens]))
+    manager.check_integrity({row: num_computed_tokens})
+
+
+def test_blocks_out_of_the_window_are_given_back_and_stay_cached() -> None:
+    manager = windowed()
+    request = make_request(range(12))
+    manager.admit(0, request, 0)
+    held = list(manager.tables[0])
+    advance(manager, 0, request, 5)
+    assert manager.tables[0][0] != LEFT
+    advance(manager, 0, request, 6)  # the next query sees positions 2 to 6
+    assert manager.tables[0] == [LEFT, *held[1:]]
+    assert manager.pool.num_free == 16 - len(held) + 1
+    assert manager.pool.is_cached(held[0])
+    manager.free(0)
+    manager.check_integrity({})
+    assert manager.pool.num_free == 16
+
+
+def test_a_block_is_not_given_back_before_it_is_indexed() -> None:
+    manager = windowed()
+    request = make_request(range(12))
+    manager.admit(0, request, 0)
+    manager.leave_window(np.array([0]), np.array([8]))
+    assert LEFT not in manager.tables[0]
+    advance(manager, 0, request, 8)
+    assert manager.tables[0][:2] == [LEFT, LEFT]
+
+
+def test_a_long_prompt_gets_only_what_it_ever_holds_at_once() -> None:
+    manager = windowed(num_blocks=8)
+    assert manager.admit(0, make_request(range(50)), 0) == 0
+    assert len(manager.tables[0]) == manager.bounds.max_blocks == 5
+
+
+def indexed_and_freed(manager: KVCacheManager, num_tokens: int) -> Request:
+    request = make_request(range(num_tokens))
+    manager.admit(0, request, 0)
+    index(manager, 0, request, num_tokens)
+    manager.free(0)
+    return request
+
+
+def forget(manager: KVCacheManager, request: Request, place: int) -> None:
+    block_id = manager.index.lookup(request.block_hashes[place])
+    assert block_id is not None
+    manager.index.forget(block_id)
+
+
+def test_a_windowed_hit_needs_only_what_the_next_token_sees() -> None:
+    manager = windowed()
+    first = indexed_and_freed(manager, 10)
+    seen = [manager.index.lookup(block_hash) for block_hash in first.block_hashes[3:]]
+    for place in range(3):
+        forget(manager, first, place)
+    again = make_request(range(12))
+    assert manager.find_prefix(again) == [LEFT, LEFT, LEFT, *seen]
+    assert manager.admit(2, again, 0) == 10
+    assert manager.num_left(2) == 3
+    assert manager.tables[2][:5] == [LEFT, LEFT, LEFT, *seen]
+
+
+def test_a_gap_in_the_window_shortens_the_hit() -> None:
+    manager = windowed()
+    first = indexed_and_freed(manager, 10)
+    seen = [manager.index.lookup(block_hash) for block_hash in first.block_hashes[2:4]]
+    forget(manager, first, 4)
+    # 10 tokens would need place 4; 8 tokens need places 2 and 3.
+    assert manager.find_prefix(make_request(range(11))) == [LEFT, LEFT, *seen]
+
+
+def test_the_check_sees_a_block_given_back_too_early() -> None:
+    manager = windowed()
+    request = make_request(range(12))
+    manager.admit(0, request, 0)
+    advance(manager, 0, request, 8)
+    with pytest.raises(IntegrityError, match="inside its window"):
+        manager.check_integrity({0: 7})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 
 from engine_core.config import SchedulerConfig
@@ -184,3 +186,27 @@ def test_after_a_reset_nobody_waits_for_what_cannot_be_found_any_more() -> None:
     driver.engine.check_integrity()
     driver.run()
     assert num_prefilled(driver) == 100
+
+
+def test_followers_take_the_hashes_of_their_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    num_hashed = [0]
+
+    def counting(data: bytes) -> hashlib._Hash:
+        num_hashed[0] += 1
+        return hashlib.sha256(data)
+
+    driver = make_driver(max_prefill_tokens=40)
+    for _ in range(5):
+        driver.add(prompt(50), max_tokens=1)
+    monkeypatch.setattr("engine_core.kv_cache.prefix_index.sha256", counting)
+    driver.run()
+    # The leader hashes its twelve blocks once; the others hash at most the first to find it.
+    assert num_hashed[0] <= 12 + 4
+
+
+def test_a_follower_takes_no_hash_of_blocks_that_differ() -> None:
+    driver = make_driver(max_prefill_tokens=8)
+    for tail in ([400], [401], [402]):
+        driver.add([*prompt(21), *tail, *prompt(20)], max_tokens=2)
+    driver.run()
+    assert num_prefilled(driver) == 42 + 22 + 22 + 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -116,3 +117,28 @@ def test_a_step_that_names_what_is_not_there_is_refused(fields: dict[str, list[i
     others = {name: values for name, values in fields.items() if name != "rows"}
     with pytest.raises(WorkerError):
         run(batch, counts, **others)
+
+
+def test_many_rows_may_get_a_block_in_one_step() -> None:
+    batch = InputBatch(LIMITS, [])
+    run(batch, dict.fromkeys(range(4), 4), *(new(row, [5, 6, 7, 8], [row]) for row in range(4)))
+    batch.append(np.arange(4, dtype=np.int32), np.full(4, 9, np.int32))
+    step = {"block_rows": [0, 1, 2, 3], "block_ids": [10, 11, 12, 13]}
+    inputs = run(batch, dict.fromkeys(range(4), 1), **step)
+    assert inputs.meta.block_tables.tolist() == [[0, 10], [1, 11], [2, 12], [3, 13]]
+
+
+def test_a_table_may_begin_with_blocks_that_have_left_the_window() -> None:
+    batch = InputBatch(LIMITS, [])
+    tokens = list(range(1, 15))
+    row = msgspec.structs.replace(new(1, tokens, [5, 6], computed=13), first_block=2)
+    inputs = run(batch, {1: 1}, row, block_rows=[1], block_ids=[7])
+    assert inputs.meta.block_tables.tolist() == [[-1, -1, 5, 6]]
+    assert inputs.meta.slot_mapping.tolist() == [6 * 4 + 1]
+    assert batch.num_blocks[1] == 5
+
+
+def test_a_table_that_begins_before_the_sequence_is_refused() -> None:
+    row = msgspec.structs.replace(new(1, [5, 6], [5]), first_block=-1)
+    with pytest.raises(WorkerError, match="begins at block -1"):
+        run(InputBatch(LIMITS, []), {1: 2}, row)
