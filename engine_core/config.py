@@ -51,6 +51,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_num_seqs: rows of the running batch.
         max_num_batched_tokens: token budget of one step.
         max_prefill_tokens: prefill tokens of one request per step; 0 means up to the budget.
+        watermark_percent: share of the pool (at least a block) that admission leaves free while others run.
         max_num_waiting: bound of the waiting queue; beyond it requests are rejected with 429.
         max_model_len: longest sequence, prompt and output together.
         block_size: tokens per KV block.
@@ -67,6 +68,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
     max_prefill_tokens: int = 0
+    watermark_percent: int = 5
     max_num_waiting: int = 4096
     max_model_len: int = 2048
     block_size: int = 16
@@ -119,6 +121,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
     max_prefill_tokens: int = 0
+    watermark_percent: int = 5
     max_num_waiting: int = 4096
     policy: str = "fcfs"
     enable_prefix_caching: bool = True
@@ -152,6 +155,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         check_range("--max-num-seqs", self.max_num_seqs, 1, 65536)
         check_range("--max-num-batched-tokens", self.max_num_batched_tokens, 1, MAX_STEP_TOKENS)
         check_range("--max-prefill-tokens", self.max_prefill_tokens, 0, MAX_STEP_TOKENS)
+        check_range("--watermark-percent", self.watermark_percent, 0, 90)
         check_range("--max-num-waiting", self.max_num_waiting, 1, 10**6)
         check_range("--max-model-len", self.max_model_len, 0, MAX_SEQUENCE_TOKENS)
         check_range("--kv-cache-memory-bytes", self.kv_cache_memory_bytes, 0, 2**50)

@@ -140,6 +140,13 @@ ENGINE_FLAGS: FlagTable = {
             metavar="TOKENS",
         ),
         Flag(
+            "--watermark-percent",
+            "watermark_percent",
+            "share of the KV pool that stays free for running requests to grow into",
+            int,
+            metavar="PERCENT",
+        ),
+        Flag(
             "--max-num-waiting",
             "max_num_waiting",
             "requests that may wait; beyond it they are refused with 429",

@@ -80,6 +80,7 @@ def scheduler_config(config: EngineConfig, model: ModelInfo, num_blocks: int) ->
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_prefill_tokens=config.max_prefill_tokens,
+        watermark_percent=config.watermark_percent,
         max_num_waiting=config.max_num_waiting,
         max_model_len=model_len(config, model),
         block_size=config.block_size,

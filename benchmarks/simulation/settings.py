@@ -92,7 +92,6 @@ class Goals(msgspec.Struct, frozen=True, kw_only=True):
         itl_ms: and its later tokens within this time of the one before,
         late_share: all but this share of them.
         depth: steps in flight, 1 or 2.
-        spare_percent: share of the pool that admission leaves free; negative for the engine's own.
         sample_s: interval of queue lengths and fairness.
     """
 
@@ -100,7 +99,6 @@ class Goals(msgspec.Struct, frozen=True, kw_only=True):
     itl_ms: float = 100.0
     late_share: float = 0.05
     depth: int = 2
-    spare_percent: float = -1.0
     sample_s: float = 1.0
 
     def validate(self) -> None:
@@ -109,7 +107,6 @@ class Goals(msgspec.Struct, frozen=True, kw_only=True):
         _within("itl_ms", self.itl_ms, 0, 1e9)
         _within("late_share", self.late_share, 0, 1)
         _within("depth", self.depth, 1, 2)
-        _within("spare_percent", self.spare_percent, -1, 90)
         _within("sample_s", self.sample_s, 1e-6, 1e6)
 
 

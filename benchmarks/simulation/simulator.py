@@ -93,10 +93,6 @@ class Simulator:
             eos_token_ids=NO_EOS,
         )
         self._engine = EngineCore(settings.engine, model, 1, self._clock, secret=bytes(32))
-        if settings.goals.spare_percent >= 0:
-            # An experiment: the engine fixes the share, so this reaches into its scheduler.
-            spare = int(settings.engine.num_blocks * settings.goals.spare_percent / 100)
-            self._engine._scheduler._num_spare_blocks = max(1, spare)
         self._arrivals = make_arrivals(settings.workload, trace)
         self._rows = WorkerRows(settings.engine.max_num_seqs, trace.num_requests, settings.cost)
         self._measurements = Measurements(trace.num_requests, settings.goals)

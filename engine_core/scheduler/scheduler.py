@@ -96,7 +96,7 @@ class Scheduler:
         self.num_queried_tokens = 0
         self.num_hit_tokens = 0
         # Admission leaves room for running rows to grow; without it a full pool admits and preempts in turns.
-        self._num_spare_blocks = max(1, config.num_blocks // 100)
+        self._num_spare_blocks = max(1, config.num_blocks * config.watermark_percent // 100)
         self._max_chunk = self.kv.bounds.max_chunk
         self._next_step = 1
         self._freed_rows: list[int] = []

@@ -28,7 +28,13 @@ SMALL = {
     "output_sigma": "0.7",
     "output_tokens": "30",
 }
-TIGHT = {"num_blocks": "120", "max_model_len": "1500", "max_prompt_tokens": "400", "max_output_tokens": "200"}
+TIGHT = {
+    "num_blocks": "120",
+    "max_model_len": "1500",
+    "max_prompt_tokens": "400",
+    "max_output_tokens": "200",
+    "watermark_percent": "1",
+}
 SCENARIOS = {
     "poisson": {"rate": "30"},
     "bursts": {"arrivals": "bursts", "rate": "20", "burst_on_s": "1", "burst_off_s": "4"},
@@ -148,9 +154,11 @@ def test_the_digest_sees_another_seed_and_another_cost() -> None:
     assert len(digests) == 4
 
 
-def test_the_spare_blocks_of_an_experiment_reach_the_scheduler() -> None:
+def test_a_higher_watermark_preempts_less() -> None:
     reports = [
-        make_report(simulate(make_settings({**SMALL, **SCENARIOS["a tight pool"], "spare_percent": percent})))
+        make_report(
+            simulate(make_settings({**SMALL, **SCENARIOS["a tight pool"], "watermark_percent": percent}))
+        )
         for percent in ("0", "40")
     ]
     assert reports[1].preemptions < reports[0].preemptions

@@ -44,6 +44,7 @@ OTHER_VALUES = {
     "max_num_seqs": (["--max-num-seqs", "5"], 5),
     "max_num_batched_tokens": (["--max-num-batched-tokens", "64"], 64),
     "max_prefill_tokens": (["--max-prefill-tokens", "32"], 32),
+    "watermark_percent": (["--watermark-percent", "7"], 7),
     "max_num_waiting": (["--max-num-waiting", "10"], 10),
     "policy": (["--scheduling-policy", "priority"], "priority"),
     "engine_id": (["--engine-id", "e7"], "e7"),
