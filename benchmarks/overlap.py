@@ -26,7 +26,6 @@ import zmq
 from engine_core.config import software_version
 from engine_core.ipc.codec import encode, engine_decoder, pack_int32, unpack_int64
 from engine_core.ipc.messages import (
-    PROTOCOL_VERSION,
     AddRequest,
     EngineMessage,
     EngineStats,
@@ -38,6 +37,7 @@ from engine_core.ipc.messages import (
     StepOutputs,
 )
 from engine_core.ipc.transport import connect_engine
+from engine_core.ipc.wire import PROTOCOL_VERSION
 from engine_core.sampling_params import SamplingParams
 
 PROMPT_TOKENS = 32

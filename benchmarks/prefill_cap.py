@@ -23,7 +23,9 @@ from engine_core.clock import ManualClock
 from engine_core.config import SchedulerConfig
 from engine_core.engine import EngineCore
 from engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
-from engine_core.ipc.messages import AddRequest, ModelInfo, ModelRunnerOutput, SchedulerOutput
+from engine_core.ipc.messages import AddRequest
+from engine_core.ipc.wire import ModelInfo
+from engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
 from engine_core.sampling_params import SamplingParams
 
 NUM_STREAMS = 16

@@ -25,7 +25,9 @@ from engine_core.clock import SystemClock
 from engine_core.config import SchedulerConfig
 from engine_core.engine import EngineCore
 from engine_core.ipc.codec import encode, from_worker_decoder, pack_int32, unpack_int32
-from engine_core.ipc.messages import AddRequest, ModelInfo, ModelRunnerOutput, SchedulerOutput
+from engine_core.ipc.messages import AddRequest
+from engine_core.ipc.wire import ModelInfo
+from engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
 from engine_core.sampling_params import SamplingParams
 
 PHASES = ("plan", "encode step", "decode answer", "apply", "outputs", "encode outputs")

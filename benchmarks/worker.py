@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.messages import NewRow, SchedulerOutput
+from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
 from engine_core.sampling_params import SamplingParams
 from worker.config import WorkerConfig
 

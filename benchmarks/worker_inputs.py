@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from engine_core.ipc.codec import encode, pack_int32, to_worker_decoder
-from engine_core.ipc.messages import NewRow, SchedulerOutput
+from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
 from engine_core.sampling_params import SamplingParams
 
 BLOCK_SIZE = 16

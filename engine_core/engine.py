@@ -28,14 +28,13 @@ from engine_core.ipc.messages import (
     EngineStats,
     Finished,
     FinishReason,
-    ModelInfo,
-    ModelRunnerOutput,
     QueueStats,
     RequestInfo,
-    SchedulerOutput,
     Started,
     StepOutputs,
 )
+from engine_core.ipc.wire import ModelInfo
+from engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
 from engine_core.open_requests import OpenRequests
 from engine_core.request import (
     TOKEN_BYTES,

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from engine_core.config import EngineConfig, SchedulerConfig, parse_weights
 from engine_core.errors import ConfigError
-from engine_core.ipc.messages import ModelInfo, WorkerReady
+from engine_core.ipc.wire import ModelInfo
+from engine_core.ipc.worker_messages import WorkerReady
 from engine_core.kv_cache.window import bound_rows
 
 

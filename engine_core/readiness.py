@@ -22,7 +22,6 @@ from engine_core.errors import ProtocolError
 from engine_core.http_probe import HttpProbe
 from engine_core.ipc.codec import encode, engine_decoder
 from engine_core.ipc.messages import (
-    PROTOCOL_VERSION,
     EngineMessage,
     FrontendMessage,
     Hello,
@@ -32,6 +31,7 @@ from engine_core.ipc.messages import (
     Ready,
 )
 from engine_core.ipc.transport import connect_engine
+from engine_core.ipc.wire import PROTOCOL_VERSION
 
 ASK_INTERVAL_S = 0.1
 

@@ -23,8 +23,8 @@ from engine_core.errors import WorkerError
 from engine_core.executor.base import Executor
 from engine_core.frontends import FrontendTable
 from engine_core.ipc.curve import KeyGuard, load_server_keys
-from engine_core.ipc.messages import FromWorkerMessage, ModelRunnerOutput
 from engine_core.ipc.transport import BoundRouter
+from engine_core.ipc.worker_messages import FromWorkerMessage, ModelRunnerOutput
 from engine_core.logs import log_event
 from engine_core.process import EXIT_OK, DeathSignals
 from engine_core.progress import StartupReport

@@ -30,7 +30,6 @@ from engine_core.errors import (
 from engine_core.frontends import FrontendTable
 from engine_core.ipc.codec import encode, frontend_decoder
 from engine_core.ipc.messages import (
-    PROTOCOL_VERSION,
     Abort,
     AddRequest,
     Call,
@@ -52,6 +51,7 @@ from engine_core.ipc.messages import (
     StepOutputs,
 )
 from engine_core.ipc.transport import SendResult
+from engine_core.ipc.wire import PROTOCOL_VERSION
 from engine_core.logs import log_event
 from engine_core.peers import PeerFaults
 from engine_core.request import RequestSummary

@@ -15,11 +15,11 @@ from typing import NamedTuple
 from engine_core.config import EngineConfig, SchedulerConfig
 from engine_core.errors import WorkerError
 from engine_core.executor.base import Executor
-from engine_core.ipc.messages import (
+from engine_core.ipc.wire import ModelInfo
+from engine_core.ipc.worker_messages import (
     FromWorkerMessage,
     KVCacheReady,
     LoadProgress,
-    ModelInfo,
     WorkerHello,
     WorkerReady,
 )

@@ -30,7 +30,6 @@ from dataclasses import dataclass, field
 from engine_core.errors import EngineUnavailableError, OverloadedError, ProtocolError, SplitServeError
 from engine_core.ipc.codec import unpack_int32, unpack_int64
 from engine_core.ipc.messages import (
-    PROTOCOL_VERSION,
     Abort,
     AddRequest,
     Call,
@@ -48,8 +47,8 @@ from engine_core.ipc.messages import (
     Refused,
     Rejected,
     StepOutputs,
-    TokenLogprobs,
 )
+from engine_core.ipc.wire import PROTOCOL_VERSION, TokenLogprobs
 from frontend.engine_errors import finished_error, rejected_error
 
 HELLO_INTERVAL_S = 1.0

@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from engine_core.errors import InvalidRequestError, ModelLoadError
-from engine_core.ipc.messages import ModelInfo
+from engine_core.ipc.wire import ModelInfo
 from engine_core.sampling_params import SamplingParams
 from frontend.chat_template import ChatTemplate, load_chat_template
 from frontend.tokenizer import Tokenizer, read_json

@@ -13,7 +13,8 @@ import zmq
 from engine_core.config import software_version
 from engine_core.errors import EngineUnavailableError, ModelLoadError
 from engine_core.ipc.curve import ClientKeys
-from engine_core.ipc.messages import CallKind, ModelInfo, Ready
+from engine_core.ipc.messages import CallKind, Ready
+from engine_core.ipc.wire import ModelInfo
 from frontend.engine_client import EngineClient
 from frontend.engine_session import EngineSession, EngineState
 from frontend.model_assets import ModelAssets, load_model_assets

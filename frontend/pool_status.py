@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from engine_core.ipc.messages import EngineStats, ModelInfo, QueueStats, RequestInfo
+from engine_core.ipc.messages import EngineStats, QueueStats, RequestInfo
+from engine_core.ipc.wire import ModelInfo
 from frontend.model_assets import ModelAssets
 
 

@@ -10,7 +10,7 @@ import torch
 
 from engine_core.errors import InvalidRequestError, WorkerError
 from engine_core.ipc.codec import unpack_int32
-from engine_core.ipc.messages import NewRow, RowError, SchedulerOutput
+from engine_core.ipc.worker_messages import NewRow, RowError, SchedulerOutput
 from worker.attention.metadata import AttentionMetadata
 from worker.sampling_state import SamplingState
 

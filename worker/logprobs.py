@@ -12,7 +12,8 @@ import numpy.typing as npt
 import torch
 
 from engine_core.ipc.codec import pack_float32, pack_int32
-from engine_core.ipc.messages import RowError, TokenLogprobs
+from engine_core.ipc.wire import TokenLogprobs
+from engine_core.ipc.worker_messages import RowError
 from worker import ops
 
 # Rank of a token in logits that hold a NaN or an infinity, where there is no order.

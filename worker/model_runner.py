@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.messages import ModelRunnerOutput, RowError, SchedulerOutput, TokenLogprobs
+from engine_core.ipc.wire import TokenLogprobs
+from engine_core.ipc.worker_messages import ModelRunnerOutput, RowError, SchedulerOutput
 from worker.input_batch import InputBatch, Int32, StepInputs
 from worker.kv_cache import KVCache
 from worker.models.base import Model

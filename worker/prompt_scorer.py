@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from engine_core.ipc.messages import RowError, TokenLogprobs
+from engine_core.ipc.wire import TokenLogprobs
+from engine_core.ipc.worker_messages import RowError
 from worker.input_batch import InputBatch, StepInputs
 from worker.logprobs import NO_RANK, Wanted, gather_logprobs, numerical_error
 from worker.models.base import Model

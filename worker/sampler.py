@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine_core.ipc.messages import RowError, TokenLogprobs
+from engine_core.ipc.wire import TokenLogprobs
+from engine_core.ipc.worker_messages import RowError
 from worker import ops
 from worker.input_batch import InputBatch, Int32
 from worker.logprobs import NO_RANK, Wanted, gather_logprobs, numerical_error

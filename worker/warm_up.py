@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.messages import NewRow, SchedulerOutput
+from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
 from engine_core.sampling_params import SamplingParams
 from worker.input_batch import BatchLimits
 from worker.model_runner import ModelRunner

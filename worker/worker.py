@@ -8,7 +8,13 @@ from typing import NamedTuple
 import torch
 
 from engine_core.errors import ConfigError, WorkerError
-from engine_core.ipc.messages import KVCacheReady, ModelInfo, ModelRunnerOutput, SchedulerOutput, WorkerReady
+from engine_core.ipc.wire import ModelInfo
+from engine_core.ipc.worker_messages import (
+    KVCacheReady,
+    ModelRunnerOutput,
+    SchedulerOutput,
+    WorkerReady,
+)
 from worker import ops
 from worker.attention.base import AttentionBackend
 from worker.attention.cpu import CpuAttention

@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.simulation.cost_model import CostModel, StepWork
 from engine_core.errors import ConfigError
 from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.messages import ModelRunnerOutput, NewRow, SchedulerOutput
+from engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
 from engine_core.sampling_params import SamplingParams
 
 BLOCK_SIZE = 16

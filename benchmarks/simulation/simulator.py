@@ -15,7 +15,9 @@ from benchmarks.simulation.trace import PromptMaker, Trace
 from benchmarks.simulation.watch import FairShares, Series
 from engine_core.engine import EngineCore
 from engine_core.errors import InvalidRequestError, OverloadedError
-from engine_core.ipc.messages import AddRequest, EngineStats, ModelInfo, ModelRunnerOutput, StepOutputs
+from engine_core.ipc.messages import AddRequest, EngineStats, StepOutputs
+from engine_core.ipc.wire import ModelInfo
+from engine_core.ipc.worker_messages import ModelRunnerOutput
 from engine_core.sampling_params import SamplingParams
 
 FRONTEND = b"simulated"

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from engine_core.errors import SplitServeError, WorkerError
 from engine_core.executor.base import Executor
-from engine_core.ipc.messages import (
+from engine_core.ipc.worker_messages import (
     FromWorkerMessage,
     KVCacheReady,
     ModelRunnerOutput,

@@ -29,8 +29,9 @@ from engine_core.errors import ConfigError, ModelLoadError, ProtocolError, Split
 from engine_core.executor.base import Executor
 from engine_core.executor.worker_output import WorkerOutput
 from engine_core.ipc.codec import encode, from_worker_decoder
-from engine_core.ipc.messages import (
-    PROTOCOL_VERSION,
+from engine_core.ipc.transport import BoundRouter, SendResult
+from engine_core.ipc.wire import PROTOCOL_VERSION
+from engine_core.ipc.worker_messages import (
     FromWorkerMessage,
     InitKVCache,
     KVCacheReady,
@@ -43,7 +44,6 @@ from engine_core.ipc.messages import (
     WorkerHello,
     WorkerReady,
 )
-from engine_core.ipc.transport import BoundRouter, SendResult
 from engine_core.process import Child, describe_exit
 
 _RANK = b"0"

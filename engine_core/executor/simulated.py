@@ -17,7 +17,7 @@ from engine_core.clock import Clock
 from engine_core.errors import WorkerError
 from engine_core.executor.base import Executor
 from engine_core.executor.simulated_worker import SimulatedModel, SimulatedWorker
-from engine_core.ipc.messages import FromWorkerMessage, SchedulerOutput
+from engine_core.ipc.worker_messages import FromWorkerMessage, SchedulerOutput
 
 
 class FaultKind(enum.Enum):

@@ -30,14 +30,13 @@ from engine_core.ipc.codec import (
     to_worker_decoder,
     unpack_int32,
 )
-from engine_core.ipc.messages import (
+from engine_core.ipc.wire import ModelInfo, TokenLogprobs
+from engine_core.ipc.worker_messages import (
     KVCacheReady,
-    ModelInfo,
     ModelRunnerOutput,
     NewRow,
     RowError,
     SchedulerOutput,
-    TokenLogprobs,
     WorkerReady,
 )
 from engine_core.sampling_params import SamplingParams

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from engine_core.errors import ProtocolError
-from engine_core.ipc.messages import EngineMessage, FromWorkerMessage, FrontendMessage, ToWorkerMessage
+from engine_core.ipc.messages import EngineMessage, FrontendMessage
+from engine_core.ipc.worker_messages import FromWorkerMessage, ToWorkerMessage
 
 _encoder = msgspec.msgpack.Encoder()
 T = TypeVar("T")

@@ -1,15 +1,4 @@
-"""Every struct on a wire, both directions of both links, and the protocol version.
-
-Each message is one msgpack array whose first element is its integer tag, so one closed union per direction
-decodes it and no message names a class or a method. Columns (token ids, handles, rows) are packed
-little-endian arrays inside `bytes`; `engine_core.ipc.codec` packs and unpacks them.
-
-    link                       direction                 union
-    api-frontend, engine-core  frontend -> engine        FrontendMessage
-                               engine -> frontend        EngineMessage
-    engine-core, worker        engine -> worker          ToWorkerMessage
-                               worker -> engine          FromWorkerMessage
-"""
+"""Every struct between api-frontend and engine-core, both directions; engine_core.ipc.wire says how."""
 
 from __future__ import annotations
 
@@ -17,13 +6,8 @@ import enum
 
 import msgspec
 
+from engine_core.ipc.wire import ModelInfo, TokenLogprobs, Wire
 from engine_core.sampling_params import SamplingParams
-
-PROTOCOL_VERSION = 1
-
-
-class _Wire(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
-    """Options shared by all wire structs."""
 
 
 class FinishReason(enum.IntEnum):
@@ -40,34 +24,10 @@ class FinishReason(enum.IntEnum):
     REPETITION = 4
 
 
-class ModelInfo(_Wire, frozen=True):
-    """What engine and frontends need to know of the served model, read from its checkpoint by the worker.
-
-    Attributes:
-        path: model directory as the engine sees it.
-        architecture: e.g. "LlamaForCausalLM".
-        dtype: "float32", "bfloat16" or "float16".
-        vocab_size: rows of the embedding; valid token ids are 0..vocab_size-1.
-        max_model_len: longest sequence, prompt and output together, in tokens.
-        eos_token_ids: ids that end a request unless ignore_eos.
-        num_params: number of parameters.
-        sliding_window: attention window in tokens, 0 for full attention.
-    """
-
-    path: str
-    architecture: str
-    dtype: str
-    vocab_size: int
-    max_model_len: int
-    eos_token_ids: list[int]
-    num_params: int = 0
-    sliding_window: int = 0
-
-
 # --- api-frontend -> engine-core ---
 
 
-class Hello(_Wire, frozen=True, tag=0):
+class Hello(Wire, frozen=True, tag=0):
     """First message of a frontend; also sent again after a silence, to renew or re-create its lease."""
 
     protocol_version: int
@@ -75,7 +35,7 @@ class Hello(_Wire, frozen=True, tag=0):
     software_version: str
 
 
-class AddRequest(_Wire, frozen=True, tag=1):
+class AddRequest(Wire, frozen=True, tag=1):
     """One sequence to generate.
 
     Attributes:
@@ -103,13 +63,13 @@ class AddRequest(_Wire, frozen=True, tag=1):
     queue_timeout_s: float = 0.0
 
 
-class Abort(_Wire, frozen=True, tag=2):
+class Abort(Wire, frozen=True, tag=2):
     """End these requests now; unknown handles are ignored. No Finished follows."""
 
     handles: list[int]
 
 
-class Ping(_Wire, frozen=True, tag=3):
+class Ping(Wire, frozen=True, tag=3):
     """Renews the frontend's lease; the busy loop itself answers with Pong."""
 
     nonce: int
@@ -123,7 +83,7 @@ class CallKind(enum.IntEnum):
     EXPLAIN_REQUESTS = 2
 
 
-class Call(_Wire, frozen=True, tag=4):
+class Call(Wire, frozen=True, tag=4):
     """A utility call, answered by CallResult with the same call_id.
 
     Attributes:
@@ -143,7 +103,7 @@ FrontendMessage = Hello | AddRequest | Abort | Ping | Call
 # --- engine-core -> api-frontend ---
 
 
-class Loading(_Wire, frozen=True, tag=0):
+class Loading(Wire, frozen=True, tag=0):
     """Answer to Hello while the engine cannot serve yet; fraction is 0..1 of the weights loaded."""
 
     engine_id: str
@@ -151,7 +111,7 @@ class Loading(_Wire, frozen=True, tag=0):
     fraction: float
 
 
-class Ready(_Wire, frozen=True, tag=1):
+class Ready(Wire, frozen=True, tag=1):
     """The engine serves. `epoch` identifies this life of the engine; outputs of other epochs are dropped.
 
     Attributes:
@@ -171,7 +131,7 @@ class Ready(_Wire, frozen=True, tag=1):
     lease_renewed: bool = False
 
 
-class Refused(_Wire, frozen=True, tag=2):
+class Refused(Wire, frozen=True, tag=2):
     """The engine does not talk to this frontend: version mismatch or identity in use; names both versions."""
 
     message: str
@@ -179,7 +139,7 @@ class Refused(_Wire, frozen=True, tag=2):
     software_version: str
 
 
-class Rejected(_Wire, frozen=True, tag=3):
+class Rejected(Wire, frozen=True, tag=3):
     """One request was not taken. `code` and `status` are those of engine_core.errors."""
 
     handle: int
@@ -190,7 +150,7 @@ class Rejected(_Wire, frozen=True, tag=3):
     retry_after_s: float = 0.0
 
 
-class Started(_Wire, frozen=True):
+class Started(Wire, frozen=True):
     """A request left the queue for the first time."""
 
     handle: int
@@ -198,7 +158,7 @@ class Started(_Wire, frozen=True):
     queue_time_s: float
 
 
-class Finished(_Wire, frozen=True):
+class Finished(Wire, frozen=True):
     """A request ended on the engine; its last token, if any, is in the columns of the same StepOutputs.
 
     Attributes:
@@ -218,26 +178,7 @@ class Finished(_Wire, frozen=True):
     error_status: int = 500
 
 
-class TokenLogprobs(_Wire, frozen=True):
-    """Logprobs of one token: element 0 of both columns is the token itself, then come the top k alternatives,
-    then the request's m logprob_token_ids in their order (not for prompt tokens).
-
-    Attributes:
-        key: handle on the frontend link, row on the worker link.
-        token_index: index of the token within the request's output (prompt logprobs: within the prompt).
-        rank: 1-based rank of the token itself.
-        token_ids: int32 column [1 + k + m].
-        logprobs: float32 column [1 + k + m].
-    """
-
-    key: int
-    token_index: int
-    rank: int
-    token_ids: bytes
-    logprobs: bytes
-
-
-class StepOutputs(_Wire, frozen=True, tag=4):
+class StepOutputs(Wire, frozen=True, tag=4):
     """All outputs of one step for one frontend, in columns.
 
     Attributes:
@@ -258,13 +199,13 @@ class StepOutputs(_Wire, frozen=True, tag=4):
     prompt_logprobs: list[TokenLogprobs] = []
 
 
-class Draining(_Wire, frozen=True, tag=5):
+class Draining(Wire, frozen=True, tag=5):
     """The engine takes nothing new; running requests go on for at most timeout_s seconds."""
 
     timeout_s: float
 
 
-class EngineStats(_Wire, frozen=True):
+class EngineStats(Wire, frozen=True):
     """Counters since start and gauges of now; token counts are exact, times are seconds.
 
     Attributes:
@@ -292,7 +233,7 @@ class EngineStats(_Wire, frozen=True):
     worker_wait_s: float = 0.0
 
 
-class QueueStats(_Wire, frozen=True):
+class QueueStats(Wire, frozen=True):
     """The waiting queue now, and what it turned away since start.
 
     Attributes:
@@ -312,7 +253,7 @@ class QueueStats(_Wire, frozen=True):
     num_tenants: int = 0
 
 
-class Pong(_Wire, frozen=True, tag=6):
+class Pong(Wire, frozen=True, tag=6):
     """Answer of the busy loop to Ping; epoch 0 tells a frontend without a lease that it must say Hello."""
 
     nonce: int
@@ -346,7 +287,7 @@ class WaitReason(enum.IntEnum):
     PREFIX = 5
 
 
-class RequestInfo(_Wire, frozen=True):
+class RequestInfo(Wire, frozen=True):
     """One open request, for people who ask why it waits.
 
     Attributes:
@@ -368,7 +309,7 @@ class RequestInfo(_Wire, frozen=True):
     queue_time_s: float = 0.0
 
 
-class CallResult(_Wire, frozen=True, tag=7):
+class CallResult(Wire, frozen=True, tag=7):
     """Answer to Call.
 
     Attributes:
@@ -382,143 +323,3 @@ class CallResult(_Wire, frozen=True, tag=7):
 
 
 EngineMessage = Loading | Ready | Refused | Rejected | StepOutputs | Draining | Pong | CallResult
-
-# --- engine-core -> worker ---
-
-
-class InitKVCache(_Wire, frozen=True, tag=0):
-    """Allocate the paged KV cache; answered by KVCacheReady."""
-
-    num_blocks: int
-
-
-class NewRow(_Wire, frozen=True):
-    """A request that enters the worker's batch, whole: first time, or again after preemption.
-
-    Attributes:
-        row: row of the persistent batch, 0..max_num_seqs-1; free until now.
-        token_ids: int32 column of all known tokens (prompt, then output).
-        num_prompt_tokens: how many of them are the prompt.
-        num_computed_tokens: how many have their KV in the cache already (prefix hits).
-        block_ids: int32 column, the row's block table so far, from place first_block on.
-        sampling: never has n > 1; the seed is set.
-        first_block: blocks that have left the window of a sliding-window model; no query will see them.
-    """
-
-    row: int
-    token_ids: bytes
-    num_prompt_tokens: int
-    num_computed_tokens: int
-    block_ids: bytes
-    sampling: SamplingParams
-    first_block: int = 0
-
-
-class SchedulerOutput(_Wire, frozen=True, tag=1):
-    """One step. Only what changed travels; the worker keeps the batch.
-
-    A row samples a token when the step computes its last known token; the worker appends it to the row
-    itself, so decode steps carry no token ids. Apply in this order: freed_rows, new_rows, block columns, then
-    run the scheduled columns in the order given.
-
-    Attributes:
-        step: counter, answered by the same number.
-        rows: int32 column [n] of the rows that compute in this step.
-        num_tokens: int32 column [n], tokens each of them computes (>= 1).
-        freed_rows: int32 column; rows that left the batch (finished, aborted, preempted).
-        block_rows, block_ids: int32 columns [m]; append block_ids[i] to the block table of block_rows[i].
-    """
-
-    step: int
-    rows: bytes
-    num_tokens: bytes
-    new_rows: list[NewRow] = []
-    freed_rows: bytes = b""
-    block_rows: bytes = b""
-    block_ids: bytes = b""
-
-
-class Shutdown(_Wire, frozen=True, tag=2):
-    """End the worker process in order."""
-
-
-ToWorkerMessage = InitKVCache | SchedulerOutput | Shutdown
-
-# --- worker -> engine-core ---
-
-
-class WorkerHello(_Wire, frozen=True, tag=0):
-    """First message of a worker."""
-
-    protocol_version: int
-    software_version: str
-    rank: int
-    pid: int
-
-
-class LoadProgress(_Wire, frozen=True, tag=1):
-    """Bytes of weights loaded so far; sent at most ten times a second."""
-
-    loaded_bytes: int
-    total_bytes: int
-
-
-class WorkerReady(_Wire, frozen=True, tag=2):
-    """The weights are loaded.
-
-    Attributes:
-        block_bytes: bytes one KV block takes over all layers of this rank.
-        available_bytes: memory this rank would give to the KV cache when no size is configured.
-        load_s: seconds it took to load.
-    """
-
-    model: ModelInfo
-    block_bytes: int
-    available_bytes: int
-    load_s: float
-
-
-class KVCacheReady(_Wire, frozen=True, tag=3):
-    """The KV cache is allocated and a warm-up pass has run."""
-
-    num_blocks: int
-
-
-class RowError(_Wire, frozen=True):
-    """A fault that belongs to one row; the engine ends that request only. `status` is the HTTP status."""
-
-    row: int
-    code: str
-    message: str
-    status: int = 500
-
-
-class ModelRunnerOutput(_Wire, frozen=True, tag=4):
-    """Result of one step, in columns.
-
-    Attributes:
-        rows, token_ids: int32 columns [m], the rows that sampled and what they sampled.
-        logprobs, prompt_logprobs: `key` is the row.
-        errors: rows that failed; they sampled nothing and stay until freed.
-        compute_s: seconds the step took on the worker.
-        wait_s: seconds the worker waited for the step after it had sent the answer before.
-    """
-
-    step: int
-    rows: bytes
-    token_ids: bytes
-    logprobs: list[TokenLogprobs] = []
-    prompt_logprobs: list[TokenLogprobs] = []
-    errors: list[RowError] = []
-    compute_s: float = 0.0
-    wait_s: float = 0.0
-
-
-class WorkerFailed(_Wire, frozen=True, tag=5):
-    """The worker ends: checkpoint refused or device fault; `code` is one of engine_core.errors."""
-
-    code: str
-    message: str
-
-
-FromWorkerMessage = WorkerHello | LoadProgress | WorkerReady | KVCacheReady | ModelRunnerOutput | WorkerFailed

@@ -10,7 +10,9 @@ import numpy.typing as npt
 
 from engine_core.errors import ProtocolError, WorkerError
 from engine_core.ipc.codec import unpack_int32
-from engine_core.ipc.messages import FinishReason, ModelRunnerOutput, TokenLogprobs
+from engine_core.ipc.messages import FinishReason
+from engine_core.ipc.wire import TokenLogprobs
+from engine_core.ipc.worker_messages import ModelRunnerOutput
 from engine_core.request import EndedRequest, FrontendId, Request
 from engine_core.scheduler.output import Recipients, TokenColumns
 from engine_core.scheduler.running import IntColumn, RunningRows

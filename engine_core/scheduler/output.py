@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from engine_core.ipc.codec import pack_int32, pack_int64
-from engine_core.ipc.messages import Finished, Started, StepOutputs, TokenLogprobs
+from engine_core.ipc.messages import Finished, Started, StepOutputs
+from engine_core.ipc.wire import TokenLogprobs
 from engine_core.request import FrontendId
 from engine_core.scheduler.running import IntColumn, RunningRows
 

@@ -19,7 +19,7 @@ import numpy as np
 from engine_core.config import SchedulerConfig
 from engine_core.errors import IntegrityError
 from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.messages import NewRow, SchedulerOutput
+from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
 from engine_core.kv_cache.manager import KVCacheManager
 from engine_core.kv_cache.window import bound_rows
 from engine_core.request import Request, RequestState

@@ -12,16 +12,9 @@ from engine_core.executor.simulated import Fault, SimulatedExecutor
 from engine_core.executor.simulated_tokens import TokenRule, reference_output
 from engine_core.executor.simulated_worker import SimulatedModel
 from engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
-from engine_core.ipc.messages import (
-    AddRequest,
-    Finished,
-    FinishReason,
-    ModelRunnerOutput,
-    SchedulerOutput,
-    Started,
-    StepOutputs,
-    TokenLogprobs,
-)
+from engine_core.ipc.messages import AddRequest, Finished, FinishReason, Started, StepOutputs
+from engine_core.ipc.wire import TokenLogprobs
+from engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
 from engine_core.sampling_params import SamplingParams
 from tests.engine_core.loops import cut_at_loop, ends_in_loop
 

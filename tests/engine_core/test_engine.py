@@ -15,7 +15,9 @@ from engine_core.errors import (
 )
 from engine_core.executor.simulated_tokens import TokenRule
 from engine_core.ipc.codec import pack_int32, unpack_int64
-from engine_core.ipc.messages import AddRequest, FinishReason, ModelInfo, ModelRunnerOutput
+from engine_core.ipc.messages import AddRequest, FinishReason
+from engine_core.ipc.wire import ModelInfo
+from engine_core.ipc.worker_messages import ModelRunnerOutput
 from engine_core.sampling_params import SamplingParams
 from tests.engine_core.engine_driver import EngineDriver
 

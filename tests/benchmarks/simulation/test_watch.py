@@ -13,7 +13,8 @@ from benchmarks.simulation.sweep import simulate
 from benchmarks.simulation.trace import NO_GROUP, Trace
 from benchmarks.simulation.watch import FairShares, jain_index
 from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.messages import NewRow, SchedulerOutput, Started
+from engine_core.ipc.messages import Started
+from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
 from engine_core.sampling_params import SamplingParams
 
 

@@ -14,8 +14,9 @@ import zmq
 
 from engine_core.executor.simulated_worker import SimulatedModel, SimulatedWorker
 from engine_core.ipc.codec import encode, to_worker_decoder
-from engine_core.ipc.messages import (
-    PROTOCOL_VERSION,
+from engine_core.ipc.transport import connect_engine
+from engine_core.ipc.wire import PROTOCOL_VERSION
+from engine_core.ipc.worker_messages import (
     FromWorkerMessage,
     InitKVCache,
     LoadProgress,
@@ -24,7 +25,6 @@ from engine_core.ipc.messages import (
     WorkerFailed,
     WorkerHello,
 )
-from engine_core.ipc.transport import connect_engine
 
 
 class FakeWorker:

@@ -6,7 +6,13 @@ from engine_core.errors import ModelLoadError, WorkerError
 from engine_core.executor.inproc import InprocExecutor
 from engine_core.executor.simulated_worker import SimulatedModel, SimulatedWorker
 from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.messages import KVCacheReady, ModelRunnerOutput, NewRow, SchedulerOutput, WorkerReady
+from engine_core.ipc.worker_messages import (
+    KVCacheReady,
+    ModelRunnerOutput,
+    NewRow,
+    SchedulerOutput,
+    WorkerReady,
+)
 from engine_core.sampling_params import SamplingParams
 
 

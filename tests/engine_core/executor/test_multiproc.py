@@ -18,7 +18,7 @@ from engine_core.config import EngineConfig
 from engine_core.errors import ConfigError, ModelLoadError, SplitServeError, WorkerError
 from engine_core.executor.multiproc import MultiprocExecutor, worker_argv
 from engine_core.ipc.codec import pack_int32, unpack_int32
-from engine_core.ipc.messages import (
+from engine_core.ipc.worker_messages import (
     FromWorkerMessage,
     KVCacheReady,
     LoadProgress,

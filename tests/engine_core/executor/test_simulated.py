@@ -8,8 +8,8 @@ from engine_core.errors import WorkerError
 from engine_core.executor.simulated import Fault, FaultKind, SimulatedExecutor
 from engine_core.executor.simulated_worker import SimulatedModel
 from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.messages import (
-    FinishReason,
+from engine_core.ipc.messages import FinishReason
+from engine_core.ipc.worker_messages import (
     KVCacheReady,
     ModelRunnerOutput,
     NewRow,

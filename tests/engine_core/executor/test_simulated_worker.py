@@ -16,7 +16,7 @@ from engine_core.executor.simulated_tokens import (
 )
 from engine_core.executor.simulated_worker import SimulatedModel, SimulatedWorker
 from engine_core.ipc.codec import pack_int32, unpack_int32
-from engine_core.ipc.messages import ModelRunnerOutput, NewRow, SchedulerOutput
+from engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
 from engine_core.sampling_params import SamplingParams
 
 RULE = TokenRule(vocab_size=50, eos_token_ids=(0,))

@@ -9,7 +9,8 @@ import pytest
 from engine_core.config import SchedulerConfig
 from engine_core.executor.simulated_tokens import TokenRule
 from engine_core.ipc.codec import unpack_int32
-from engine_core.ipc.messages import SchedulerOutput, WaitReason
+from engine_core.ipc.messages import WaitReason
+from engine_core.ipc.worker_messages import SchedulerOutput
 from tests.engine_core.engine_driver import EngineDriver
 
 BLOCK = 4

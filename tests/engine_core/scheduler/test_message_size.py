@@ -6,8 +6,10 @@ from engine_core.clock import ManualClock
 from engine_core.config import SchedulerConfig
 from engine_core.engine import EngineCore
 from engine_core.ipc.codec import encode, pack_int32
-from engine_core.ipc.messages import AddRequest, ModelInfo, ModelRunnerOutput, SchedulerOutput
+from engine_core.ipc.messages import AddRequest
 from engine_core.ipc.transport import MAX_MESSAGE_BYTES
+from engine_core.ipc.wire import ModelInfo
+from engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
 from engine_core.sampling_params import SamplingParams
 
 NUM_TOKENS = 2**18

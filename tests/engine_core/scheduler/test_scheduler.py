@@ -4,7 +4,8 @@ import pytest
 
 from engine_core.config import SchedulerConfig
 from engine_core.ipc.codec import unpack_int32
-from engine_core.ipc.messages import FinishReason, SchedulerOutput
+from engine_core.ipc.messages import FinishReason
+from engine_core.ipc.worker_messages import SchedulerOutput
 from tests.engine_core.engine_driver import EngineDriver
 
 

@@ -21,7 +21,6 @@ import zmq
 from engine_core.ipc.codec import encode, engine_decoder, pack_int32, unpack_int32, unpack_int64
 from engine_core.ipc.curve import ClientKeys
 from engine_core.ipc.messages import (
-    PROTOCOL_VERSION,
     AddRequest,
     EngineMessage,
     EngineStats,
@@ -34,6 +33,7 @@ from engine_core.ipc.messages import (
     StepOutputs,
 )
 from engine_core.ipc.transport import connect_engine
+from engine_core.ipc.wire import PROTOCOL_VERSION
 from engine_core.sampling_params import SamplingParams
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -8,7 +8,6 @@ import tempfile
 from engine_core.ipc.codec import encode, pack_int32
 from engine_core.ipc.curve import create_keys, load_client_keys
 from engine_core.ipc.messages import (
-    PROTOCOL_VERSION,
     Abort,
     AddRequest,
     Call,
@@ -22,6 +21,7 @@ from engine_core.ipc.messages import (
     Rejected,
     StepOutputs,
 )
+from engine_core.ipc.wire import PROTOCOL_VERSION
 from engine_core.sampling_params import SamplingParams
 from tests.engine_core.server.harness import Engine, Sequence, running_engine
 

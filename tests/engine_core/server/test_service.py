@@ -19,7 +19,6 @@ from engine_core.ipc.messages import (
     CallResult,
     EngineMessage,
     Hello,
-    ModelInfo,
     Ping,
     Pong,
     Ready,
@@ -28,6 +27,7 @@ from engine_core.ipc.messages import (
     StepOutputs,
 )
 from engine_core.ipc.transport import SendResult
+from engine_core.ipc.wire import ModelInfo
 from engine_core.progress import StartupReport
 from engine_core.sampling_params import SamplingParams
 from engine_core.service import Service

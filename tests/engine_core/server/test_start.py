@@ -8,11 +8,11 @@ from engine_core.clock import ManualClock
 from engine_core.config import EngineConfig
 from engine_core.errors import ConfigError, WorkerError
 from engine_core.executor.base import Executor
-from engine_core.ipc.messages import (
+from engine_core.ipc.wire import ModelInfo
+from engine_core.ipc.worker_messages import (
     FromWorkerMessage,
     KVCacheReady,
     LoadProgress,
-    ModelInfo,
     ModelRunnerOutput,
     SchedulerOutput,
     WorkerHello,

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine_core.ipc.messages import ModelInfo
+from engine_core.ipc.wire import ModelInfo
 from frontend.router import EnginePool
 from tests.frontend.checkpoints import write_checkpoint
 from tests.frontend.client.messages import MODEL

@@ -17,10 +17,10 @@ from engine_core.ipc.messages import (
     EngineMessage,
     FrontendMessage,
     Hello,
-    ModelInfo,
     Ping,
     Ready,
 )
+from engine_core.ipc.wire import ModelInfo
 from tests.frontend.client.messages import pong, ready
 
 M = TypeVar("M", bound=FrontendMessage)

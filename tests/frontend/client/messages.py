@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from engine_core.ipc.codec import pack_float32, pack_int32, pack_int64
 from engine_core.ipc.messages import (
-    PROTOCOL_VERSION,
     AddRequest,
     EngineStats,
     Finished,
     FinishReason,
-    ModelInfo,
     Pong,
     Ready,
     StepOutputs,
-    TokenLogprobs,
 )
+from engine_core.ipc.wire import PROTOCOL_VERSION, ModelInfo, TokenLogprobs
 from engine_core.sampling_params import SamplingParams
 
 MODEL = ModelInfo("/nowhere", "LlamaForCausalLM", "float32", 387, 512, [2])

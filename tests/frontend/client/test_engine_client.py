@@ -10,7 +10,8 @@ import zmq
 
 from engine_core.errors import EngineUnavailableError
 from engine_core.ipc.codec import encode
-from engine_core.ipc.messages import AddRequest, CallKind, ModelInfo
+from engine_core.ipc.messages import AddRequest, CallKind
+from engine_core.ipc.wire import ModelInfo
 from engine_core.sampling_params import SamplingParams
 from frontend.engine_client import MAX_FRAMES_PER_WAKEUP, EngineClient
 from frontend.engine_session import EngineSession

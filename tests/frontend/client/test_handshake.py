@@ -11,8 +11,9 @@ import zmq
 
 from engine_core.ipc.codec import encode
 from engine_core.ipc.curve import KeyGuard, create_keys, load_client_keys, load_server_keys
-from engine_core.ipc.messages import PROTOCOL_VERSION, Hello
+from engine_core.ipc.messages import Hello
 from engine_core.ipc.transport import BoundRouter
+from engine_core.ipc.wire import PROTOCOL_VERSION
 from frontend.engine_client import EngineClient
 from frontend.engine_session import EngineSession
 from frontend.handshake import RETRY_S, HandshakeWatch

@@ -24,10 +24,10 @@ from engine_core.ipc.messages import (
     FinishReason,
     Hello,
     Loading,
-    ModelInfo,
     Refused,
     Rejected,
 )
+from engine_core.ipc.wire import ModelInfo
 from engine_core.sampling_params import SamplingParams
 from frontend.config import FrontendConfig
 from frontend.generation import GenerationRequest, OutputDelta

@@ -12,7 +12,8 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 
 from engine_core.errors import EngineUnavailableError, OverloadedError
-from engine_core.ipc.messages import CallKind, ModelInfo
+from engine_core.ipc.messages import CallKind
+from engine_core.ipc.wire import ModelInfo
 from engine_core.sampling_params import SamplingParams
 from frontend.generation import GenerationRequest, OutputDelta
 from frontend.router import EnginePool

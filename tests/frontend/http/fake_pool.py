@@ -9,7 +9,8 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 from engine_core.errors import EngineUnavailableError, InvalidRequestError
-from engine_core.ipc.messages import EngineStats, ModelInfo, QueueStats, RequestInfo
+from engine_core.ipc.messages import EngineStats, QueueStats, RequestInfo
+from engine_core.ipc.wire import ModelInfo
 from frontend.chat_template import ChatOptions, RenderedChat
 from frontend.generation import GenerationRequest, OutputDelta, TokenLogprob
 from frontend.model_assets import SamplingDefaults

@@ -15,7 +15,12 @@ from typing import TypeVar
 import zmq
 
 from engine_core.ipc.codec import encode, from_worker_decoder
-from engine_core.ipc.messages import FromWorkerMessage, InitKVCache, LoadProgress, ToWorkerMessage
+from engine_core.ipc.worker_messages import (
+    FromWorkerMessage,
+    InitKVCache,
+    LoadProgress,
+    ToWorkerMessage,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 DEADLINE_S = 60.0

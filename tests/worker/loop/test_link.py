@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import zmq
 
-from engine_core.ipc.messages import LoadProgress, WorkerHello
 from engine_core.ipc.transport import CLIENT_HWM
+from engine_core.ipc.worker_messages import LoadProgress, WorkerHello
 from tests.worker.loop.engine import FakeEngine
 from worker import loop
 from worker.config import WorkerConfig

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from engine_core.ipc.codec import pack_int32, unpack_int32
-from engine_core.ipc.messages import (
-    PROTOCOL_VERSION,
+from engine_core.ipc.wire import PROTOCOL_VERSION
+from engine_core.ipc.worker_messages import (
     KVCacheReady,
     ModelRunnerOutput,
     NewRow,

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from engine_core.ipc.codec import pack_int32, unpack_int32
-from engine_core.ipc.messages import ModelRunnerOutput, NewRow, RowError, SchedulerOutput, TokenLogprobs
+from engine_core.ipc.wire import TokenLogprobs
+from engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, RowError, SchedulerOutput
 from engine_core.sampling_params import SamplingParams
 from worker.config import WorkerConfig
 from worker.worker import Worker

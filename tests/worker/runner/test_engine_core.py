@@ -15,7 +15,8 @@ from engine_core.config import SchedulerConfig
 from engine_core.engine import EngineCore
 from engine_core.executor.inproc import InprocExecutor
 from engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
-from engine_core.ipc.messages import AddRequest, Finished, FinishReason, ModelRunnerOutput, WorkerReady
+from engine_core.ipc.messages import AddRequest, Finished, FinishReason
+from engine_core.ipc.worker_messages import ModelRunnerOutput, WorkerReady
 from engine_core.sampling_params import RepetitionDetection, SamplingParams
 from tests.worker.runner.checkpoints import EOS, VOCAB, write_tiny_llama
 from tests.worker.runner.test_batch_invariance import random_sampling

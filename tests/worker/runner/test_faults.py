@@ -9,7 +9,7 @@ import pytest
 
 from engine_core.errors import ConfigError, ProtocolError, WorkerError
 from engine_core.ipc.codec import pack_int32, unpack_int32
-from engine_core.ipc.messages import ModelRunnerOutput, NewRow, SchedulerOutput
+from engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
 from engine_core.sampling_params import SamplingParams
 from tests.worker.runner.checkpoints import VOCAB, write_tiny_llama
 from tests.worker.runner.conftest import NUM_BLOCKS, start_worker

@@ -9,7 +9,7 @@ import torch
 
 from engine_core.errors import WorkerError
 from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.messages import NewRow, SchedulerOutput
+from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
 from engine_core.sampling_params import SamplingParams
 from worker.input_batch import BatchLimits, InputBatch, StepInputs
 

@@ -11,7 +11,9 @@ from engine_core.config import SchedulerConfig
 from engine_core.engine import EngineCore
 from engine_core.executor.inproc import InprocExecutor
 from engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
-from engine_core.ipc.messages import AddRequest, ModelInfo, ModelRunnerOutput
+from engine_core.ipc.messages import AddRequest
+from engine_core.ipc.wire import ModelInfo
+from engine_core.ipc.worker_messages import ModelRunnerOutput
 from engine_core.sampling_params import SamplingParams
 from tests.checkpoints import VOCAB_SIZE, CheckpointCache, CheckpointSpec
 from worker.config import WorkerConfig

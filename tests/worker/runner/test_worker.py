@@ -9,7 +9,8 @@ import torch
 
 from engine_core.errors import ConfigError
 from engine_core.ipc.codec import pack_int32, unpack_int32
-from engine_core.ipc.messages import KVCacheReady, ModelInfo, NewRow, SchedulerOutput
+from engine_core.ipc.wire import ModelInfo
+from engine_core.ipc.worker_messages import KVCacheReady, NewRow, SchedulerOutput
 from engine_core.sampling_params import SamplingParams
 from tests.worker.runner.checkpoints import (
     EOS,

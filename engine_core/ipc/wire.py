@@ -1,0 +1,65 @@
+"""What both links share: the options of wire structs, the protocol version, the served model, logprobs.
+
+Each message is one msgpack array whose first element is its integer tag, so one closed union per direction
+decodes it and no message names a class or a method. Columns (token ids, handles, rows) are packed
+little-endian arrays inside `bytes`; `engine_core.ipc.codec` packs and unpacks them.
+
+    link                       module           direction            union
+    api-frontend, engine-core  messages         frontend -> engine   FrontendMessage
+                                                engine -> frontend   EngineMessage
+    engine-core, worker        worker_messages  engine -> worker     ToWorkerMessage
+                                                worker -> engine     FromWorkerMessage
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+PROTOCOL_VERSION = 1
+
+
+class Wire(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+    """Options shared by all wire structs."""
+
+
+class ModelInfo(Wire, frozen=True):
+    """What engine and frontends need to know of the served model, read from its checkpoint by the worker.
+
+    Attributes:
+        path: model directory as the engine sees it.
+        architecture: e.g. "LlamaForCausalLM".
+        dtype: "float32", "bfloat16" or "float16".
+        vocab_size: rows of the embedding; valid token ids are 0..vocab_size-1.
+        max_model_len: longest sequence, prompt and output together, in tokens.
+        eos_token_ids: ids that end a request unless ignore_eos.
+        num_params: number of parameters.
+        sliding_window: attention window in tokens, 0 for full attention.
+    """
+
+    path: str
+    architecture: str
+    dtype: str
+    vocab_size: int
+    max_model_len: int
+    eos_token_ids: list[int]
+    num_params: int = 0
+    sliding_window: int = 0
+
+
+class TokenLogprobs(Wire, frozen=True):
+    """Logprobs of one token: element 0 of both columns is the token itself, then come the top k alternatives,
+    then the request's m logprob_token_ids in their order (not for prompt tokens).
+
+    Attributes:
+        key: handle on the frontend link, row on the worker link.
+        token_index: index of the token within the request's output (prompt logprobs: within the prompt).
+        rank: 1-based rank of the token itself.
+        token_ids: int32 column [1 + k + m].
+        logprobs: float32 column [1 + k + m].
+    """
+
+    key: int
+    token_index: int
+    rank: int
+    token_ids: bytes
+    logprobs: bytes

@@ -1,0 +1,146 @@
+"""Every struct between engine-core and worker, both directions; engine_core.ipc.wire says how."""
+
+from __future__ import annotations
+
+from engine_core.ipc.wire import ModelInfo, TokenLogprobs, Wire
+from engine_core.sampling_params import SamplingParams
+
+# --- engine-core -> worker ---
+
+
+class InitKVCache(Wire, frozen=True, tag=0):
+    """Allocate the paged KV cache; answered by KVCacheReady."""
+
+    num_blocks: int
+
+
+class NewRow(Wire, frozen=True):
+    """A request that enters the worker's batch, whole: first time, or again after preemption.
+
+    Attributes:
+        row: row of the persistent batch, 0..max_num_seqs-1; free until now.
+        token_ids: int32 column of all known tokens (prompt, then output).
+        num_prompt_tokens: how many of them are the prompt.
+        num_computed_tokens: how many have their KV in the cache already (prefix hits).
+        block_ids: int32 column, the row's block table so far, from place first_block on.
+        sampling: never has n > 1; the seed is set.
+        first_block: blocks that have left the window of a sliding-window model; no query will see them.
+    """
+
+    row: int
+    token_ids: bytes
+    num_prompt_tokens: int
+    num_computed_tokens: int
+    block_ids: bytes
+    sampling: SamplingParams
+    first_block: int = 0
+
+
+class SchedulerOutput(Wire, frozen=True, tag=1):
+    """One step. Only what changed travels; the worker keeps the batch.
+
+    A row samples a token when the step computes its last known token; the worker appends it to the row
+    itself, so decode steps carry no token ids. Apply in this order: freed_rows, new_rows, block columns, then
+    run the scheduled columns in the order given.
+
+    Attributes:
+        step: counter, answered by the same number.
+        rows: int32 column [n] of the rows that compute in this step.
+        num_tokens: int32 column [n], tokens each of them computes (>= 1).
+        freed_rows: int32 column; rows that left the batch (finished, aborted, preempted).
+        block_rows, block_ids: int32 columns [m]; append block_ids[i] to the block table of block_rows[i].
+    """
+
+    step: int
+    rows: bytes
+    num_tokens: bytes
+    new_rows: list[NewRow] = []
+    freed_rows: bytes = b""
+    block_rows: bytes = b""
+    block_ids: bytes = b""
+
+
+class Shutdown(Wire, frozen=True, tag=2):
+    """End the worker process in order."""
+
+
+ToWorkerMessage = InitKVCache | SchedulerOutput | Shutdown
+
+# --- worker -> engine-core ---
+
+
+class WorkerHello(Wire, frozen=True, tag=0):
+    """First message of a worker."""
+
+    protocol_version: int
+    software_version: str
+    rank: int
+    pid: int
+
+
+class LoadProgress(Wire, frozen=True, tag=1):
+    """Bytes of weights loaded so far; sent at most ten times a second."""
+
+    loaded_bytes: int
+    total_bytes: int
+
+
+class WorkerReady(Wire, frozen=True, tag=2):
+    """The weights are loaded.
+
+    Attributes:
+        block_bytes: bytes one KV block takes over all layers of this rank.
+        available_bytes: memory this rank would give to the KV cache when no size is configured.
+        load_s: seconds it took to load.
+    """
+
+    model: ModelInfo
+    block_bytes: int
+    available_bytes: int
+    load_s: float
+
+
+class KVCacheReady(Wire, frozen=True, tag=3):
+    """The KV cache is allocated and a warm-up pass has run."""
+
+    num_blocks: int
+
+
+class RowError(Wire, frozen=True):
+    """A fault that belongs to one row; the engine ends that request only. `status` is the HTTP status."""
+
+    row: int
+    code: str
+    message: str
+    status: int = 500
+
+
+class ModelRunnerOutput(Wire, frozen=True, tag=4):
+    """Result of one step, in columns.
+
+    Attributes:
+        rows, token_ids: int32 columns [m], the rows that sampled and what they sampled.
+        logprobs, prompt_logprobs: `key` is the row.
+        errors: rows that failed; they sampled nothing and stay until freed.
+        compute_s: seconds the step took on the worker.
+        wait_s: seconds the worker waited for the step after it had sent the answer before.
+    """
+
+    step: int
+    rows: bytes
+    token_ids: bytes
+    logprobs: list[TokenLogprobs] = []
+    prompt_logprobs: list[TokenLogprobs] = []
+    errors: list[RowError] = []
+    compute_s: float = 0.0
+    wait_s: float = 0.0
+
+
+class WorkerFailed(Wire, frozen=True, tag=5):
+    """The worker ends: checkpoint refused or device fault; `code` is one of engine_core.errors."""
+
+    code: str
+    message: str
+
+
+FromWorkerMessage = WorkerHello | LoadProgress | WorkerReady | KVCacheReady | ModelRunnerOutput | WorkerFailed
