@@ -20,7 +20,6 @@ class PeerFaults:
 
     def __init__(self) -> None:
         self.num_protocol_errors = 0
-        self.num_from_strangers = 0
         self._logged: OrderedDict[bytes, None] = OrderedDict()
 
     def protocol_error(self, identity: bytes, name: str, error: Exception) -> None:
@@ -31,7 +30,6 @@ class PeerFaults:
     def stranger(self, identity: bytes, what: str) -> None:
         """Count a message of a peer that has not said hello, or whose lease is gone."""
         self.num_protocol_errors += 1
-        self.num_from_strangers += 1
         self._log_once(identity, "message before hello", identity.hex(), what)
 
     def _log_once(self, identity: bytes, event: str, name: str, detail: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import UNSET, structs
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -46,7 +46,7 @@ async def create_completion(context: ApiContext, request: Request) -> Response:
         body.prompt, model.assets, add_special_tokens=body.add_special_tokens is not False
     )
     params = [_params(context, body, model, prompt) for prompt in prompts]
-    plan = Plan(body, head, model, prompts, params, prompt_only=body.max_tokens == 0)
+    plan = Plan(body, head, model, prompts, params)
     run = GenerationRun(context, request, plan)
     texts = [CompletionText(body, model.assets.tokenizer, prompt) for prompt in prompts for _ in range(run.n)]
     if body.stream:
@@ -62,7 +62,7 @@ def _params(
         body.max_tokens, DEFAULT_MAX_TOKENS, len(prompt.token_ids), model.assets.max_model_len
     )
     echoed = body.logprobs if body.echo else None
-    params = make_sampling_params(
+    return make_sampling_params(
         body,
         context.sampling_defaults(model),
         model.assets.vocab_size,
@@ -70,7 +70,6 @@ def _params(
         logprobs=body.logprobs,
         prompt_logprobs=echoed if body.prompt_logprobs is None else max(body.prompt_logprobs, echoed or 0),
     )
-    return structs.replace(params, max_tokens=1) if max_tokens == 0 else params
 
 
 def _response(

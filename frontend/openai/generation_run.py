@@ -31,7 +31,6 @@ class Plan(Generic[BodyT]):
 
     Attributes:
         params: one per prompt; n is the same in all.
-        prompt_only: the output is dropped (max_tokens 0): the engine makes one token nobody sees.
     """
 
     body: BodyT
@@ -39,7 +38,6 @@ class Plan(Generic[BodyT]):
     model: ServedModel
     prompts: list[Prompt]
     params: list[SamplingParams]
-    prompt_only: bool = False
 
     @property
     def n(self) -> int:
@@ -95,9 +93,8 @@ class GenerationRun:
         """Prepare; nothing is sent to an engine before the first delta is asked for."""
         self.n = plan.n
         lengths = [len(prompt.token_ids) for prompt in plan.prompts]
-        self.usage = UsageCounter(lengths, self.n, count_output=not plan.prompt_only)
+        self.usage = UsageCounter(lengths, self.n)
         self._pool = context.pool
-        self._prompt_only = plan.prompt_only
         self._model_name = plan.model.names[0]
         self._model_metrics = context.metrics.model(self._model_name)
         self._timers = [GenerationTimer(self._model_metrics, self.n) for _ in plan.prompts]
@@ -125,9 +122,6 @@ class GenerationRun:
     def _observe(self, prompt_idx: int, delta: OutputDelta) -> None:
         self._timers[prompt_idx].on_delta(delta)
         self.usage.add(prompt_idx, delta)
-        if self._prompt_only:
-            delta.text, delta.token_ids, delta.logprobs, delta.stop_reason = "", [], [], None
-            delta.finish_reason = delta.finish_reason and "length"
 
     def _finish(self) -> None:
         usage = self.usage.usage()

@@ -29,25 +29,23 @@ class UsageCounter:
         completion_tokens: tokens of all completions so far.
     """
 
-    def __init__(self, prompt_lengths: list[int], n: int, *, count_output: bool = True) -> None:
+    def __init__(self, prompt_lengths: list[int], n: int) -> None:
         """Start with nothing generated.
 
         Args:
             prompt_lengths: tokens of each prompt.
             n: completions per prompt.
-            count_output: False if the output is thrown away (max_tokens 0).
         """
         self._prompt_tokens = sum(prompt_lengths)
-        self._count_output = count_output
         self._cached: list[list[int | None]] = [[None] * n for _ in prompt_lengths]
         self.completion_tokens = 0
 
     def add(self, prompt_idx: int, delta: OutputDelta) -> None:
         """Count one delta."""
-        if delta.token_ids:
+        # With max_tokens 0 there is no token, and the end alone tells.
+        if delta.token_ids or delta.finish_reason is not None:
             self._cached[prompt_idx][delta.index] = delta.num_cached_tokens
-            if self._count_output:
-                self.completion_tokens += len(delta.token_ids)
+            self.completion_tokens += len(delta.token_ids)
 
     @property
     def cached_tokens(self) -> int:

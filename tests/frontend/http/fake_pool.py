@@ -85,6 +85,8 @@ Script = Callable[[GenerationRequest], AsyncGenerator[OutputDelta, None]]
 def deltas_of(text: str, request: GenerationRequest, *, num_cached: int = 0) -> list[OutputDelta]:
     """One delta per character for each of the n completions, with logprobs where asked for."""
     sampling = request.sampling
+    if sampling.max_tokens == 0:
+        return [prompt_only_delta(request, index) for index in range(sampling.n)]
     found = []
     for i, char in enumerate(text):
         for index in range(sampling.n):
@@ -95,13 +97,25 @@ def deltas_of(text: str, request: GenerationRequest, *, num_cached: int = 0) -> 
                     fake_logprob(token, sampling.logprobs, sampling.logprob_token_ids) for token in ids
                 ]
             if i == 0 and sampling.prompt_logprobs is not None:
-                prompt = request.prompt_token_ids
-                rest = [fake_logprob(token, sampling.prompt_logprobs) for token in prompt[1:]]
-                delta.prompt_logprobs = [None, *rest]
+                delta.prompt_logprobs = fake_prompt_logprobs(request)
             if i == len(text) - 1:
                 delta.finish_reason = "stop"
             found.append(delta)
     return found
+
+
+def prompt_only_delta(request: GenerationRequest, index: int) -> OutputDelta:
+    """The one delta of a completion that may have no token."""
+    delta = OutputDelta(index, finish_reason="length")
+    if request.sampling.prompt_logprobs is not None:
+        delta.prompt_logprobs = fake_prompt_logprobs(request)
+    return delta
+
+
+def fake_prompt_logprobs(request: GenerationRequest) -> list[TokenLogprob | None]:
+    """None for the first prompt token, fake logprobs for the others."""
+    top = request.sampling.prompt_logprobs or 0
+    return [None, *(fake_logprob(token, top) for token in request.prompt_token_ids[1:])]
 
 
 def fake_logprob(token_id: int, top: int, asked: Sequence[int] = ()) -> TokenLogprob:

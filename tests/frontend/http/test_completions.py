@@ -224,7 +224,7 @@ async def test_max_tokens_0_scores_a_prompt_and_shows_no_output(
     assert (choice["text"], choice["finish_reason"], choice["token_ids"]) == ("ab", "length", [])
     assert choice["logprobs"]["tokens"] == ["<|256|>", "a", "b"]
     assert body["usage"]["completion_tokens"] == 0
-    assert sent(pool).max_tokens == 1
+    assert sent(pool).max_tokens == 0
 
 
 async def test_token_ids_and_prompt_logprobs_are_returned_when_asked_for(client: httpx.AsyncClient) -> None:
