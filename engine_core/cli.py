@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from engine_core.process import EXIT_CONFIG, EXIT_FAILED, EXIT_MODEL, EXIT_WORKER
+from engine_core.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_MODEL, EXIT_WORKER
 
 if TYPE_CHECKING:
     from engine_core.clock import Clock

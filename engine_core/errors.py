@@ -1,6 +1,14 @@
-"""Every error that can cross a process or reach a client, with its stable code and HTTP status."""
+"""Every error that can cross a process or reach a client, with code and HTTP status; and the exit codes."""
 
 from __future__ import annotations
+
+# What every command of this project ends with.
+EXIT_OK = 0
+EXIT_FAILED = 1
+# A wrong flag (the code argparse uses), and a checkpoint that cannot be served: retrying is pointless.
+EXIT_CONFIG = 2
+EXIT_MODEL = 3
+EXIT_WORKER = 4
 
 
 class SplitServeError(Exception):

@@ -1,4 +1,4 @@
-"""Child processes that never outlive their parent, and the exit codes that processes agree on.
+"""Child processes that never outlive their parent.
 
 Run as a script it is the trampoline every child starts through: it asks the kernel for a signal on the
 parent's death, checks that the parent has not died meanwhile, and becomes the real command. Doing so between
@@ -13,13 +13,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-
-EXIT_OK = 0
-EXIT_FAILED = 1
-# A wrong flag (the code argparse uses), and a checkpoint that cannot be served: retrying is pointless.
-EXIT_CONFIG = 2
-EXIT_MODEL = 3
-EXIT_WORKER = 4
 
 _PR_SET_PDEATHSIG = 1
 # Seen 8 ms apart; the threads of a killed process end within this even on a busy machine.

@@ -15,11 +15,11 @@ import zmq
 from engine_core.banner import banner
 from engine_core.clock import Clock
 from engine_core.config import runtime_directory
-from engine_core.errors import ConfigError
+from engine_core.errors import EXIT_FAILED, ConfigError
 from engine_core.ipc.addresses import make_private_directory
 from engine_core.ipc.messages import Ready
 from engine_core.listener import bind_tcp, bind_unix
-from engine_core.process import EXIT_FAILED, Child
+from engine_core.process import Child
 from engine_core.readiness import ReadinessProbe, Stage
 from engine_core.signals import SignalInbox
 from engine_core.supervisor import Action, ChildSpec, Say, Send, ServerState, Start, Supervisor

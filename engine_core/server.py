@@ -19,14 +19,14 @@ import zmq
 from engine_core.clock import Clock
 from engine_core.config import EngineConfig
 from engine_core.engine import EngineCore
-from engine_core.errors import WorkerError
+from engine_core.errors import EXIT_OK, WorkerError
 from engine_core.executor.base import Executor
 from engine_core.frontends import FrontendTable
 from engine_core.ipc.curve import KeyGuard, load_server_keys
 from engine_core.ipc.transport import BoundRouter
 from engine_core.ipc.worker_messages import FromWorkerMessage, ModelRunnerOutput
 from engine_core.logs import log_event
-from engine_core.process import EXIT_OK, DeathSignals
+from engine_core.process import DeathSignals
 from engine_core.progress import StartupReport
 from engine_core.service import Phase, Service
 from engine_core.signals import SignalInbox

@@ -7,8 +7,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from engine_core.errors import EXIT_CONFIG, EXIT_OK
 from engine_core.parser import CommandParser
-from engine_core.process import EXIT_CONFIG, EXIT_OK
 
 MAX_FRONTENDS = 64
 

@@ -15,17 +15,14 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from engine_core.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError
+
 if TYPE_CHECKING:
     from frontend.config import FrontendConfig
-
-EXIT_FAILED = 1
-EXIT_CONFIG = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    from engine_core.errors import ConfigError
-
     args = make_parser().parse_args(argv)
     try:
         config = make_config(args)

@@ -13,9 +13,16 @@ import tempfile
 from collections import deque
 from collections.abc import Sequence
 
-from engine_core.errors import ConfigError, EngineUnavailableError, ModelLoadError, SplitServeError
+from engine_core.errors import (
+    EXIT_CONFIG,
+    EXIT_MODEL,
+    ConfigError,
+    EngineUnavailableError,
+    ModelLoadError,
+    SplitServeError,
+)
 from engine_core.ipc.addresses import ipc_path
-from engine_core.process import EXIT_CONFIG, EXIT_MODEL, Child, describe_exit
+from engine_core.process import Child, describe_exit
 
 STOP_TIMEOUT_S = 15.0
 _REAP_POLL_S = 0.005

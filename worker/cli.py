@@ -10,9 +10,9 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from engine_core.errors import ConfigError
+from engine_core.errors import EXIT_CONFIG, EXIT_OK, ConfigError
 from worker.config import WorkerConfig
-from worker.loop import EXIT_CONFIG, EXIT_OK, run
+from worker.loop import run
 
 _PR_SET_PDEATHSIG = 1
 

@@ -12,7 +12,15 @@ import msgspec
 import zmq
 
 from engine_core.config import software_version
-from engine_core.errors import ConfigError, SplitServeError, WorkerError
+from engine_core.errors import (
+    EXIT_CONFIG,
+    EXIT_MODEL,
+    EXIT_OK,
+    EXIT_WORKER,
+    ConfigError,
+    SplitServeError,
+    WorkerError,
+)
 from engine_core.ipc.codec import encode, to_worker_decoder
 from engine_core.ipc.transport import connect_engine
 from engine_core.ipc.wire import PROTOCOL_VERSION
@@ -31,12 +39,6 @@ if TYPE_CHECKING:
     from worker.worker import Worker
 
 logger = logging.getLogger(__name__)
-
-# As engine_core.process has them; a worker may not import it.
-EXIT_OK = 0
-EXIT_CONFIG = 2
-EXIT_MODEL = 3
-EXIT_WORKER = 4
 
 _MAX_PROGRESS_PER_S = 10
 # How often a waiting worker looks whether its engine still lives.
