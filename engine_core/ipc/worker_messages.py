@@ -9,9 +9,15 @@ from engine_core.sampling_params import SamplingParams
 
 
 class InitKVCache(Wire, frozen=True, tag=0):
-    """Allocate the paged KV cache; answered by KVCacheReady."""
+    """Allocate the paged KV cache; answered by KVCacheReady.
+
+    Attributes:
+        num_blocks: blocks of the pool that steps compute in.
+        num_host_blocks: blocks of the host-memory tier, which only moves read and write; 0 for no tier.
+    """
 
     num_blocks: int
+    num_host_blocks: int = 0
 
 
 class NewRow(Wire, frozen=True):
@@ -40,8 +46,8 @@ class SchedulerOutput(Wire, frozen=True, tag=1):
     """One step. Only what changed travels; the worker keeps the batch.
 
     A row samples a token when the step computes its last known token; the worker appends it to the row
-    itself, so decode steps carry no token ids. Apply in this order: freed_rows, new_rows, block columns, then
-    run the scheduled columns in the order given.
+    itself, so decode steps carry no token ids. Apply in this order: freed_rows, new_rows, block columns,
+    moves, then run the scheduled columns in the order given.
 
     Attributes:
         step: counter, answered by the same number.
@@ -49,6 +55,9 @@ class SchedulerOutput(Wire, frozen=True, tag=1):
         num_tokens: int32 column [n], tokens each of them computes (>= 1).
         freed_rows: int32 column; rows that left the batch (finished, aborted, preempted).
         block_rows, block_ids: int32 columns [m]; append block_ids[i] to the block table of block_rows[i].
+        moves_from, moves_to: int32 columns [k]; copy the whole content of place moves_from[i] to place
+            moves_to[i], one after the other, before anything of this step is written. Places 0..num_blocks-1
+            are the pool's blocks, num_blocks + i is host block i.
     """
 
     step: int
@@ -58,6 +67,8 @@ class SchedulerOutput(Wire, frozen=True, tag=1):
     freed_rows: bytes = b""
     block_rows: bytes = b""
     block_ids: bytes = b""
+    moves_from: bytes = b""
+    moves_to: bytes = b""
 
 
 class Shutdown(Wire, frozen=True, tag=2):
@@ -101,9 +112,14 @@ class WorkerReady(Wire, frozen=True, tag=2):
 
 
 class KVCacheReady(Wire, frozen=True, tag=3):
-    """The KV cache is allocated and a warm-up pass has run."""
+    """The KV cache is allocated and a warm-up pass has run.
+
+    Attributes:
+        move_block_ns: nanoseconds one move between pool and host tier takes, measured; 0 without a tier.
+    """
 
     num_blocks: int
+    move_block_ns: int = 0
 
 
 class RowError(Wire, frozen=True):
@@ -124,6 +140,7 @@ class ModelRunnerOutput(Wire, frozen=True, tag=4):
         errors: rows that failed; they sampled nothing and stay until freed.
         compute_s: seconds the step took on the worker.
         wait_s: seconds the worker waited for the step after it had sent the answer before.
+        move_s: seconds of compute_s that the moves took.
     """
 
     step: int
@@ -134,6 +151,7 @@ class ModelRunnerOutput(Wire, frozen=True, tag=4):
     errors: list[RowError] = []
     compute_s: float = 0.0
     wait_s: float = 0.0
+    move_s: float = 0.0
 
 
 class WorkerFailed(Wire, frozen=True, tag=5):
