@@ -63,6 +63,9 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         queue_timeout_s: a request that names none waits no longer before it first runs; 0 means for ever.
         target_itl_s: a step's prefill is cut to keep steps with decoding rows this short; 0 means never.
         log_wait_s: a request that has waited so long is logged, once; 0 means never.
+        num_host_blocks: blocks of the host-memory tier that evicted prefixes move to; 0 for no tier, and
+            without prefix caching.
+        move_block_ns: nanoseconds one block takes between pool and host tier, as measured; 0 if not known.
     """
 
     max_num_seqs: int = 256
@@ -80,6 +83,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     queue_timeout_s: float = 0.0
     target_itl_s: float = 0.0
     log_wait_s: float = 0.0
+    num_host_blocks: int = 0
+    move_block_ns: int = 0
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
