@@ -51,6 +51,7 @@ from engine_core.scheduler.apply import StepApplier, StepResult
 from engine_core.scheduler.output import OutputCollector
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.scheduler.stopping import StopRules
+from engine_core.step_costs import StepCosts
 from engine_core.step_pacer import StepPacer
 
 __all__ = ["EngineCore", "FrontendId"]
@@ -101,6 +102,7 @@ class EngineCore:
         self._admission = Admission(config.max_num_waiting, config.max_waiting_tokens)
         self._deadlines = Deadlines(config.queue_timeout_s, config.log_wait_s)
         self._timeouts: Counter[str] = Counter()
+        self._costs = StepCosts(config.max_num_batched_tokens)
         self._pacer = (
             StepPacer(config.target_itl_s, config.max_num_batched_tokens) if config.target_itl_s else None
         )
@@ -199,6 +201,9 @@ class EngineCore:
             WorkerError: the output does not answer that step.
         """
         result = self._applier.apply(output)
+        flight = result.flight
+        compute_s = output.compute_s - output.move_s
+        self._costs.observe(flight.packed_num_tokens, flight.num_computed_tokens, compute_s)
         if self._pacer is not None:
             self._pacer.measured(output.compute_s)
         self._num_steps += 1

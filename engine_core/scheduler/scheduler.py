@@ -45,6 +45,7 @@ class StepInFlight(NamedTuple):
         num_computed_tokens: int64 [n]; their counts after it.
         sampling_rows: int64 [m]; rows that sample in it, in the order of `rows`.
         packed_sampling_rows: the same as the worker names them.
+        packed_num_tokens: int32 column [n]; tokens it computes of each of `rows`.
     """
 
     step: int
@@ -52,6 +53,7 @@ class StepInFlight(NamedTuple):
     num_computed_tokens: IntColumn
     sampling_rows: IntColumn
     packed_sampling_rows: bytes
+    packed_num_tokens: bytes
 
 
 class _Growth(NamedTuple):
@@ -307,12 +309,15 @@ class Scheduler:
             sampling_rows = rows[samples]
             packed_sampling_rows = pack_int32(sampling_rows)
         running.num_tokens[sampling_rows] += 1
-        self.in_flight.append(StepInFlight(step, rows, computed, sampling_rows, packed_sampling_rows))
+        packed_num_tokens = pack_int32(num_tokens)
+        self.in_flight.append(
+            StepInFlight(step, rows, computed, sampling_rows, packed_sampling_rows, packed_num_tokens)
+        )
         freed_rows, self._freed_rows = self._freed_rows, []
         return SchedulerOutput(
             step=step,
             rows=packed_rows,
-            num_tokens=pack_int32(num_tokens),
+            num_tokens=packed_num_tokens,
             new_rows=new_rows,
             freed_rows=pack_int32(freed_rows) if freed_rows else b"",
             block_rows=pack_int32(growth.rows) if growth.rows else b"",
