@@ -35,6 +35,7 @@ from engine_core.ipc.messages import (
 )
 from engine_core.ipc.wire import ModelInfo
 from engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
+from engine_core.kv_events.recorder import KVEventRecorder
 from engine_core.open_requests import OpenRequests
 from engine_core.request import (
     TOKEN_BYTES,
@@ -71,6 +72,7 @@ class EngineCore:
         clock: Clock,
         *,
         secret: bytes | None = None,
+        kv_events: KVEventRecorder | None = None,
         on_end: Callable[[RequestSummary], None] | None = None,
         on_wait: Callable[[RequestInfo], None] | None = None,
     ) -> None:
@@ -82,6 +84,7 @@ class EngineCore:
             epoch: identifies this life of the engine in every output.
             clock: for queue times, timeouts and ages.
             secret: 32 bytes that seed the prefix-cache hashes; drawn anew for every engine when left out.
+            kv_events: told which prefixes are cached and which are not any more.
             on_end: called with every request that ends, however it does.
             on_wait: called once with every request that has waited for config.log_wait_s.
         """
@@ -89,7 +92,11 @@ class EngineCore:
         self._clock = clock
         self._stops = StopRules(model.vocab_size, model.eos_token_ids)
         self._scheduler = Scheduler(
-            config, self._stops, os.urandom(32) if secret is None else secret, model.sliding_window
+            config,
+            self._stops,
+            os.urandom(32) if secret is None else secret,
+            model.sliding_window,
+            kv_events,
         )
         max_model_len = min(config.max_model_len, model.max_model_len)
         self.limits = RequestLimits(

@@ -11,7 +11,7 @@ indexed block.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from engine_core.kv_cache.announced import AnnouncedBlocks
 from engine_core.kv_cache.block_pool import BlockPool
 from engine_core.kv_cache.prefix_index import PrefixIndex, extend_chain
 from engine_core.kv_cache.window import LEFT, RowBounds
+from engine_core.kv_events.recorder import KVEventRecorder
 from engine_core.request import TOKEN_BYTES, Request
 
 IntColumn = npt.NDArray[np.int64]
@@ -47,6 +48,7 @@ class KVCacheManager:
         secret: bytes,
         enable_prefix_caching: bool,
         bounds: RowBounds,
+        kv_events: KVEventRecorder | None = None,
     ) -> None:
         self.block_size = block_size
         self._block_bytes = block_size * TOKEN_BYTES
@@ -54,6 +56,7 @@ class KVCacheManager:
         self.pool = BlockPool(num_blocks)
         self.index = PrefixIndex(secret)
         self.announced = AnnouncedBlocks()
+        self._kv_events = kv_events
         self.enable_prefix_caching = enable_prefix_caching
         self.tables: list[list[int]] = [[] for _ in range(max_num_seqs)]
         self.capacity = np.zeros(max_num_seqs, np.int64)
@@ -191,7 +194,7 @@ class KVCacheManager:
         self.announced.withdraw(row)
 
     def index_full_blocks(
-        self, rows: IntColumn, requests: Iterable[Request], num_computed_tokens: IntColumn
+        self, rows: IntColumn, requests: Sequence[Request], num_computed_tokens: IntColumn
     ) -> None:
         """Index every block that the applied steps have filled.
 
@@ -217,7 +220,10 @@ class KVCacheManager:
             block_ids += tables[row][first:end]
             if row in announced:
                 self._announce(row, request, end)
-        self.pool.mark_cached(self.index.insert(hashes, block_ids))
+        inserted = self.index.insert(hashes, block_ids)
+        self.pool.mark_cached(inserted)
+        if self._kv_events is not None:
+            self._report_stored(self._kv_events, rows, requests, num_indexed, set(inserted))
 
     def reset_prefix_cache(self) -> int:
         """Forget every cached prefix; returns how many blocks held one. Running rows keep their blocks."""
@@ -226,6 +232,8 @@ class KVCacheManager:
         self.pool.uncache_all()
         # Chains of running rows start from the old secret, so nobody will look for them.
         self.announced.clear()
+        if self._kv_events is not None:
+            self._kv_events.cleared()
         return num_cached
 
     def check_integrity(self, num_computed_tokens: dict[int, int]) -> None:
@@ -298,6 +306,28 @@ class KVCacheManager:
 
     def _allocate(self, count: int) -> list[int]:
         block_ids, num_evicted = self.pool.allocate(count)
-        for block_id in block_ids[count - num_evicted :]:
-            self.index.forget(block_id)
+        if num_evicted:
+            evicted = [self.index.forget(block_id) for block_id in block_ids[count - num_evicted :]]
+            if self._kv_events is not None:
+                self._kv_events.removed(evicted)
         return block_ids
+
+    def _report_stored(
+        self,
+        events: KVEventRecorder,
+        rows: IntColumn,
+        requests: Sequence[Request],
+        num_indexed: IntColumn,
+        inserted: set[int],
+    ) -> None:
+        """Report the inserted ones of the rows' newly full blocks, in runs of consecutive blocks."""
+        num_full = self.next_hash_at[rows] // self.block_size - 1
+        places = zip(rows.tolist(), requests, num_indexed.tolist(), num_full.tolist(), strict=True)
+        for row, request, first, end in places:
+            for place, block_id in enumerate(self.tables[row][first:end], first):
+                if block_id not in inserted:
+                    if first < place:
+                        events.stored(request, first, place)
+                    first = place + 1
+            if first < end:
+                events.stored(request, first, end)

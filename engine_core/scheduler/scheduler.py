@@ -22,6 +22,7 @@ from engine_core.ipc.codec import pack_int32
 from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
 from engine_core.kv_cache.manager import KVCacheManager
 from engine_core.kv_cache.window import bound_rows
+from engine_core.kv_events.recorder import KVEventRecorder
 from engine_core.request import Request, RequestState
 from engine_core.scheduler.followers import Followers
 from engine_core.scheduler.policies import make_queue
@@ -75,7 +76,12 @@ class Scheduler:
     """
 
     def __init__(
-        self, config: SchedulerConfig, stops: StopRules, secret: bytes, sliding_window: int = 0
+        self,
+        config: SchedulerConfig,
+        stops: StopRules,
+        secret: bytes,
+        sliding_window: int = 0,
+        kv_events: KVEventRecorder | None = None,
     ) -> None:
         max_chunk = config.max_prefill_tokens or config.max_num_batched_tokens
         self._config = config
@@ -89,6 +95,7 @@ class Scheduler:
             secret=secret,
             enable_prefix_caching=config.enable_prefix_caching,
             bounds=bound_rows(config.num_blocks, config.block_size, max_chunk, sliding_window),
+            kv_events=kv_events,
         )
         self._followers = Followers(self.kv, self.running)
         self.in_flight: deque[StepInFlight] = deque()

@@ -110,7 +110,7 @@ class _Scenario:
             self.driver.leave(self._chance.choice(FRONTENDS))
         else:
             self.driver.engine.reset_prefix_cache()
-            self.driver.engine.check_integrity()
+            self.driver.check()
 
     def _arrive(self) -> None:
         chance = self._chance

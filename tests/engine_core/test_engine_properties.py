@@ -156,7 +156,7 @@ def play(driver: EngineDriver, script: list[Arrival | tuple[str, int]]) -> None:
             driver.leave(b"frontend-%d" % number)
         else:
             driver.engine.reset_prefix_cache()
-            driver.engine.check_integrity()
+            driver.check()
 
 
 def max_turns(driver: EngineDriver) -> int:
