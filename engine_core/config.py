@@ -100,6 +100,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_model_len: 0 takes the checkpoint's limit.
         kv_cache_memory_bytes: 0 lets the worker choose.
         num_blocks: overrides the size of the KV pool; 0 derives it from memory.
+        kv_offload_gb: GiB of host memory for blocks that leave the pool; 0 for no tier.
         num_threads: compute threads of a worker; 0 takes all cores the process may use.
         drain_timeout_s: how long running requests may go on after SIGTERM.
         lease_s: a frontend silent for longer loses its requests.
@@ -132,6 +133,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_prefix_caching: bool = True
     kv_cache_memory_bytes: int = 0
     num_blocks: int = 0
+    kv_offload_gb: float = 0.0
     num_threads: int = 0
     drain_timeout_s: float = 30.0
     lease_s: float = 10.0
@@ -165,6 +167,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         check_range("--max-model-len", self.max_model_len, 0, MAX_SEQUENCE_TOKENS)
         check_range("--kv-cache-memory-bytes", self.kv_cache_memory_bytes, 0, 2**50)
         check_range("--num-blocks", self.num_blocks, 0, 2**30)
+        check_range("--kv-offload-gb", self.kv_offload_gb, 0, 2**20)
         check_range("--num-threads", self.num_threads, 0, 1024)
         check_range("--drain-timeout", self.drain_timeout_s, 0, 86400)
         check_range("--lease", self.lease_s, 1, 3600)
@@ -175,6 +178,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         check_range("--target-itl-ms", self.target_itl_ms, 0, 60000)
         check_range("--log-wait", self.log_wait_s, 0, 86400)
         parse_weights(self.tenant_weights)
+        if self.kv_offload_gb and not self.enable_prefix_caching:
+            raise ConfigError("--kv-offload-gb finds blocks by their prefix: leave prefix caching on")
         check_address("--listen", self.listen)
         check_keys(self.listen, bool(self.curve_dir), self.allow_insecure_tcp)
 

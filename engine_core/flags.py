@@ -116,6 +116,13 @@ ENGINE_FLAGS: FlagTable = {
             metavar="N",
         ),
         Flag(
+            "--kv-offload-gb",
+            "kv_offload_gb",
+            "GiB of host memory that blocks evicted from the KV cache move to; 0 drops them",
+            float,
+            metavar="GIB",
+        ),
+        Flag(
             "--enable-prefix-caching",
             "enable_prefix_caching",
             "reuse the KV of equal prompt beginnings",

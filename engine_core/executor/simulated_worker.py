@@ -112,8 +112,8 @@ class SimulatedWorker:
         model = self._model
         return WorkerReady(model.info(), model.block_bytes, model.available_bytes, 0.0)
 
-    def init_kv_cache(self, num_blocks: int) -> KVCacheReady:
-        """Take note of the pool's size."""
+    def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> KVCacheReady:
+        """Take note of the pool's size; what host blocks hold is of no interest yet."""
         if self._model.verify:
             self._shadow = ShadowKV(num_blocks, self._model.block_size, self._model.sliding_window)
         return KVCacheReady(num_blocks)

@@ -40,6 +40,7 @@ OTHER_VALUES = {
     "block_size": (["--block-size", "32"], 32),
     "kv_cache_memory_bytes": (["--kv-cache-memory-bytes", "2G"], 2 * 2**30),
     "num_blocks": (["--num-blocks", "9"], 9),
+    "kv_offload_gb": (["--kv-offload-gb", "0.5"], 0.5),
     "enable_prefix_caching": (["--no-enable-prefix-caching"], False),
     "max_num_seqs": (["--max-num-seqs", "5"], 5),
     "max_num_batched_tokens": (["--max-num-batched-tokens", "64"], 64),
@@ -107,6 +108,8 @@ def test_the_help_names_every_default(capsys: pytest.CaptureFixture[str]) -> Non
         (["--lease", "nan"], "--lease", "from 1 to 3600"),
         (["--drain-timeout", "inf"], "--drain-timeout", "from 0 to"),
         (["--kv-cache-memory-bytes", "99999999T"], "--kv-cache-memory-bytes", "from 0 to"),
+        (["--kv-offload-gb", "-0.1"], "--kv-offload-gb", "from 0 to 1048576"),
+        (["--kv-offload-gb", "nan"], "--kv-offload-gb", "from 0 to 1048576"),
         (["--tenant-weight", "a=0"], "--tenant-weight", "W from 1 to 1000"),
         (["--tenant-weight", "a"], "--tenant-weight", "NAME=W"),
         (["--tenant-weight", "a=1", "a=2"], "--tenant-weight", "each once"),
@@ -125,6 +128,13 @@ def test_a_value_out_of_range_is_one_line_with_flag_and_range(
     error = capsys.readouterr().err
     assert error.startswith(f"engine-core: error: {flag} must be")
     assert allowed in error
+    assert error.count("\n") == 1
+
+
+def test_a_host_tier_without_prefix_caching_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--kv-offload-gb", "1", "--no-enable-prefix-caching"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("engine-core: error: --kv-offload-gb finds blocks by their prefix")
     assert error.count("\n") == 1
 
 
