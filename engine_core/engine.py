@@ -110,9 +110,7 @@ class EngineCore:
         self._deadlines = Deadlines(config.queue_timeout_s, config.log_wait_s)
         self._timeouts: Counter[str] = Counter()
         self._costs = StepCosts(config.max_num_batched_tokens)
-        self._pacer = (
-            StepPacer(config.target_itl_s, config.max_num_batched_tokens) if config.target_itl_s else None
-        )
+        self._pacer = StepPacer(config.target_itl_s, self._costs) if config.target_itl_s else None
         self._outputs = OutputCollector(epoch)
         self._on_end = on_end
         self._on_wait = on_wait
@@ -191,12 +189,8 @@ class EngineCore:
 
     def plan(self) -> SchedulerOutput | None:
         """Plan the next step; None when nothing can run or two steps are in flight."""
-        if self._pacer is None:
-            output = self._scheduler.schedule()
-        else:
-            output = self._scheduler.schedule(self._pacer.max_prefill_tokens(len(self._scheduler.running)))
-            if output is not None:
-                self._pacer.planned(output.num_tokens)
+        cap = None if self._pacer is None else self._pacer.cap(len(self._scheduler.running))
+        output = self._scheduler.schedule(cap)
         if self._scheduler.started:
             self._report_started()
         return output
@@ -211,8 +205,6 @@ class EngineCore:
         flight = result.flight
         compute_s = output.compute_s - output.move_s
         self._costs.observe(flight.packed_num_tokens, flight.num_computed_tokens, compute_s)
-        if self._pacer is not None:
-            self._pacer.measured(output.compute_s)
         self._num_steps += 1
         self._worker_compute_s += output.compute_s
         self._worker_wait_s += output.wait_s

@@ -24,7 +24,7 @@ from engine_core.ipc.codec import pack_int32, unpack_int32
 from engine_core.scheduler.running import IntColumn
 
 DECODE_MEMORY = 0.98
-PREFILL_MEMORY = 0.9
+PREFILL_MEMORY = 0.8
 # Chunks from this size on count as one point, smaller ones as a part of it: a few tokens beside many decoding
 # rows take less time than the rows' times scatter.
 FULL_CHUNK_TOKENS = 128
@@ -33,7 +33,7 @@ FULL_CHUNK_TOKENS = 128
 ROWS_SPREAD = 1.0
 CONTEXT_SPREAD = 256.0
 # A step that another process interrupted says little: nothing counts as more than so many times its estimate.
-MAX_RISE = 3.0
+MAX_RISE = 2.0
 # Below it an estimate is no measure for others: the worker said 0 so far.
 MIN_ESTIMATE = 1e-9
 # Longer ones, and times that are no numbers, are not believed.

@@ -26,7 +26,7 @@ from engine_core.kv_events.recorder import KVEventRecorder
 from engine_core.request import Request, RequestState
 from engine_core.scheduler.followers import Followers
 from engine_core.scheduler.policies import make_queue
-from engine_core.scheduler.prefill_cap import cap_prefill, prefill_left
+from engine_core.scheduler.prefill_cap import PrefillCap, PrefillRoom, cap_prefill
 from engine_core.scheduler.queues import WaitingQueue
 from engine_core.scheduler.running import NEVER, IntColumn, RunningRows
 from engine_core.scheduler.stopping import StopRules
@@ -122,15 +122,15 @@ class Scheduler:
             self._leave_row(request.row)
         request.state = RequestState.ENDED
 
-    def schedule(self, max_prefill_tokens: int | None = None) -> SchedulerOutput | None:
+    def schedule(self, cap: PrefillCap | None = None) -> SchedulerOutput | None:
         """Plan the next step; None when nothing can run until a step is applied or a request arrives.
 
         Args:
-            max_prefill_tokens: at least 1; holds while any row decodes. None for no cap beside the budget.
+            cap: holds while any row decodes; None for no cap beside the budget.
         """
         if len(self.in_flight) >= MAX_STEPS_IN_FLIGHT:
             return None
-        rows, num_tokens = self._wanted(max_prefill_tokens)
+        rows, num_tokens, room = self._wanted(cap)
         if self.kv.bounds.window:
             running = self.running.order
             self.kv.leave_window(running, self.running.num_computed_tokens[running])
@@ -139,9 +139,7 @@ class Scheduler:
         new_rows: list[NewRow] = []
         if len(self.waiting) and not growth.is_scarce:
             budget = self._config.max_num_batched_tokens - int(num_tokens.sum())
-            if max_prefill_tokens is not None:
-                budget = prefill_left(num_tokens, max_prefill_tokens, budget)
-            rows, num_tokens, new_rows = self._admit(rows, num_tokens, budget)
+            rows, num_tokens, new_rows = self._admit(rows, num_tokens, budget, room)
         if len(rows) == 0:
             return None
         return self._commit(rows, num_tokens, new_rows, growth)
@@ -176,25 +174,33 @@ class Scheduler:
             if running.num_computed_tokens[row] > self.kv.capacity[row]:
                 raise IntegrityError(f"row {row} computed more tokens than its blocks hold")
 
-    def _wanted(self, max_prefill_tokens: int | None) -> tuple[IntColumn, IntColumn]:
-        """Return running rows in order and the tokens each gets from the budget, both [n], without zeros."""
+    def _wanted(self, cap: PrefillCap | None) -> tuple[IntColumn, IntColumn, PrefillRoom | None]:
+        """Return running rows in order, the tokens each gets from the budget, and what is left of the cap.
+
+        Returns:
+            Two columns [n] without zeros; None if the cap does not hold, as nobody decodes.
+        """
         running = self.running
         rows = running.order
         if len(rows) == 0:
-            return rows, rows
+            return rows, rows, None
         ready = np.minimum(running.num_tokens[rows], running.max_num_computed_tokens[rows])
-        num_tokens = np.minimum(ready - running.num_computed_tokens[rows], self._max_chunk)
+        contexts = running.num_computed_tokens[rows]
+        num_tokens = np.minimum(ready - contexts, self._max_chunk)
         budget = self._config.max_num_batched_tokens
-        if len(rows) <= budget and np.count_nonzero(num_tokens == 1) == len(rows):
-            return rows, num_tokens  # everyone decodes
-        if max_prefill_tokens is not None:
-            num_tokens = cap_prefill(num_tokens, max_prefill_tokens, budget)
+        num_decoding = int(np.count_nonzero(num_tokens == 1))
+        # Decoding rows keep their token as far as the budget allows: prefill leaves them room.
+        room = PrefillRoom(cap, max(1, budget - num_decoding)) if num_decoding and cap is not None else None
+        if num_decoding == len(rows) <= budget:
+            return rows, num_tokens, room
+        if room is not None:
+            num_tokens = cap_prefill(room, num_tokens, contexts)
         if num_tokens.sum() > budget:
             before = np.cumsum(num_tokens) - num_tokens
             num_tokens = np.clip(budget - before, 0, num_tokens)
         if num_tokens.min() == 0:
             rows, num_tokens = rows[num_tokens > 0], num_tokens[num_tokens > 0]
-        return rows, num_tokens
+        return rows, num_tokens, room
 
     def _give_blocks(self, rows: IntColumn, num_tokens: IntColumn) -> tuple[IntColumn, IntColumn, _Growth]:
         """Allocate the blocks that rows grow into, preempting from the end of the order if need be.
@@ -231,9 +237,9 @@ class Scheduler:
         growth.rows.extend(np.repeat(rows, counts).tolist())
 
     def _admit(
-        self, rows: IntColumn, num_tokens: IntColumn, budget: int
+        self, rows: IntColumn, num_tokens: IntColumn, budget: int, room: PrefillRoom | None
     ) -> tuple[IntColumn, IntColumn, list[NewRow]]:
-        """Admit from the head of the queue while rows, blocks, budget and the message to the worker last.
+        """Admit from the head of the queue while rows, blocks, tokens and the message to the worker last.
 
         A head that follows a running row is passed over, but a row and the blocks of its whole sequence are
         kept for it, so that whoever passes takes nothing away from it.
@@ -241,10 +247,12 @@ class Scheduler:
         new_rows: list[NewRow] = []
         chunks: list[int] = []
         num_held = num_kept_blocks = 0
-        room = MAX_NEW_ROW_TOKENS
+        num_sendable = MAX_NEW_ROW_TOKENS
         if self.running.num_free_rows:
             self.waiting.settle(self.running)
-        while min(budget, room) > 0 and self.running.num_free_rows > num_held:
+        while min(budget, num_sendable) > 0 and self.running.num_free_rows > num_held:
+            if room is not None and not room.is_open:
+                break
             request = self.waiting.head()
             if request is None:
                 break
@@ -258,9 +266,10 @@ class Scheduler:
                 self.is_short_of_blocks = True
                 break
             uncomputed = request.num_stored_tokens - new_row.num_computed_tokens
-            chunks.append(min(uncomputed, self._max_chunk, budget))
+            chunk = min(uncomputed, self._max_chunk, budget)
+            chunks.append(chunk if room is None else room.take(chunk, new_row.num_computed_tokens))
             budget -= chunks[-1]
-            room -= request.num_stored_tokens
+            num_sendable -= request.num_stored_tokens
             new_rows.append(new_row)
         if num_held:
             self.waiting.restore()

@@ -105,8 +105,8 @@ def test_one_interrupted_step_hardly_counts() -> None:
     before = prefill_s(costs, 200, 1000), costs.decode_s(16)
     observe(costs, 16, 200, 1000, 30.0)
     observe(costs, 16, 0, 0, 30.0)
-    assert prefill_s(costs, 200, 1000) <= 1.35 * before[0]
-    assert costs.decode_s(16) <= 1.1 * before[1]
+    assert prefill_s(costs, 200, 1000) <= 1.3 * before[0]
+    assert costs.decode_s(16) <= 1.05 * before[1]
 
 
 def test_steps_of_equal_rows_count_one_by_one() -> None:
@@ -167,7 +167,7 @@ def test_a_line_is_found_and_never_falls() -> None:
     line = FadingLine(0.99, 1.0)
     assert not line.is_known
     assert line.at(5) == 0
-    for x in (10, 50, 90):
+    for x in (10, 30, 50):
         line.add(x, 30 + 2 * x)
     assert line.at(200) == pytest.approx(430, rel=0.01)
     falling = FadingLine(0.99, 1.0)
