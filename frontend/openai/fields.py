@@ -115,9 +115,7 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
     repetition_detection: Annotated[
         RepetitionOptions | None, Meta(description='Ends with finish_reason "repetition". Default: off.')
     ] = None
-    prompt_logprobs: Annotated[
-        int | None, ranged(0, MAX_LOGPROBS, "Logprobs of the prompt's tokens; not with stream.")
-    ] = None
+    prompt_logprobs: Annotated[int | None, ranged(0, MAX_LOGPROBS, "Logprobs of the prompt's tokens.")] = None
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
     stream: bool | None = None

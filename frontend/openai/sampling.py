@@ -138,9 +138,7 @@ def check_stream_fields(body: GenerationFields) -> None:
     """Check the fields that only fit one way of answering.
 
     Raises:
-        InvalidRequestError: stream_options without stream, prompt_logprobs with it.
+        InvalidRequestError: stream_options without stream.
     """
     if body.stream_options is not None and not body.stream:
         raise InvalidRequestError("stream_options needs stream: true", "stream_options")
-    if body.prompt_logprobs is not None and body.stream:
-        raise InvalidRequestError("prompt_logprobs is not available in streams", "prompt_logprobs")

@@ -121,7 +121,6 @@ ONE_ENDPOINT = [
     ("/v1/completions", TEXT, {"logprobs": True}, "logprobs"),
     ("/v1/completions", TEXT, {"best_of": 3, "n": 2}, "best_of"),
     ("/v1/completions", TEXT, {"best_of": 1, "n": 2}, "best_of"),
-    ("/v1/completions", TEXT, {"stream": True, "prompt_logprobs": 1}, "prompt_logprobs"),
     *(
         ("/v1/completions", TEXT, {"logprobs": 0, "logprob_token_ids": value}, "logprob_token_ids")
         for value in ([1] * 129, [-1], [VOCAB_SIZE])
