@@ -31,7 +31,7 @@ FULL_CHUNK_TOKENS = 128
 # How far rows and contexts must lie apart to teach the slope. Otherwise the noise of many short prompts
 # would decide what a long one is thought to cost.
 ROWS_SPREAD = 1.0
-CONTEXT_SPREAD = 256.0
+CONTEXT_SPREAD = 128.0
 # A step that another process interrupted says little: nothing counts as more than so many times its estimate.
 MAX_RISE = 2.0
 # Below it an estimate is no measure for others: the worker said 0 so far.
