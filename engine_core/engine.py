@@ -110,7 +110,8 @@ class EngineCore:
         self._deadlines = Deadlines(config.queue_timeout_s, config.log_wait_s)
         self._timeouts: Counter[str] = Counter()
         self._costs = StepCosts(config.max_num_batched_tokens)
-        self._pacer = StepPacer(config.target_itl_s, self._costs) if config.target_itl_s else None
+        paced = config.target_itl_s > 0
+        self._cap_beside = StepPacer(config.target_itl_s, self._costs).cap if paced else None
         self._outputs = OutputCollector(epoch)
         self._on_end = on_end
         self._on_wait = on_wait
@@ -189,8 +190,7 @@ class EngineCore:
 
     def plan(self) -> SchedulerOutput | None:
         """Plan the next step; None when nothing can run or two steps are in flight."""
-        cap = None if self._pacer is None else self._pacer.cap(len(self._scheduler.running))
-        output = self._scheduler.schedule(cap)
+        output = self._scheduler.schedule(self._cap_beside)
         if self._scheduler.started:
             self._report_started()
         return output

@@ -10,6 +10,7 @@ so how many of them fit into what is left is a square root of integers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import isqrt
 from typing import NamedTuple
 
@@ -30,6 +31,10 @@ class PrefillCap(NamedTuple):
     num_tokens: int
     doubling_context: int
     min_tokens: int
+
+
+# The cap beside so many decoding rows.
+CapBeside = Callable[[int], PrefillCap]
 
 
 class PrefillRoom:

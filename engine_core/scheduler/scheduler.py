@@ -26,7 +26,7 @@ from engine_core.kv_events.recorder import KVEventRecorder
 from engine_core.request import Request, RequestState
 from engine_core.scheduler.followers import Followers
 from engine_core.scheduler.policies import make_queue
-from engine_core.scheduler.prefill_cap import PrefillCap, PrefillRoom, cap_prefill
+from engine_core.scheduler.prefill_cap import CapBeside, PrefillRoom, cap_prefill
 from engine_core.scheduler.queues import WaitingQueue
 from engine_core.scheduler.running import NEVER, IntColumn, RunningRows
 from engine_core.scheduler.stopping import StopRules
@@ -122,15 +122,16 @@ class Scheduler:
             self._leave_row(request.row)
         request.state = RequestState.ENDED
 
-    def schedule(self, cap: PrefillCap | None = None) -> SchedulerOutput | None:
+    def schedule(self, cap_beside: CapBeside | None = None) -> SchedulerOutput | None:
         """Plan the next step; None when nothing can run until a step is applied or a request arrives.
 
         Args:
-            cap: holds while any row decodes; None for no cap beside the budget.
+            cap_beside: tells the cap that holds beside so many decoding rows, at least 1; asked only when the
+                step could prefill. None for no cap beside the budget.
         """
         if len(self.in_flight) >= MAX_STEPS_IN_FLIGHT:
             return None
-        rows, num_tokens, room = self._wanted(cap)
+        rows, num_tokens, room = self._wanted(cap_beside)
         if self.kv.bounds.window:
             running = self.running.order
             self.kv.leave_window(running, self.running.num_computed_tokens[running])
@@ -174,11 +175,11 @@ class Scheduler:
             if running.num_computed_tokens[row] > self.kv.capacity[row]:
                 raise IntegrityError(f"row {row} computed more tokens than its blocks hold")
 
-    def _wanted(self, cap: PrefillCap | None) -> tuple[IntColumn, IntColumn, PrefillRoom | None]:
+    def _wanted(self, cap_beside: CapBeside | None) -> tuple[IntColumn, IntColumn, PrefillRoom | None]:
         """Return running rows in order, the tokens each gets from the budget, and what is left of the cap.
 
         Returns:
-            Two columns [n] without zeros; None if the cap does not hold, as nobody decodes.
+            Two columns [n] without zeros; None if no cap holds, as nobody decodes or nobody could prefill.
         """
         running = self.running
         rows = running.order
@@ -189,9 +190,12 @@ class Scheduler:
         num_tokens = np.minimum(ready - contexts, self._max_chunk)
         budget = self._config.max_num_batched_tokens
         num_decoding = int(np.count_nonzero(num_tokens == 1))
-        # Decoding rows keep their token as far as the budget allows: prefill leaves them room.
-        room = PrefillRoom(cap, max(1, budget - num_decoding)) if num_decoding and cap is not None else None
-        if num_decoding == len(rows) <= budget:
+        everyone_decodes = num_decoding == len(rows) <= budget
+        room = None
+        if cap_beside is not None and num_decoding and not (everyone_decodes and self._is_closed):
+            # Decoding rows keep their token as far as the budget allows: prefill leaves them room.
+            room = PrefillRoom(cap_beside(num_decoding), max(1, budget - num_decoding))
+        if everyone_decodes:
             return rows, num_tokens, room
         if room is not None:
             num_tokens = cap_prefill(room, num_tokens, contexts)
@@ -201,6 +205,11 @@ class Scheduler:
         if num_tokens.min() == 0:
             rows, num_tokens = rows[num_tokens > 0], num_tokens[num_tokens > 0]
         return rows, num_tokens, room
+
+    @property
+    def _is_closed(self) -> bool:
+        """Whether nobody can be admitted now."""
+        return not len(self.waiting) or not self.running.num_free_rows
 
     def _give_blocks(self, rows: IntColumn, num_tokens: IntColumn) -> tuple[IntColumn, IntColumn, _Growth]:
         """Allocate the blocks that rows grow into, preempting from the end of the order if need be.

@@ -22,7 +22,7 @@ from engine_core.ipc.codec import unpack_int32
 from engine_core.ipc.messages import FinishReason
 from engine_core.ipc.worker_messages import SchedulerOutput
 from engine_core.sampling_params import RepetitionDetection
-from engine_core.scheduler.prefill_cap import PrefillCap
+from engine_core.scheduler.prefill_cap import CapBeside, PrefillCap
 from engine_core.scheduler.running import RunningRows
 from engine_core.scheduler.scheduler import StepInFlight
 from tests.engine_core.engine_driver import COMPLETE, EngineDriver
@@ -212,9 +212,9 @@ def draw_caps(engine: EngineCore, caps: list[PrefillCap]) -> None:
     scheduler, drawn = engine._scheduler, cycle(caps)
     schedule = scheduler.schedule
 
-    def planned(cap: PrefillCap | None = None) -> SchedulerOutput | None:
+    def planned(cap_beside: CapBeside | None = None) -> SchedulerOutput | None:
         cap = next(drawn)
-        output = schedule(cap)
+        output = schedule(lambda num_decoding: cap)
         if output is not None:
             check_cap(cap, scheduler.in_flight[-1], scheduler.running)
         return output
