@@ -114,6 +114,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         queue_timeout_s: longest wait of a request that names none; 0 for ever.
         target_itl_ms: longest step while rows decode, as far as prefill decides it; 0 does not limit it.
         log_wait_s: waiting time after which a request is logged; 0 never.
+        kv_events_address: where the events of the KV cache are published; "" publishes none.
+        kv_events_replay_address: where subscribers ask for batches they missed; "" offers none.
+        kv_events_topic: first frame of every batch.
+        kv_events_buffer_steps: batches kept for those who missed some.
     """
 
     model: str
@@ -147,6 +151,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     queue_timeout_s: float = 0.0
     target_itl_ms: float = 200.0
     log_wait_s: float = 10.0
+    kv_events_address: str = ""
+    kv_events_replay_address: str = ""
+    kv_events_topic: str = ""
+    kv_events_buffer_steps: int = 10_000
 
     def validate(self) -> None:
         """Check every value against its range.
@@ -182,6 +190,24 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("--kv-offload-gb finds blocks by their prefix: leave prefix caching on")
         check_address("--listen", self.listen)
         check_keys(self.listen, bool(self.curve_dir), self.allow_insecure_tcp)
+        self._check_kv_events()
+
+    def _check_kv_events(self) -> None:
+        addresses = {
+            "--kv-events-address": self.kv_events_address,
+            "--kv-events-replay-address": self.kv_events_replay_address,
+        }
+        for flag, address in addresses.items():
+            if address:
+                check_address(flag, address)
+                check_keys(address, bool(self.curve_dir), self.allow_insecure_tcp)
+        if self.kv_events_replay_address and not self.kv_events_address:
+            raise ConfigError("--kv-events-replay-address must be given together with --kv-events-address")
+        if self.kv_events_address and not self.enable_prefix_caching:
+            raise ConfigError("--kv-events-address must be left out with --no-enable-prefix-caching")
+        check_range("--kv-events-buffer-steps", self.kv_events_buffer_steps, 1, 10**6)
+        if not re.fullmatch(r"[!-~]{0,256}", self.kv_events_topic):
+            raise ConfigError("--kv-events-topic must be at most 256 visible ASCII characters without spaces")
 
 
 def parse_weights(texts: list[str]) -> dict[str, int]:

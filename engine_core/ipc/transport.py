@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import zmq
@@ -28,6 +28,19 @@ class SendResult(enum.Enum):
     SENT = 0
     FULL = 1
     GONE = 2
+
+
+def try_send(router: zmq.Socket[bytes], frames: Sequence[bytes]) -> SendResult:
+    """Send through a ROUTER that reports peers it cannot route to, without blocking; the peer comes first."""
+    try:
+        router.send_multipart(frames, zmq.NOBLOCK)
+    except zmq.Again:
+        return SendResult.FULL
+    except zmq.ZMQError as error:
+        if error.errno == zmq.EHOSTUNREACH:
+            return SendResult.GONE
+        raise
+    return SendResult.SENT
 
 
 class BoundRouter:
@@ -80,15 +93,7 @@ class BoundRouter:
 
     def send(self, identity: bytes, frame: bytes) -> SendResult:
         """Send one frame without blocking."""
-        try:
-            self.socket.send_multipart((identity, frame), zmq.NOBLOCK)
-        except zmq.Again:
-            return SendResult.FULL
-        except zmq.ZMQError as error:
-            if error.errno == zmq.EHOSTUNREACH:
-                return SendResult.GONE
-            raise
-        return SendResult.SENT
+        return try_send(self.socket, (identity, frame))
 
     def watch_disconnects(self) -> zmq.Socket[bytes]:
         """Return a socket that gets readable when a connection ended; which one, libzmq does not tell."""

@@ -60,7 +60,7 @@ class Router:
 
     def __init__(self) -> None:
         self.stored: dict[str, dict[int, Block]] = {}
-        self.num_cleared = 0
+        self.num_removed = 0
 
     def hear(self, payload: bytes) -> EventBatch:
         batch = _decoder.decode(payload)
@@ -73,9 +73,9 @@ class Router:
                     for block_hash in event.block_hashes:
                         # A KeyError is a block that was never stored, or removed twice.
                         del self.stored[str(event.medium)][block_hash]
+                        self.num_removed += 1
                 case AllBlocksCleared():
                     self.stored.clear()
-                    self.num_cleared += 1
         return batch
 
     def hashes(self, medium: str) -> set[int]:
