@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine_core.clock import ManualClock
+from engine_core.config import SchedulerConfig
+from engine_core.engine import EngineCore
 from engine_core.ipc.codec import pack_int32
+from engine_core.ipc.messages import AddRequest
+from engine_core.ipc.wire import ModelInfo
+from engine_core.ipc.worker_messages import ModelRunnerOutput
+from engine_core.sampling_params import SamplingParams
 from engine_core.step_costs import MAX_NS, MAX_RISE, FadingLine, StepCosts
 
 FIXED_S, ROW_S, TOKEN_S, CONTEXT_S = 0.002, 0.0005, 0.0007, 0.00000065
@@ -191,3 +198,21 @@ def test_an_estimate_of_nothing_can_rise_again() -> None:
     assert line.at(10) > 1
     line.add(10, 1e6)
     assert line.at(10) < 5 * MAX_RISE
+
+
+@pytest.mark.parametrize("target_itl_s", [0.0, 0.2])
+def test_the_engine_learns_from_every_step_without_its_moves(target_itl_s: float) -> None:
+    config = SchedulerConfig(max_num_seqs=4, num_blocks=64, max_model_len=64, target_itl_s=target_itl_s)
+    engine = EngineCore(config, ModelInfo("", "", "float32", 50, 64, []), 1, ManualClock())
+    sampling = SamplingParams(seed=0, max_tokens=8)
+    engine.add(b"f", AddRequest(0, "", pack_int32(range(20)), sampling))
+    for compute_s in (3.0, 1.5, 1.5, 1.5):
+        step = engine.plan()
+        assert step is not None
+        engine.apply(
+            ModelRunnerOutput(
+                step.step, pack_int32([0]), pack_int32([7]), compute_s=compute_s + 10, move_s=10.0
+            )
+        )
+    assert engine._costs.recompute_ns(0, 20) == pytest.approx(3e9)
+    assert engine._costs.decode_s(1) == pytest.approx(1.5)
