@@ -66,6 +66,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         num_host_blocks: blocks of the host-memory tier that evicted prefixes move to; 0 for no tier, and
             without prefix caching.
         move_block_ns: nanoseconds one block takes between pool and host tier, as measured; 0 if not known.
+        victim: which row behind one in need of a block gives way: "cost" or "last", see scheduler.victims.
     """
 
     max_num_seqs: int = 256
@@ -85,6 +86,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_wait_s: float = 0.0
     num_host_blocks: int = 0
     move_block_ns: int = 0
+    victim: str = "cost"
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -91,12 +91,14 @@ class EngineCore:
         self._config = config
         self._clock = clock
         self._stops = StopRules(model.vocab_size, model.eos_token_ids)
+        self._costs = StepCosts(config.max_num_batched_tokens)
         self._scheduler = Scheduler(
             config,
             self._stops,
             os.urandom(32) if secret is None else secret,
             model.sliding_window,
             kv_events,
+            self._costs.recompute_ns,
         )
         max_model_len = min(config.max_model_len, model.max_model_len)
         self.limits = RequestLimits(
@@ -109,7 +111,6 @@ class EngineCore:
         self._admission = Admission(config.max_num_waiting, config.max_waiting_tokens)
         self._deadlines = Deadlines(config.queue_timeout_s, config.log_wait_s)
         self._timeouts: Counter[str] = Counter()
-        self._costs = StepCosts(config.max_num_batched_tokens)
         paced = config.target_itl_s > 0
         self._cap_beside = StepPacer(config.target_itl_s, self._costs).cap if paced else None
         self._outputs = OutputCollector(epoch)
@@ -238,6 +239,7 @@ class EngineCore:
     def stats(self) -> EngineStats:
         """Return counters since start and gauges of now; num_frontends counts those with open requests."""
         scheduler = self._scheduler
+        offload = scheduler.kv.offload
         return EngineStats(
             num_running=len(scheduler.running),
             num_waiting=len(scheduler.waiting),
@@ -256,6 +258,10 @@ class EngineCore:
             block_size=self._config.block_size,
             worker_compute_s=self._worker_compute_s,
             worker_wait_s=self._worker_wait_s,
+            num_host_blocks=self._config.num_host_blocks,
+            num_used_host_blocks=len(offload.tier) if offload else 0,
+            num_saved_blocks=offload.num_saved if offload else 0,
+            num_loaded_blocks=offload.num_loaded if offload else 0,
         )
 
     def check_integrity(self) -> None:

@@ -20,7 +20,9 @@ from engine_core.config import SchedulerConfig
 from engine_core.errors import IntegrityError
 from engine_core.ipc.codec import pack_int32
 from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
+from engine_core.kv_cache.costs import KVCosts, RecomputeNs, nothing_known
 from engine_core.kv_cache.manager import KVCacheManager
+from engine_core.kv_cache.offload import NO_MOVES, Offload, max_moves_per_step
 from engine_core.kv_cache.window import bound_rows
 from engine_core.kv_events.recorder import KVEventRecorder
 from engine_core.request import Request, RequestState
@@ -30,6 +32,7 @@ from engine_core.scheduler.prefill_cap import CapBeside, PrefillRoom, cap_prefil
 from engine_core.scheduler.queues import WaitingQueue
 from engine_core.scheduler.running import NEVER, IntColumn, RunningRows
 from engine_core.scheduler.stopping import StopRules
+from engine_core.scheduler.victims import Victims
 
 MAX_STEPS_IN_FLIGHT = 2
 # A new row travels whole, cached or not: once a step carries this many tokens, further rows wait for the next
@@ -82,12 +85,14 @@ class Scheduler:
         secret: bytes,
         sliding_window: int = 0,
         kv_events: KVEventRecorder | None = None,
+        recompute_ns: RecomputeNs = nothing_known,
     ) -> None:
         max_chunk = config.max_prefill_tokens or config.max_num_batched_tokens
         self._config = config
         self._stops = stops
         self.waiting: WaitingQueue = make_queue(config.policy, config.max_num_seqs, config.tenant_weights)
         self.running = RunningRows(config.max_num_seqs, config.block_size)
+        costs = KVCosts(recompute_ns, config.move_block_ns, config.block_size)
         self.kv = KVCacheManager(
             num_blocks=config.num_blocks,
             block_size=config.block_size,
@@ -96,7 +101,9 @@ class Scheduler:
             enable_prefix_caching=config.enable_prefix_caching,
             bounds=bound_rows(config.num_blocks, config.block_size, max_chunk, sliding_window),
             kv_events=kv_events,
+            offload=_make_offload(config, costs),
         )
+        self._victims = Victims(config.victim, self.kv, self.running, costs)
         self._followers = Followers(self.kv, self.running)
         self.in_flight: deque[StepInFlight] = deque()
         self.started: list[Request] = []
@@ -212,7 +219,7 @@ class Scheduler:
         return not len(self.waiting) or not self.running.num_free_rows
 
     def _give_blocks(self, rows: IntColumn, num_tokens: IntColumn) -> tuple[IntColumn, IntColumn, _Growth]:
-        """Allocate the blocks that rows grow into, preempting from the end of the order if need be.
+        """Allocate the blocks that rows grow into, preempting others if need be.
 
         A victim stands behind the row that needs its blocks, so it has not been served yet and nothing has to
         be taken back. With a step in flight nobody is preempted: its output may free blocks, and a victim's
@@ -234,9 +241,9 @@ class Scheduler:
             return rows[:0], num_tokens[:0], growth._replace(is_scarce=True)
         for i, (row, count) in enumerate(zip(crossing_rows.tolist(), counts.tolist(), strict=True)):
             while self.kv.pool.num_free < count and self.running.requests[row] is not None:
-                self._preempt_last()
+                self._preempt(self._victims.choose(row))
             if self.running.requests[row] is None:
-                break  # it gave way, and so did everything behind it
+                continue  # it gave way
             self._grow(growth, crossing_rows[i : i + 1], counts[i : i + 1])
         served = self.running.first_step[rows] != NEVER
         return rows[served], num_tokens[served], growth._replace(is_scarce=True)
@@ -270,7 +277,11 @@ class Scheduler:
                 num_kept_blocks += self.kv.max_blocks_for(request.num_stored_tokens)
                 self.waiting.set_aside(request)
                 continue
-            new_row = self._admit_one(request, num_kept_blocks)
+            # Alone it may take the whole pool, which holds any accepted request, and load all at once.
+            num_spare = self._num_spare_blocks + num_kept_blocks if len(self.running) else 0
+            if len(self.running) and self.kv.load_ahead(request, num_spare):
+                break
+            new_row = self._admit_one(request, num_spare)
             if new_row is None:
                 self.is_short_of_blocks = True
                 break
@@ -287,11 +298,9 @@ class Scheduler:
             num_tokens = np.concatenate([num_tokens, np.array(chunks, np.int64)])
         return rows, num_tokens, new_rows
 
-    def _admit_one(self, request: Request, num_kept_blocks: int) -> NewRow | None:
+    def _admit_one(self, request: Request, num_spare: int) -> NewRow | None:
         running = self.running
         row = running.lowest_free_row()
-        # Alone it may take the whole pool, which holds any request that was accepted.
-        num_spare = self._num_spare_blocks + num_kept_blocks if len(running) else 0
         num_cached = self.kv.admit(row, request, num_spare)
         if num_cached is None:
             assert len(running), "an accepted request fits the empty pool"
@@ -339,6 +348,7 @@ class Scheduler:
             StepInFlight(step, rows, computed, sampling_rows, packed_sampling_rows, packed_num_tokens)
         )
         freed_rows, self._freed_rows = self._freed_rows, []
+        moves = NO_MOVES if self.kv.offload is None else self.kv.offload.take_moves()
         return SchedulerOutput(
             step=step,
             rows=packed_rows,
@@ -347,12 +357,13 @@ class Scheduler:
             freed_rows=pack_int32(freed_rows) if freed_rows else b"",
             block_rows=pack_int32(growth.rows) if growth.rows else b"",
             block_ids=pack_int32(growth.block_ids) if growth.rows else b"",
+            moves_from=moves.sources,
+            moves_to=moves.targets,
         )
 
-    def _preempt_last(self) -> None:
-        """Take the last row in order off the batch; it will be computed again from its tokens."""
+    def _preempt(self, row: int) -> None:
+        """Take a row off the batch; it goes on later from what is cached of its tokens by then."""
         assert not self.in_flight, "a token in flight would be lost"
-        row = int(self.running.order[-1])
         self.running.flush_tail(row)
         request = self._leave_row(row)
         request.state = RequestState.WAITING
@@ -379,3 +390,10 @@ class Scheduler:
                 f"row {row} knows {running.num_known_tokens[row]} of {running.num_tokens[row]} tokens"
                 f" while {num_sampling} are in flight"
             )
+
+
+def _make_offload(config: SchedulerConfig, costs: KVCosts) -> Offload | None:
+    if not config.num_host_blocks:
+        return None
+    max_moves = max_moves_per_step(config.target_itl_s, config.move_block_ns)
+    return Offload(config.num_blocks, config.num_host_blocks, costs, max_moves)

@@ -74,7 +74,7 @@ class EngineDriver:
         )
         self.executor = SimulatedExecutor(self.clock, model, step_time_s=STEP_S, faults=faults)
         self.executor.start()
-        self.executor.init_kv_cache(config.num_blocks)
+        self.executor.init_kv_cache(config.num_blocks, config.num_host_blocks)
         self.executor.receive()
         self._kv_events = KVEventRecorder(config.block_size)
         self.router = Router()
