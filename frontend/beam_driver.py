@@ -84,6 +84,7 @@ class BeamRun:
         self._served = served
         self._choose = choose
         self._clock = clock
+        self._deadline_s = math.inf
         self._rules = search_rules(request, served)
         self._search = BeamSearch(self._rules)
         self._first: OpenSequence | None = None
@@ -95,23 +96,38 @@ class BeamRun:
             One delta for each of the n best outputs, the best one first; all of it is in there.
 
         Raises:
-            SplitServeError: as EnginePool.generate(); the first error of any step.
+            EngineUnavailableError: no engine took a step, or two in a row were lost with it.
+            SplitServeError: as EnginePool.generate(); any other error of a step.
         """
-        clock, timeout_s = self._clock, self._request.timeout_s
-        deadline_s = clock() + timeout_s if timeout_s else math.inf
+        timeout_s = self._request.timeout_s
+        self._deadline_s = self._clock() + timeout_s if timeout_s else math.inf
         while not self._search.done:
-            left_s = deadline_s - clock()
-            if left_s <= 0:
-                raise _timed_out(timeout_s)
-            sources = await self._step(self._search.beams, left_s if timeout_s else 0.0)
+            try:
+                sources = await self._step(self._search.beams)
+            except EngineUnavailableError:
+                # A step that came to nothing can be taken anew; a second failure ends the search.
+                sources = await self._step(self._search.beams)
             self._first = self._first or sources[0]
             self._search.advance([self._candidates(source) for source in sources])
         assert self._first is not None, "a search has at least one step"
         return make_deltas(self._request, self._served, self._rules, self._search.found, self._first)
 
-    async def _step(self, beams: Sequence[Beam], timeout_s: float) -> list[OpenSequence]:
+    def _left_s(self) -> float:
+        """Return the timeout of the next step, 0 for none.
+
+        Raises:
+            EngineRequestError: the search has had its time.
+        """
+        left_s = self._deadline_s - self._clock()
+        if left_s <= 0:
+            error = EngineRequestError(f"the beam search did not end within {self._request.timeout_s:g} s")
+            error.code, error.status = "timeout", 504
+            raise error
+        return left_s if self._request.timeout_s else 0.0
+
+    async def _step(self, beams: Sequence[Beam]) -> list[OpenSequence]:
         """Return the ended requests of one step, one per beam."""
-        client, changed = self._choose(), asyncio.Event()
+        client, changed, timeout_s = self._choose(), asyncio.Event(), self._left_s()
         requests = [self._add_request(client, i, beam, timeout_s) for i, beam in enumerate(beams)]
         sources = client.open(requests, changed.set)
         try:
@@ -175,9 +191,3 @@ def _has_ended(source: OpenSequence) -> bool:
     if source.finished.reason is FinishReason.ABORT:
         raise EngineUnavailableError("the engine is shutting down")
     return True
-
-
-def _timed_out(timeout_s: float) -> EngineRequestError:
-    error = EngineRequestError(f"the beam search did not end within {timeout_s:g} s")
-    error.code, error.status = "timeout", 504
-    return error

@@ -235,7 +235,7 @@ def lose(client: ScriptedClient, each: AddRequest) -> None:
         (lose, EngineUnavailableError.code),
     ],
 )
-async def test_the_failure_of_one_beam_ends_the_search(
+async def test_the_failure_of_one_beam_ends_the_search_and_the_others(
     served: ServedModel, failure: Answer, code: str
 ) -> None:
     def answer(client: ScriptedClient, each: AddRequest) -> None:
@@ -249,8 +249,8 @@ async def test_the_failure_of_one_beam_ends_the_search(
         await run(client, request(2, ignore_eos=True), served)
     assert caught.value.code == code
     assert not client.session.open_sequences
-    if failure is not lose:
-        assert client.aborted == [client.seen[1][1].handle]
+    # What an engine's end can cause is tried again, once.
+    assert [len(step) for step in client.seen] == [1, 2] if failure in (reject, fail) else [1, 2, 2]
 
 
 async def test_an_engine_that_leaves_out_the_logprobs_breaks_the_protocol(served: ServedModel) -> None:
@@ -277,6 +277,22 @@ async def test_leaving_aborts_the_beams_of_the_step(served: ServedModel) -> None
     with pytest.raises(asyncio.CancelledError):
         await task
     assert client.aborted == [each.handle for each in client.seen[1]]
+
+
+@pytest.mark.parametrize("failure", [shut_down, lose])
+async def test_a_step_is_taken_once_more_where_an_engine_is_left(
+    served: ServedModel, failure: Answer
+) -> None:
+    def answer(client: ScriptedClient, each: AddRequest) -> None:
+        if each is client.seen[0][0]:
+            failure(client, each)
+
+    expected = await run(ScriptedClient(), request(2), served)
+    leaving, staying = ScriptedClient(answer), ScriptedClient()
+    order = iter([staying, leaving, staying, staying])
+    assert await BeamRun(request(2), served, lambda: next(order)).run() == expected
+    assert prompts(leaving.seen[0]) == prompts(staying.seen[1])
+    assert not leaving.session.open_sequences
 
 
 async def test_each_step_goes_where_it_is_sent(served: ServedModel) -> None:
