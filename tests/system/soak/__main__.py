@@ -36,7 +36,7 @@ INTEGRITY_S = 3.0
 FLAGS = (
     *("--api-server-count", "2", "--scheduling-policy", "priority", "--log-level", "warning"),
     *("--num-blocks", "64", "--max-num-seqs", "12", "--max-num-batched-tokens", "256"),
-    *("--kv-offload-gb", "0.02", "--log-wait", "0"),
+    *("--kv-offload-gb", "0.01", "--log-wait", "0"),
 )
 
 
@@ -137,7 +137,12 @@ def describe(ends: Counter[End]) -> str:
 
 
 def describe_figures(figures: Figures) -> str:
-    return f"{figures['num_preemptions_total']:.0f} preemptions"
+    counts = {
+        "preemptions": "num_preemptions_total",
+        "blocks saved": "kv_blocks_saved_total",
+        "loaded": "kv_blocks_loaded_total",
+    }
+    return ", ".join(f"{figures[name]:.0f} {what}" for what, name in counts.items())
 
 
 def describe_growth(growth: dict[str, tuple[int, int]]) -> str:
