@@ -185,10 +185,11 @@ def test_a_line_is_found_and_never_falls() -> None:
 
 def test_a_line_never_starts_below_zero() -> None:
     line = FadingLine(0.99, 1.0)
-    for x, y in ((100, 1), (200, 2.9), (300, 8)):
+    for x, y in ((100, 1), (150, 1.9), (200, 3.7)):
         line.add(x, y)
     assert line.at(0) == pytest.approx(0, abs=1e-9)
-    assert line.at(200) > 1
+    assert line.at(150) == pytest.approx(2.2, rel=0.01), "the mean height at the mean place"
+    assert line.at(200) == pytest.approx(200 * line.slope), "straight all the way"
 
 
 def test_an_estimate_of_nothing_can_rise_again() -> None:

@@ -89,6 +89,17 @@ def test_the_cap_is_asked_for_only_when_a_step_could_prefill_beside_decoding_row
     assert asked == [2, 2, 2], "the third row decodes, and no row is free for a fourth"
 
 
+def test_decoding_rows_behind_a_capped_prompt_keep_their_token() -> None:
+    driver = make_driver(max_num_batched_tokens=8, policy="priority")
+    driver.engine._cap_beside = lambda num_decoding: PrefillCap(1000, 2**30, min_tokens=1)
+    for token_id in (7, 8, 9):
+        driver.add([token_id, token_id], max_tokens=20, priority=1)
+    driver.turn()
+    driver.add(range(1, 41), max_tokens=2)
+    driver.turn()
+    assert work(plan(driver)) == {3: 5, 0: 1, 1: 1, 2: 1}
+
+
 @pytest.mark.parametrize(("is_cached", "expected"), [(True, 4), (False, 8)])
 def test_a_newcomer_pays_for_the_context_that_was_cached(is_cached: bool, expected: int) -> None:
     driver = make_driver(max_num_batched_tokens=64)
