@@ -189,7 +189,7 @@ class EngineServer:
             loaded.model,
             self._epoch,
             self._clock,
-            kv_events=self._kv_events.begin(loaded.scheduler.block_size) if self._kv_events else None,
+            kv_events=self._kv_events.begin(loaded.scheduler) if self._kv_events else None,
             on_end=self._service.log_end,
             on_wait=self._service.log_wait,
         )

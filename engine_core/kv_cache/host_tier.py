@@ -17,13 +17,20 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from engine_core.errors import IntegrityError
+from engine_core.kv_events.recorder import KVEventRecorder
 
 
 class HostTier:
-    """Maps chain hashes to slots 0..num_slots-1, one to one."""
+    """Maps chain hashes to slots 0..num_slots-1, one to one.
 
-    def __init__(self, num_slots: int) -> None:
+    Args:
+        num_slots: of the tier.
+        kv_events: told of every prefix that comes or is given up.
+    """
+
+    def __init__(self, num_slots: int, kv_events: KVEventRecorder | None = None) -> None:
         self.num_slots = num_slots
+        self._kv_events = kv_events
         self._slot_of: dict[bytes, int] = {}
         self._hash_of: list[bytes | None] = [None] * num_slots
         self._free = list(range(num_slots - 1, -1, -1))
@@ -56,8 +63,12 @@ class HostTier:
             old_hash = self._hash_of[slot]
             assert old_hash is not None, "a slot in the order holds a prefix"
             del self._slot_of[old_hash]
+            if self._kv_events is not None:
+                self._kv_events.dropped(old_hash)
         else:
             return None
+        if self._kv_events is not None:
+            self._kv_events.saved(block_hash)
         self._slot_of[block_hash] = slot
         self._hash_of[slot] = block_hash
         self._order[slot] = None

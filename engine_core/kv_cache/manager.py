@@ -232,8 +232,9 @@ class KVCacheManager:
             block_ids += tables[row][first:end]
             if row in announced:
                 self._announce(row, request, end)
-        inserted = set(self._index(hashes, block_ids))
+        indexed = self._index(hashes, block_ids)
         if self._kv_events is not None:
+            inserted = set(indexed)
             places = zip(rows.tolist(), requests, num_indexed.tolist(), num_full.tolist(), strict=True)
             for row, request, first, end in places:
                 self._report_stored(self._kv_events, request, first, tables[row][first:end], inserted)

@@ -23,6 +23,7 @@ from engine_core.errors import IntegrityError
 from engine_core.ipc.codec import pack_int32
 from engine_core.kv_cache.costs import KVCosts
 from engine_core.kv_cache.host_tier import HostTier
+from engine_core.kv_events.recorder import KVEventRecorder
 
 
 class Moves(NamedTuple):
@@ -56,12 +57,18 @@ class Offload:
         num_host_blocks: of the tier.
         costs: decides between moving and computing.
         max_moves: most saves of one step, and most loads of one while others run, at least 1.
+        kv_events: told what the tier holds.
     """
 
     def __init__(
-        self, num_blocks: int, num_host_blocks: int, costs: KVCosts, max_moves: int = sys.maxsize
+        self,
+        num_blocks: int,
+        num_host_blocks: int,
+        costs: KVCosts,
+        max_moves: int = sys.maxsize,
+        kv_events: KVEventRecorder | None = None,
     ) -> None:
-        self.tier = HostTier(num_host_blocks)
+        self.tier = HostTier(num_host_blocks, kv_events)
         self.num_saved = 0
         self.num_loaded = 0
         self._num_blocks = num_blocks

@@ -16,7 +16,7 @@ from collections.abc import Container
 import zmq
 
 from engine_core.clock import Clock
-from engine_core.config import EngineConfig
+from engine_core.config import EngineConfig, SchedulerConfig
 from engine_core.errors import ProtocolError
 from engine_core.ipc.curve import ServerKeys
 from engine_core.ipc.sockets import BoundSocket, SocketLimits
@@ -97,9 +97,9 @@ class KVEventPublisher:
         """Return the time by which run() has to be called again; inf when nothing is due."""
         return self._replays.next_due_s()
 
-    def begin(self, block_size: int) -> KVEventRecorder:
-        """Return what an engine that begins to serve has to tell."""
-        self._recorder = KVEventRecorder(block_size)
+    def begin(self, config: SchedulerConfig) -> KVEventRecorder:
+        """Return what an engine of this configuration has to tell, now that it begins to serve."""
+        self._recorder = KVEventRecorder(config.block_size, has_host_tier=config.num_host_blocks > 0)
         return self._recorder
 
     def run(self, readable: Container[object]) -> None:

@@ -101,7 +101,7 @@ class Scheduler:
             enable_prefix_caching=config.enable_prefix_caching,
             bounds=bound_rows(config.num_blocks, config.block_size, max_chunk, sliding_window),
             kv_events=kv_events,
-            offload=_make_offload(config, costs),
+            offload=_make_offload(config, costs, kv_events),
         )
         self._victims = Victims(config.victim, self.kv, self.running, costs)
         self._followers = Followers(self.kv, self.running)
@@ -392,8 +392,10 @@ class Scheduler:
             )
 
 
-def _make_offload(config: SchedulerConfig, costs: KVCosts) -> Offload | None:
+def _make_offload(
+    config: SchedulerConfig, costs: KVCosts, kv_events: KVEventRecorder | None
+) -> Offload | None:
     if not config.num_host_blocks:
         return None
     max_moves = max_moves_per_step(config.target_itl_s, config.move_block_ns)
-    return Offload(config.num_blocks, config.num_host_blocks, costs, max_moves)
+    return Offload(config.num_blocks, config.num_host_blocks, costs, max_moves, kv_events)

@@ -76,7 +76,7 @@ class EngineDriver:
         self.executor.start()
         self.executor.init_kv_cache(config.num_blocks, config.num_host_blocks)
         self.executor.receive()
-        self._kv_events = KVEventRecorder(config.block_size)
+        self._kv_events = KVEventRecorder(config.block_size, has_host_tier=config.num_host_blocks > 0)
         self.router = Router()
         self.engine = EngineCore(
             config, model.info(), EPOCH, self.clock, secret=SECRET, kv_events=self._kv_events
@@ -131,8 +131,12 @@ class EngineDriver:
         """Compare the engine's bookkeeping with itself, and with what a router has been told of it."""
         self.engine.check_integrity()
         self.router.hear(encode_batch(self._kv_events.take()))
-        cached = self.engine._scheduler.kv.index._block_of
-        assert self.router.hashes("GPU") == {external_hash(block_hash) for block_hash in cached}
+        kv = self.engine._scheduler.kv
+        assert self.router.hashes("GPU") == set(map(external_hash, kv.index._block_of))
+        saved = kv.offload.tier._slot_of if kv.offload is not None else ()
+        assert self.router.hashes("CPU") == set(map(external_hash, saved))
+        # What is cached nowhere any more is not remembered either.
+        assert set(self._kv_events._blocks) == ({*kv.index._block_of, *saved} if kv.offload else set())
 
     def abort(self, sequence: Tracked) -> None:
         self.engine.abort(sequence.frontend, [sequence.handle])

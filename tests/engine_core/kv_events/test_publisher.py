@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from engine_core.clock import SystemClock
-from engine_core.config import EngineConfig
+from engine_core.config import EngineConfig, SchedulerConfig
 from engine_core.errors import ConfigError
 from engine_core.ipc.curve import KeyGuard, create_keys, load_client_keys, load_server_keys
 from engine_core.kv_events.publisher import REPLAY_LIMITS, KVEventPublisher
@@ -37,7 +37,7 @@ class Publishing:
         self.config.validate()
         self.faults = PeerFaults()
         self.publisher = KVEventPublisher(context, self.config, None, SystemClock(), self.faults)
-        self.recorder: KVEventRecorder = self.publisher.begin(4)
+        self.recorder: KVEventRecorder = self.publisher.begin(SchedulerConfig())
         self._clients: list[zmq.Socket] = []
 
     def close(self) -> None:
@@ -236,7 +236,7 @@ def test_beyond_this_machine_only_known_keys_hear_anything(folder: str, context:
         model="m", kv_events_address="tcp://127.0.0.1:0", kv_events_replay_address="tcp://127.0.0.1:0"
     )
     publisher = KVEventPublisher(context, config, server, SystemClock(), PeerFaults())
-    recorder = publisher.begin(4)
+    recorder = publisher.begin(SchedulerConfig())
     publisher.run(())
     (replay,) = publisher.sources
     peers = {}

@@ -6,7 +6,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from engine_core.kv_cache.costs import KVCosts, nothing_known
 from engine_core.kv_cache.manager import KVCacheManager
+from engine_core.kv_cache.offload import Offload
 from engine_core.kv_cache.prefix_index import extend_chain
 from engine_core.kv_cache.window import bound_rows
 from engine_core.kv_events.format import encode_batch, external_hash
@@ -19,8 +21,10 @@ from tests.engine_core.requests import make_request
 class Cache:
     """A manager of 4-token blocks with a recorder, and a router that hears of it."""
 
-    def __init__(self, num_blocks: int = 8) -> None:
-        self.recorder = KVEventRecorder(4)
+    def __init__(self, num_blocks: int = 8, num_host_blocks: int = 0) -> None:
+        self.recorder = KVEventRecorder(4, has_host_tier=num_host_blocks > 0)
+        costs = KVCosts(nothing_known, 0, 4)
+        offload = Offload(num_blocks, num_host_blocks, costs, kv_events=self.recorder)
         self.router = Router()
         self.manager = KVCacheManager(
             num_blocks=num_blocks,
@@ -29,6 +33,7 @@ class Cache:
             secret=b"x" * 32,
             enable_prefix_caching=True,
             bounds=bound_rows(num_blocks, 4, 100, 0),
+            offload=offload if num_host_blocks else None,
             kv_events=self.recorder,
         )
         self.publish()
@@ -167,3 +172,51 @@ def test_salt_and_tenant_stand_beside_the_first_block(
     assert event.extra_keys == (None if keys is None else [keys, None])
     assert cache.router.num_cached_blocks(range(1, 9), 4, keys or ()) == 2
     assert cache.router.num_cached_blocks(range(1, 9), 4, ("other",)) == 0
+
+
+def test_a_block_saved_to_the_host_tier_is_told_of_whole_before_it_leaves_the_pool() -> None:
+    cache = Cache(num_blocks=3, num_host_blocks=3)
+    request = make_request(range(1, 10))
+    request.cache_salt = "s"
+    cache.compute(0, request)
+    cache.publish()
+    cache.manager.free(0)
+    cache.manager.admit(1, make_request([90] * 12), 0)
+    first, second = hashes(request)
+    assert cache.publish().events == [
+        BlockStored([second], first, [5, 6, 7, 8], 4, None, "CPU", None),
+        BlockStored([first], None, [1, 2, 3, 4], 4, None, "CPU", None, [("s",)]),
+        BlockRemoved([second, first], "GPU"),
+    ]
+
+
+def test_what_the_host_tier_gives_up_is_removed_there() -> None:
+    cache = Cache(num_blocks=2, num_host_blocks=1)
+    request = make_request(range(1, 9))
+    cache.compute(0, request)
+    cache.publish()
+    cache.manager.free(0)
+    cache.manager.admit(1, make_request([90] * 8), 0)
+    first, second = hashes(request)
+    events = cache.publish().events
+    assert events[1] == BlockRemoved([second], "CPU")
+    assert (cache.router.hashes("CPU"), cache.router.hashes("GPU")) == ({first}, set())
+    assert set(cache.recorder._blocks) == {request.block_hashes[0]}, "the others are forgotten"
+
+
+def test_a_block_loaded_from_the_host_tier_is_stored_in_the_pool_again() -> None:
+    cache = Cache(num_blocks=3, num_host_blocks=4)
+    request = make_request(range(1, 10))
+    cache.compute(0, request)
+    cache.manager.free(0)
+    cache.manager.admit(1, make_request([90] * 12), 0)
+    cache.manager.free(1)
+    cache.publish()
+    cache.compute(0, make_request(range(1, 10)))
+    assert cache.publish().events == [
+        BlockStored(hashes(request), None, [1, 2, 3, 4, 5, 6, 7, 8], 4, None, "GPU", None)
+    ]
+    assert cache.router.hashes("CPU") == set(hashes(request))
+    cache.manager.reset_prefix_cache()
+    assert cache.publish().events == [AllBlocksCleared()]
+    assert cache.recorder._blocks == {}
