@@ -103,19 +103,26 @@ def test_a_timeout_ends_the_whole_search(client: OpenAI, model: str) -> None:
 async def test_a_client_that_hangs_up_ends_its_search(server: Server) -> None:
     root = server.base_url.removesuffix("/v1")
 
-    async def count(client: httpx.AsyncClient) -> int:
+    async def num_open(client: httpx.AsyncClient) -> int:
         engines = (await client.get(f"{root}/health")).json()["engines"]
         return sum(engine["num_running"] + engine["num_waiting"] for engine in engines)
 
+    async def num_ended(client: httpx.AsyncClient) -> float:
+        lines = (await client.get(f"{root}/metrics")).text.splitlines()
+        found = [line for line in lines if line.startswith("splitserve:request_success_total{")]
+        return sum(float(line.rpartition(" ")[2]) for line in found)
+
     async with httpx.AsyncClient(timeout=DEADLINE_S) as client, asyncio.timeout(DEADLINE_S):
+        before = await num_ended(client)
         asking = asyncio.create_task(client.post(f"{root}/v1/completions", json=LONG))
-        while not await count(client):
+        while not await num_open(client):
             assert not asking.done()
         asking.cancel()
-        # A search that went on would show a step sooner or later: its steps take most of its time.
         quiet = 0
         while quiet < 20:
-            quiet = 0 if await count(client) else quiet + 1
+            quiet = 0 if await num_open(client) else quiet + 1
+        # A step of 8 beams is 8 requests; the whole search would be 400 steps.
+        assert await num_ended(client) - before < 8 * 200
 
 
 def test_streamed_prompt_logprobs_are_those_of_the_whole_answer(client: OpenAI, model: str) -> None:

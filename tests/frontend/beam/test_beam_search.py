@@ -191,6 +191,16 @@ def test_ties_go_to_the_better_beam_then_to_the_lower_id() -> None:
     assert [output for _, output in found] == [(0, 0), (0, 1), (0, 2)]
 
 
+def test_of_equal_rates_the_output_found_first_stays_ahead() -> None:
+    found, _ = search(SearchRules(2, 6, frozenset([0])), chain([-1.0, -1.0, -9.0], [-1.0, -9.0, -9.0]))
+    assert found == [(-1.0, (0,)), (-1.0, (1, 0))]
+
+
+def test_a_beam_that_could_only_equal_what_is_found_is_not_followed() -> None:
+    _, steps = search(SearchRules(1, 6, frozenset([0])), chain([-1.0, -1.0, -9.0]))
+    assert steps == 1
+
+
 def test_what_came_with_the_tokens_is_kept() -> None:
     state = BeamSearch(SearchRules(1, 2))
     first = [TokenLogprob(4, -0.5, 1, [(4, -0.5), (5, -1.0)]), TokenLogprob(5, -1.0, 2, [])]
