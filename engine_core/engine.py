@@ -91,7 +91,7 @@ class EngineCore:
         self._config = config
         self._clock = clock
         self._stops = StopRules(model.vocab_size, model.eos_token_ids)
-        self._costs = StepCosts(config.max_num_batched_tokens)
+        self._costs = StepCosts(config.max_num_batched_tokens, model.sliding_window)
         self._scheduler = Scheduler(
             config,
             self._stops,

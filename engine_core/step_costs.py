@@ -7,15 +7,16 @@ Fitted from the times that workers report, with coefficients that are never nega
 
 Both are straight lines through faded points: seconds over decoding rows, and seconds per prefill token over
 the mean context of these tokens. (So the time of a prompt grows with its length and with the square of it,
-as attention reads one key per earlier token.) Old points fade, so the fit follows contexts that grow and
-machines that slow down.
+as attention reads one key per earlier token, in a sliding-window model those in the window.) Old points fade,
+so the fit follows contexts that grow and machines that slow down.
 
 Owned by the engine's thread. Floats live here; whoever decides is handed integers.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -38,9 +39,11 @@ MAX_RISE = 2.0
 MIN_ESTIMATE = 1e-9
 # Longer ones, and times that are no numbers, are not believed.
 MAX_STEP_S = 3600.0
-# Equal decode steps are taken in together, which makes one cost 0.3 us instead of 1.2.
+# Equal decode steps are taken in together, which makes one cost 0.2 us instead of 1.
 MAX_PENDING_STEPS = 16
 MAX_NS = 2**62
+# The window of a model without one: beyond every sequence.
+NO_WINDOW = 2**31
 
 
 class FadingLine:
@@ -76,8 +79,7 @@ class FadingLine:
 
     def add(self, x: float, y: float, num_points: float = 1.0) -> None:
         """Take in a point, both coordinates at least 0, as if it came num_points times (above 0)."""
-        if self._mean_y > MIN_ESTIMATE:
-            y = min(y, MAX_RISE * max(self._mean_y, self.at(x)))
+        y = min(y, self.highest(x))
         kept = self._memory**num_points
         self._weight = self._weight * kept + (1 - kept)
         share = (1 - kept) / self._weight
@@ -95,27 +97,54 @@ class FadingLine:
         """Return the line's height at x >= 0; 0 while nothing is known."""
         return max(0.0, self._mean_y + self._slope * (x - self._mean_x))
 
+    def highest(self, x: float) -> float:
+        """Return what a point at x >= 0 counts as at most."""
+        if self._mean_y <= MIN_ESTIMATE:
+            return math.inf
+        return MAX_RISE * max(self._mean_y, self.at(x))
+
 
 class PrefillCost(NamedTuple):
-    """Seconds of a prefill token at the beginning of its sequence, and more per token of its context."""
+    """What prefill adds to a step.
+
+    Attributes:
+        token_s: seconds of a token at the beginning of its sequence.
+        context_s: seconds more per token of its context.
+        window: tokens of context that count at most.
+    """
 
     token_s: float
     context_s: float
+    window: int
 
     def seconds(self, first_token: int, end_token: int) -> float:
         """Return the time of computing these positions of a sequence, 0 <= first_token <= end_token."""
-        pairs = (end_token * end_token - first_token * first_token) / 2
-        return self.token_s * (end_token - first_token) + self.context_s * pairs
+        context = _context_until(end_token, min(end_token, self.window))
+        context -= _context_until(first_token, min(first_token, self.window))
+        return self.token_s * (end_token - first_token) + self.context_s * context / 2
+
+
+_Tokens = TypeVar("_Tokens", int, IntColumn)
+
+
+def _context_until(end: _Tokens, in_window: _Tokens) -> _Tokens:
+    """Return twice the context of a sequence's first tokens, of which so many have not filled the window.
+
+    At position p that is 2 p + 1, at most the window's size: whole numbers, as halves would be lost.
+    """
+    return in_window * in_window + 2 * in_window * (end - in_window)
 
 
 class StepCosts:
-    """Learns from every step; costs a steady decode step a comparison and two additions.
+    """Learns from every step; costs a steady decode step two comparisons and two additions.
 
     Args:
         max_num_batched_tokens: the step's budget, tokens.
+        sliding_window: tokens that attention looks back at most; 0 for all.
     """
 
-    def __init__(self, max_num_batched_tokens: int) -> None:
+    def __init__(self, max_num_batched_tokens: int, sliding_window: int = 0) -> None:
+        self._window = sliding_window or NO_WINDOW
         # What a step looks like in which everyone decodes; comparing bytes is cheaper than counting.
         self._ones = pack_int32(np.ones(max_num_batched_tokens, np.int32))
         self._decode = FadingLine(DECODE_MEMORY, ROWS_SPREAD)
@@ -123,6 +152,7 @@ class StepCosts:
         self._pending_bytes = 0
         self._num_pending = 0
         self._pending_s = 0.0
+        self._highest_s = math.inf
 
     def observe(self, packed_num_tokens: bytes, num_computed_tokens: IntColumn, seconds: float) -> None:
         """Take in one step; one whose time is negative, not a number or above an hour teaches nothing.
@@ -141,8 +171,9 @@ class StepCosts:
         if num_bytes != self._pending_bytes or self._num_pending >= MAX_PENDING_STEPS:
             self._take_in_pending()
             self._pending_bytes = num_bytes
+            self._highest_s = self._decode.highest(num_bytes // 4)
         self._num_pending += 1
-        self._pending_s += seconds
+        self._pending_s += seconds if seconds < self._highest_s else self._highest_s
 
     def decode_s(self, num_decoding: int) -> float:
         """Return the seconds of a step in which so many rows decode and nobody prefills; 0 if unknown."""
@@ -153,7 +184,7 @@ class StepCosts:
         """Return what prefill adds to a step; None before the first step that prefilled."""
         if not self._prefill.is_known:
             return None
-        return PrefillCost(self._prefill.at(0), self._prefill.slope)
+        return PrefillCost(self._prefill.at(0), self._prefill.slope, self._window)
 
     def recompute_ns(self, first_token: int, end_token: int) -> int:
         """Return the nanoseconds that computing the KV of these positions again would take.
@@ -173,7 +204,7 @@ class StepCosts:
         if self._num_pending:
             num_decoding, mean_s = self._pending_bytes // 4, self._pending_s / self._num_pending
             self._decode.add(num_decoding, mean_s, self._num_pending)
-            self._num_pending = 0
+            self._pending_bytes = self._num_pending = 0
             self._pending_s = 0.0
 
     def _observe_prefill(
@@ -182,7 +213,11 @@ class StepCosts:
         prefills = num_tokens > 1
         chunks = num_tokens[prefills].astype(np.int64)
         total = int(chunks.sum())
-        # Tokens at positions p = computed - chunk up to computed - 1 attend to p + 1 tokens each.
-        pairs = float((chunks * (2 * computed[prefills] - chunks)).sum()) / 2
+        ends = computed[prefills]
+        begins = ends - chunks
+        context = _context_until(ends, np.minimum(ends, self._window))
+        context -= _context_until(begins, np.minimum(begins, self._window))
         excess_s = max(0.0, seconds - self.decode_s(len(num_tokens) - len(chunks)))
-        self._prefill.add(pairs / total, excess_s / total, min(1.0, total / FULL_CHUNK_TOKENS))
+        self._prefill.add(
+            float(context.sum()) / 2 / total, excess_s / total, min(1.0, total / FULL_CHUNK_TOKENS)
+        )

@@ -46,7 +46,7 @@ class StepPacer:
         token_s = max(cost.token_s, cost.context_s)
         # Compared before it is divided: a prefill that took no time has no bound.
         num_tokens = MAX_TOKENS if room_s >= MAX_TOKENS * token_s else int(room_s / token_s)
-        return PrefillCap(num_tokens, context, MIN_CHUNK_TOKENS)
+        return PrefillCap(num_tokens, context, MIN_CHUNK_TOKENS, cost.window)
 
 
 def _doubling_context(cost: PrefillCost) -> int:

@@ -26,11 +26,13 @@ class PrefillCap(NamedTuple):
         num_tokens: so many tokens' time, were they all at the beginning of their sequences; at least 0.
         doubling_context: tokens of context that make a token cost twice that; at least 1.
         min_tokens: so many tokens may be computed whatever they cost; at least 1.
+        max_context: tokens of context that count at most; a chunk's own tokens count beside them.
     """
 
     num_tokens: int
     doubling_context: int
     min_tokens: int
+    max_context: int = 2**31
 
 
 # The cap beside so many decoding rows.
@@ -45,11 +47,12 @@ class PrefillRoom:
         max_tokens: bound beside the cap, at least 1; tokens.
     """
 
-    __slots__ = ("_beginning", "_left", "_max_tokens", "_min_tokens")
+    __slots__ = ("_beginning", "_left", "_max_context", "_max_tokens", "_min_tokens")
 
     def __init__(self, cap: PrefillCap, max_tokens: int) -> None:
         self._beginning = cap.doubling_context
         self._left = 2 * cap.doubling_context * cap.num_tokens
+        self._max_context = cap.max_context
         self._max_tokens = max_tokens
         self._min_tokens = cap.min_tokens
 
@@ -70,7 +73,7 @@ class PrefillRoom:
         """
         if not self.is_open:
             return 0
-        token = self._beginning + context
+        token = self._beginning + min(context, self._max_context)
         fitting = isqrt(token * token + max(0, self._left)) - token
         num_tokens = min(wanted, self._max_tokens, max(fitting, self._min_tokens, 1))
         if num_tokens < wanted:

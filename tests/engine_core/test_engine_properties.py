@@ -238,7 +238,13 @@ def check_cap(cap: PrefillCap, step: StepInFlight, running: RunningRows) -> None
     depth=st.integers(1, 2),
     script=st.lists(events, min_size=1, max_size=25),
     caps=st.lists(
-        st.builds(PrefillCap, st.integers(0, 8), st.sampled_from([1, 10, 2**30]), st.integers(1, 4)),
+        st.builds(
+            PrefillCap,
+            num_tokens=st.integers(0, 8),
+            doubling_context=st.sampled_from([1, 10, 2**30]),
+            min_tokens=st.integers(1, 4),
+            max_context=st.just(2**31),
+        ),
         min_size=1,
         max_size=5,
     ),

@@ -96,6 +96,19 @@ def test_rows_that_prefill_together_count_with_their_own_contexts() -> None:
     assert prefill_s(together, 100, 1000) == pytest.approx(machine_s(0, 100, 1000) - FIXED_S, rel=0.02)
 
 
+def test_a_sliding_window_bounds_the_context_that_counts() -> None:
+    costs, window = StepCosts(2048, sliding_window=500), 500
+    for place in (*range(0, 3000, 150),) * 4:
+        keys = sum(min(p + 0.5, window) for p in range(place, place + 150))
+        observe(costs, 8, 150, place, TOKEN_S * 150 + CONTEXT_S * keys)
+    inside, outside = (TOKEN_S * 200 + CONTEXT_S * 200 * keys for keys in (100, window))
+    assert costs.recompute_ns(0, 200) == pytest.approx(1e9 * inside, rel=0.01)
+    assert costs.recompute_ns(700, 900) == pytest.approx(1e9 * outside, rel=0.01)
+    assert costs.recompute_ns(10**6, 10**6 + 200) == costs.recompute_ns(700, 900)
+    across = sum(costs.recompute_ns(p, p + 1) for p in range(400, 600))
+    assert costs.recompute_ns(400, 600) == pytest.approx(across, abs=200)
+
+
 def test_many_short_prompts_do_not_unlearn_what_context_costs() -> None:
     costs, noise = StepCosts(2048), np.random.default_rng(3)
     live(costs, 10, noise)
@@ -114,6 +127,13 @@ def test_one_interrupted_step_hardly_counts() -> None:
     observe(costs, 16, 0, 0, 30.0)
     assert prefill_s(costs, 200, 1000) <= 1.3 * before[0]
     assert costs.decode_s(16) <= 1.05 * before[1]
+
+
+def test_one_interrupted_step_among_equal_ones_hardly_counts() -> None:
+    costs = StepCosts(2048)
+    for seconds in [0.02] * 100 + [30.0] + [0.02] * 10:
+        observe(costs, 16, 0, 0, seconds)
+    assert 0.02 < costs.decode_s(16) <= 1.03 * 0.02
 
 
 def test_steps_of_equal_rows_count_one_by_one() -> None:

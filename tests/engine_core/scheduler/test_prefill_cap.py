@@ -51,6 +51,13 @@ def test_a_chunk_attends_to_itself() -> None:
     assert PrefillRoom(PrefillCap(2000, 500, 1), 5000).take(5000, 0) == 1000
 
 
+def test_context_beyond_the_window_costs_nothing_more() -> None:
+    def tokens(context: int) -> int:
+        return PrefillRoom(PrefillCap(1000, 1000, 1, max_context=500), 5000).take(5000, context)
+
+    assert tokens(0) > tokens(400) > tokens(500) == tokens(10**6)
+
+
 def test_rows_pay_for_their_own_contexts() -> None:
     assert capped([30, 1, 90], PrefillRoom(cap_of(90, 10_000), 100), [10_000, 5, 0]) == [30, 1, 30]
 
@@ -77,11 +84,16 @@ def test_a_minimal_chunk_is_given_whatever_it_costs() -> None:
 
 
 def spent(cap: PrefillCap, chunks: list[int], contexts: list[int]) -> int:
-    return sum(n * (2 * (cap.doubling_context + c) + n) for n, c in zip(chunks, contexts, strict=True))
+    token = [cap.doubling_context + min(c, cap.max_context) for c in contexts]
+    return sum(n * (2 * t + n) for n, t in zip(chunks, token, strict=True))
 
 
 caps = st.builds(
-    PrefillCap, st.integers(0, 200), st.sampled_from([1, 50, 10**4, FLAT]), min_tokens=st.integers(1, 20)
+    PrefillCap,
+    num_tokens=st.integers(0, 200),
+    doubling_context=st.sampled_from([1, 50, 10**4, FLAT]),
+    min_tokens=st.integers(1, 20),
+    max_context=st.sampled_from([100, 2**31]),
 )
 rows = st.lists(st.tuples(st.integers(2, 200), st.integers(0, 5000)), min_size=1, max_size=6)
 
