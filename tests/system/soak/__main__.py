@@ -31,6 +31,7 @@ from tests.system.soak.watch import MIB, Figures, MemoryWatch, is_flat
 REPORT_S = 10.0
 LEAST_S_TO_JUDGE_MEMORY = 60.0
 SETTLE_S = 60.0
+MAX_SHOWN = 4000
 # The engine compares its bookkeeping with itself a second after its last step, and ends if it does not hold.
 INTEGRITY_S = 3.0
 FLAGS = (
@@ -124,7 +125,7 @@ def soak(server: Process, url: str, plan: Plan) -> str:
     load = asyncio.run(apply_load(url, watch, plan))
     figures = wait_until_idle(url)
     watch.sample()
-    assert "Traceback" not in server.text()
+    assert "Traceback" not in (log := server.text()), log[log.index("Traceback") :][:MAX_SHOWN]
     growth = watch.growth()
     if plan.seconds >= LEAST_S_TO_JUDGE_MEMORY:
         leaking = {name: sizes for name, sizes in growth.items() if not is_flat(*sizes)}
