@@ -220,3 +220,19 @@ def test_a_block_loaded_from_the_host_tier_is_stored_in_the_pool_again() -> None
     cache.manager.reset_prefix_cache()
     assert cache.publish().events == [AllBlocksCleared()]
     assert cache.recorder._blocks == {}
+
+
+def test_removals_of_one_medium_only_are_joined() -> None:
+    cache = Cache(num_blocks=2, num_host_blocks=1)
+    request = make_request(range(1, 9))
+    cache.compute(0, request)
+    cache.publish()
+    cache.manager.free(0)
+    for row in (1, 2):
+        cache.manager.admit(row, make_request([90] * 4), 0)
+    first, second = hashes(request)
+    assert [event for event in cache.publish().events if isinstance(event, BlockRemoved)] == [
+        BlockRemoved([second], "GPU"),
+        BlockRemoved([second], "CPU"),
+        BlockRemoved([first], "GPU"),
+    ]
