@@ -84,7 +84,8 @@ def external_hash(block_hash: bytes) -> int:
     decode hashes of other types. Of a million blocks two have the same number with probability 3e-8, and what
     comes of that is one wrong guess of a router.
     """
-    return int(_unpack_from(block_hash, 24)[0])
+    number: int = _unpack_from(block_hash, 24)[0]
+    return number
 
 
 def encode_batch(events: list[KVEvent]) -> bytes:

@@ -58,7 +58,7 @@ class KVEventRecorder:
         hashes = request.block_hashes
         self._events.append(
             BlockStored(
-                block_hashes=[external_hash(block_hash) for block_hash in hashes[first:end]],
+                block_hashes=list(map(external_hash, hashes[first:end])),
                 parent_block_hash=external_hash(hashes[first - 1]) if first else None,
                 token_ids=_unpack(request.token_ids[first * self._block_bytes : end * self._block_bytes]),
                 block_size=self._block_size,
@@ -120,7 +120,7 @@ class KVEventRecorder:
         block.num_media += 1
 
     def _remove(self, block_hashes: list[bytes], medium: str) -> None:
-        hashes = [external_hash(block_hash) for block_hash in block_hashes]
+        hashes = list(map(external_hash, block_hashes))
         last = self._events[-1] if self._events else None
         if isinstance(last, BlockRemoved) and last.medium == medium:
             last.block_hashes.extend(hashes)
@@ -134,7 +134,7 @@ class KVEventRecorder:
 
 
 def _unpack(token_ids: bytes | bytearray) -> list[int]:
-    return array("i", bytes(token_ids)).tolist()
+    return array("i", token_ids).tolist()
 
 
 def _extra_keys(request: Request, num_blocks: int) -> ExtraKeys | None:
