@@ -87,6 +87,8 @@ class BeamRun:
         self._deadline_s = math.inf
         self._rules = search_rules(request, served)
         self._search = BeamSearch(self._rules)
+        # Packed once: it may be long, and every beam of every step begins with it.
+        self._prompt = pack_int32(request.prompt_token_ids)
         self._first: OpenSequence | None = None
 
     async def run(self) -> list[OutputDelta]:
@@ -140,12 +142,11 @@ class BeamRun:
 
     def _add_request(self, client: EngineClient, index: int, beam: Beam, timeout_s: float) -> AddRequest:
         request = self._request
-        token_ids = [*request.prompt_token_ids, *(token.token_id for token in beam.tokens)]
         is_first = self._first is None
         return AddRequest(
             handle=client.session.next_handle(),
             request_id=f"{request.request_id}-{index}"[:128],
-            prompt_token_ids=pack_int32(token_ids),
+            prompt_token_ids=self._prompt + pack_int32([token.token_id for token in beam.tokens]),
             sampling=self._step_sampling(is_first=is_first),
             priority=request.priority,
             tenant=request.tenant,
