@@ -1,0 +1,239 @@
+// As much of the CUDA runtime and of its C++ dialect as the kernels use, on fibers of the CPU; see fibers.h.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <tuple>
+#include <type_traits>
+
+#include "fibers.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __shared__ static
+#define __forceinline__ inline
+#define __noinline__
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __align__(n) alignas(n)
+
+#define threadIdx (::emulated::self().index)
+#define blockIdx (::emulated::self().block->index)
+#define blockDim (::emulated::launch_shape().threads)
+#define gridDim (::emulated::launch_shape().grid)
+
+struct dim3 : emulated::Index3 {
+  dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : emulated::Index3{x_, y_, z_} {}
+};
+
+struct alignas(8) int2 {
+  int x, y;
+};
+struct alignas(16) int4 {
+  int x, y, z, w;
+};
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+inline int2 make_int2(int x, int y) { return {x, y}; }
+inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+// Threads.
+
+inline void __syncthreads() { emulated::arrive_and_wait(emulated::self().block->barrier); }
+inline void __syncwarp(unsigned = ~0u) { emulated::arrive_and_wait(emulated::self().warp->barrier); }
+
+inline int __syncthreads_or(int predicate) {
+  emulated::Block& block = *emulated::self().block;
+  block.votes |= predicate != 0;
+  __syncthreads();
+  const int result = block.votes;
+  emulated::arrive_and_wait(block.barrier, [&block] { block.votes = 0; });
+  return result;
+}
+
+namespace emulated {
+
+// Gives every lane the value of the lane it names.
+template <typename T>
+T from_lane(T value, int source) {
+  struct Slot {
+    T value;
+    int source;
+    T result;
+  } slot{value, source, value};
+  Warp& warp = *self().warp;
+  warp.slots[self().lane] = &slot;
+  arrive_and_wait(warp.barrier, [&warp] {
+    for (void* lane : warp.slots) {
+      auto* taker = static_cast<Slot*>(lane);
+      if (taker) taker->result = static_cast<Slot*>(warp.slots[taker->source])->value;
+    }
+  });
+  return slot.result;
+}
+
+}  // namespace emulated
+
+template <typename T>
+T __shfl_xor_sync(unsigned, T value, int mask, int = 32) {
+  return emulated::from_lane(value, emulated::self().lane ^ mask);
+}
+template <typename T>
+T __shfl_sync(unsigned, T value, int source, int = 32) {
+  return emulated::from_lane(value, source & 31);
+}
+template <typename T>
+T __shfl_down_sync(unsigned, T value, int delta, int = 32) {
+  const int lane = emulated::self().lane;
+  return emulated::from_lane(value, lane + delta < 32 ? lane + delta : lane);
+}
+template <typename T>
+T __shfl_up_sync(unsigned, T value, int delta, int = 32) {
+  const int lane = emulated::self().lane;
+  return emulated::from_lane(value, lane >= delta ? lane - delta : lane);
+}
+inline unsigned __ballot_sync(unsigned, int predicate) {
+  unsigned bits = 0;
+  for (int lane = 0; lane < 32; ++lane) {
+    bits |= static_cast<unsigned>(emulated::from_lane(predicate != 0, lane)) << lane;
+  }
+  return bits;
+}
+inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
+
+// Only one thread runs at a time.
+template <typename T>
+T atomicAdd(T* at, std::type_identity_t<T> value) {
+  const T old = *at;
+  *at = old + value;
+  return old;
+}
+template <typename T>
+T atomicMax(T* at, std::type_identity_t<T> value) {
+  const T old = *at;
+  *at = std::max(old, value);
+  return old;
+}
+template <typename T>
+T atomicMin(T* at, std::type_identity_t<T> value) {
+  const T old = *at;
+  *at = std::min(old, value);
+  return old;
+}
+template <typename T>
+T atomicOr(T* at, std::type_identity_t<T> value) {
+  const T old = *at;
+  *at = old | value;
+  return old;
+}
+template <typename T>
+T atomicExch(T* at, std::type_identity_t<T> value) {
+  const T old = *at;
+  *at = value;
+  return old;
+}
+inline void __threadfence() {}
+inline void __threadfence_block() {}
+
+template <typename T>
+T __ldg(const T* at) {
+  return *at;
+}
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x)); }
+inline int __ffs(int x) { return __builtin_ffs(x); }
+
+using std::max;
+using std::min;
+
+// Host side.
+
+using cudaStream_t = void*;
+enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidConfiguration = 9, cudaErrorUnknown = 999 };
+inline const char* cudaGetErrorString(cudaError_t) { return "emulated"; }
+inline const char* cudaGetErrorName(cudaError_t) { return "emulated"; }
+inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+inline cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+inline cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+inline cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+
+enum cudaDeviceAttr {
+  cudaDevAttrMultiProcessorCount,
+  cudaDevAttrComputeCapabilityMajor,
+  cudaDevAttrMaxSharedMemoryPerBlockOptin
+};
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  switch (attribute) {
+    case cudaDevAttrMultiProcessorCount:
+      *value = 3;
+      break;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = 9;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = 227 * 1024;
+      break;
+  }
+  return cudaSuccess;
+}
+
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+template <typename Kernel>
+cudaError_t cudaFuncSetAttribute(Kernel*, cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
+
+enum cudaLaunchAttributeID { cudaLaunchAttributeClusterDimension };
+struct cudaLaunchAttribute {
+  cudaLaunchAttributeID id;
+  struct {
+    struct {
+      unsigned x, y, z;
+    } clusterDim;
+  } val;
+};
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  size_t dynamicSmemBytes = 0;
+  cudaStream_t stream = nullptr;
+  cudaLaunchAttribute* attrs = nullptr;
+  unsigned numAttrs = 0;
+};
+
+template <typename... Parameters>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
+                               std::type_identity_t<Parameters>... arguments) {
+  emulated::Launch launch{config->gridDim, config->blockDim, 1,
+                          static_cast<int64_t>(config->dynamicSmemBytes)};
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    if (config->attrs[i].id == cudaLaunchAttributeClusterDimension) {
+      launch.cluster = config->attrs[i].val.clusterDim.x;
+    }
+  }
+  emulated::run(launch, [&] { kernel(arguments...); });
+  return cudaSuccess;
+}

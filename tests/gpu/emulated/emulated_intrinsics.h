@@ -1,0 +1,117 @@
+// The instructions of csrc/cuda/intrinsics.h on emulated threads.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "common/half.h"
+
+namespace splitserve::cuda {
+
+inline char* dynamic_shared() {
+  char* memory = emulated::self().block->shared.data();
+  return memory + (128 - reinterpret_cast<uintptr_t>(memory) % 128) % 128;
+}
+
+template <typename Half>
+float half_at(uint32_t word, int index) {
+  return to_float(Half{static_cast<uint16_t>(word >> (16 * index))});
+}
+
+namespace emulated_mma {
+
+struct Operands {
+  float* d;
+  const uint32_t* a;
+  uint32_t b[2];
+};
+
+// a[row][k] is register (row / 8) + 2 * (k / 8) of lane (row % 8) * 4 + (k % 8) / 2, half k % 2.
+template <typename Half>
+void multiply(void** lanes) {
+  const auto at = [lanes](int lane) { return static_cast<const Operands*>(lanes[lane]); };
+  float a[16][16], b[16][8];
+  for (int k = 0; k < 16; ++k) {
+    for (int row = 0; row < 16; ++row) {
+      a[row][k] = half_at<Half>(at(row % 8 * 4 + k % 8 / 2)->a[row / 8 + 2 * (k / 8)], k % 2);
+    }
+    for (int col = 0; col < 8; ++col) b[k][col] = half_at<Half>(at(col * 4 + k % 8 / 2)->b[k / 8], k % 2);
+  }
+  for (int row = 0; row < 16; ++row) {
+    for (int col = 0; col < 8; ++col) {
+      float& d = at(row % 8 * 4 + col / 2)->d[row / 8 * 2 + col % 2];
+      float sum = 0.0f;
+      for (int k = 0; k < 16; ++k) sum += a[row][k] * b[k][col];
+      d += sum;
+    }
+  }
+}
+
+}  // namespace emulated_mma
+
+template <typename Half>
+void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  emulated_mma::Operands operands{d, a, {b0, b1}};
+  emulated::Warp& warp = *emulated::self().warp;
+  warp.slots[emulated::self().lane] = &operands;
+  emulated::arrive_and_wait(warp.barrier, [&warp] { emulated_mma::multiply<Half>(warp.slots); });
+}
+
+inline void load_matrices_of(uint32_t (&r)[4], const void* row, bool transposed) {
+  struct Slot {
+    const void* row;
+    uint32_t* r;
+  } slot{row, r};
+  emulated::Warp& warp = *emulated::self().warp;
+  warp.slots[emulated::self().lane] = &slot;
+  emulated::arrive_and_wait(warp.barrier, [&warp, transposed] {
+    const auto element = [&warp](int matrix, int i, int j) {
+      return static_cast<const uint16_t*>(static_cast<Slot*>(warp.slots[matrix * 8 + i])->row)[j];
+    };
+    for (int lane = 0; lane < 32; ++lane) {
+      const int i = lane / 4, j = lane % 4 * 2;
+      for (int matrix = 0; matrix < 4; ++matrix) {
+        const uint32_t low = transposed ? element(matrix, j, i) : element(matrix, i, j);
+        const uint32_t high = transposed ? element(matrix, j + 1, i) : element(matrix, i, j + 1);
+        static_cast<Slot*>(warp.slots[lane])->r[matrix] = low | high << 16;
+      }
+    }
+  });
+}
+
+inline void load_matrices(uint32_t (&r)[4], const void* row) { load_matrices_of(r, row, false); }
+inline void load_matrices_transposed(uint32_t (&r)[4], const void* row) { load_matrices_of(r, row, true); }
+
+// A copy arrives when it is waited for, not before.
+inline void copy_async(void* to, const void* from, int bytes) {
+  emulated::self().copies.back().push_back({to, from, bytes});
+}
+inline void commit_copies() { emulated::self().copies.emplace_back(); }
+
+template <int kPending>
+void wait_for_copies() {
+  auto& groups = emulated::self().copies;
+  // The last group is open.
+  while (static_cast<int>(groups.size()) - 1 > kPending) {
+    for (const emulated::AsyncCopy& copy : groups.front()) {
+      std::memset(copy.to, 0, 16);
+      if (copy.bytes > 0) std::memcpy(copy.to, copy.from, static_cast<size_t>(copy.bytes));
+    }
+    groups.erase(groups.begin());
+  }
+}
+
+inline uint32_t cluster_rank() { return emulated::self().block->rank; }
+inline uint32_t cluster_size() { return emulated::launch_shape().cluster; }
+inline void cluster_sync() { emulated::arrive_and_wait(emulated::cluster_barrier()); }
+
+template <typename T>
+T* in_block(T* shared, uint32_t rank) {
+  const auto base = [](emulated::Block& block) {
+    char* memory = block.shared.data();
+    return memory + (128 - reinterpret_cast<uintptr_t>(memory) % 128) % 128;
+  };
+  char* own = reinterpret_cast<char*>(const_cast<std::remove_const_t<T>*>(shared));
+  return reinterpret_cast<T*>(base(emulated::cluster_blocks()[rank]) + (own - base(*emulated::self().block)));
+}
+
+}  // namespace splitserve::cuda
