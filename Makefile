@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 8000
 CSRC := $(shell find csrc -type f 2>/dev/null)
+CPP_SOURCES := -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh'
 
 # Seconds of `make soak` and `make soak-server`.
 SECONDS ?= 60
@@ -60,7 +61,7 @@ check: $(VENV)/.installed-test lint types test
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	find csrc -name '*.h' -o -name '*.cpp' | xargs $(BIN)/clang-format --dry-run --Werror
+	find csrc $(CPP_SOURCES) | xargs $(BIN)/clang-format --dry-run --Werror
 
 types: $(VENV)/.installed-test
 	$(BIN)/mypy
@@ -68,7 +69,7 @@ types: $(VENV)/.installed-test
 format: $(VENV)/.installed-test
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
-	find csrc -name '*.h' -o -name '*.cpp' | xargs $(BIN)/clang-format -i
+	find csrc $(CPP_SOURCES) | xargs $(BIN)/clang-format -i
 
 clean:
 	rm -rf build dist *.egg-info worker/_lib

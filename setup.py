@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -15,6 +16,8 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
+# The first that compiles C++20 and knows every architecture and library call in use.
+OLDEST_NVCC = (12, 4)
 
 
 def find_tool(name: str, bin_dir_constant: str) -> str | None:
@@ -35,6 +38,35 @@ def require_compiler() -> None:
             f"error: no C++ compiler found (looked for {', '.join(candidates)}). SplitServe's kernels are "
             "built from source: install g++ 12 or newer (Debian/Ubuntu: apt install g++), or set CXX."
         )
+
+
+def find_nvcc() -> str:
+    """Path of a CUDA compiler that can build the kernels, "" if there is none or it is not wanted.
+
+    It is looked for in CUDACXX, on PATH and in /usr/local/cuda; CMAKE_ARGS=-DSPLITSERVE_NVCC= leaves it out.
+    """
+    if "-DSPLITSERVE_NVCC=" in shlex.split(os.environ.get("CMAKE_ARGS", "")):
+        return ""
+    on_path = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    nvcc = os.environ.get("CUDACXX") or on_path
+    if nvcc is None:
+        return ""
+    told = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout
+    release = re.search(r"release (\d+)\.(\d+)", told)
+    if release is None or (int(release[1]), int(release[2])) < OLDEST_NVCC:
+        print(f"{nvcc} is not CUDA {'.'.join(map(str, OLDEST_NVCC))} or newer", file=sys.stderr)
+        return ""
+    return nvcc
+
+
+def kernel_libraries() -> list[Extension]:
+    """The CPU library, and the CUDA library where there is a compiler for it."""
+    names = ["libsplitserve_cpu"]
+    if find_nvcc():
+        names.append("libsplitserve_cuda")
+    else:
+        print("no nvcc: the CUDA kernels are left out", file=sys.stderr)
+    return [Extension(f"worker._lib.{name}", sources=[]) for name in names]
 
 
 def tvm_ffi_cmake_dir() -> str:
@@ -70,6 +102,7 @@ class CMakeBuild(build_ext):
             f"-B{build_dir}",
             f"-Dtvm_ffi_DIR={tvm_ffi_cmake_dir()}",
             f"-DPython_EXECUTABLE={sys.executable}",
+            f"-DSPLITSERVE_NVCC={find_nvcc()}",
         ]
         if ninja:
             # Given anew each time: with build isolation the path of the last build is gone.
@@ -98,6 +131,6 @@ class PlatformWheel(bdist_wheel):
 
 
 setup(
-    ext_modules=[Extension("worker._lib.libsplitserve_cpu", sources=[])],
+    ext_modules=kernel_libraries(),
     cmdclass={"build_ext": CMakeBuild, "bdist_wheel": PlatformWheel},
 )

@@ -18,6 +18,7 @@ using tvm::ffi::TensorView;
 
 inline constexpr DLDataType kFloat32Type{kDLFloat, 32, 1};
 inline constexpr DLDataType kBFloat16Type{kDLBfloat, 16, 1};
+inline constexpr DLDataType kFloat16Type{kDLFloat, 16, 1};
 inline constexpr DLDataType kInt32Type{kDLInt, 32, 1};
 inline constexpr DLDataType kInt64Type{kDLInt, 64, 1};
 
@@ -25,14 +26,37 @@ inline bool same_type(DLDataType a, DLDataType b) {
   return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
 }
 
-// One tensor argument with its Python name; the checks return *this so that they chain.
+inline const char* device_name(DLDeviceType device) {
+  switch (device) {
+    case kDLCPU:
+      return "the CPU";
+    case kDLCUDA:
+      return "a CUDA device";
+    default:
+      return "an unsupported device";
+  }
+}
+
+// One tensor argument with its Python name; the checks return *this so that they chain. Activations may be
+// float16 on devices that have it.
 class Arg {
  public:
-  Arg(const TensorView& tensor, const char* name) : tensor_(tensor), name_(name) {}
+  Arg(const TensorView& tensor, const char* name, bool has_float16 = false)
+      : tensor_(tensor), name_(name), has_float16_(has_float16) {}
 
   const Arg& on(DLDeviceType device) const {
     if (tensor_.device().device_type != device) {
-      TVM_FFI_THROW(ValueError) << name_ << ": wrong device (type " << tensor_.device().device_type << ")";
+      TVM_FFI_THROW(ValueError) << name_ << ": expected a tensor on " << device_name(device)
+                                << ", this one is on " << device_name(tensor_.device().device_type);
+    }
+    return *this;
+  }
+
+  const Arg& on(DLDevice device) const {
+    on(device.device_type);
+    if (tensor_.device().device_id != device.device_id) {
+      TVM_FFI_THROW(ValueError) << name_ << ": is on device " << tensor_.device().device_id
+                                << ", the other tensors are on device " << device.device_id;
     }
     return *this;
   }
@@ -73,6 +97,7 @@ class Arg {
   }
 
   DType activation() const {
+    if (has_float16_ && same_type(tensor_.dtype(), kFloat16Type)) return DType::kFloat16;
     type({kFloat32Type, kBFloat16Type});
     return same_type(tensor_.dtype(), kFloat32Type) ? DType::kFloat32 : DType::kBFloat16;
   }
@@ -96,6 +121,7 @@ class Arg {
  private:
   const TensorView& tensor_;
   const char* name_;
+  bool has_float16_;
 };
 
 inline Arg cpu_arg(const TensorView& tensor, const char* name) { return Arg(Arg(tensor, name).on(kDLCPU)); }

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 
+#include "common/host_device.h"
+
 namespace splitserve {
 
-enum class DType { kFloat32, kBFloat16 };
+enum class DType { kFloat32, kBFloat16, kFloat16 };
 
 inline constexpr int64_t dtype_bytes(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
 
@@ -15,7 +17,7 @@ struct IndexArray {
   const void* data;
   bool is_64bit;
 
-  int64_t operator[](int64_t i) const {
+  SPLITSERVE_HOST_DEVICE int64_t operator[](int64_t i) const {
     return is_64bit ? static_cast<const int64_t*>(data)[i] : static_cast<const int32_t*>(data)[i];
   }
 };

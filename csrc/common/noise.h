@@ -8,11 +8,7 @@
 
 #include <cstdint>
 
-#if defined(__CUDACC__)
-#define SPLITSERVE_HOST_DEVICE __host__ __device__
-#else
-#define SPLITSERVE_HOST_DEVICE
-#endif
+#include "common/host_device.h"
 
 namespace splitserve {
 

@@ -1,6 +1,5 @@
 // SiLU with gate, and GELU in its exact and its tanh form; fp32 inside.
-#include "cpu/activation.h"
-
+#include "cpu/kernels.h"
 #include "cpu/parallel.h"
 #include "cpu/vec_math.h"
 

@@ -1,8 +1,7 @@
 // RMS norm and layer norm: one row per task, statistics in fp32 in a fixed order.
-#include "cpu/norm.h"
-
 #include <cmath>
 
+#include "cpu/kernels.h"
 #include "cpu/parallel.h"
 #include "cpu/vec.h"
 

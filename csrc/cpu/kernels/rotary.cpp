@@ -1,6 +1,6 @@
 // Rotary position embedding, half-rotation form: element i turns with element i + rot_dim / 2.
-#include "cpu/rotary.h"
-
+#include "common/rotate.h"
+#include "cpu/kernels.h"
 #include "cpu/parallel.h"
 #include "cpu/vec.h"
 
@@ -13,8 +13,9 @@ SPLITSERVE_INLINE void rotate_head(T* head, const float* cosines, const float* s
     const int64_t n = half - i;
     const Vec c = load_up_to(cosines + i, n), s = load_up_to(sines + i, n);
     const Vec x = load_up_to(head + i, n), y = load_up_to(head + half + i, n);
-    store_up_to(head + i, x * c - y * s, n);
-    store_up_to(head + half + i, y * c + x * s, n);
+    const auto [turned_x, turned_y] = splitserve::rotate(x, y, c, s);
+    store_up_to(head + i, turned_x, n);
+    store_up_to(head + half + i, turned_y, n);
   }
 }
 
@@ -45,6 +46,11 @@ void rotary_embedding(const RotaryParams& params) {
   } else {
     rotate<float>(params);
   }
+}
+
+void rotary_kv_write(const RotaryKvWriteParams& params) {
+  rotary_embedding(params.rotary);
+  kv_write(params.write);
 }
 
 }  // namespace splitserve::SPLITSERVE_ISA

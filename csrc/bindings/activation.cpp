@@ -1,23 +1,24 @@
 // Checks and binding of silu_and_mul and gelu.
-#include "cpu/activation.h"
+#include "common/activation.h"
 
 #include <string_view>
 
-#include "common/check.h"
+#include "common/device_args.h"
 
 namespace splitserve {
 namespace {
 
 void run(const TensorView& out, const TensorView& x, Activation kind) {
+  const DeviceArgs args(x, "x");
   ActivationParams params{};
-  params.dtype = cpu_arg(x, "x").rank(2).rows_contiguous().activation();
+  params.dtype = args(x, "x").rank(2).rows_contiguous().activation();
   params.tokens = x.size(0);
   params.size = x.size(1);
   if (kind == Activation::kSiluAndMul) {
     SPLITSERVE_CHECK_VALUE(params.size % 2 == 0, "x: expected an even last dimension, got " << params.size);
     params.size /= 2;
   }
-  cpu_arg(out, "out")
+  args(out, "out")
       .activation(params.dtype)
       .rank(2)
       .size(0, params.tokens)
@@ -28,7 +29,7 @@ void run(const TensorView& out, const TensorView& x, Activation kind) {
   params.out_stride = out.stride(0);
   params.x_stride = x.stride(0);
   params.kind = kind;
-  SPLITSERVE_CALL_VECTOR(activation, params);
+  SPLITSERVE_RUN(activation, params, args.device());
 }
 
 void silu_and_mul(TensorView out, TensorView x) { run(out, x, Activation::kSiluAndMul); }

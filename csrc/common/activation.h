@@ -2,7 +2,6 @@
 #pragma once
 
 #include "common/dtype.h"
-#include "cpu/isa.h"
 
 namespace splitserve {
 
@@ -20,5 +19,3 @@ struct ActivationParams {
 };
 
 }  // namespace splitserve
-
-SPLITSERVE_DECLARE_VECTOR(activation, ActivationParams)

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "common/dtype.h"
-#include "cpu/isa.h"
 
 namespace splitserve {
 
@@ -27,6 +26,3 @@ struct NormParams {
 };
 
 }  // namespace splitserve
-
-SPLITSERVE_DECLARE_VECTOR(rms_norm, NormParams)
-SPLITSERVE_DECLARE_VECTOR(layer_norm, NormParams)

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "common/dtype.h"
-#include "cpu/isa.h"
 
 namespace splitserve {
 
@@ -19,11 +18,10 @@ struct RotaryParams {
   IndexArray positions;  // [tokens]
   const float* cos_sin;  // [max_pos, rot_dim]: first half cosines, second half sines
   int64_t cos_sin_stride;
+  int64_t max_pos;
   int64_t tokens;
   int64_t rot_dim;
   DType dtype;
 };
 
 }  // namespace splitserve
-
-SPLITSERVE_DECLARE_VECTOR(rotary_embedding, RotaryParams)

@@ -1,0 +1,76 @@
+// Checks and binding of kv_write, alone and after the rotation of queries and keys.
+#include "common/kv_write.h"
+
+#include "bindings/rotary_args.h"
+
+namespace splitserve {
+namespace {
+
+KvRows rows_of(const DeviceArgs& args, const TensorView& tensor, const char* name, const TensorView& k,
+               DType dtype) {
+  args(tensor, name)
+      .activation(dtype)
+      .rank(3)
+      .size(0, k.size(0))
+      .size(1, k.size(1))
+      .size(2, k.size(2))
+      .rows_contiguous();
+  return {tensor.data_ptr(), tensor.stride(0), tensor.stride(1)};
+}
+
+KvSlots slots_of(const DeviceArgs& args, const TensorView& cache, const char* name,
+                 const KvWriteParams& params, const TensorView& like) {
+  args(cache, name)
+      .activation(params.dtype)
+      .rank(4)
+      .size(0, like.size(0))
+      .size(1, params.heads)
+      .size(2, like.size(2))
+      .size(3, params.head_dim)
+      .rows_contiguous();
+  return {cache.data_ptr(), cache.stride(0), cache.stride(1), cache.stride(2)};
+}
+
+KvWriteParams write_params(const DeviceArgs& args, const TensorView& k, const TensorView& v,
+                           const TensorView& k_cache, const TensorView& v_cache,
+                           const TensorView& slot_mapping) {
+  KvWriteParams params{};
+  params.dtype = args(k, "k").rank(3).rows_contiguous().activation();
+  params.tokens = k.size(0);
+  params.heads = k.size(1);
+  params.head_dim = k.size(2);
+  params.k = {k.data_ptr(), k.stride(0), k.stride(1)};
+  params.v = rows_of(args, v, "v", k, params.dtype);
+  args(k_cache, "k_cache").rank(4);
+  params.k_cache = slots_of(args, k_cache, "k_cache", params, k_cache);
+  params.v_cache = slots_of(args, v_cache, "v_cache", params, k_cache);
+  params.slot_mapping = args(slot_mapping, "slot_mapping").indices(params.tokens);
+  params.block_size = k_cache.size(2);
+  params.num_slots = k_cache.size(0) * params.block_size;
+  for (int64_t token = 0; kChecksIds && token < params.tokens; ++token) {
+    const int64_t slot = params.slot_mapping[token];
+    SPLITSERVE_CHECK_VALUE(slot < params.num_slots, "slot_mapping: " << slot << " is outside the cache's "
+                                                                     << params.num_slots << " slots");
+  }
+  return params;
+}
+
+void kv_write(TensorView k, TensorView v, TensorView k_cache, TensorView v_cache, TensorView slot_mapping) {
+  const DeviceArgs args(k, "k");
+  const KvWriteParams params = write_params(args, k, v, k_cache, v_cache, slot_mapping);
+  SPLITSERVE_RUN(kv_write, params, args.device());
+}
+
+void rotary_kv_write(TensorView q, TensorView k, TensorView v, TensorView positions, TensorView cos_sin,
+                     TensorView k_cache, TensorView v_cache, TensorView slot_mapping) {
+  const DeviceArgs args(q, "q");
+  const RotaryKvWriteParams params{rotary_params(args, q, k, positions, cos_sin),
+                                   write_params(args, k, v, k_cache, v_cache, slot_mapping)};
+  SPLITSERVE_RUN(rotary_kv_write, params, args.device());
+}
+
+}  // namespace
+}  // namespace splitserve
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(kv_write, splitserve::kv_write);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(rotary_kv_write, splitserve::rotary_kv_write);

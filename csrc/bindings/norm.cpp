@@ -1,0 +1,81 @@
+// Checks and binding of rms_norm, layer_norm and their fused residual forms.
+#include "common/norm.h"
+
+#include "common/device_args.h"
+
+namespace splitserve {
+namespace {
+
+NormRows rows_of(const DeviceArgs& args, const TensorView& tensor, const char* name, const TensorView& x,
+                 DType dtype) {
+  const Arg arg = args(tensor, name).activation(dtype).rank(x.ndim()).rows_contiguous();
+  for (int dim = 0; dim < x.ndim(); ++dim) arg.size(dim, x.size(dim));
+  return {tensor.data_ptr(), tensor.stride(0), x.ndim() == 3 ? tensor.stride(1) : 0};
+}
+
+NormParams make_params(const DeviceArgs& args, const TensorView& out, const TensorView& x,
+                       const TensorView& weight, double eps) {
+  SPLITSERVE_CHECK_VALUE(x.ndim() == 2 || x.ndim() == 3, "x: expected 2 or 3 dimensions, got " << x.ndim());
+  const DType dtype = args(x, "x").activation();
+  const int64_t hidden = x.size(-1);
+  SPLITSERVE_CHECK_VALUE(hidden * dtype_bytes(dtype) <= kMaxNormBytes, "x: a last dimension of "
+                                                                           << hidden << " takes more than "
+                                                                           << kMaxNormBytes << " bytes");
+  NormParams params{};
+  params.out = rows_of(args, out, "out", x, dtype);
+  params.x = rows_of(args, x, "x", x, dtype);
+  params.weight =
+      args(weight, "weight").activation(dtype).rank(1).size(0, hidden).rows_contiguous().data<void>();
+  params.outer = x.size(0);
+  params.inner = x.ndim() == 3 ? x.size(1) : 1;
+  params.hidden = hidden;
+  params.eps = static_cast<float>(eps);
+  params.dtype = dtype;
+  return params;
+}
+
+void set_bias(const DeviceArgs& args, NormParams* params, const TensorView& bias) {
+  params->bias = args(bias, "bias")
+                     .activation(params->dtype)
+                     .rank(1)
+                     .size(0, params->hidden)
+                     .rows_contiguous()
+                     .data<void>();
+}
+
+void rms_norm(TensorView out, TensorView x, TensorView weight, double eps) {
+  const DeviceArgs args(x, "x");
+  const NormParams params = make_params(args, out, x, weight, eps);
+  SPLITSERVE_RUN(rms_norm, params, args.device());
+}
+
+void fused_add_rms_norm(TensorView out, TensorView x, TensorView residual, TensorView weight, double eps) {
+  const DeviceArgs args(x, "x");
+  NormParams params = make_params(args, out, x, weight, eps);
+  params.residual = rows_of(args, residual, "residual", x, params.dtype);
+  SPLITSERVE_RUN(rms_norm, params, args.device());
+}
+
+void layer_norm(TensorView out, TensorView x, TensorView weight, TensorView bias, double eps) {
+  const DeviceArgs args(x, "x");
+  NormParams params = make_params(args, out, x, weight, eps);
+  set_bias(args, &params, bias);
+  SPLITSERVE_RUN(layer_norm, params, args.device());
+}
+
+void fused_add_layer_norm(TensorView out, TensorView x, TensorView residual, TensorView weight,
+                          TensorView bias, double eps) {
+  const DeviceArgs args(x, "x");
+  NormParams params = make_params(args, out, x, weight, eps);
+  params.residual = rows_of(args, residual, "residual", x, params.dtype);
+  set_bias(args, &params, bias);
+  SPLITSERVE_RUN(layer_norm, params, args.device());
+}
+
+}  // namespace
+}  // namespace splitserve
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(rms_norm, splitserve::rms_norm);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(fused_add_rms_norm, splitserve::fused_add_rms_norm);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(layer_norm, splitserve::layer_norm);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(fused_add_layer_norm, splitserve::fused_add_layer_norm);

@@ -1,0 +1,25 @@
+// What csrc/bindings has to know of the device it is compiled for: here the CPU.
+#pragma once
+
+#include <dlpack/dlpack.h>
+
+#include <cstdint>
+
+#include "cpu/kernels.h"
+
+namespace splitserve {
+
+inline constexpr DLDeviceType kDeviceType = kDLCPU;
+inline constexpr bool kHasFloat16 = false;
+// Ids are in memory that the checks can read.
+inline constexpr bool kChecksIds = true;
+// Longest row of a norm.
+inline constexpr int64_t kMaxNormBytes = INT64_MAX;
+
+// Host memory as kernels see it; nullptr if they cannot.
+inline void* reachable_host_memory(void* data) { return data; }
+
+}  // namespace splitserve
+
+// Runs a kernel on the device of a call's tensors.
+#define SPLITSERVE_RUN(op, params, device) SPLITSERVE_CALL_VECTOR(op, params)

@@ -1,0 +1,52 @@
+// What csrc/bindings has to know of the device it is compiled for: here a CUDA device.
+#pragma once
+
+#include <dlpack/dlpack.h>
+
+#include "cuda/kernels.h"
+
+namespace splitserve {
+
+#if defined(SPLITSERVE_EMULATED)
+// The tests run the kernels on the CPU, see tests/gpu/emulated.
+inline constexpr DLDeviceType kDeviceType = kDLCPU;
+#else
+inline constexpr DLDeviceType kDeviceType = kDLCUDA;
+#endif
+inline constexpr bool kHasFloat16 = true;
+// Ids are on the device: kernels check them where they use them.
+inline constexpr bool kChecksIds = false;
+// A thread block keeps a row in its registers: 1024 threads with 4 chunks of 16 bytes.
+inline constexpr int64_t kMaxNormBytes = 65536;
+
+namespace cuda {
+
+// Makes a device current while kernels are launched on it, on the stream that torch uses there.
+class OnDevice {
+ public:
+  explicit OnDevice(DLDevice device);
+  ~OnDevice();
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+  cudaStream_t stream() const { return stream_; }
+
+ private:
+  int previous_ = 0;
+  int current_ = 0;
+  cudaStream_t stream_ = nullptr;
+};
+
+}  // namespace cuda
+
+// Host memory as kernels see it; nullptr if it is not pinned.
+void* reachable_host_memory(void* data);
+
+}  // namespace splitserve
+
+// Runs a kernel on the device of a call's tensors.
+#define SPLITSERVE_RUN(op, params, device)              \
+  do {                                                  \
+    const splitserve::cuda::OnDevice on_device(device); \
+    splitserve::cuda::op(params, on_device.stream());   \
+  } while (false)

@@ -1,0 +1,36 @@
+// The CUDA kernels, each enqueued on a stream; defined in csrc/cuda/kernels.
+//
+// They neither allocate nor wait, so a graph can capture them. A launch that fails raises.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "common/activation.h"
+#include "common/kv_write.h"
+#include "common/move_blocks.h"
+#include "common/norm.h"
+#include "common/rotary.h"
+#include "cuda/attention.h"
+#include "cuda/embedding.h"
+#include "cuda/sampling.h"
+
+namespace splitserve::cuda {
+
+void activation(const ActivationParams& params, cudaStream_t stream);
+void apply_penalties(const PenaltyParams& params, cudaStream_t stream);
+void embedding(const EmbeddingParams& params, cudaStream_t stream);
+void kv_write(const KvWriteParams& params, cudaStream_t stream);
+void layer_norm(const NormParams& params, cudaStream_t stream);
+void merge_attention(const AttentionParams& params, int multiprocessors, cudaStream_t stream);
+void move_blocks(const MoveParams& params, cudaStream_t stream);
+void paged_attention(const AttentionParams& params, cudaStream_t stream);
+void paged_attention_float(const AttentionParams& params, cudaStream_t stream);
+void plan_attention(const PlanParams& params, cudaStream_t stream);
+void rms_norm(const NormParams& params, cudaStream_t stream);
+void rotary_embedding(const RotaryParams& params, cudaStream_t stream);
+void rotary_kv_write(const RotaryKvWriteParams& params, cudaStream_t stream);
+void sample(const SampleParams& params, cudaStream_t stream);
+void token_logprobs(const TokenLogprobsParams& params, cudaStream_t stream);
+void top_logprobs(const LogprobsParams& params, cudaStream_t stream);
+
+}  // namespace splitserve::cuda
