@@ -19,7 +19,8 @@ def load_library(name: str) -> Any:
     """
     path = Path(__file__).parent / "_lib" / f"lib{name}.so"
     if not path.is_file():
+        needs = "; the build needs nvcc 12.4 or newer for it" if name.endswith("_cuda") else ""
         raise ImportError(
-            f"{path} is missing: build it with `pip install -e . --no-deps` (see docs/kernels.md)"
+            f"{path} is missing: build it with `pip install -e . --no-deps` (see docs/kernels.md){needs}"
         )
     return tvm_ffi.load_module(str(path))

@@ -25,6 +25,7 @@ _fused_add_rms_norm = _lib.fused_add_rms_norm
 _layer_norm = _lib.layer_norm
 _fused_add_layer_norm = _lib.fused_add_layer_norm
 _rotary_embedding = _lib.rotary_embedding
+_rotary_kv_write = _lib.rotary_kv_write
 _silu_and_mul = _lib.silu_and_mul
 _gelu = _lib.gelu
 _kv_write = _lib.kv_write
@@ -127,6 +128,31 @@ def rotary_embedding(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -
         cos_sin: float32 [max_pos, rot_dim], rot_dim <= D: cosines, then sines, of the rot_dim / 2 angles.
     """
     _rotary_embedding(q, k, positions, cos_sin)
+
+
+def rotary_kv_write(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    positions: Tensor,
+    cos_sin: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slot_mapping: Tensor,
+) -> None:
+    """Do what rotary_embedding and then kv_write do, with the same bits, in one pass over the step's QKV.
+
+    Args:
+        q: [T, Hq, D], turned in place.
+        k: [T, Hkv, D]; what it holds afterwards is not defined: the turned keys are in the cache.
+        v: like k, not changed.
+        positions: as for rotary_embedding.
+        cos_sin: as for rotary_embedding.
+        k_cache: as for kv_write.
+        v_cache: like k_cache.
+        slot_mapping: as for kv_write; the keys and values of a negative slot are written nowhere.
+    """
+    _rotary_kv_write(q, k, v, positions, cos_sin, k_cache, v_cache, slot_mapping)
 
 
 def silu_and_mul(out: Tensor, x: Tensor) -> None:

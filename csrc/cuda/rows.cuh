@@ -20,7 +20,7 @@ struct RowShape {
 // For `rows` rows of `size` elements of `element` bytes.
 inline RowShape row_shape(int64_t rows, int64_t size, int64_t element) {
   constexpr int64_t kWarp = 32, kMaxThreads = 256;
-  if (size > kMaxRow) check(cudaErrorInvalidValue, "a row of more than 2^30 elements");
+  if (size > kMaxRow) check(cudaErrorInvalidConfiguration, "a row of more than 2^30 elements");
   const int64_t chunks = ceil_div(size * element, 16);
   const int64_t wanted = ceil_div(ceil_div(chunks, kChunksPerThread), kWarp) * kWarp;
   const int64_t threads = wanted < kMaxThreads ? wanted : kMaxThreads;

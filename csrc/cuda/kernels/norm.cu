@@ -13,7 +13,8 @@ namespace {
 
 // Chunks of a row that one thread holds; its loads of them are all in flight at once.
 constexpr int kHeld = 4;
-constexpr int kMinThreads = 128;
+// Of a block whose rows take a warp or less each.
+constexpr int kSharedThreads = 128;
 constexpr int kMaxThreads = 1024;
 
 // The part of a row that one thread holds, as it was loaded: unpacked where it is used, it takes half the
@@ -159,7 +160,7 @@ int threads_of(const NormParams& p) {
 template <typename Norm>
 void norm(const char* name, const NormParams& p, cudaStream_t stream) {
   if (p.hidden == 0) return;
-  const int threads = threads_of(p), rows = threads < kMinThreads ? kMinThreads / threads : 1;
+  const int threads = threads_of(p), rows = threads > kWarpSize ? 1 : kSharedThreads / threads;
   const LaunchShape shape{ceil_div(p.outer * p.inner, rows), dim3(threads, rows)};
   with_type(p.dtype, is_aligned(p), [&]<typename T, bool kAligned>() {
     launch(name, norm_rows<T, kAligned, Norm>, shape, stream, p);

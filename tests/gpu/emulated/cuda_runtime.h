@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <tuple>
 #include <type_traits>
@@ -19,12 +20,29 @@
 #define __noinline__
 #define __launch_bounds__(...)
 #define __grid_constant__
-#define __align__(n) alignas(n)
+#define __align__(n) __attribute__((aligned(n)))
 
 #define threadIdx (::emulated::self().index)
 #define blockIdx (::emulated::self().block->index)
-#define blockDim (::emulated::launch_shape().threads)
-#define gridDim (::emulated::launch_shape().grid)
+
+namespace emulated {
+
+// No macro: members of the launch configuration have the same names.
+template <Index3 Launch::*kShape, unsigned Index3::*kAxis>
+struct ShapeValue {
+  operator unsigned() const { return launch_shape().*kShape.*kAxis; }
+};
+template <Index3 Launch::*kShape>
+struct ShapeValues {
+  ShapeValue<kShape, &Index3::x> x;
+  ShapeValue<kShape, &Index3::y> y;
+  ShapeValue<kShape, &Index3::z> z;
+};
+
+}  // namespace emulated
+
+inline constexpr emulated::ShapeValues<&emulated::Launch::threads> blockDim{};
+inline constexpr emulated::ShapeValues<&emulated::Launch::grid> gridDim{};
 
 struct dim3 : emulated::Index3 {
   dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : emulated::Index3{x_, y_, z_} {}
@@ -150,6 +168,7 @@ T atomicExch(T* at, std::type_identity_t<T> value) {
   *at = value;
   return old;
 }
+[[noreturn]] inline void __trap() { abort(); }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 
@@ -157,6 +176,10 @@ template <typename T>
 T __ldg(const T* at) {
   return *at;
 }
+// The quick forms; here they are exact.
+inline float __expf(float x) { return std::exp(x); }
+inline float __fdividef(float x, float y) { return x / y; }
+
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x)); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
@@ -178,6 +201,16 @@ inline cudaError_t cudaGetDevice(int* device) {
 inline cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 inline cudaError_t cudaGetDeviceCount(int* count) {
   *count = 1;
+  return cudaSuccess;
+}
+
+enum cudaMemoryType { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemoryTypeDevice };
+struct cudaPointerAttributes {
+  cudaMemoryType type;
+  void* devicePointer;
+};
+inline cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
+  *attributes = {cudaMemoryTypeHost, const_cast<void*>(pointer)};
   return cudaSuccess;
 }
 

@@ -1,0 +1,85 @@
+"""Compiles the CUDA library for the CPU: the same sources, with the headers of this folder for CUDA's."""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import shlex
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tvm_ffi import libinfo
+
+ROOT = Path(__file__).resolve().parents[3]
+CSRC = ROOT / "csrc"
+HERE = Path(__file__).parent
+OUT = ROOT / "build" / "emulated"
+LIBRARY = OUT / "libsplitserve_emulated.so"
+# No contraction, as in the CUDA build.
+FLAGS = "-std=c++20 -O2 -fPIC -fvisibility=hidden -ffp-contract=off -DSPLITSERVE_EMULATED"
+# The pragmas are the CUDA compiler's.
+WARNINGS = "-Wall -Wextra -Werror -Wno-unknown-pragmas"
+INCLUDES = [HERE, CSRC, CSRC / "cuda"]
+FOREIGN_INCLUDES = [libinfo.find_include_path(), libinfo.find_dlpack_include_path()]
+JOBS = 2
+
+
+def sources() -> list[Path]:
+    """What csrc/cuda/CMakeLists.txt compiles, and this folder."""
+    named = re.findall(r"[\w/]+\.(?:cu|cpp)\b", (CSRC / "cuda" / "CMakeLists.txt").read_text())
+    cuda = [CSRC / "cuda" / name for name in named]
+    return [*(CSRC / "bindings").glob("*.cpp"), *cuda, *HERE.glob("*.cpp")]
+
+
+def is_current(obj: Path, dependencies: Path) -> bool:
+    """Whether an object is newer than all its sources, which the compiler has listed in a make rule."""
+    if not obj.is_file() or not dependencies.is_file():
+        return False
+    files = [Path(name) for name in shlex.split(dependencies.read_text().replace("\\\n", " "))[1:]]
+    built = obj.stat().st_mtime
+    return all(path.is_file() and path.stat().st_mtime < built for path in [Path(__file__), *files])
+
+
+def compile_source(source: Path) -> Path:
+    obj = OUT / f"{source.name}.o"
+    dependencies = obj.with_suffix(".d")
+    if is_current(obj, dependencies):
+        return obj
+    options = [*FLAGS.split(), *WARNINGS.split(), *(f"-I{path}" for path in INCLUDES)]
+    options += [f"-isystem{path}" for path in FOREIGN_INCLUDES]
+    tracked = ["-MMD", "-MF", str(dependencies)]
+    run([compiler(), *options, *tracked, "-x", "c++", "-c", str(source), "-o", str(obj)])
+    return obj
+
+
+def compiler() -> str:
+    found = shutil.which("g++") or shutil.which("c++")
+    assert found, "the kernels of the CPU needed a compiler, too"
+    return found
+
+
+def run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{shlex.join(command)}\n{done.stderr}"
+
+
+def build() -> Path:
+    """Return the library, compiled anew as far as sources have changed. Test processes take turns."""
+    OUT.mkdir(parents=True, exist_ok=True)
+    with (OUT / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with ThreadPoolExecutor(JOBS) as pool:
+            objects = list(pool.map(compile_source, sources()))
+        if not LIBRARY.is_file() or any(obj.stat().st_mtime > LIBRARY.stat().st_mtime for obj in objects):
+            partial = LIBRARY.with_suffix(".tmp")
+            names = [str(obj) for obj in objects]
+            run([compiler(), "-shared", *names, str(libinfo.find_libtvm_ffi()), "-o", str(partial)])
+            # A running process may have the old one mapped.
+            partial.replace(LIBRARY)
+    return LIBRARY
+
+
+if __name__ == "__main__":
+    print(build())

@@ -1,0 +1,105 @@
+"""The CUDA library where there is no GPU: it was built well, it loads, and it says what is wrong."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.gpu.emulated.build import sources
+from worker import ops
+from worker.cuda_ops import CudaOps, cuda_ops
+
+ROOT = Path(__file__).resolve().parents[2]
+REPORTS = ROOT / "build" / "ninja" / "ptxas"
+# Kernels of rows that lie anywhere are there for odd sizes; their last flag is false. Everything else is hot.
+UNALIGNED = "Lb0E"
+needs_nvcc = pytest.mark.skipif(
+    not (ROOT / "worker" / "_lib" / "libsplitserve_cuda.so").is_file(), reason="built without nvcc"
+)
+
+
+def resources() -> dict[tuple[str, str], dict[str, int]]:
+    """What ptxas says of each (kernel, architecture)."""
+    found: dict[tuple[str, str], dict[str, int]] = {}
+    for report in sorted(REPORTS.glob("*.txt")):
+        for block in report.read_text().split("Compiling entry function ")[1:]:
+            name, architecture = re.findall(r"'([^']+)'", block)[:2]
+            numbers = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", block)
+            registers = re.search(r"Used (\d+) registers", block)
+            assert numbers, block
+            assert registers, block
+            found[name, architecture] = {
+                "spilled": int(numbers[1]) + int(numbers[2]),
+                "registers": int(registers[1]),
+            }
+    return found
+
+
+@needs_nvcc
+@pytest.mark.skipif(not REPORTS.is_dir(), reason="the library was built elsewhere")
+def test_no_hot_kernel_spills_registers() -> None:
+    found = resources()
+    kernels = {path.stem for path in sources() if path.suffix == ".cu"}
+    assert kernels <= {path.stem for path in REPORTS.glob("*.txt")}
+    names = {name for name, _ in found}
+    for kernel in ("norm_rows", "activate", "copy_rows", "rotate_and_write", "write_slots", "move_words"):
+        assert any(kernel in name for name in names), kernel
+    spilled = {key: use for key, use in found.items() if use["spilled"] and UNALIGNED not in key[0]}
+    assert spilled == {}
+
+
+@needs_nvcc
+@pytest.mark.skipif(not REPORTS.is_dir(), reason="the library was built elsewhere")
+def test_every_kernel_is_compiled_for_both_architectures() -> None:
+    found = resources()
+    for name, _ in found:
+        compiled = {architecture for other, architecture in found if other == name}
+        assert {a.removesuffix("a") for a in compiled} in ({"sm_80", "sm_90"}, {"sm_90"}), name
+    assert {architecture.removesuffix("a") for _, architecture in found} == {"sm_80", "sm_90"}
+
+
+@needs_nvcc
+def test_the_library_loads_without_a_gpu_and_refuses_cpu_tensors() -> None:
+    gpu_ops = cuda_ops()
+    assert gpu_ops.device_count() == torch.cuda.device_count()
+    x = torch.zeros(2, 4)
+    with pytest.raises(ValueError, match="x: expected a tensor on a CUDA device, this one is on the CPU"):
+        gpu_ops.rms_norm(x, x, torch.ones(4), 1e-6)
+
+
+def test_without_the_library_the_error_names_nvcc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("worker._native.__file__", str(tmp_path / "_native.py"))
+    cuda_ops.cache_clear()
+    with pytest.raises(ImportError, match=r"libsplitserve_cuda\.so is missing.*needs nvcc"):
+        cuda_ops()
+
+
+def test_the_cpu_library_refuses_tensors_of_other_devices() -> None:
+    x = torch.zeros(2, 4, device="meta")
+    with pytest.raises((ValueError, RuntimeError, TypeError)):
+        ops.rms_norm(x, x, x[0], 1e-6)
+
+
+def public(owner: object) -> dict[str, inspect.Signature]:
+    members = inspect.getmembers(owner, inspect.isfunction)
+    return {name: inspect.signature(member) for name, member in members if not name.startswith("_")}
+
+
+def test_operations_of_both_devices_take_the_same_arguments() -> None:
+    cpu, gpu = public(ops), public(CudaOps)
+    # A weight may be packed for the CPU, not for the GPU.
+    shared = (cpu.keys() & gpu.keys()) - {"embedding"}
+    assert {"rms_norm", "silu_and_mul", "rotary_kv_write", "move_blocks"} <= shared
+    for name in shared:
+        parameters = list(gpu[name].parameters.values())[1:]
+        assert parameters == list(cpu[name].parameters.values()), name
+
+
+def test_the_build_finds_the_compiler_that_is_there() -> None:
+    if shutil.which("nvcc") and not (ROOT / "worker" / "_lib" / "libsplitserve_cuda.so").is_file():
+        pytest.fail("there is an nvcc, but the CUDA library was not built")
