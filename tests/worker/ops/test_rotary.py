@@ -51,3 +51,32 @@ def test_refuses_a_position_outside_the_table(position: int) -> None:
     q = torch.randn(1, 2, 8)
     with pytest.raises(ValueError, match="positions"):
         ops.rotary_embedding(q, q.clone(), torch.tensor([position]), make_table(8))
+
+
+@pytest.mark.parametrize(("head_dim", "rot_dim"), [(64, 64), (10, 6)])
+def test_rotation_with_the_write_gives_the_bits_of_both_apart(
+    head_dim: int, rot_dim: int, dtype: torch.dtype
+) -> None:
+    table, positions = make_table(rot_dim), torch.randint(0, 50, (9,))
+    slots = torch.randperm(20)[:9].int()
+    slots[3] = -1
+    fused, apart = (torch.randn(9, 9, head_dim).to(dtype) for _ in range(2))
+    apart.copy_(fused)
+    caches = [torch.zeros(2, 5, 2, 4, head_dim, dtype=dtype) for _ in range(2)]
+    q, k, v = fused.split([5, 2, 2], dim=1)
+    ops.rotary_kv_write(q, k, v, positions, table, *caches[0], slots)
+    turned_q, turned_k, v = apart.split([5, 2, 2], dim=1)
+    ops.rotary_embedding(turned_q, turned_k, positions, table)
+    ops.kv_write(turned_k, v, *caches[1], slots)
+    assert_same_bits(q, turned_q)
+    assert_same_bits(caches[0], caches[1])
+
+
+def test_rotation_with_the_write_checks_before_it_writes() -> None:
+    q, k, cache = torch.randn(1, 2, 8), torch.randn(1, 1, 8), torch.zeros(2, 1, 4, 8)
+    before = q.clone()
+    with pytest.raises(ValueError, match="slot_mapping: 8 is outside"):
+        ops.rotary_kv_write(
+            q, k, k.clone(), torch.zeros(1).int(), make_table(8), cache, cache.clone(), torch.tensor([8])
+        )
+    assert_same_bits(q, before)

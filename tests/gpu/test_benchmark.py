@@ -1,0 +1,36 @@
+"""The kernel benchmark compares like with like: each case gives what its torch side gives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmarks.gpu_kernels import Sizes, all_cases
+from tests.gpu.conftest import Gpu
+
+TINY = Sizes("tiny", 6, 64, 48, 4, 2, 16, 50, layers=2, moves=3)
+
+
+def test_every_case_gives_what_torch_gives(gpu: Gpu, dtype: torch.dtype) -> None:
+    names = set()
+    for case in all_cases(gpu.ops, gpu.device, TINY, dtype):
+        names.add(case.op)
+        # Ours first: both may write to the same place.
+        actual = case.ours()
+        if not gpu.is_emulated:
+            torch.cuda.synchronize()
+        actual, expected = actual.clone(), case.torchs()
+        tolerance = 0.05 if dtype == torch.bfloat16 else 0.01
+        if not gpu.is_emulated:
+            torch.cuda.synchronize()
+        torch.testing.assert_close(actual.cpu(), expected.cpu(), atol=tolerance, rtol=tolerance)
+    assert {"rms_norm", "silu_and_mul", "rotary_kv_write", "move_blocks out", "embedding"} <= names
+
+
+@pytest.mark.gpu
+def test_a_call_is_timed(real_gpu: Gpu) -> None:
+    from benchmarks.gpu_kernels import median_us
+
+    x, y = (torch.ones(1 << 24, device="cuda") for _ in range(2))
+    small, large = median_us(lambda: y[:1024].copy_(x[:1024])), median_us(lambda: y.copy_(x))
+    assert 0 < small < large
