@@ -14,7 +14,7 @@ Names, arguments, shapes and results are those of worker.ops, which describes th
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from worker._native import load_library
 
@@ -30,6 +30,22 @@ def cuda_ops() -> CudaOps:
         ImportError: the library was not built, because there was no nvcc.
     """
     return CudaOps(load_library("splitserve_cuda"))
+
+
+class AttentionShape(NamedTuple):
+    """What bounds the attention of a step.
+
+    Attributes:
+        tokens: rows of q, or more.
+        heads: query heads.
+        kv_heads: KV heads.
+        max_seq_len: longest context.
+    """
+
+    tokens: int
+    heads: int
+    kv_heads: int
+    max_seq_len: int
 
 
 class CudaOps:
@@ -52,6 +68,13 @@ class CudaOps:
         self._kv_write = library.kv_write
         self._move_blocks = library.move_blocks
         self._embedding = library.embedding
+        self._attention_plan_size = library.attention_plan_size
+        self._plan_attention = library.plan_attention
+        self._paged_attention = library.paged_attention
+        self._apply_penalties = library.apply_penalties
+        self._sample = library.sample
+        self._top_logprobs = library.top_logprobs
+        self._token_logprobs = library.token_logprobs
 
     def device_count(self) -> int:
         """CUDA devices of this machine; 0 without a driver."""
@@ -124,3 +147,131 @@ class CudaOps:
             weight: [V, H].
         """
         self._embedding(out, token_ids, weight)
+
+    def attention_plan_size(
+        self, tokens: int, requests: int, heads: int, kv_heads: int, head_dim: int, max_seq_len: int
+    ) -> int:
+        """Elements of a plan for at most so many tokens and requests, of at most max_seq_len tokens each."""
+        return int(self._attention_plan_size(tokens, requests, heads, kv_heads, head_dim, max_seq_len))
+
+    def plan_attention(
+        self,
+        plan: Tensor,
+        partials: Tensor,
+        cu_seqlens_q: Tensor,
+        seq_lens: Tensor,
+        shape: AttentionShape,
+        sliding_window: int = 0,
+    ) -> None:
+        """Divide a step's attention among the device's processors, once for all layers with the same window.
+
+        A request with few query rows over a long context is split at multiples of 1024 positions, as long as
+        its partial results fit into `partials`; that changes the speed and no bit of the results.
+
+        Args:
+            plan: int32 [attention_plan_size(...)], overwritten.
+            partials: float32 [any, 4 + D], room for partial results: per segment one row for each query row
+                of the requests that split; contiguous.
+            cu_seqlens_q: int32 [R + 1], as for paged_attention.
+            seq_lens: int32 [R]; a request with an impossible length is left out.
+            shape: bounds of the step.
+            sliding_window: as for paged_attention.
+        """
+        self._plan_attention(
+            plan,
+            partials,
+            cu_seqlens_q,
+            seq_lens,
+            shape.tokens,
+            shape.heads,
+            shape.kv_heads,
+            shape.max_seq_len,
+            sliding_window,
+        )
+
+    def paged_attention(
+        self,
+        out: Tensor,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        block_tables: Tensor,
+        cu_seqlens_q: Tensor,
+        seq_lens: Tensor,
+        scale: float,
+        sliding_window: int = 0,
+        softcap: float = 0.0,
+        *,
+        plan: Tensor,
+        partials: Tensor,
+    ) -> None:
+        """See worker.ops.paged_attention, whose arguments come first.
+
+        The caches have the same strides; their rows begin at multiples of 16 bytes, those of q and out at
+        multiples of 4. A block outside the cache reads as zeros. `plan` is one by plan_attention for these
+        lengths, heads and window, and `partials` the tensor that it was made with, which is overwritten. One
+        stream at a time may use them.
+        """
+        self._paged_attention(
+            out,
+            q,
+            k_cache,
+            v_cache,
+            block_tables,
+            cu_seqlens_q,
+            seq_lens,
+            scale,
+            sliding_window,
+            softcap,
+            plan,
+            partials,
+        )
+
+    def apply_penalties(
+        self,
+        logits: Tensor,
+        rows: Tensor,
+        token_ids: Tensor,
+        history_rows: Tensor,
+        prompt_lens: Tensor,
+        total_lens: Tensor,
+        repetition: Tensor,
+        frequency: Tensor,
+        presence: Tensor,
+    ) -> None:
+        """See worker.ops.apply_penalties; rows that are not there are skipped."""
+        self._apply_penalties(
+            logits, rows, token_ids, history_rows, prompt_lens, total_lens, repetition, frequency, presence
+        )
+
+    def sample(
+        self,
+        out_token_ids: Tensor,
+        logits: Tensor,
+        temperature: Tensor,
+        top_k: Tensor,
+        top_p: Tensor,
+        min_p: Tensor,
+        seeds: Tensor,
+        positions: Tensor,
+    ) -> None:
+        """See worker.ops.sample; V is at most 2^22."""
+        self._sample(out_token_ids, logits, temperature, top_k, top_p, min_p, seeds, positions)
+
+    def top_logprobs(
+        self,
+        out_ids: Tensor,
+        out_logprobs: Tensor,
+        out_ranks: Tensor,
+        logits: Tensor,
+        rows: Tensor,
+        token_ids: Tensor,
+    ) -> None:
+        """See worker.ops.top_logprobs; k is at most 1024. A row or token that is not there counts as NaN."""
+        self._top_logprobs(out_ids, out_logprobs, out_ranks, logits, rows, token_ids)
+
+    def token_logprobs(
+        self, out: Tensor, logits: Tensor, rows: Tensor, cu_tokens: Tensor, token_ids: Tensor
+    ) -> None:
+        """See worker.ops.token_logprobs; a row or token that is not there gives NaN."""
+        self._token_logprobs(out, logits, rows, cu_tokens, token_ids)

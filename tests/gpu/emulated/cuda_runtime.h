@@ -28,11 +28,11 @@
 namespace emulated {
 
 // No macro: members of the launch configuration have the same names.
-template <Index3 Launch::*kShape, unsigned Index3::*kAxis>
+template <Index3 Launch::* kShape, unsigned Index3::* kAxis>
 struct ShapeValue {
   operator unsigned() const { return launch_shape().*kShape.*kAxis; }
 };
-template <Index3 Launch::*kShape>
+template <Index3 Launch::* kShape>
 struct ShapeValues {
   ShapeValue<kShape, &Index3::x> x;
   ShapeValue<kShape, &Index3::y> y;

@@ -1,4 +1,4 @@
-// The instructions of csrc/cuda/intrinsics.h on emulated threads.
+// The instructions of csrc/cuda/intrinsics.cuh on emulated threads.
 #pragma once
 
 #include <cuda_runtime.h>

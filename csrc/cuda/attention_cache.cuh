@@ -1,0 +1,112 @@
+// Brings the keys and values of a request from paged memory to shared memory, some chunks ahead of their use.
+#pragma once
+
+#include "cuda/attention.h"
+#include "cuda/intrinsics.cuh"
+
+namespace splitserve::cuda {
+
+// Where 8 elements of a position stand in a chunk, in units of 16 bytes. Eight successive positions put the
+// same elements into eight different groups of banks, so that reading a matrix meets no conflict.
+template <int kDim>
+__device__ inline int swizzled(int position, int eighth) {
+  return position * (kDim / 8) + ((eighth & ~7) | ((eighth ^ position) & 7));
+}
+
+template <int kDim, int kChunk, int kStages>
+struct CacheStages {
+  uint4 keys[kStages][kChunk * kDim / 8];
+  uint4 values[kStages][kChunk * kDim / 8];
+  // Where the positions of a chunk begin, in elements of the cache; negative: not to be read.
+  int64_t offsets[2][kChunk];
+};
+
+template <int kDim, int kChunk, int kStages>
+class CacheReader {
+ public:
+  // Reads positions [from, to), in chunks that begin at multiples of kChunk. What lies outside reads as zero.
+  __device__ CacheReader(const AttentionParams& params, CacheStages<kDim, kChunk, kStages>& stages,
+                         int request, int kv_head, int from, int to)
+      : p_(params),
+        stages_(stages),
+        kv_head_(kv_head),
+        table_(params.block_tables + request * params.block_table_stride),
+        from_(from),
+        to_(to),
+        begin_(from / kChunk * kChunk) {}
+
+  __device__ int num_chunks() const { return (to_ - begin_ + kChunk - 1) / kChunk; }
+  __device__ int position_of(int chunk) const { return begin_ + chunk * kChunk; }
+  __device__ const uint4* keys(int chunk) const { return stages_.keys[chunk % kStages]; }
+  __device__ const uint4* values(int chunk) const { return stages_.values[chunk % kStages]; }
+
+  // Sends the first chunks on their way. All threads, after a barrier behind the last use of the stages.
+  __device__ void start() {
+    for (int chunk = 0; chunk < kStages - 1; ++chunk) {
+      store_offset(chunk, block_of(chunk));
+      __syncthreads();
+      load(chunk);
+    }
+    store_offset(kStages - 1, block_of(kStages - 1));
+  }
+
+  // Waits for a chunk; its barrier also says that the chunk before it has been used, so its stage is filled
+  // anew.
+  __device__ void next(int chunk) {
+    wait_for_copies<kStages - 2>();
+    __syncthreads();
+    load(chunk + kStages - 1);
+    // Read now and stored after the arithmetic, which hides the time of the lookup.
+    next_block_ = block_of(chunk + kStages);
+  }
+
+  __device__ void finish(int chunk) { store_offset(chunk + kStages, next_block_); }
+
+ private:
+  // The block that holds this thread's position of a chunk; negative: it is not to be read.
+  __device__ int block_of(int chunk) const {
+    const int position = position_of(chunk) + static_cast<int>(threadIdx.x);
+    if (threadIdx.x >= kChunk || position < from_ || position >= to_) return -1;
+    const int entry = position / p_.block_size;
+    // A wrong table must not lead into foreign memory.
+    if (entry >= p_.table_width || table_[entry] >= p_.num_blocks) return -1;
+    return table_[entry];
+  }
+
+  __device__ void store_offset(int chunk, int block) {
+    if (threadIdx.x >= kChunk) return;
+    const int slot = (position_of(chunk) + static_cast<int>(threadIdx.x)) % p_.block_size;
+    stages_.offsets[chunk % 2][threadIdx.x] =
+        block < 0 ? -1 : block * p_.block_stride + kv_head_ * p_.head_stride + slot * p_.slot_stride;
+  }
+
+  __device__ void load(int chunk) {
+    if (chunk < num_chunks()) {
+      constexpr int kEighths = kDim / 8;
+      uint4* keys = stages_.keys[chunk % kStages];
+      uint4* values = stages_.values[chunk % kStages];
+#pragma unroll 4
+      for (int i = 0; i < kChunk * kEighths / kAttentionThreads; ++i) {
+        const int place = i * kAttentionThreads + static_cast<int>(threadIdx.x);
+        const int position = place / kEighths, eighth = place % kEighths;
+        const int64_t offset = stages_.offsets[chunk % 2][position];
+        const bool is_read = offset >= 0 && eighth * 8 < p_.head_dim;
+        const int64_t from = is_read ? offset + eighth * 8 : 0;
+        const int to = swizzled<kDim>(position, eighth);
+        copy_async(keys + to, static_cast<const uint16_t*>(p_.k) + from, is_read ? 16 : 0);
+        copy_async(values + to, static_cast<const uint16_t*>(p_.v) + from, is_read ? 16 : 0);
+      }
+    }
+    // Also where there was nothing to load: the waits count groups.
+    commit_copies();
+  }
+
+  const AttentionParams& p_;
+  CacheStages<kDim, kChunk, kStages>& stages_;
+  int kv_head_;
+  const int32_t* table_;
+  int from_, to_, begin_;
+  int next_block_ = -1;
+};
+
+}  // namespace splitserve::cuda

@@ -1,0 +1,79 @@
+// The kernel of paged attention in half precision: every thread block takes piece after piece of a plan.
+#pragma once
+
+#include <algorithm>
+
+#include "cuda/attention_tile.cuh"
+#include "cuda/launch.h"
+
+namespace splitserve::cuda {
+
+inline constexpr int kBlocksPerMultiprocessor = 2;
+
+// A small tile is bound by memory and keeps more chunks in flight; a large one keeps its sums in that space.
+template <typename Half, int kDim>
+struct Tiles {
+  static constexpr int kGroups = large_rows(kDim) / 16;
+  using Small = TileShape<Half, kDim, 1, 4, 3>;
+  using Large = TileShape<Half, kDim, kGroups, 4 / kGroups, 2>;
+
+  static constexpr int64_t shared_bytes() {
+    return sizeof(TileMemory<Small>) > sizeof(TileMemory<Large>) ? sizeof(TileMemory<Small>)
+                                                                 : sizeof(TileMemory<Large>);
+  }
+};
+
+template <typename Shape>
+__device__ void run_tile(const AttentionParams& p, const AttentionPiece& piece) {
+  AttentionTile<Shape>(p, piece, *reinterpret_cast<TileMemory<Shape>*>(dynamic_shared())).run();
+}
+
+// Takes the next piece of work; false if none is left. One thread.
+__device__ inline bool take(const AttentionParams& p, AttentionPiece* piece) {
+  const int work = atomicAdd(&p.plan.next_work(), 1);
+  if (work >= p.plan.num_items() * p.kv_heads) return false;
+  piece->item = p.plan.items()[work / p.kv_heads];
+  piece->kv_head = work % p.kv_heads;
+  piece->rows = request_rows(p.cu_seqlens_q, p.seq_lens, piece->item.request, p.group, p.sliding_window);
+  return true;
+}
+
+template <typename Half, int kDim>
+__global__ void __launch_bounds__(kAttentionThreads, kBlocksPerMultiprocessor)
+    attention_kernel(const __grid_constant__ AttentionParams p) {
+  using Shapes = Tiles<Half, kDim>;
+  __shared__ AttentionPiece piece;
+  __shared__ bool has_work;
+  if (!p.plan.is_for(p.group, p.head_dim, p.kv_heads, p.sliding_window)) __trap();
+  while (true) {
+    // Nobody still reads the last piece or its shared memory.
+    __syncthreads();
+    if (threadIdx.x == 0) has_work = take(p, &piece);
+    __syncthreads();
+    if (!has_work) return;
+    if (piece.rows.rows <= kSmallRows) {
+      run_tile<typename Shapes::Small>(p, piece);
+    } else {
+      run_tile<typename Shapes::Large>(p, piece);
+    }
+  }
+}
+
+template <typename Half, int kDim>
+void launch_attention(const AttentionParams& p, int multiprocessors, cudaStream_t stream) {
+  const int64_t most_work = int64_t{p.plan.max_items} * p.kv_heads;
+  const int64_t blocks = std::min<int64_t>(most_work, int64_t{kBlocksPerMultiprocessor} * multiprocessors);
+  launch("paged_attention", attention_kernel<Half, kDim>,
+         {blocks, kAttentionThreads, Tiles<Half, kDim>::shared_bytes()}, stream, p);
+}
+
+// For a head of any size up to 256: it is computed with as if zeros filled it up to the next size there is.
+template <typename Half>
+void run_attention(const AttentionParams& p, cudaStream_t stream) {
+  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
+  if (p.head_dim <= 64) return launch_attention<Half, 64>(p, multiprocessors, stream);
+  if (p.head_dim <= 128) return launch_attention<Half, 128>(p, multiprocessors, stream);
+  launch_attention<Half, 256>(p, multiprocessors, stream);
+}
+
+}  // namespace splitserve::cuda

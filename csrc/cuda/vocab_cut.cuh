@@ -1,0 +1,197 @@
+// Finds where the preference-ordered list of a row's tokens has to be cut, without sorting it.
+//
+// A histogram of the tokens' weights says in which bin the cut lies; the next one divides that bin. The first
+// goes by probability, which spreads tokens evenly, those behind it by the bits of the logit and of the token
+// id, after which a bin is a single token. Weights are integers, so a histogram does not depend on the order
+// of additions.
+#pragma once
+
+#include "cuda/vocab_row.cuh"
+
+namespace splitserve::cuda {
+
+inline constexpr int kBinBits = 11;
+static_assert(1 << kBinBits == kVocabBins);
+// Token ids are divided twice.
+inline constexpr int kMaxVocab = 1 << (2 * kBinBits);
+
+// A token as the histograms see it: the lower, the more preferred, part by part.
+struct Preference {
+  int32_t bin;        // of its probability
+  uint32_t inverted;  // its logit's key, upside down
+  int32_t token_id;
+
+  __device__ bool operator<=(const Preference& other) const {
+    if (bin != other.bin) return bin < other.bin;
+    if (inverted != other.inverted) return inverted < other.inverted;
+    return token_id <= other.token_id;
+  }
+};
+
+// Which tokens take part: x = (logit - max) / temperature at least min_x, and up to the cut.
+struct VocabFilter {
+  float max, inverse_temperature, min_x;
+  Preference cut;
+
+  __device__ float x(float logit) const { return multiply(logit - max, inverse_temperature); }
+
+  __device__ Preference preference(float logit, int token_id) const {
+    constexpr float kBinsPerUnit = 64.0f;  // 32 units below the maximum, the last bin holds all the rest
+    return {static_cast<int32_t>(fminf(x(logit) * -kBinsPerUnit, kVocabBins - 1)), ~order_key(logit),
+            token_id};
+  }
+
+  __device__ bool keeps(float logit, int token_id) const {
+    return x(logit) >= min_x && preference(logit, token_id) <= cut;
+  }
+};
+
+__device__ inline VocabFilter keep_all(float max, float temperature) {
+  return {max, 1.0f / temperature, -INFINITY, {kVocabBins, 0, 0}};
+}
+
+class CutFinder {
+ public:
+  __device__ CutFinder(const VocabRow& row, const VocabFilter& filter, bool by_mass)
+      : row_(row), filter_(filter), shared_(VocabRow::memory()), by_mass_(by_mass) {}
+
+  // The last token of the shortest list whose weight reaches `target`, which is above 0; everything, if all
+  // of it does not.
+  __device__ Preference find(uint64_t target) {
+    Preference cut{0, 0, 0};
+    for (int level = 0; level < kLevels; ++level) {
+      fill(level, cut);
+      find_bin(target);
+      const int32_t bin = shared_.found.bin;
+      const bool is_all = shared_.found.before + shared_.found.weight == target && !by_mass_;
+      const bool is_done = shared_.found.count == 1 || is_all;
+      target -= shared_.found.before;
+      // Nobody may clear what others still read.
+      cluster_sync();
+      if (bin < 0) return filter_.cut;
+      cut = with_digit(cut, level, static_cast<uint32_t>(bin), is_done);
+      if (is_done) break;
+    }
+    return cut;
+  }
+
+ private:
+  // Digits of a preference: its bin, three of the logit, two of the token id.
+  static constexpr int kLevels = 6;
+  static constexpr int kBinsPerThread = kVocabBins / kVocabThreads;
+
+  __device__ static int shift(int level) {
+    return level == 1 ? 21 : level == 2 ? 10 : level == 4 ? kBinBits : 0;
+  }
+
+  __device__ static uint32_t digit(const Preference& token, int level) {
+    if (level == 0) return static_cast<uint32_t>(token.bin);
+    const uint32_t bits = level <= 3 ? token.inverted : static_cast<uint32_t>(token.token_id);
+    return bits >> shift(level) & (level == 3 ? 1023u : kVocabBins - 1u);
+  }
+
+  // Whether all digits before `level` are those of the cut.
+  __device__ static bool is_in_band(const Preference& token, const Preference& cut, int level) {
+    for (int i = 0; i < level; ++i) {
+      if (digit(token, i) != digit(cut, i)) return false;
+    }
+    return true;
+  }
+
+  // `is_last`: the bin is kept whole, whatever the digits behind it.
+  __device__ static Preference with_digit(Preference cut, int level, uint32_t digit, bool is_last) {
+    if (level == 0) {
+      cut.bin = static_cast<int32_t>(digit);
+    } else if (level <= 3) {
+      cut.inverted |= digit << shift(level);
+    } else {
+      cut.token_id |= static_cast<int32_t>(digit << shift(level));
+    }
+    if (!is_last) return cut;
+    const uint32_t behind = (1u << shift(level)) - 1;
+    if (level == 0) cut.inverted = ~0u;
+    if (level == 1 || level == 2) cut.inverted |= behind;
+    cut.token_id = level <= 3 ? INT32_MAX : cut.token_id | static_cast<int32_t>(behind);
+    return cut;
+  }
+
+  __device__ void fill(int level, const Preference& cut) {
+    for (int bin = static_cast<int>(threadIdx.x); bin < kVocabBins; bin += kVocabThreads) {
+      shared_.weights[bin] = 0;
+      shared_.counts[bin] = 0;
+    }
+    if (threadIdx.x == 0) shared_.found = {-1, 0, 0, 0};
+    __syncthreads();
+    row_.for_each([&](float logit, int token_id) {
+      if (!filter_.keeps(logit, token_id)) return;
+      const Preference token = filter_.preference(logit, token_id);
+      if (!is_in_band(token, cut, level)) return;
+      const uint32_t bin = digit(token, level);
+      atomicAdd(&shared_.counts[bin], 1u);
+      if (by_mass_) {
+        atomicAdd(reinterpret_cast<unsigned long long*>(&shared_.weights[bin]),
+                  static_cast<unsigned long long>(mass_of(filter_.x(logit))));
+      }
+    });
+    cluster_sync();
+  }
+
+  // A bin over all blocks of the cluster.
+  struct Bin {
+    uint64_t weight;
+    uint32_t count;
+  };
+  __device__ Bin bin_at(int bin) const {
+    Bin sum{0, 0};
+    for (uint32_t rank = 0; rank < cluster_size(); ++rank) {
+      const uint32_t count = *in_block(&shared_.counts[bin], rank);
+      sum.count += count;
+      sum.weight += by_mass_ ? *in_block(&shared_.weights[bin], rank) : count;
+    }
+    return sum;
+  }
+
+  // Leaves in `found` the first bin at whose end the weights reach the target.
+  __device__ void find_bin(uint64_t target) {
+    Bin bins[kBinsPerThread];
+    uint64_t own = 0;
+#pragma unroll
+    for (int i = 0; i < kBinsPerThread; ++i) {
+      bins[i] = bin_at(static_cast<int>(threadIdx.x) * kBinsPerThread + i);
+      own += bins[i].weight;
+    }
+    uint64_t before = weight_before(own);
+    if (before < target && before + own >= target) {
+#pragma unroll
+      for (int i = 0; i < kBinsPerThread; ++i) {
+        if (before < target && before + bins[i].weight >= target) {
+          const int bin = static_cast<int>(threadIdx.x) * kBinsPerThread + i;
+          shared_.found = {bin, bins[i].count, before, bins[i].weight};
+        }
+        before += bins[i].weight;
+      }
+    }
+    __syncthreads();
+  }
+
+  // The sum over the threads before this one.
+  __device__ uint64_t weight_before(uint64_t own) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    uint64_t sum = own;
+    for (int step = 1; step < 32; step *= 2) {
+      const uint64_t other = __shfl_up_sync(0xffffffffu, sum, step);
+      if (lane >= step) sum += other;
+    }
+    if (lane == 31) shared_.warp_values[warp] = sum;
+    __syncthreads();
+    for (int i = 0; i < warp; ++i) sum += shared_.warp_values[i];
+    return sum - own;
+  }
+
+  const VocabRow& row_;
+  const VocabFilter& filter_;
+  VocabMemory& shared_;
+  bool by_mass_;
+};
+
+}  // namespace splitserve::cuda
