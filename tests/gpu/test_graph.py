@@ -57,6 +57,8 @@ def test_a_captured_step_replays_with_new_inputs(real_gpu: Gpu) -> None:
         ours.copy_(theirs)
     captured.weight.copy_(eager.weight)
     captured.embeddings.copy_(eager.embeddings)
+    # Kernels are loaded when they are first launched, which a capture does not allow.
+    Step(real_gpu).run()
     graph = torch.cuda.CUDAGraph()
     before = [x.clone() for x in captured.state()]
     with torch.cuda.graph(graph):

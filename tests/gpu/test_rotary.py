@@ -7,6 +7,7 @@ from torch import Tensor
 from tests.gpu.conftest import Gpu
 from tests.worker.ops.helpers import assert_as_exact_as_torch, assert_same_bits
 from tests.worker.ops.test_rotary import make_table, rotate
+from worker import ops
 
 # Chunks of whole and of partial vectors; a part of the head unturned.
 SHAPES = [(64, 64), (128, 128), (24, 24), (80, 32), (10, 6), (64, 48)]
@@ -65,6 +66,17 @@ def test_rotation_does_not_depend_on_the_batch_nor_on_where_a_row_lies(
     for row in alone:
         gpu.ops.rotary_embedding(row[:, :4], row[:, 4:6], positions[7:8], table)
         assert_same_bits(row, qkv[7:8])
+
+
+@pytest.mark.parametrize(("head_dim", "rot_dim"), SHAPES)
+def test_rotation_gives_the_bits_of_the_cpu(gpu: Gpu, head_dim: int, rot_dim: int) -> None:
+    table, positions = make_table(rot_dim), positions_of(gpu, 9).cpu()
+    for dtype in (torch.float32, torch.bfloat16):
+        expected = torch.randn(9, 7, head_dim).to(dtype)
+        qkv = expected.to(gpu.device, copy=True)
+        ops.rotary_embedding(expected[:, :5], expected[:, 5:], positions, table)
+        gpu.ops.rotary_embedding(qkv[:, :5], qkv[:, 5:], positions.to(gpu.device), table.to(gpu.device))
+        assert_same_bits(qkv.cpu(), expected)
 
 
 @pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])

@@ -22,13 +22,12 @@ struct Moves {
   int count;
 };
 
-// Word is what one access copies.
+// Word is what one access copies. A division of 64 bits would cost more than a short list of moves.
 template <typename Word>
 __global__ void __launch_bounds__(kThreads)
-    move_words(Places places, Moves moves, int64_t pieces, int64_t words) {
-  const int64_t stride = int64_t{gridDim.x} * kThreads;
-  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < pieces * words; i += stride) {
-    const int64_t piece = i / words, word = i % words;
+    move_words(Places places, Moves moves, uint32_t num_words, uint32_t words_per_piece) {
+  for (uint32_t i = blockIdx.x * kThreads + threadIdx.x; i < num_words; i += gridDim.x * kThreads) {
+    const uint32_t piece = i / words_per_piece, word = i % words_per_piece;
     for (int move = 0; move < moves.count; ++move) {
       const char* from = places.at(moves.from[move], piece);
       char* to = places.at(moves.to[move], piece);
@@ -39,8 +38,9 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename Word>
 void move_all(const MoveParams& p, cudaStream_t stream) {
-  const int64_t words = p.piece_bytes / static_cast<int64_t>(sizeof(Word));
-  const int64_t blocks = ceil_div(p.pieces * words, kThreads);
+  const int64_t per_piece = p.piece_bytes / static_cast<int64_t>(sizeof(Word)), words = p.pieces * per_piece;
+  if (words > INT32_MAX) check(cudaErrorInvalidConfiguration, "move_blocks: a block of more than 2^31 words");
+  const int64_t blocks = ceil_div(words, kThreads);
   const LaunchShape shape{blocks < kMaxBlocks ? blocks : kMaxBlocks, dim3(kThreads)};
   for (int64_t begin = 0; begin < p.num_moves; begin += kMaxMoves) {
     Moves moves{};
@@ -48,7 +48,8 @@ void move_all(const MoveParams& p, cudaStream_t stream) {
       moves.from[moves.count] = static_cast<int32_t>(p.from[begin + moves.count]);
       moves.to[moves.count] = static_cast<int32_t>(p.to[begin + moves.count]);
     }
-    launch("move_blocks", move_words<Word>, shape, stream, p.places, moves, p.pieces, words);
+    launch("move_blocks", move_words<Word>, shape, stream, p.places, moves, static_cast<uint32_t>(words),
+           static_cast<uint32_t>(per_piece));
   }
 }
 
