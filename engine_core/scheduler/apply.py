@@ -14,9 +14,10 @@ from engine_core.ipc.messages import FinishReason
 from engine_core.ipc.wire import TokenLogprobs
 from engine_core.ipc.worker_messages import ModelRunnerOutput
 from engine_core.request import EndedRequest, FrontendId, Request
+from engine_core.scheduler.chunks import StepInFlight
 from engine_core.scheduler.output import Recipients, TokenColumns
 from engine_core.scheduler.running import IntColumn, RunningRows
-from engine_core.scheduler.scheduler import Scheduler, StepInFlight
+from engine_core.scheduler.scheduler import Scheduler
 from engine_core.scheduler.stopping import StopRules
 
 

@@ -54,6 +54,9 @@ class RunningRows:
         self.first_step = column(NEVER)
         self.next_flush_at = column(NEVER)
         self.tail = np.zeros((max_num_seqs, block_size), np.int32)
+        # Writing by one index takes a third of the time of writing by two.
+        self._flat_tail = self.tail.reshape(-1)
+        self._tail_end = np.arange(1, max_num_seqs + 1) * block_size
         self._order = column()
         self._num_running = 0
         self._served: IntColumn | None = None
@@ -149,8 +152,7 @@ class RunningRows:
         """
         known = positions + 1
         border = self.next_flush_at[rows]
-        # Counted from the end of the tail, -block_size..-1, which saves an operation.
-        self.tail[rows, positions - border] = token_ids
+        self._flat_tail[self._tail_end[rows] + (positions - border)] = token_ids
         self.num_known_tokens[rows] = known
         # nonzero() is the cheapest test for "any": 0.2 us, where any() takes 0.8 us.
         full = (known == border).nonzero()[0]
