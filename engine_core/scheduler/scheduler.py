@@ -170,7 +170,7 @@ class Scheduler:
             return Chunks(rows, rows, rows), None
         ready = np.minimum(running.num_tokens[rows], running.max_num_computed_tokens[rows])
         contexts = running.num_computed_tokens[rows]
-        num_tokens = np.minimum(ready - contexts, self._max_chunk)
+        num_tokens = ready - contexts
         budget = self._config.max_num_batched_tokens
         num_decoding = int(np.count_nonzero(num_tokens == 1))
         everyone_decodes = num_decoding == len(rows) <= budget
@@ -180,6 +180,7 @@ class Scheduler:
             room = PrefillRoom(cap_beside(num_decoding), max(1, budget - num_decoding))
         if everyone_decodes:
             return Chunks(rows, num_tokens, contexts + num_tokens), room
+        num_tokens = np.minimum(num_tokens, self._max_chunk)
         if room is not None:
             num_tokens = cap_prefill(room, num_tokens, contexts)
         if num_tokens.sum() > budget:
