@@ -242,9 +242,12 @@ class KVCacheManager:
                     self._announce(row, request, end)
         indexed = self._index(hashes, block_ids)
         if self._kv_events is not None:
-            inserted = set(indexed)
+            inserted = None if len(indexed) == len(block_ids) else set(indexed)
             for row, request, first, end in zip(*filled, strict=True):
-                self._report_stored(self._kv_events, request, first, tables[row][first:end], inserted)
+                if inserted is not None:
+                    self._report_stored(self._kv_events, request, first, tables[row][first:end], inserted)
+                elif first < end:
+                    self._kv_events.stored(request, first, end)
 
     def reset_prefix_cache(self) -> int:
         """Forget every cached prefix; returns how many blocks held one. Running rows keep their blocks."""
