@@ -31,7 +31,7 @@ from engine_core.scheduler.followers import Followers
 from engine_core.scheduler.policies import make_queue
 from engine_core.scheduler.prefill_cap import CapBeside, PrefillRoom, cap_prefill
 from engine_core.scheduler.queues import WaitingQueue
-from engine_core.scheduler.running import NEVER, IntColumn, RunningRows
+from engine_core.scheduler.running import NEVER, ONE, IntColumn, RunningRows
 from engine_core.scheduler.stopping import StopRules
 from engine_core.scheduler.victims import Victims
 
@@ -172,7 +172,7 @@ class Scheduler:
         contexts = running.num_computed_tokens[rows]
         num_tokens = ready - contexts
         budget = self._config.max_num_batched_tokens
-        num_decoding = int(np.count_nonzero(num_tokens == 1))
+        num_decoding = int(np.count_nonzero(num_tokens == ONE))
         everyone_decodes = num_decoding == len(rows) <= budget
         room = None
         if cap_beside is not None and num_decoding and not (everyone_decodes and self._is_closed):
@@ -202,12 +202,13 @@ class Scheduler:
         token that is still being sampled would be lost work. Nothing is planned then, so that it ends soon.
         """
         growth = _Growth([], [], False)
-        short = chunks.ends - self.kv.capacity[chunks.rows]
-        crossing = (short > 0).nonzero()[0]
+        capacity = self.kv.capacity[chunks.rows]
+        crossing = (chunks.ends > capacity).nonzero()[0]
         if len(crossing) == 0:
             return chunks, growth
         crossing_rows = chunks.rows[crossing]
-        counts = -(-short[crossing] // self._config.block_size)
+        num_missing = chunks.ends[crossing] - capacity[crossing]
+        counts = -(-num_missing // self._config.block_size)
         if int(counts.sum()) <= self.kv.pool.num_free:
             self._grow(growth, crossing_rows, counts)
             return chunks, growth
@@ -316,7 +317,7 @@ class Scheduler:
         if np.count_nonzero(samples) < len(rows):
             sampling_rows, positions = rows[samples], ends[samples]
             packed_sampling_rows = pack_int32(sampling_rows)
-        running.num_tokens[sampling_rows] = positions + 1
+        running.num_tokens[sampling_rows] = positions + ONE
         packed_num_tokens = pack_int32(num_tokens)
         self.in_flight.append(
             StepInFlight(step, rows, ends, sampling_rows, packed_sampling_rows, packed_num_tokens)
