@@ -79,7 +79,7 @@ class OpenSequence:
     Holds all that is needed to go on elsewhere: `request` has prompt and parameters, `token_ids` the output.
 
     Attributes:
-        wake: called when something new is there to take, once per message.
+        wake: called when something new is there to take, once per message and callable.
         num_taken: how many of token_ids the stream has taken.
         logprobs: of the tokens not yet taken.
         num_cached_tokens: prompt tokens found in the prefix cache.
@@ -301,8 +301,9 @@ class EngineSession:
             else:
                 self._out_of_order(sequence, index)
         self._finish(outputs.finished, touched)
-        for sequence in touched.values():
-            sequence.wake()
+        # Sequences of one request share their callable, which takes what all of them have got.
+        for wake in dict.fromkeys([sequence.wake for sequence in touched.values()]):
+            wake()
 
     def _add_logprobs(self, outputs: StepOutputs, touched: dict[int, OpenSequence]) -> None:
         for started in outputs.started:
