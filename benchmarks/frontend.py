@@ -68,7 +68,7 @@ class Sample(NamedTuple):
     frontend_system_s: float
     engine_cpu_s: float
     tokens: int
-    reads: int
+    events: int
 
 
 class Figures(NamedTuple):
@@ -79,7 +79,7 @@ class Figures(NamedTuple):
     frontend_user_us: float
     frontend_system_us: float
     engine_us_per_token: float
-    tokens_per_read: float
+    tokens_per_event: float
     kb_per_stream: float
 
 
@@ -113,7 +113,7 @@ def summarise(begin: Sample, end: Sample, idle_kb: int, open_kb: int, num_stream
         frontend_user_us=user_us,
         frontend_system_us=system_us,
         engine_us_per_token=(end.engine_cpu_s - begin.engine_cpu_s) * 1e6 / tokens,
-        tokens_per_read=tokens / (end.reads - begin.reads),
+        tokens_per_event=tokens / (end.events - begin.events),
         kb_per_stream=(open_kb - idle_kb) / num_streams,
     )
 
@@ -221,7 +221,7 @@ class Turn:
         counts = json.loads(_ask(readers, "counts"))
         if counts["ended"]:
             raise RuntimeError(f"{counts['ended']} streams have ended too early")
-        return Sample(at_s, user_s, system_s, engine_cpu_s, tokens, counts["reads"])
+        return Sample(at_s, user_s, system_s, engine_cpu_s, tokens, counts["events"])
 
     def _pss_kb(self) -> int:
         return pss_kb(Path(f"/proc/{self._frontend_pid}/smaps_rollup").read_text())

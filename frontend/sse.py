@@ -49,11 +49,13 @@ def event(data: bytes) -> bytes:
 
 
 class EventSource(Protocol):
-    """Where the events of a stream come from; one stream opens and closes it."""
+    """Where the events of a stream come from; one stream opens and closes it.
 
-    @property
-    def finished(self) -> bool:
-        """Whether take() has returned the last event."""
+    Attributes:
+        finished: whether take() has returned the last event.
+    """
+
+    finished: bool
 
     async def open(self, on_ready: Callable[[], None]) -> None:
         """Begin; on_ready is called whenever take() may have something, or an error to raise."""
@@ -173,7 +175,8 @@ class _Stream:
         self.started = True
         data, self._pending = self._pending, b""
         if data:
-            self._write(data)
+            self._writer.write(data)
+            self._last_write_s = _now_s()
         # What came while the head was sent.
         self._on_ready()
 
@@ -187,17 +190,13 @@ class _Stream:
             self._error = error
             self._wake()
             return
-        if data:
-            self._write(data)
-        if self._source.finished:
-            self._wake()
-
-    def _write(self, data: bytes) -> None:
-        if self.started:
+        if self.started and data:
             self._writer.write(data)
             self._last_write_s = _now_s()
-        else:
+        elif data:
             self._pending += data
+            self._wake()
+        if self._source.finished:
             self._wake()
 
     def _wake(self) -> None:
@@ -221,8 +220,11 @@ class _Stream:
     def _on_timer(self) -> None:
         if _now_s() - self._last_write_s >= self._keep_alive_s:
             self._last_write_s = _now_s()
-            if not (self._pending or self._writer.paused):
-                self._write(_KEEP_ALIVE)
+            if not self.started:
+                self._pending = self._pending or _KEEP_ALIVE
+                self._wake()
+            elif not self._writer.paused:
+                self._writer.write(_KEEP_ALIVE)
         self._arm_timer()
 
 

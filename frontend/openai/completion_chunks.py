@@ -80,8 +80,9 @@ class CompletionWriter:
         self._run = run
         self._texts = texts
         self._return_token_ids = bool(body.return_token_ids)
-        self._plain = body.logprobs is None and not self._return_token_ids and not self._every_usage
         self._echo = bool(body.echo)
+        rich = self._echo or body.logprobs is not None or self._return_token_ids or self._every_usage
+        self._plain = not rich
         self._begun = [False] * len(texts)
         self._prefixes = [self._head.prefix + b'{"index":%d,"text":' % i for i in range(len(texts))]
         self._suffix = b',"logprobs":null,"finish_reason":null}' + self._head.suffix
@@ -93,10 +94,9 @@ class CompletionWriter:
     def chunk(self, prompt_idx: int, delta: OutputDelta) -> bytes:
         """Return the event of one delta; b"" if it shows nothing."""
         index = prompt_idx * self._run.n + delta.index
-        first = not self._begun[index]
-        if self._plain and delta.finish_reason is None and not (first and self._echo):
-            self._begun[index] = True
+        if self._plain and delta.finish_reason is None:
             return self._prefixes[index] + _encode(delta.text) + self._suffix if delta.text else b""
+        first = not self._begun[index]
         choice = self._choice(index, first, delta)
         if delta.finish_reason is None and not (choice.text or delta.token_ids or choice.logprobs):
             return b""

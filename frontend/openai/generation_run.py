@@ -88,27 +88,24 @@ class GenerationRun:
     Attributes:
         usage: token counts so far.
         n: completions per prompt; choice index = prompt index * n + delta index.
+        finished: whether all completions of all prompts have had their last delta.
     """
 
     def __init__(self, context: ApiContext, request: Request, plan: Plan[BodyT]) -> None:
         """Prepare; open() sends it to the engines."""
         self.n = plan.n
+        self.finished = False
+        self._num_open = len(plan.prompts) * self.n
         lengths = [len(prompt.token_ids) for prompt in plan.prompts]
         self.usage = UsageCounter(lengths, self.n)
         self._pool = context.pool
         self._model_name = plan.model.names[0]
         self._model_metrics = context.metrics.model(self._model_name)
-        self._timers = [GenerationTimer(self._model_metrics, self.n) for _ in plan.prompts]
+        self._timers = [GenerationTimer(self._model_metrics) for _ in range(self._num_open)]
         self._generations: list[Generation] = []
         self._requests = _requests(plan, getattr(request.state, "tenant", ""))
         self._log: dict[str, Value] = request.state.log
         self._log |= {"model": self._model_name, "stream": bool(plan.body.stream), "id": plan.head.id}
-
-    @property
-    def finished(self) -> bool:
-        """Whether all completions of all prompts have had their last delta."""
-        generations = self._generations
-        return bool(generations) and all(generation.finished for generation in generations)
 
     async def open(self, on_ready: Callable[[], None]) -> None:
         """Send all prompts to the engines; close() follows, however this ends.
@@ -135,9 +132,13 @@ class GenerationRun:
         batch = []
         for prompt_idx, generation in enumerate(self._generations):
             for delta in generation.take():
-                self._timers[prompt_idx].on_delta(delta)
-                self.usage.add(prompt_idx, delta)
+                choice_idx = prompt_idx * self.n + delta.index
+                self._timers[choice_idx].on_delta(delta)
+                self.usage.add(choice_idx, delta)
                 batch.append((prompt_idx, delta))
+                if delta.finish_reason is not None:
+                    self._num_open -= 1
+                    self.finished = not self._num_open
         return batch
 
     def close(self) -> None:
@@ -173,18 +174,21 @@ class GenerationRun:
 
 
 class RunEvents:
-    """The events of a run, as a stream wants them: those that are ready together in one piece."""
+    """The events of a run, as a stream wants them: those that are ready together in one piece.
+
+    Attributes:
+        finished: whether take() has returned the last event.
+    """
+
+    __slots__ = ("_chunk", "_has_begun", "_run", "_writer", "finished")
 
     def __init__(self, run: GenerationRun, writer: ChunkWriter) -> None:
         """Join a run that is not open yet and the writer of its chunks."""
         self._run = run
         self._writer = writer
+        self._chunk = writer.chunk
         self._has_begun = False
-
-    @property
-    def finished(self) -> bool:
-        """Whether take() has returned the last event."""
-        return self._run.finished
+        self.finished = False
 
     async def open(self, on_ready: Callable[[], None]) -> None:
         """Open the run."""
@@ -193,12 +197,14 @@ class RunEvents:
     def take(self) -> bytes:
         """Return the events of all that is new, b"" for none."""
         batch = self._run.take()
-        chunk = self._writer.chunk
-        events = [chunk(prompt_idx, delta) for prompt_idx, delta in batch]
+        events = []
+        for prompt_idx, delta in batch:
+            events.append(self._chunk(prompt_idx, delta))
         if batch and not self._has_begun:
             self._has_begun = True
             events.insert(0, self._writer.opening())
-        if batch and self._run.finished:
+        if self._run.finished and not self.finished:
+            self.finished = True
             events.append(self._writer.closing())
         return b"".join(events)
 
