@@ -162,6 +162,8 @@ def engine_command(folder: Path, setting: Setting) -> list[str]:
         "--simulated-step-ms": str(step_ms(num_streams, setting.rate)),
         "--max-num-seqs": str(max(num_streams, WARM_UP_STREAMS)),
         "--max-num-waiting": str(num_streams + WARM_UP_STREAMS),
+        "--max-num-batched-tokens": str(num_streams + 2048),
+        "--log-wait": "0",
         "--num-blocks": str(num_streams * CONTEXT_TOKENS // 16 + 4096),
         "--log-level": "warning",
     }

@@ -13,9 +13,11 @@ from engine_core.errors import EngineUnavailableError, InvalidRequestError
 from engine_core.ipc.curve import load_client_keys
 from engine_core.ipc.messages import CallKind
 from frontend.bad_words import spell_bad_words
+from frontend.beam_driver import BeamRun
+from frontend.engine_client import EngineClient
 from frontend.engine_session import OpenSequence
 from frontend.generation import GenerationRequest, OutputDelta
-from frontend.generation_handle import Generation
+from frontend.generation_handle import EngineGeneration, Generation, SearchGeneration
 from frontend.pool_member import AssetsCache, PoolMember, make_member
 from frontend.pool_status import CallOutcome, EngineStatus, Explanation, PoolStats, ServedModel
 from frontend.request_check import check_request
@@ -158,8 +160,11 @@ class EnginePool:
             request = replace(request, sampling=await spell_bad_words(request.sampling, tokenizer))
         member, served = self._pick(model)
         check_request(request, served)
+        if request.sampling.use_beam_search:
+            run = BeamRun(request, served, self._keep_engine(model, member))
+            return SearchGeneration(run.run(), on_ready, self._stats)
         sources = member.client.open(split_request(request, member.session.next_handle), on_ready)
-        return Generation(member.client, _make_streams(request, served, sources), self._stats)
+        return EngineGeneration(member.client, _make_streams(request, served, sources), self._stats)
 
     async def generate(self, model: str, request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
         """Run one request and yield its deltas until each of its n sequences has a finish_reason.
@@ -245,6 +250,17 @@ class EnginePool:
         if not members:
             raise self._nothing_ready()
         return await asyncio.gather(*(m.explain(request_ids, tenant, timeout_s) for m in members))
+
+    def _keep_engine(self, model: str, member: PoolMember) -> Callable[[], EngineClient]:
+        """Return a choice of one engine while that takes requests: its prefix cache knows the beams."""
+
+        def choose() -> EngineClient:
+            nonlocal member
+            if not member.takes_requests:
+                member, _ = self._pick(model)
+            return member.client
+
+        return choose
 
     def _pick(self, model: str) -> tuple[PoolMember, ServedModel]:
         """Return the least busy engine that takes requests for a model."""

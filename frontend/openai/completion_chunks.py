@@ -12,7 +12,7 @@ from frontend.openai.completion_schema import (
     CompletionRequest,
 )
 from frontend.openai.generation_run import GenerationRun, Plan
-from frontend.openai.logprobs import clamp, completion_name, top_by_name
+from frontend.openai.logprobs import clamp, completion_name, prompt_maps, top_by_name
 from frontend.openai.prompts import Prompt
 from frontend.tokenizer import Tokenizer
 
@@ -78,11 +78,13 @@ class CompletionWriter:
         self._every_usage = self._include_usage and bool(options and options.continuous_usage_stats)
         self._head = ChunkHead(plan.head, "text_completion", null_usage=self._include_usage)
         self._run = run
+        self._tokenizer = plan.model.assets.tokenizer
         self._texts = texts
         self._return_token_ids = bool(body.return_token_ids)
+        self._prompt_logprobs = body.prompt_logprobs is not None
         self._echo = bool(body.echo)
-        rich = self._echo or body.logprobs is not None or self._return_token_ids or self._every_usage
-        self._plain = not rich
+        self._shows_tokens = body.logprobs is not None or self._return_token_ids or self._every_usage
+        self._plain = not (self._shows_tokens or self._echo or self._prompt_logprobs)
         self._begun = [False] * len(texts)
         self._prefixes = [self._head.prefix + b'{"index":%d,"text":' % i for i in range(len(texts))]
         self._suffix = b',"logprobs":null,"finish_reason":null}' + self._head.suffix
@@ -98,7 +100,8 @@ class CompletionWriter:
             return self._prefixes[index] + _encode(delta.text) + self._suffix if delta.text else b""
         first = not self._begun[index]
         choice = self._choice(index, first, delta)
-        if delta.finish_reason is None and not (choice.text or delta.token_ids or choice.logprobs):
+        shows = choice.text or choice.logprobs or choice.prompt_logprobs
+        if delta.finish_reason is None and not (shows or (self._shows_tokens and delta.token_ids)):
             return b""
         self._begun[index] = True
         return self._head.event([choice], self._run.usage.usage() if self._every_usage else None)
@@ -118,4 +121,9 @@ class CompletionWriter:
             stop_reason=delta.stop_reason,
             token_ids=delta.token_ids if self._return_token_ids else msgspec.UNSET,
             prompt_token_ids=text.prompt.token_ids if first and self._return_token_ids else msgspec.UNSET,
+            prompt_logprobs=(
+                prompt_maps(self._tokenizer, delta.prompt_logprobs)
+                if self._prompt_logprobs and delta.prompt_logprobs is not None
+                else msgspec.UNSET
+            ),
         )

@@ -180,18 +180,19 @@ class RunEvents:
         finished: whether take() has returned the last event.
     """
 
-    __slots__ = ("_chunk", "_has_begun", "_run", "_writer", "finished")
+    __slots__ = ("_chunk", "_opening", "_run", "_writer", "finished")
 
     def __init__(self, run: GenerationRun, writer: ChunkWriter) -> None:
         """Join a run that is not open yet and the writer of its chunks."""
         self._run = run
         self._writer = writer
         self._chunk = writer.chunk
-        self._has_begun = False
+        self._opening = b""
         self.finished = False
 
     async def open(self, on_ready: Callable[[], None]) -> None:
         """Open the run."""
+        self._opening = self._writer.opening()
         await self._run.open(on_ready)
 
     def take(self) -> bytes:
@@ -200,9 +201,9 @@ class RunEvents:
         events = []
         for prompt_idx, delta in batch:
             events.append(self._chunk(prompt_idx, delta))
-        if batch and not self._has_begun:
-            self._has_begun = True
-            events.insert(0, self._writer.opening())
+        if batch and self._opening:
+            events.insert(0, self._opening)
+            self._opening = b""
         if self._run.finished and not self.finished:
             self.finished = True
             events.append(self._writer.closing())
