@@ -254,6 +254,19 @@ def test_tokens_reach_their_sequences_with_one_wake_up_per_message() -> None:
     assert opened.wakes == {1: 1, 2: 1, 3: 0}
 
 
+def test_sequences_that_share_a_callable_wake_it_once_when_all_have_their_tokens() -> None:
+    session = session_in(EngineState.READY)
+    seen: list[list[int]] = []
+    sequences: list[OpenSequence] = []
+
+    def look() -> None:
+        seen.append([len(sequence.token_ids) for sequence in sequences])
+
+    sequences += [session.open(add(handle), look) for handle in (1, 2, 3)]
+    session.receive(outputs([(1, 10, 0), (2, 20, 0), (1, 11, 1)], [end(3)]), NOW)
+    assert seen == [[2, 1, 0]]
+
+
 def test_outputs_of_another_epoch_are_dropped() -> None:
     opened = Opened(1)
     opened.session.receive(outputs([(1, 10, 0)], [end(1)], epoch=7), NOW)
