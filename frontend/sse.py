@@ -177,8 +177,6 @@ class _Stream:
         if data:
             self._writer.write(data)
             self._last_write_s = _now_s()
-        # What came while the head was sent.
-        self._on_ready()
 
     def _on_ready(self) -> None:
         """Write what is new; the task gets a turn only for the first event, errors and the end."""
@@ -186,17 +184,18 @@ class _Stream:
             return
         try:
             data = self._source.take()
+            if data and self.started:
+                self._writer.write(data)
+                self._last_write_s = _now_s()
         except Exception as error:
+            # Raised by the task: whoever called serves other streams, too.
             self._error = error
             self._wake()
             return
-        if self.started and data:
-            self._writer.write(data)
-            self._last_write_s = _now_s()
-        elif data:
+        if data and not self.started:
             self._pending += data
             self._wake()
-        if self._source.finished:
+        elif self._source.finished:
             self._wake()
 
     def _wake(self) -> None:
