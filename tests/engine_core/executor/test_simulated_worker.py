@@ -102,6 +102,15 @@ def test_a_prefix_hit_on_other_tokens_is_found_out() -> None:
         worker.execute(step({2: 1}, new_row(2, (1, 2, 3, 7, 9), (0, 2), computed=4)))
 
 
+def test_a_failed_row_gives_up_its_blocks_before_the_engine_knows() -> None:
+    worker = SimulatedWorker(SimulatedModel(RULE, verify=True, block_size=4, sliding_window=4))
+    worker.init_kv_cache(8)
+    worker.execute(step({0: 4}, new_row(0, (1, 2, 3, 4), (0,))))
+    assert worker.execute(step({0: 1}, block_rows=[0], block_ids=[1]), frozenset([0])).errors
+    # Planned before the failure was known: by now block 0 would have left the window of row 0.
+    worker.execute(step({0: 4, 1: 3}, new_row(1, (5, 6, 7), (0,)), block_rows=[0], block_ids=[2]))
+
+
 def test_content_follows_moves_in_their_order() -> None:
     worker = make_worker()
     worker.execute(step({0: 4}, new_row(0, (1, 2, 3, 4), (0,))))
