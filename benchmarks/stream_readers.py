@@ -15,8 +15,10 @@ import sys
 import time
 from typing import NamedTuple
 
-# New streams per look at the sockets: a server needs about a millisecond for each.
+# New streams per look at the sockets, and streams whose first event is still awaited: a server needs about a
+# millisecond of CPU time for each, and must not stand still for as long as a lease lasts.
 OPENED_PER_TURN = 2
+MAX_OPENING = 512
 READ_BYTES = 65536
 # Pause between two looks at the sockets. A reader that waits in epoll is woken by each write, on a machine of
 # few cores often at the writer's cost; clients elsewhere do not take the server's cores.
@@ -67,7 +69,8 @@ class StreamReaders:
 
     def turn(self) -> bool:
         """Open a few streams, read what has come; return whether another descriptor has input."""
-        for _ in range(min(self._to_open, OPENED_PER_TURN)):
+        room = MAX_OPENING - len(self._opening)
+        for _ in range(min(self._to_open, OPENED_PER_TURN, room)):
             self._open()
         time.sleep(PAUSE_S)
         other = False
