@@ -25,6 +25,7 @@ READ_BYTES = 65536
 PAUSE_S = 0.005
 EVENT = b"data: {"
 END = b"data: [DONE]"
+HEAD = b"HTTP/1.1 "
 
 
 class Counts(NamedTuple):
@@ -110,7 +111,7 @@ class StreamReaders:
             self._epoll.unregister(fd)
             del self._sockets[fd]
             client.close()
-        elif fd in self._opening and not data.startswith(b"HTTP/1.1 200"):
+        elif data.startswith(HEAD) and not data.startswith(HEAD + b"200"):
             raise RuntimeError(f"a stream was refused: {data[:500]!r}")
         self.counts = Counts(events + num_events, num_bytes + len(data), ended + is_end)
 
