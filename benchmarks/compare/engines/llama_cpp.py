@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-import tarfile
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,11 +60,10 @@ class LlamaCpp(Engine):
 
     def _source(self, root: Path, log: Path) -> Path:
         folder = self.folder(root) / "source"
-        pip = [self.python(root), "-m", "pip", "download", "--no-deps", "--no-binary", ":all:"]
+        pip = [self.python(root), "-m", "pip", "download", "--no-deps", "--no-binary", "llama-cpp-python"]
         run_logged([*pip, "--dest", str(folder), PACKAGE], log)
         [archive] = folder.glob(f"llama_cpp_python-{VERSION}*.tar.gz")
-        with tarfile.open(archive) as tar:
-            tar.extractall(folder, filter="data")
+        shutil.unpack_archive(archive, folder)
         return folder / archive.name.removesuffix(".tar.gz") / "vendor" / "llama.cpp"
 
     def prepare(self, root: Path, model: Path, log: Path) -> None:
