@@ -31,8 +31,8 @@ _REASONS = {
 def split_request(request: GenerationRequest, next_handle: Callable[[], int]) -> list[AddRequest]:
     """Return the n requests that the engine runs, with seeds seed, seed + 1 and so on (modulo 2**64).
 
-    A seed is drawn when the client gave none. Stop strings stay here; prompt logprobs are asked for once. The queue
-    timeout is that of the first, which is the first to run.
+    A seed is drawn when the client gave none. Stop strings stay here; prompt logprobs are asked for once.
+    The queue timeout is that of the first, which is the first to run.
     """
     sampling = request.sampling
     seed = secrets.randbits(64) if sampling.seed is None else sampling.seed

@@ -250,10 +250,10 @@ def test_best_of_equal_to_n_makes_requests_an_engine_accepts() -> None:
 
 
 def test_once_the_first_of_n_runs_no_queue_timeout_ends_the_others() -> None:
-    for given in (0.0, 5.0):
-        asked = replace(request(SamplingParams(n=3)), queue_timeout_s=given)
+    for timeout_s in (0.0, 5.0):
+        asked = replace(request(SamplingParams(n=3)), queue_timeout_s=timeout_s)
         adds = split_request(asked, lambda: 1)
-        assert [entry.queue_timeout_s for entry in adds] == [given, 604_800.0, 604_800.0]
+        assert [entry.queue_timeout_s for entry in adds] == [timeout_s, 604_800.0, 604_800.0]
 
 
 def test_a_seed_is_drawn_when_none_is_given() -> None:
