@@ -187,7 +187,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         check_range("--queue-timeout", self.queue_timeout_s, 0, 7 * 86400)
         check_range("--target-itl-ms", self.target_itl_ms, 0, 60000)
         check_range("--log-wait", self.log_wait_s, 0, 86400)
-        parse_weights(self.tenant_weights)
+        if parse_weights(self.tenant_weights) and self.policy != "fair":
+            raise ConfigError("--tenant-weight must be given together with --scheduling-policy fair")
         if self.kv_offload_gb and not self.enable_prefix_caching:
             raise ConfigError("--kv-offload-gb finds blocks by their prefix: leave prefix caching on")
         check_address("--listen", self.listen)
@@ -203,13 +204,23 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             if address:
                 check_address(flag, address)
                 check_keys(address, bool(self.curve_dir), self.allow_insecure_tcp)
-        if self.kv_events_replay_address and not self.kv_events_address:
-            raise ConfigError("--kv-events-replay-address must be given together with --kv-events-address")
         if self.kv_events_address and not self.enable_prefix_caching:
             raise ConfigError("--kv-events-address must be left out with --no-enable-prefix-caching")
         check_range("--kv-events-buffer-steps", self.kv_events_buffer_steps, 1, 10**6)
         if not re.fullmatch(r"[!-~]{0,256}", self.kv_events_topic):
             raise ConfigError("--kv-events-topic must be at most 256 visible ASCII characters without spaces")
+        if not self.kv_events_address:
+            self._check_no_kv_events()
+
+    def _check_no_kv_events(self) -> None:
+        """Refuse what would be ignored because nothing is published."""
+        for name in ("kv_events_replay_address", "kv_events_topic", "kv_events_buffer_steps"):
+            if getattr(self, name) != getattr(_DEFAULTS, name):
+                flag = f"--{name.replace('_', '-')}"
+                raise ConfigError(f"{flag} must be given together with --kv-events-address")
+
+
+_DEFAULTS = EngineConfig(model="", listen="")
 
 
 def parse_weights(texts: list[str]) -> dict[str, int]:
