@@ -18,6 +18,8 @@ from worker._native import load_library
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from worker.packed_weight import PackedWeight
+
 _lib = load_library("splitserve_cpu")
 # Looked up once: an attribute of a module object costs more than the call.
 _rms_norm = _lib.rms_norm
@@ -30,6 +32,7 @@ _gelu = _lib.gelu
 _kv_write = _lib.kv_write
 _paged_attention = _lib.paged_attention
 _linear = _lib.linear
+_pack_weight = _lib.pack_weight
 _embedding = _lib.embedding
 _apply_penalties = _lib.apply_penalties
 _sample = _lib.sample
@@ -193,19 +196,33 @@ def paged_attention(
     )
 
 
-def linear(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
+def linear(out: Tensor, x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> None:
     """Write x @ weight.T + bias to out, accumulated in float32 in an order that depends on K alone.
 
     Args:
         out: [T, N], dtype of x or float32.
-        x: [T, K].
-        weight: [N, K], as checkpoints store it.
-        bias: [N] or None.
+        x: [T, K], dtype of the weight.
+        weight: [N, K].
+        bias: [N] or None, dtype of x.
     """
-    _linear(out, x, weight, bias)
+    cols, depth = weight.shape
+    _linear(out, x, weight.data, cols, depth, bias)
 
 
-def embedding(out: Tensor, token_ids: Tensor, weight: Tensor) -> None:
+def pack_weight(weight: PackedWeight, source: Tensor, first_row: int, first_column: int) -> None:
+    """Write a rectangle of a packed matrix.
+
+    Args:
+        weight: [N, K].
+        source: [n, k] of any strides, dtype of the weight.
+        first_row: row of the matrix where source begins.
+        first_column: its column.
+    """
+    rows, columns = weight.shape
+    _pack_weight(weight.data, source, rows, columns, first_row, first_column)
+
+
+def embedding(out: Tensor, token_ids: Tensor, weight: PackedWeight) -> None:
     """Copy rows: out[t] = weight[token_ids[t]].
 
     Args:
@@ -213,7 +230,8 @@ def embedding(out: Tensor, token_ids: Tensor, weight: Tensor) -> None:
         token_ids: int32 or int64 [T].
         weight: [V, H].
     """
-    _embedding(out, token_ids, weight)
+    vocab, hidden = weight.shape
+    _embedding(out, token_ids, weight.data, vocab, hidden)
 
 
 def apply_penalties(

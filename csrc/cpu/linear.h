@@ -9,11 +9,10 @@ namespace splitserve {
 struct LinearParams {
   void* out;           // [rows, cols]
   const void* x;       // [rows, depth]
-  const void* weight;  // [cols, depth]
+  const void* weight;  // packed, see packed.h
   const void* bias;    // [cols] or nullptr
   int64_t out_stride;
   int64_t x_stride;
-  int64_t weight_stride;
   int64_t rows;
   int64_t cols;
   int64_t depth;

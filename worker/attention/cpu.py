@@ -7,7 +7,8 @@ import torch
 from worker import ops
 from worker.attention.base import AttentionBackend
 from worker.attention.metadata import AttentionMetadata
-from worker.kv_cache import KVCache, lazy_zeros
+from worker.kv_cache import KVCache
+from worker.pages import zero_pages
 
 
 class CpuAttention(AttentionBackend):
@@ -18,7 +19,7 @@ class CpuAttention(AttentionBackend):
     ) -> KVCache:
         """Allocate zero pages, which cost nothing until a block is first written."""
         shape = (num_blocks, num_kv_heads, block_size, head_dim)
-        return KVCache(lazy_zeros(shape, dtype), lazy_zeros(shape, dtype))
+        return KVCache(zero_pages(shape, dtype), zero_pages(shape, dtype))
 
     def forward(
         self,

@@ -6,7 +6,7 @@ import torch
 
 from worker import ops
 from worker.layers.context import LayerContext
-from worker.layers.parameter import Parameter
+from worker.layers.parameter import PackedParameter, Part
 
 
 class Embedding:
@@ -20,12 +20,12 @@ class Embedding:
     def __init__(self, ctx: LayerContext, role: str, name: str, shape: tuple[int, int]) -> None:
         self._workspace = ctx.workspace
         self._role = role
-        self.weight = ctx.plan.declare_whole(f"{name}.weight", shape)
+        self.weight = ctx.plan.declare_matrix(shape, [Part(f"{name}.weight", shape)])
 
     def __call__(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the rows of ids (int32 [T]) as [T, size] in this layer's buffer."""
         out = self._workspace.take(self._role, ids.shape[0], self.weight.shape[1])
-        ops.embedding(out, ids, self.weight.tensor)
+        ops.embedding(out, ids, self.weight.weight)
         return out
 
 
@@ -39,10 +39,12 @@ class OutputHead:
 
     def __init__(self, ctx: LayerContext, name: str, shape: tuple[int, int], tied: Embedding | None) -> None:
         self._workspace = ctx.workspace
-        self._weight: Parameter = tied.weight if tied else ctx.plan.declare_whole(f"{name}.weight", shape)
+        self._weight: PackedParameter = (
+            tied.weight if tied else ctx.plan.declare_matrix(shape, [Part(f"{name}.weight", shape)])
+        )
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the logits in a buffer that the next call overwrites."""
         out = self._workspace.take("logits", hidden.shape[0], self._weight.shape[0], torch.float32)
-        ops.linear(out, hidden, self._weight.tensor, None)
+        ops.linear(out, hidden, self._weight.weight)
         return out
