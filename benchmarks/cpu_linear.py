@@ -15,12 +15,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import get_args
 
 import torch
 import torch.nn.functional as F
 
 from worker import ops
-from worker.packed_weight import PackedWeight
+from worker.packed_weight import PackedWeight, WeightForm
 
 # Name, K, N: the matrices of the demo model and of models in the shapes of SmolLM2 135M and Qwen3 0.6B.
 SHAPES = [
@@ -61,12 +62,15 @@ class Result:
 class Matrix:
     """One weight in both forms, in enough copies that no cache holds the packed ones."""
 
-    def __init__(self, name: str, depth: int, cols: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self, name: str, depth: int, cols: int, dtype: torch.dtype, form: WeightForm = "plain"
+    ) -> None:
         self.name, self.depth, self.cols, self.dtype = name, depth, cols, dtype
-        self.num_bytes = depth * cols * dtype.itemsize
-        self._copies = max(1, -(-COLD_BYTES // self.num_bytes))
-        self._plain = [torch.randn(cols, depth).to(dtype) for _ in range(self._copies)]
-        self._packed = [PackedWeight.of(weight) for weight in self._plain]
+        plain = torch.randn(cols, depth).to(dtype)
+        packed = PackedWeight.of(plain, form)
+        self._copies = max(1, -(-COLD_BYTES // packed.num_bytes))
+        self._plain = [plain.clone() for _ in range(self._copies)]
+        self._packed = [PackedWeight.of(plain, form) for _ in range(self._copies)]
 
     def measure(self, tokens: int, seconds: float, clock: Callable[[], float]) -> Result:
         """Time ours, torch's and a read in turns for about this long."""
@@ -128,6 +132,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="threads of all sides (default: 2)")
     parser.add_argument("--isa", default=ops.best_cpu_isa(), help="instruction set (default: the best)")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    parser.add_argument("--weights", choices=get_args(WeightForm), default="plain", help="form of ours")
     parser.add_argument("--cpu-time", action="store_true", help="one thread, and its CPU time only")
     parser.add_argument("--seconds", type=float, default=0.5, help="time per line (default: 0.5)")
     parser.add_argument("--only", default="", help="matrices whose name contains this")
@@ -140,7 +145,7 @@ def main() -> None:
     ops.set_num_threads(options.threads)
     torch.set_num_threads(options.threads)
     print(
-        f"{options.isa}, {options.dtype}, {options.threads} threads, torch {torch.__version__}, load {load()}"
+        f"{options.isa}, {options.dtype}, {options.weights}, {options.threads} threads, torch {torch.__version__}, load {load()}"
     )
     print(
         f"{'matrix':<13} {'T':>5} {'us':>9} {'(median)':>9} {'torch us':>9} {'(median)':>9} {'ratio':>6} "
@@ -150,7 +155,7 @@ def main() -> None:
     for name, depth, cols in SHAPES:
         if options.only not in name:
             continue
-        matrix = Matrix(name, depth, cols, getattr(torch, options.dtype))
+        matrix = Matrix(name, depth, cols, getattr(torch, options.dtype), options.weights)
         for tokens in TOKENS:
             if "head" not in name or tokens <= MAX_HEAD_TOKENS:
                 results.append(r := matrix.measure(tokens, options.seconds, clock))

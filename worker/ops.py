@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from worker.packed_weight import PackedWeight
+    from worker.quantization import Quantized
 
 _lib = load_library("splitserve_cpu")
 # Looked up once: an attribute of a module object costs more than the call.
@@ -33,6 +34,7 @@ _kv_write = _lib.kv_write
 _paged_attention = _lib.paged_attention
 _linear = _lib.linear
 _pack_weight = _lib.pack_weight
+_pack_int4 = _lib.pack_int4
 _embedding = _lib.embedding
 _apply_penalties = _lib.apply_penalties
 _sample = _lib.sample
@@ -202,19 +204,19 @@ def linear(out: Tensor, x: Tensor, weight: PackedWeight, bias: Tensor | None = N
     Args:
         out: [T, N], dtype of x or float32.
         x: [T, K], dtype of the weight.
-        weight: [N, K].
+        weight: [N, K]; integers are multiplied exactly, and their scales with the sums.
         bias: [N] or None, dtype of x.
     """
     cols, depth = weight.shape
-    _linear(out, x, weight.data, cols, depth, bias)
+    _linear(out, x, weight.data, weight.scales, cols, depth, bias)
 
 
 def pack_weight(weight: PackedWeight, source: Tensor, first_row: int, first_column: int) -> None:
     """Write a rectangle of a packed matrix.
 
     Args:
-        weight: [N, K].
-        source: [n, k] of any strides, dtype of the weight.
+        weight: [N, K], not in int4.
+        source: [n, k] of any strides, dtype of the weight's data.
         first_row: row of the matrix where source begins.
         first_column: its column.
     """
@@ -222,16 +224,28 @@ def pack_weight(weight: PackedWeight, source: Tensor, first_row: int, first_colu
     _pack_weight(weight.data, source, rows, columns, first_row, first_column)
 
 
+def pack_int4(weight: PackedWeight, source: Quantized, first_row: int) -> None:
+    """Write whole rows of a packed matrix in int4.
+
+    Args:
+        weight: [N, K].
+        source: [n, K] in groups.
+        first_row: row of the matrix where source begins.
+    """
+    rows, columns = weight.shape
+    _pack_int4(weight.data, source.codes, source.scales, rows, columns, first_row)
+
+
 def embedding(out: Tensor, token_ids: Tensor, weight: PackedWeight) -> None:
     """Copy rows: out[t] = weight[token_ids[t]].
 
     Args:
-        out: [T, H].
+        out: [T, H], dtype of the activations that the weight multiplies.
         token_ids: int32 or int64 [T].
-        weight: [V, H].
+        weight: [V, H], not in int4.
     """
     vocab, hidden = weight.shape
-    _embedding(out, token_ids, weight.data, vocab, hidden)
+    _embedding(out, token_ids, weight.data, weight.scales, vocab, hidden)
 
 
 def apply_penalties(

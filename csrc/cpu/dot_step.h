@@ -77,11 +77,11 @@ SPLITSERVE_INLINE typename DotStep<T>::Operand load_end(const T* p, int64_t n) {
   return DotStep<T>::load(buffer);
 }
 
-// The last n < kPair elements of a row, followed by zeros, in every lane.
+// The first kPair of the last n elements of a row, zeros for what is not there, in every lane.
 template <typename T>
 SPLITSERVE_INLINE typename DotStep<T>::Operand broadcast_end(const T* p, int64_t n) {
   T buffer[DotStep<T>::kPair] = {};
-  for (int64_t i = 0; i < n; ++i) buffer[i] = p[i];
+  for (int64_t i = 0; i < n && i < DotStep<T>::kPair; ++i) buffer[i] = p[i];
   return DotStep<T>::broadcast(buffer);
 }
 

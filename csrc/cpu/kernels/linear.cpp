@@ -13,21 +13,23 @@ inline constexpr int64_t kRowBlockBytes = 320 * 1024;
 // bytes at full bandwidth.
 inline constexpr int64_t kStreamAheadBytes = 8192;
 
-// Weights to fetch while a tile is computed: `lines` cache lines per step, from `start` on.
+// How many of the cache lines of its own weights a tile fetches of other ones, and where these begin.
+enum class Share { kNone, kHalf, kAll };
 struct Ahead {
   const char* start;
-  int lines;
+  Share share;
 };
 
-template <typename T>
-const T* panel_of(const LinearParams& p, int64_t panel) {
-  return static_cast<const T*>(p.weight) + panel * PackedLayout(p.dtype, p.depth).panel_stride();
+template <typename Format>
+const char* panel_of(const LinearParams& p, int64_t panel) {
+  return static_cast<const char*>(p.weight) + panel * panel_bytes(Format::kFormat, p.depth);
 }
 
 // One register of the result, `count` of its columns, rounded to out's dtype.
-template <typename T>
+template <typename X>
 SPLITSERVE_INLINE void write(const LinearParams& p, int64_t row, int64_t col, Vec sum, int64_t count) {
-  if (p.bias != nullptr) sum += load_up_to(static_cast<const T*>(p.bias) + col, count);
+  if (p.scales != nullptr) sum *= load_up_to(p.scales + col, count);
+  if (p.bias != nullptr) sum += load_up_to(static_cast<const X*>(p.bias) + col, count);
   const int64_t offset = row * p.out_stride + col;
   if (p.out_dtype == DType::kFloat32) {
     store_up_to(static_cast<float*>(p.out) + offset, sum, count);
@@ -36,62 +38,72 @@ SPLITSERVE_INLINE void write(const LinearParams& p, int64_t row, int64_t col, Ve
   }
 }
 
-template <typename T, int kRows, int kLines>
+template <typename Format, int kRows, int kLines>
 void tile(const LinearParams& p, int64_t row, int64_t panel, const char* ahead) {
-  const T* x[kRows];
-  for (int i = 0; i < kRows; ++i) x[i] = static_cast<const T*>(p.x) + (row + i) * p.x_stride;
+  using X = typename Format::X;
+  Rows<X, kRows> x;
+  x.depth = p.depth;
+  for (int i = 0; i < kRows; ++i) x.data[i] = static_cast<const X*>(p.x) + (row + i) * p.x_stride;
   Vec sums[kRows][kPanelVecs] = {};
-  panel_tile<T, kRows, kLines>(x, panel_of<T>(p, panel), p.depth, ahead, sums);
+  PanelTile<Format, kRows, kLines>::run(x, panel_of<Format>(p, panel), ahead, sums);
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 8
     for (int v = 0; v < kPanelVecs; ++v) {
       const int64_t col = panel * kPanelCols + v * kLanes;
-      if (col < p.cols) write<T>(p, row + i, col, sums[i][v], p.cols - col);
+      if (col < p.cols) write<X>(p, row + i, col, sums[i][v], p.cols - col);
     }
   }
 }
 
-template <typename T, int kRows = kMaxTileRows>
+// Cache lines per unit of the format, and half of them.
+template <typename Format>
+inline constexpr int kAllLines = Format::kUnitBytes / 64;
+template <typename Format>
+inline constexpr int kHalfLines = (kAllLines<Format> + 1) / 2;
+
+template <typename Format, int kRows = Format::kMaxRows>
 SPLITSERVE_INLINE void tile_of(int64_t rows, const LinearParams& p, int64_t row, int64_t panel,
                                const Ahead& ahead) {
   if (rows == kRows) {
-    if (ahead.lines == 2) return tile<T, kRows, 2>(p, row, panel, ahead.start);
-    if (ahead.lines == 1) return tile<T, kRows, 1>(p, row, panel, ahead.start);
-    return tile<T, kRows, 0>(p, row, panel, ahead.start);
+    if (ahead.share == Share::kAll) return tile<Format, kRows, kAllLines<Format>>(p, row, panel, ahead.start);
+    if (ahead.share == Share::kHalf) {
+      return tile<Format, kRows, kHalfLines<Format>>(p, row, panel, ahead.start);
+    }
+    return tile<Format, kRows, 0>(p, row, panel, nullptr);
   }
-  if constexpr (kRows > 1) tile_of<T, kRows - 1>(rows, p, row, panel, ahead);
+  if constexpr (kRows > 1) tile_of<Format, kRows - 1>(rows, p, row, panel, ahead);
 }
 
 // What pass `pass` of `passes` over a panel fetches. A single pass runs ahead in the stream of weights; of
 // several, which find the panel in a cache, the first two fetch the next panel, half each.
-template <typename T>
+template <typename Format>
 Ahead ahead_of(const LinearParams& p, int64_t panel, int64_t pass, int64_t passes) {
-  const T* start = panel_of<T>(p, panel);
-  if (passes == 1) return {reinterpret_cast<const char*>(start) + kStreamAheadBytes, 2};
-  if (pass >= 2) return {nullptr, 0};
-  const T* next = panel_of<T>(p, panel + 1);
-  return {reinterpret_cast<const char*>(pass == 0 ? next : next + (next - start) / 2), 1};
+  const char* start = panel_of<Format>(p, panel);
+  if (passes == 1) return {start + kStreamAheadBytes, Share::kAll};
+  const char* next = panel_of<Format>(p, panel + 1);
+  const int64_t fetched = pass * (next - start) / kAllLines<Format> * kHalfLines<Format>;
+  return fetched < next - start ? Ahead{next + fetched, Share::kHalf} : Ahead{nullptr, Share::kNone};
 }
 
 // Rows [row, row_end) against one panel, in tiles of about equal height.
-template <typename T>
+template <typename Format>
 void panel_rows(const LinearParams& p, int64_t row, int64_t row_end, int64_t panel) {
-  const int64_t rows = row_end - row, passes = ceil_div(rows, kMaxTileRows);
+  const int64_t rows = row_end - row, passes = ceil_div(rows, Format::kMaxRows);
   for (int64_t pass = 0; pass < passes; ++pass) {
     const int64_t begin = rows * pass / passes, end = rows * (pass + 1) / passes;
-    tile_of<T>(end - begin, p, row + begin, panel, ahead_of<T>(p, panel, pass, passes));
+    tile_of<Format>(end - begin, p, row + begin, panel, ahead_of<Format>(p, panel, pass, passes));
   }
 }
 
-template <typename T>
+template <typename Format>
 void run(const LinearParams& p) {
-  const int64_t most_rows = kRowBlockBytes / (p.depth * static_cast<int64_t>(sizeof(T)) + 1);
-  const int64_t row_blocks = ceil_div(p.rows, most_rows < kMaxTileRows ? kMaxTileRows : most_rows);
+  const int64_t most_rows = kRowBlockBytes / (p.depth * static_cast<int64_t>(sizeof(typename Format::X)) + 1);
+  const int64_t row_blocks = ceil_div(p.rows, most_rows < Format::kMaxRows ? Format::kMaxRows : most_rows);
   const int64_t panels = ceil_div(p.cols, kPanelCols);
   parallel_for(row_blocks * panels, p.rows * p.cols * p.depth, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t block = task / panels, panel = task % panels;
-      panel_rows<T>(p, p.rows * block / row_blocks, p.rows * (block + 1) / row_blocks, panel);
+      panel_rows<Format>(p, p.rows * block / row_blocks, p.rows * (block + 1) / row_blocks, panel);
     }
   });
 }
@@ -99,7 +111,16 @@ void run(const LinearParams& p) {
 }  // namespace
 
 void linear(const LinearParams& params) {
-  params.dtype == DType::kFloat32 ? run<float>(params) : run<BFloat16>(params);
+  switch (params.format) {
+    case WeightFormat::kFloat32:
+      return run<Float32Weights>(params);
+    case WeightFormat::kBFloat16:
+      return run<BFloat16Weights>(params);
+    case WeightFormat::kInt8:
+      return run<Int8Weights>(params);
+    case WeightFormat::kInt4:
+      return run<Int4Weights>(params);
+  }
 }
 
 }  // namespace splitserve::SPLITSERVE_ISA

@@ -1,0 +1,49 @@
+"""How weights become small integers with scales while they are loaded: symmetric, rounded to nearest."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+GROUP_COLUMNS = 32
+
+
+class Quantized(NamedTuple):
+    """A matrix as integers.
+
+    Attributes:
+        codes: int8 [n, K].
+        scales: float32 [n] of a row's values, or bfloat16 [n, ceil(K / 32)] of a group's.
+    """
+
+    codes: torch.Tensor
+    scales: torch.Tensor
+
+
+def quantize_int8(rows: torch.Tensor) -> Quantized:
+    """Round rows [n, K] to multiples of their largest magnitude over 127."""
+    values = rows.float()
+    scales = values.abs().amax(dim=1) / 127
+    return Quantized(_rounded(values, scales.unsqueeze(1), -127, 127), scales)
+
+
+def quantize_int4(rows: torch.Tensor) -> Quantized:
+    """Round rows [n, K] to multiples of a scale per group of 32 columns, from -8 to 7 times it.
+
+    The value of the largest magnitude in a group becomes -8 scales, so a scale has the opposite sign of that
+    value and none of the 16 codes is wasted (the rule of llama.cpp's q4_0). Codes are chosen for the scale as
+    it is kept, in bfloat16.
+    """
+    values = torch.nn.functional.pad(rows.float(), (0, -rows.shape[1] % GROUP_COLUMNS))
+    groups = values.view(rows.shape[0], -1, GROUP_COLUMNS)
+    extremes = groups.gather(2, groups.abs().argmax(dim=2, keepdim=True))
+    scales = (extremes / -8).bfloat16()
+    codes = _rounded(groups, scales.float(), -8, 7).view(values.shape)
+    return Quantized(codes[:, : rows.shape[1]], scales.squeeze(2))
+
+
+def _rounded(values: torch.Tensor, scales: torch.Tensor, low: int, high: int) -> torch.Tensor:
+    """Return values / scales as int8; where a scale is 0, so are the codes."""
+    divisors = torch.where(scales == 0, torch.inf, scales)
+    return (values / divisors).round_().clamp_(low, high).to(torch.int8)
