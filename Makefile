@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 PORT ?= 8000
 CSRC := $(shell find csrc -type f 2>/dev/null)
 
-# Seconds of `make soak`.
+# Seconds of `make soak` and `make soak-server`.
 SECONDS ?= 60
 
-.PHONY: serve test soak check lint types format clean
+.PHONY: serve test soak soak-server check lint types format clean
 
 $(VENV)/.created:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || (echo "Python 3.11 or newer is needed" >&2; exit 1)
@@ -33,6 +33,10 @@ test: $(VENV)/.installed-test
 # Random lives of an engine with all bookkeeping checked after every event; new seeds in every run.
 soak: $(VENV)/.installed-test
 	$(BIN)/python -m tests.engine_core.soak --seconds $(SECONDS)
+
+# Random load on the processes of `splitserve serve`: answers compared with those alone, blocks, memory.
+soak-server: $(VENV)/.installed-test
+	$(BIN)/python -m tests.system.soak --seconds $(SECONDS)
 
 check: $(VENV)/.installed-test lint types test
 

@@ -129,6 +129,23 @@ def row_cases() -> Iterator[Case]:
         )
 
 
+def move_cases() -> Iterator[Case]:
+    """Blocks of 16 tokens of 30 layers with 3 KV heads of 64, from the pool to host memory."""
+    for moves in (1, 64):
+        pool, host = (torch.randn(*size, 3072).to(BF16) for size in ((60, 256), (256, 60)))
+        source = torch.randperm(256)[:moves]
+        target = torch.randperm(256)[:moves]
+        yield Case(
+            "move_blocks",
+            f"bf16 M={moves} P=60 E=3072",
+            lambda pool=pool, host=host, a=source, b=target: ops.move_blocks(pool, host, a, b + 256),
+            lambda pool=pool, host=host, a=source, b=target: host.index_copy_(
+                0, b, pool[:, a].transpose(0, 1)
+            ),
+            2 * moves * 60 * 3072 * 2,
+        )
+
+
 def torch_sample(logits: Tensor, top_k: int, top_p: float) -> Tensor:
     """What a plain torch sampler does: sort if it must, softmax, multinomial."""
     if top_k or top_p < 1:
@@ -191,7 +208,7 @@ def main() -> None:
     print(f"{options.isa}, {options.threads} thread(s), torch {torch.__version__}")
     print(f"{'op':<19} {'shape':<40} {'us':>9} {'torch us':>9} {'ratio':>6} {'GB/s':>7} {'GFLOP/s':>8}")
     results = []
-    for cases in (attention_cases, row_cases, sampling_cases):
+    for cases in (attention_cases, row_cases, move_cases, sampling_cases):
         for case in cases():
             if options.only not in case.op:
                 continue

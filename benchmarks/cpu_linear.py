@@ -144,9 +144,8 @@ def main() -> None:
     ops.set_isa(options.isa)
     ops.set_num_threads(options.threads)
     torch.set_num_threads(options.threads)
-    print(
-        f"{options.isa}, {options.dtype}, {options.weights}, {options.threads} threads, torch {torch.__version__}, load {load()}"
-    )
+    settings = f"{options.isa}, {options.dtype}, {options.weights} weights, {options.threads} thread(s)"
+    print(f"{settings}, torch {torch.__version__}, load {load()}")
     print(
         f"{'matrix':<13} {'T':>5} {'us':>9} {'(median)':>9} {'torch us':>9} {'(median)':>9} {'ratio':>6} "
         f"{'of read':>7} {'GFLOP/s':>8}"

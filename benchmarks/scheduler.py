@@ -1,6 +1,7 @@
 """What one step of steady decode costs in the engine: plan, encode, decode the answer, apply, outputs.
 
-Usage: python -m benchmarks.scheduler [--rows 1,64,256,1024,4096] [--windows N] [--frontends N] [--json FILE]
+Usage: python -m benchmarks.scheduler [--rows 1,64,256,1024,4096] [--windows N] [--frontends N] [--kv-events]
+           [--cpu-time] [--json FILE]
 
 No worker runs: answers are made outside the timed phases. Prompts of 128 tokens are admitted as a budget of
 8192 tokens per step lets them in, so rows cross block borders at different steps, as they do when serving.
@@ -28,16 +29,20 @@ from engine_core.ipc.codec import encode, from_worker_decoder, pack_int32, unpac
 from engine_core.ipc.messages import AddRequest
 from engine_core.ipc.wire import ModelInfo
 from engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
+from engine_core.kv_events.format import encode_batch
+from engine_core.kv_events.recorder import KVEventRecorder
 from engine_core.sampling_params import SamplingParams
 
-PHASES = ("plan", "encode step", "decode answer", "apply", "outputs", "encode outputs")
+PHASES = ("plan", "encode step", "decode answer", "apply", "outputs", "encode outputs", "KV events")
 BLOCK_SIZE = 16
 PROMPT_TOKENS = 128
 BUDGET_TOKENS = 8192
 WINDOW_STEPS = 2 * BLOCK_SIZE
 
 
-def make_engine(num_rows: int, num_steps: int, num_frontends: int) -> tuple[EngineCore, Worker]:
+def make_engine(
+    num_rows: int, num_steps: int, num_frontends: int, kv_events: KVEventRecorder | None
+) -> tuple[EngineCore, Worker]:
     """Return an engine whose rows all decode and will go on for num_steps steps."""
     num_tokens = PROMPT_TOKENS + num_steps + 2 * num_rows
     blocks_per_row = (num_tokens + BLOCK_SIZE) // BLOCK_SIZE
@@ -50,7 +55,7 @@ def make_engine(num_rows: int, num_steps: int, num_frontends: int) -> tuple[Engi
         num_blocks=num_rows * blocks_per_row * 102 // 100 + 2,
     )
     model = ModelInfo("", "", "float32", 32000, config.max_model_len, [2])
-    engine = EngineCore(config, model, 1, SystemClock())
+    engine = EngineCore(config, model, 1, SystemClock(), kv_events=kv_events)
     rng = np.random.default_rng(0)
     for i in range(num_rows):
         message = AddRequest(
@@ -62,7 +67,7 @@ def make_engine(num_rows: int, num_steps: int, num_frontends: int) -> tuple[Engi
         engine.add(b"frontend-%d" % (i % num_frontends), message)
     worker = Worker(num_rows)
     while engine.stats().num_waiting or worker.num_prefilling:
-        run_step(engine, worker)
+        run_step(engine, worker, kv_events)
     return engine, worker
 
 
@@ -87,7 +92,10 @@ class Worker:
 
 
 def run_step(
-    engine: EngineCore, worker: Worker, clock: Callable[[], float] = time.perf_counter
+    engine: EngineCore,
+    worker: Worker,
+    kv_events: KVEventRecorder | None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> list[float]:
     """Return the seconds of each phase of one step."""
     marks = [clock()]
@@ -108,16 +116,24 @@ def run_step(
     for message in outputs.values():
         encode(message)
     marks.append(clock() - skipped)
+    if kv_events is not None and (events := kv_events.take()):
+        encode_batch(events)
+    marks.append(clock() - skipped)
     return np.diff(marks).tolist()
 
 
 def measure(
-    num_rows: int, num_windows: int, num_frontends: int, clock: Callable[[], float]
+    num_rows: int,
+    num_windows: int,
+    num_frontends: int,
+    clock: Callable[[], float],
+    kv_events: KVEventRecorder | None,
 ) -> dict[str, float]:
     """Return microseconds per step, and per step and row."""
-    engine, worker = make_engine(num_rows, num_windows * WINDOW_STEPS, num_frontends)
+    num_steps = num_windows * WINDOW_STEPS
+    engine, worker = make_engine(num_rows, num_steps, num_frontends, kv_events)
     gc.collect()
-    steps = np.array([run_step(engine, worker, clock) for _ in range(num_windows * WINDOW_STEPS)]) * 1e6
+    steps = np.array([run_step(engine, worker, kv_events, clock) for _ in range(num_steps)]) * 1e6
     engine.check_integrity()
     # Medians of the steps at the same place of a window, then their mean: all borders count, but not the
     # moments in which another process had the core.
@@ -152,10 +168,14 @@ def main() -> int:
     parser.add_argument(
         "--cpu-time", action="store_true", help="leave out the time other processes had the core"
     )
+    parser.add_argument("--kv-events", action="store_true", help="record and encode what would be published")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     args = parser.parse_args()
     clock = time.thread_time if args.cpu_time else time.perf_counter
-    results = [measure(int(rows), args.windows, args.frontends, clock) for rows in args.rows.split(",")]
+    results = []
+    for rows in args.rows.split(","):
+        recorder = KVEventRecorder(BLOCK_SIZE) if args.kv_events else None
+        results.append(measure(int(rows), args.windows, args.frontends, clock, recorder))
     print_table(results)
     print(f"load average {os.getloadavg()[0]:.1f}")
     if args.json:

@@ -125,12 +125,14 @@ def _run_sweep(flags: argparse.Namespace) -> None:
 def _run_fit(flags: argparse.Namespace) -> None:
     # As worker.cli has it.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    result = fit(StepTimer(flags.model, flags.threads, context=512).measure())
+    timer = StepTimer(flags.model, flags.threads, context=512)
+    result = fit(timer.measure())
+    cost = msgspec.structs.replace(result.cost, move_block_us=timer.move_block_us)
     names = CostModel.__struct_fields__
-    print(" ".join(f"{name}={getattr(result.cost, name):.6g}" for name in names))
+    print(" ".join(f"{name}={getattr(cost, name):.6g}" for name in names))
     print(f"off by {result.median_error:.0%} in the median, {result.max_error:.0%} at most")
     if flags.json:
-        flags.json.write_text(json.dumps(msgspec.to_builtins(result.cost), indent=2) + "\n")
+        flags.json.write_text(json.dumps(msgspec.to_builtins(cost), indent=2) + "\n")
 
 
 if __name__ == "__main__":

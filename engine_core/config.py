@@ -63,6 +63,10 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         queue_timeout_s: a request that names none waits no longer before it first runs; 0 means for ever.
         target_itl_s: a step's prefill is cut to keep steps with decoding rows this short; 0 means never.
         log_wait_s: a request that has waited so long is logged, once; 0 means never.
+        num_host_blocks: blocks of the host-memory tier that evicted prefixes move to; 0 for no tier, and
+            without prefix caching.
+        move_block_ns: nanoseconds one block takes between pool and host tier, as measured; 0 if not known.
+        victim: which row behind one in need of a block gives way: "cost" or "last", see scheduler.victims.
     """
 
     max_num_seqs: int = 256
@@ -80,6 +84,9 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     queue_timeout_s: float = 0.0
     target_itl_s: float = 0.0
     log_wait_s: float = 0.0
+    num_host_blocks: int = 0
+    move_block_ns: int = 0
+    victim: str = "cost"
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +102,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_model_len: 0 takes the checkpoint's limit.
         kv_cache_memory_bytes: 0 lets the worker choose.
         num_blocks: overrides the size of the KV pool; 0 derives it from memory.
+        kv_offload_gb: GiB of host memory for blocks that leave the pool; 0 for no tier.
         num_threads: compute threads of a worker; 0 takes all cores the process may use.
         drain_timeout_s: how long running requests may go on after SIGTERM.
         lease_s: a frontend silent for longer loses its requests.
@@ -108,6 +116,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         queue_timeout_s: longest wait of a request that names none; 0 for ever.
         target_itl_ms: longest step while rows decode, as far as prefill decides it; 0 does not limit it.
         log_wait_s: waiting time after which a request is logged; 0 never.
+        kv_events_address: where the events of the KV cache are published; "" publishes none.
+        kv_events_replay_address: where subscribers ask for batches they missed; "" offers none.
+        kv_events_topic: first frame of every batch.
+        kv_events_buffer_steps: batches kept for those who missed some.
     """
 
     model: str
@@ -127,6 +139,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_prefix_caching: bool = True
     kv_cache_memory_bytes: int = 0
     num_blocks: int = 0
+    kv_offload_gb: float = 0.0
     num_threads: int = 0
     drain_timeout_s: float = 30.0
     lease_s: float = 10.0
@@ -140,6 +153,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     queue_timeout_s: float = 0.0
     target_itl_ms: float = 200.0
     log_wait_s: float = 10.0
+    kv_events_address: str = ""
+    kv_events_replay_address: str = ""
+    kv_events_topic: str = ""
+    kv_events_buffer_steps: int = 10_000
 
     def validate(self) -> None:
         """Check every value against its range.
@@ -160,6 +177,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         check_range("--max-model-len", self.max_model_len, 0, MAX_SEQUENCE_TOKENS)
         check_range("--kv-cache-memory-bytes", self.kv_cache_memory_bytes, 0, 2**50)
         check_range("--num-blocks", self.num_blocks, 0, 2**30)
+        check_range("--kv-offload-gb", self.kv_offload_gb, 0, 2**20)
         check_range("--num-threads", self.num_threads, 0, 1024)
         check_range("--drain-timeout", self.drain_timeout_s, 0, 86400)
         check_range("--lease", self.lease_s, 1, 3600)
@@ -170,8 +188,28 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         check_range("--target-itl-ms", self.target_itl_ms, 0, 60000)
         check_range("--log-wait", self.log_wait_s, 0, 86400)
         parse_weights(self.tenant_weights)
+        if self.kv_offload_gb and not self.enable_prefix_caching:
+            raise ConfigError("--kv-offload-gb finds blocks by their prefix: leave prefix caching on")
         check_address("--listen", self.listen)
         check_keys(self.listen, bool(self.curve_dir), self.allow_insecure_tcp)
+        self._check_kv_events()
+
+    def _check_kv_events(self) -> None:
+        addresses = {
+            "--kv-events-address": self.kv_events_address,
+            "--kv-events-replay-address": self.kv_events_replay_address,
+        }
+        for flag, address in addresses.items():
+            if address:
+                check_address(flag, address)
+                check_keys(address, bool(self.curve_dir), self.allow_insecure_tcp)
+        if self.kv_events_replay_address and not self.kv_events_address:
+            raise ConfigError("--kv-events-replay-address must be given together with --kv-events-address")
+        if self.kv_events_address and not self.enable_prefix_caching:
+            raise ConfigError("--kv-events-address must be left out with --no-enable-prefix-caching")
+        check_range("--kv-events-buffer-steps", self.kv_events_buffer_steps, 1, 10**6)
+        if not re.fullmatch(r"[!-~]{0,256}", self.kv_events_topic):
+            raise ConfigError("--kv-events-topic must be at most 256 visible ASCII characters without spaces")
 
 
 def parse_weights(texts: list[str]) -> dict[str, int]:

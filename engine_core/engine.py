@@ -35,6 +35,7 @@ from engine_core.ipc.messages import (
 )
 from engine_core.ipc.wire import ModelInfo
 from engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
+from engine_core.kv_events.recorder import KVEventRecorder
 from engine_core.open_requests import OpenRequests
 from engine_core.request import (
     TOKEN_BYTES,
@@ -51,6 +52,7 @@ from engine_core.scheduler.apply import StepApplier, StepResult
 from engine_core.scheduler.output import OutputCollector
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.scheduler.stopping import StopRules
+from engine_core.step_costs import StepCosts
 from engine_core.step_pacer import StepPacer
 
 __all__ = ["EngineCore", "FrontendId"]
@@ -70,6 +72,7 @@ class EngineCore:
         clock: Clock,
         *,
         secret: bytes | None = None,
+        kv_events: KVEventRecorder | None = None,
         on_end: Callable[[RequestSummary], None] | None = None,
         on_wait: Callable[[RequestInfo], None] | None = None,
     ) -> None:
@@ -81,14 +84,21 @@ class EngineCore:
             epoch: identifies this life of the engine in every output.
             clock: for queue times, timeouts and ages.
             secret: 32 bytes that seed the prefix-cache hashes; drawn anew for every engine when left out.
+            kv_events: told which prefixes are cached and which are not any more.
             on_end: called with every request that ends, however it does.
             on_wait: called once with every request that has waited for config.log_wait_s.
         """
         self._config = config
         self._clock = clock
         self._stops = StopRules(model.vocab_size, model.eos_token_ids)
+        self._costs = StepCosts(config.max_num_batched_tokens, model.sliding_window)
         self._scheduler = Scheduler(
-            config, self._stops, os.urandom(32) if secret is None else secret, model.sliding_window
+            config,
+            self._stops,
+            os.urandom(32) if secret is None else secret,
+            model.sliding_window,
+            kv_events,
+            self._costs.recompute_ns,
         )
         max_model_len = min(config.max_model_len, model.max_model_len)
         self.limits = RequestLimits(
@@ -101,9 +111,8 @@ class EngineCore:
         self._admission = Admission(config.max_num_waiting, config.max_waiting_tokens)
         self._deadlines = Deadlines(config.queue_timeout_s, config.log_wait_s)
         self._timeouts: Counter[str] = Counter()
-        self._pacer = (
-            StepPacer(config.target_itl_s, config.max_num_batched_tokens) if config.target_itl_s else None
-        )
+        paced = config.target_itl_s > 0
+        self._cap_beside = StepPacer(config.target_itl_s, self._costs).cap if paced else None
         self._outputs = OutputCollector(epoch)
         self._on_end = on_end
         self._on_wait = on_wait
@@ -182,12 +191,7 @@ class EngineCore:
 
     def plan(self) -> SchedulerOutput | None:
         """Plan the next step; None when nothing can run or two steps are in flight."""
-        if self._pacer is None:
-            output = self._scheduler.schedule()
-        else:
-            output = self._scheduler.schedule(self._pacer.max_prefill_tokens(len(self._scheduler.running)))
-            if output is not None:
-                self._pacer.planned(output.num_tokens)
+        output = self._scheduler.schedule(self._cap_beside)
         if self._scheduler.started:
             self._report_started()
         return output
@@ -199,8 +203,9 @@ class EngineCore:
             WorkerError: the output does not answer that step.
         """
         result = self._applier.apply(output)
-        if self._pacer is not None:
-            self._pacer.measured(output.compute_s)
+        flight = result.flight
+        compute_s = output.compute_s - output.move_s
+        self._costs.observe(flight.packed_num_tokens, flight.num_computed_tokens, compute_s)
         self._num_steps += 1
         self._worker_compute_s += output.compute_s
         self._worker_wait_s += output.wait_s
@@ -234,6 +239,7 @@ class EngineCore:
     def stats(self) -> EngineStats:
         """Return counters since start and gauges of now; num_frontends counts those with open requests."""
         scheduler = self._scheduler
+        offload = scheduler.kv.offload
         return EngineStats(
             num_running=len(scheduler.running),
             num_waiting=len(scheduler.waiting),
@@ -252,6 +258,10 @@ class EngineCore:
             block_size=self._config.block_size,
             worker_compute_s=self._worker_compute_s,
             worker_wait_s=self._worker_wait_s,
+            num_host_blocks=self._config.num_host_blocks,
+            num_used_host_blocks=len(offload.tier) if offload else 0,
+            num_saved_blocks=offload.num_saved if offload else 0,
+            num_loaded_blocks=offload.num_loaded if offload else 0,
         )
 
     def check_integrity(self) -> None:

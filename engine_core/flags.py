@@ -116,6 +116,13 @@ ENGINE_FLAGS: FlagTable = {
             metavar="N",
         ),
         Flag(
+            "--kv-offload-gb",
+            "kv_offload_gb",
+            "GiB of host memory that blocks evicted from the KV cache move to; 0 drops them",
+            float,
+            metavar="GIB",
+        ),
+        Flag(
             "--enable-prefix-caching",
             "enable_prefix_caching",
             "reuse the KV of equal prompt beginnings",
@@ -195,6 +202,28 @@ ENGINE_FLAGS: FlagTable = {
             metavar="S",
         ),
     ),
+    "KV events": (
+        Flag(
+            "--kv-events-address",
+            "kv_events_address",
+            "publish which prefixes are cached, for outside routers; default: not at all",
+            metavar="ADDR",
+        ),
+        Flag(
+            "--kv-events-replay-address",
+            "kv_events_replay_address",
+            "where subscribers ask for events they missed; default: nowhere",
+            metavar="ADDR",
+        ),
+        Flag("--kv-events-topic", "kv_events_topic", "topic subscribers filter by", metavar="TOPIC"),
+        Flag(
+            "--kv-events-buffer-steps",
+            "kv_events_buffer_steps",
+            "batches of events kept for those who missed some",
+            int,
+            metavar="N",
+        ),
+    ),
     "connections": (
         Flag("--engine-id", "engine_id", "name in logs, metrics and errors", metavar="NAME"),
         Flag(
@@ -223,14 +252,13 @@ ENGINE_FLAGS: FlagTable = {
 }
 
 
-def add_engine_flags(parser: argparse.ArgumentParser, without: Sequence[str] = ()) -> None:
-    """Add the flags of an engine-core with their defaults, except those of the fields named in `without`."""
+def add_engine_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of an engine-core with their defaults."""
     defaults = EngineConfig(model="")
     for title, flags in ENGINE_FLAGS.items():
         group = parser.add_argument_group(title)
         for flag in flags:
-            if flag.field not in without:
-                add_flag(group, flag, getattr(defaults, flag.field))
+            add_flag(group, flag, getattr(defaults, flag.field))
 
 
 def add_flag(group: argparse._ArgumentGroup, flag: Flag, default: object = "") -> None:

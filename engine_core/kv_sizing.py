@@ -1,4 +1,4 @@
-"""How many KV blocks the pool gets, and the scheduler's limits that follow from it; integers only."""
+"""How many KV blocks pool and host tier get, and the scheduler's limits that follow from it."""
 
 from __future__ import annotations
 
@@ -7,24 +7,31 @@ from typing import NamedTuple
 from engine_core.config import EngineConfig, SchedulerConfig, parse_weights
 from engine_core.errors import ConfigError
 from engine_core.ipc.wire import ModelInfo
-from engine_core.ipc.worker_messages import WorkerReady
+from engine_core.ipc.worker_messages import KVCacheReady, WorkerReady
 from engine_core.kv_cache.window import bound_rows
+
+# A step names places of pool and tier together in int32.
+MAX_HOST_BLOCKS = 2**30
 
 
 class KVSize(NamedTuple):
-    """Size of the KV pool.
+    """Size of the KV pool and of its host tier.
 
     Attributes:
         num_blocks: blocks of the pool.
         num_tokens: tokens they hold.
         num_full_sequences: sequences of max_model_len that fit at once, with what each holds of them.
         num_bytes: memory they take on each rank.
+        num_host_blocks: blocks of the host tier.
+        num_host_bytes: memory they take at most, for each rank.
     """
 
     num_blocks: int
     num_tokens: int
     num_full_sequences: int
     num_bytes: int
+    num_host_blocks: int
+    num_host_bytes: int
 
 
 def model_len(config: EngineConfig, model: ModelInfo) -> int:
@@ -41,13 +48,13 @@ def model_len(config: EngineConfig, model: ModelInfo) -> int:
 
 
 def size_kv_cache(config: EngineConfig, ready: WorkerReady) -> KVSize:
-    """Decide the size of the pool.
+    """Decide the size of the pool and of its host tier.
 
     A size the operator named is taken as it is, for blocks beyond the running batch still serve as prefix
     cache. What the worker offers by itself is cut to what a full batch of longest sequences can use.
 
     Raises:
-        ConfigError: not even one block fits.
+        ConfigError: not even one block fits, of the pool or of a tier that was asked for.
     """
     max_model_len = model_len(config, ready.model)
     blocks_per_sequence = -(-max_model_len // config.block_size)
@@ -67,16 +74,39 @@ def size_kv_cache(config: EngineConfig, ready: WorkerReady) -> KVSize:
         )
     chunk = config.max_prefill_tokens or config.max_num_batched_tokens
     bounds = bound_rows(num_blocks, config.block_size, chunk, ready.model.sliding_window)
+    num_host_blocks = _num_host_blocks(config, ready.block_bytes)
     return KVSize(
         num_blocks=num_blocks,
         num_tokens=num_blocks * config.block_size,
         num_full_sequences=num_blocks // min(blocks_per_sequence, bounds.max_blocks),
         num_bytes=num_blocks * ready.block_bytes,
+        num_host_blocks=num_host_blocks,
+        num_host_bytes=num_host_blocks * ready.block_bytes,
     )
 
 
-def scheduler_config(config: EngineConfig, model: ModelInfo, num_blocks: int) -> SchedulerConfig:
-    """Return the limits the scheduler works within."""
+def _num_host_blocks(config: EngineConfig, block_bytes: int) -> int:
+    num_bytes = int(config.kv_offload_gb * 2**30)
+    num_blocks = num_bytes // max(1, block_bytes)
+    if config.kv_offload_gb and not 1 <= num_blocks <= MAX_HOST_BLOCKS:
+        raise ConfigError(
+            f"--kv-offload-gb must hold 1 to {MAX_HOST_BLOCKS} blocks, but {num_bytes} bytes "
+            f"hold {num_blocks} of {block_bytes} bytes"
+        )
+    return num_blocks
+
+
+def scheduler_config(
+    config: EngineConfig, model: ModelInfo, cache: KVCacheReady, num_host_blocks: int
+) -> SchedulerConfig:
+    """Return the limits the scheduler works within.
+
+    Args:
+        config: the operator's.
+        model: as the worker described it.
+        cache: what the worker allocated and measured.
+        num_host_blocks: blocks of the host tier it was asked for.
+    """
     return SchedulerConfig(
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
@@ -85,7 +115,7 @@ def scheduler_config(config: EngineConfig, model: ModelInfo, num_blocks: int) ->
         max_num_waiting=config.max_num_waiting,
         max_model_len=model_len(config, model),
         block_size=config.block_size,
-        num_blocks=num_blocks,
+        num_blocks=cache.num_blocks,
         policy=config.policy,
         enable_prefix_caching=config.enable_prefix_caching,
         tenant_weights=parse_weights(config.tenant_weights),
@@ -93,4 +123,6 @@ def scheduler_config(config: EngineConfig, model: ModelInfo, num_blocks: int) ->
         queue_timeout_s=config.queue_timeout_s,
         target_itl_s=config.target_itl_ms / 1000,
         log_wait_s=config.log_wait_s,
+        num_host_blocks=num_host_blocks,
+        move_block_ns=cache.move_block_ns,
     )

@@ -23,7 +23,7 @@ from engine_core.errors import ContextLengthError, InvalidRequestError
 from engine_core.ipc.codec import unpack_int32
 from engine_core.ipc.messages import AddRequest, FinishReason
 from engine_core.repetition import RepetitionTail
-from engine_core.sampling_params import SamplingParams
+from engine_core.sampling_params import MAX_STEP_LOGPROBS, SamplingParams
 
 FrontendId: TypeAlias = bytes
 """ZMQ identity of a frontend; the engine only compares and hashes it."""
@@ -202,11 +202,13 @@ def check_request(message: AddRequest, limits: RequestLimits) -> CheckedRequest:
     """
     _check_scalars(message)
     sampling = message.sampling
-    sampling.validate(limits.vocab_size)
+    sampling.validate(limits.vocab_size, MAX_STEP_LOGPROBS)
     if sampling.n != 1:
         raise InvalidRequestError(f"the engine takes single sequences, got n = {sampling.n}", "n")
     if sampling.bad_words:
         raise InvalidRequestError("the engine takes bad words as token ids", "bad_words")
+    if sampling.use_beam_search:
+        raise InvalidRequestError("beam search is done by the frontend", "use_beam_search")
     if sampling.seed is None:
         sampling = msgspec.structs.replace(sampling, seed=0)
     prompt = unpack_int32(message.prompt_token_ids)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from typing import Final, Literal
 
 import msgspec
 
@@ -11,6 +12,9 @@ from engine_core.errors import InvalidRequestError
 
 MAX_N = 16
 MAX_LOGPROBS = 20
+# What a step of a beam search may ask an engine for: its width, and every token that could end an output.
+MAX_STEP_LOGPROBS = 160
+MAX_LENGTH_PENALTY = 10.0
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_BYTES = 256
 MAX_STOP_TOKEN_IDS = 128
@@ -25,6 +29,23 @@ MAX_BAD_WORD_TOKENS = 512
 MAX_PATTERN_SIZE = 1024
 MAX_PATTERN_COUNT = 1024
 MAX_SEED = 2**64 - 1
+
+# Beam search rates outputs by the model's own probabilities: what would change them, and what it may be.
+_BEAM_SEARCH_NEEDS: Final[dict[str, tuple[object, ...]]] = {
+    "temperature": (0, 1),
+    "top_p": (1,),
+    "top_k": (0, -1),
+    "min_p": (0,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "stop": ((),),
+    "logit_bias": ({},),
+    "allowed_token_ids": (None,),
+    "bad_words": ((),),
+    "bad_word_token_ids": ((),),
+    "repetition_detection": (None,),
+}
 
 
 class RepetitionDetection(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -87,6 +108,12 @@ class SamplingParams(
         logprob_token_ids: up to 128 ids whose logprobs come beside those of every sampled token, after the
             top alternatives and in this order; needs logprobs, 0 is enough.
         repetition_detection: ends the request when its output repeats itself; None does not look.
+        use_beam_search: search for the outputs that the model rates best; the frontend does it, in many
+            requests of one token. The fields of sampling then keep values that change nothing.
+        best_of: width of the search, n..16; None means n. Without a search it equals n.
+        length_penalty: -10..10; an output's rate is the sum of its logprobs / length ** length_penalty.
+        early_stopping: when a search that has found best_of outputs ends: True at once, "never" once no
+            running beam can come to a better rate, False once none would by its rate of now.
     """
 
     n: int = 1
@@ -113,22 +140,33 @@ class SamplingParams(
     bad_word_token_ids: tuple[tuple[int, ...], ...] = ()
     logprob_token_ids: tuple[int, ...] = ()
     repetition_detection: RepetitionDetection | None = None
+    use_beam_search: bool = False
+    best_of: int | None = None
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
 
     @property
     def has_penalties(self) -> bool:
         """Whether any of the three penalties changes the logits."""
         return self.presence_penalty != 0 or self.frequency_penalty != 0 or self.repetition_penalty != 1
 
-    def validate(self, vocab_size: int | None = None) -> None:
+    def validate(self, vocab_size: int | None = None, max_logprobs: int = MAX_LOGPROBS) -> None:
         """Check every field against its range.
 
         Args:
             vocab_size: number of token ids of the model; None leaves token ids unchecked above 0.
+            max_logprobs: upper end of the range of logprobs.
 
         Raises:
             InvalidRequestError: names the first field that is out of range and the range.
         """
         self._validate_numbers()
+        for name, value, most in (
+            ("logprobs", self.logprobs, max_logprobs),
+            ("prompt_logprobs", self.prompt_logprobs, MAX_LOGPROBS),
+        ):
+            if value is not None:
+                _int_in(name, value, 0, most)
         self._validate_stops()
         self._validate_bad_words()
         self._validate_token_ids((vocab_size or 2**31) - 1)
@@ -136,6 +174,7 @@ class SamplingParams(
             raise InvalidRequestError("logprob_token_ids needs logprobs to be asked for", "logprob_token_ids")
         if self.repetition_detection is not None:
             self.repetition_detection.validate()
+        self._validate_beam_search()
 
     def _validate_numbers(self) -> None:
         _int_in("n", self.n, 1, MAX_N)
@@ -151,9 +190,23 @@ class SamplingParams(
         if self.max_tokens is not None:
             _int_in("max_tokens", self.max_tokens, 0, 2**31 - 1)
         _int_in("min_tokens", self.min_tokens, 0, 2**31 - 1 if self.max_tokens is None else self.max_tokens)
-        for name, value in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
-            if value is not None:
-                _int_in(name, value, 0, MAX_LOGPROBS)
+
+    def _validate_beam_search(self) -> None:
+        _float_in("length_penalty", self.length_penalty, -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY)
+        if not self.use_beam_search:
+            if self.best_of not in (None, self.n):
+                raise InvalidRequestError("best_of must equal n unless use_beam_search is set", "best_of")
+            return
+        if self.best_of is not None:
+            _int_in("best_of", self.best_of, self.n, MAX_N)
+        if self.max_tokens is not None:
+            _int_in("max_tokens", self.max_tokens, 1, 2**31 - 1)
+        for name, values in _BEAM_SEARCH_NEEDS.items():
+            if getattr(self, name) not in values:
+                needed = " or ".join(str(value) for value in values if isinstance(value, int)) or "left out"
+                raise InvalidRequestError(
+                    f"{name} must be {needed} with use_beam_search", name, "unsupported_parameter"
+                )
 
     def _validate_stops(self) -> None:
         _count_in("stop", self.stop, 0, MAX_STOP_STRINGS, "strings")

@@ -22,9 +22,10 @@ from engine_core.engine import EngineCore
 from engine_core.errors import EXIT_OK, WorkerError
 from engine_core.executor.base import Executor
 from engine_core.frontends import FrontendTable
-from engine_core.ipc.curve import KeyGuard, load_server_keys
+from engine_core.ipc.curve import KeyGuard, ServerKeys, load_server_keys
 from engine_core.ipc.transport import BoundRouter
 from engine_core.ipc.worker_messages import FromWorkerMessage, ModelRunnerOutput
+from engine_core.kv_events.publisher import KVEventPublisher
 from engine_core.logs import log_event
 from engine_core.process import DeathSignals
 from engine_core.progress import StartupReport
@@ -74,12 +75,20 @@ class EngineServer:
         table = FrontendTable(self._router.send, config.lease_s)
         self._service = Service(config, clock, self._epoch, table, self._startup)
         self._upkeep = Upkeep(clock, self._service, table)
+        self._kv_events = self._publish_kv_events(keys) if config.kv_events_address else None
         self._engine: EngineCore | None = None
         self._poller = zmq.Poller()
         self._polled: tuple[zmq.Socket | int, ...] = ()
         self._num_in_flight = 0
         self._drain_end_s = NEVER
         self._exit_code: int | None = None
+
+    def _publish_kv_events(self, keys: ServerKeys | None) -> KVEventPublisher:
+        try:
+            return KVEventPublisher(self._context, self._config, keys, self._clock, self._service.faults)
+        except BaseException:
+            self._router.close()
+            raise
 
     def run(self) -> int:
         """Serve until a signal ends it; return the exit code.
@@ -104,6 +113,8 @@ class EngineServer:
         self._poller.register(self._signals.fileno(), zmq.POLLIN)
         if self._guard is not None:
             self._poller.register(self._guard.socket, zmq.POLLIN)
+        for source in self._kv_events.sources if self._kv_events is not None else ():
+            self._poller.register(source, zmq.POLLIN)
 
     def _turn(self) -> None:
         self._watch_executor()
@@ -125,6 +136,8 @@ class EngineServer:
             self._submit_steps(self._engine)
         self._upkeep.run(self._engine)
         self._service.send_outputs()
+        if self._kv_events is not None:
+            self._kv_events.run(ready)
         self._end_drain()
 
     def _watch_executor(self) -> None:
@@ -144,7 +157,10 @@ class EngineServer:
         return timeout_s is not None and timeout_s <= 0
 
     def _poll_timeout_ms(self) -> int | None:
-        due_s = min(self._upkeep.next_due_s(self._engine), self._drain_end_s) - self._clock.monotonic()
+        due_s = min(self._upkeep.next_due_s(self._engine), self._drain_end_s)
+        if self._kv_events is not None:
+            due_s = min(due_s, self._kv_events.next_due_s())
+        due_s -= self._clock.monotonic()
         executor_s = self._executor.poll_timeout_s()
         if executor_s is not None:
             due_s = min(due_s, executor_s)
@@ -173,6 +189,7 @@ class EngineServer:
             loaded.model,
             self._epoch,
             self._clock,
+            kv_events=self._kv_events.begin(loaded.scheduler) if self._kv_events else None,
             on_end=self._service.log_end,
             on_wait=self._service.log_wait,
         )
@@ -224,6 +241,8 @@ class EngineServer:
             if self._guard is not None:
                 rest.callback(self._guard.close)
             rest.callback(self._monitor.close, linger=0)
+            if self._kv_events is not None:
+                rest.callback(self._kv_events.close)
             rest.callback(self._router.close, SHUTDOWN_LINGER_MS if orderly else 0)
             # A worker that still loads would not read the message that asks it to end.
             self._executor.shutdown(WORKER_SHUTDOWN_S if orderly and self._engine is not None else 0.0)

@@ -55,7 +55,7 @@ from engine_core.ipc.wire import PROTOCOL_VERSION
 from engine_core.logs import log_event
 from engine_core.peers import PeerFaults
 from engine_core.request import RequestSummary
-from engine_core.sampling_params import MAX_LOGPROBS
+from engine_core.sampling_params import MAX_STEP_LOGPROBS
 from engine_core.startup import Loaded, Startup
 
 _log = logging.getLogger("engine_core")
@@ -270,7 +270,7 @@ class Service:
             model=msgspec.structs.replace(loaded.model, max_model_len=loaded.scheduler.max_model_len),
             served_model_names=self._config.served_model_names or [self._config.model],
             max_num_seqs=self._config.max_num_seqs,
-            max_logprobs=MAX_LOGPROBS,
+            max_logprobs=MAX_STEP_LOGPROBS,
             lease_s=self._config.lease_s,
         )
         self.phase = Phase.SERVING

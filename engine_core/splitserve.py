@@ -83,8 +83,7 @@ def _add_serve(commands: argparse._SubParsersAction[CommandParser]) -> None:
         group = serve.add_argument_group(title)
         for flag in flags:
             add_flag(group, flag)
-    # The engine and its frontends talk over a private Unix socket here.
-    add_engine_flags(serve, without=("curve_dir", "allow_insecure_tcp"))
+    add_engine_flags(serve)
 
 
 def _serve(args: argparse.Namespace) -> int:

@@ -37,6 +37,13 @@ class Loaded(NamedTuple):
     scheduler: SchedulerConfig
 
 
+class _Sized(NamedTuple):
+    """What is decided once the weights are loaded, while the worker allocates."""
+
+    model: ModelInfo
+    size: KVSize
+
+
 class Startup:
     """Brings the executor up, fed with the worker's messages; owned by the busy loop's thread.
 
@@ -48,7 +55,7 @@ class Startup:
         self._config = config
         self._executor = executor
         self._report = report
-        self._model: ModelInfo | None = None
+        self._sized: _Sized | None = None
         self.stage = ""
         self.fraction = 0.0
 
@@ -70,21 +77,32 @@ class Startup:
             case LoadProgress(loaded_bytes=loaded, total_bytes=total):
                 self.fraction = loaded / total if total > 0 else 0.0
                 self._report.progress(loaded, total)
-            case WorkerReady() if self._model is None:
+            case WorkerReady() if self._sized is None:
                 self._on_weights(message)
-            case KVCacheReady(num_blocks=num_blocks) if self._model is not None:
-                return Loaded(self._model, scheduler_config(self._config, self._model, num_blocks))
+            case KVCacheReady() if self._sized is not None:
+                return self._on_cache(message, self._sized)
             case _:
                 raise WorkerError(f"the worker sent {type(message).__name__} while {self.stage}")
         return None
 
     def _on_weights(self, ready: WorkerReady) -> None:
         size = size_kv_cache(self._config, ready)
-        self._model = ready.model
+        self._sized = _Sized(ready.model, size)
         self.fraction = 1.0
         self._enter("allocating the KV cache")
         self._log_model(ready.model, size)
-        self._executor.init_kv_cache(size.num_blocks)
+        self._executor.init_kv_cache(size.num_blocks, size.num_host_blocks)
+
+    def _on_cache(self, cache: KVCacheReady, sized: _Sized) -> Loaded:
+        model, size = sized
+        if size.num_host_blocks:
+            _log.info(
+                "host tier: %d blocks, %.1f MiB, %.1f us per block moved",
+                size.num_host_blocks,
+                size.num_host_bytes / 2**20,
+                cache.move_block_ns / 1000,
+            )
+        return Loaded(model, scheduler_config(self._config, model, cache, size.num_host_blocks))
 
     def _enter(self, stage: str) -> None:
         self.stage = stage

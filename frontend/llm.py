@@ -48,6 +48,7 @@ class LLM:
         num_threads: compute threads; 0 takes every core.
         kv_cache_memory_bytes: memory of the KV cache; 0 takes what can be spared.
         num_blocks: number of KV blocks, whatever memory they take; 0 derives it.
+        kv_offload_gb: GiB of host memory that evicted KV blocks move to; 0 drops them.
         block_size: tokens per KV block.
         max_num_seqs: sequences that run at once.
         max_num_batched_tokens: tokens computed in one step.
@@ -74,6 +75,7 @@ class LLM:
         num_threads: int = 0,
         kv_cache_memory_bytes: int = 0,
         num_blocks: int = 0,
+        kv_offload_gb: float = 0.0,
         block_size: int = 16,
         max_num_seqs: int = 256,
         max_num_batched_tokens: int = 2048,
@@ -93,6 +95,7 @@ class LLM:
             f"--num-threads={num_threads}",
             f"--kv-cache-memory-bytes={kv_cache_memory_bytes}",
             f"--num-blocks={num_blocks}",
+            f"--kv-offload-gb={kv_offload_gb}",
             f"--block-size={block_size}",
             f"--max-num-seqs={max_num_seqs}",
             f"--max-num-batched-tokens={max_num_batched_tokens}",

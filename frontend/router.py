@@ -13,6 +13,8 @@ from engine_core.errors import EngineUnavailableError, InvalidRequestError, Spli
 from engine_core.ipc.curve import load_client_keys
 from engine_core.ipc.messages import CallKind
 from frontend.bad_words import spell_bad_words
+from frontend.beam_driver import BeamRun
+from frontend.engine_client import EngineClient
 from frontend.engine_session import OpenSequence
 from frontend.generation import GenerationRequest, OutputDelta
 from frontend.pool_member import AssetsCache, PoolMember, make_member
@@ -156,6 +158,10 @@ class EnginePool:
             request = replace(request, sampling=await spell_bad_words(request.sampling, tokenizer))
         member, served = self._pick(model)
         check_request(request, served)
+        if request.sampling.use_beam_search:
+            for found in await self._search_beams(model, member, request):
+                yield found
+            return
         client, changed = member.client, asyncio.Event()
         sources = client.open(split_request(request, member.session.next_handle), changed.set)
         streams = _make_streams(request, served, sources)
@@ -176,7 +182,32 @@ class EnginePool:
             raise
         finally:
             client.abort([source.request.handle for source in sources])
-            self._count_end(streams, error)
+            self._count_end(all(stream.finished for stream in streams), error)
+
+    async def _search_beams(
+        self, model: str, member: PoolMember, request: GenerationRequest
+    ) -> list[OutputDelta]:
+        """Run a beam search, on one engine while that takes requests: its prefix cache knows the beams."""
+
+        def choose() -> EngineClient:
+            nonlocal member
+            if not member.takes_requests:
+                member, _ = self._pick(model)
+            return member.client
+
+        assert member.served is not None, "it was picked"
+        search = BeamRun(request, member.served, choose)
+        self._stats.requests_started += 1
+        error: SplitServeError | None = None
+        found: list[OutputDelta] = []
+        try:
+            found = await search.run()
+        except SplitServeError as failure:
+            error = failure
+            raise
+        finally:
+            self._count_end(bool(found), error)
+        return found
 
     def status(self) -> list[EngineStatus]:
         """Return the state of each engine, in order of address."""
@@ -241,10 +272,10 @@ class EnginePool:
             raise self._nothing_ready()
         return await asyncio.gather(*(m.explain(request_ids, tenant, timeout_s) for m in members))
 
-    def _count_end(self, streams: Sequence[SequenceStream], error: SplitServeError | None) -> None:
+    def _count_end(self, finished: bool, error: SplitServeError | None) -> None:
         if error is not None:
             self._stats.requests_failed += 1
-        elif all(stream.finished for stream in streams):
+        elif finished:
             self._stats.requests_finished += 1
         else:
             self._stats.requests_aborted += 1

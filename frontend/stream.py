@@ -110,7 +110,7 @@ class SequenceStream:
             self._add_logprobs(delta, first)
         if self._wants_prompt_logprobs:
             self._wants_prompt_logprobs = False
-            delta.prompt_logprobs = _prompt_logprobs(source.prompt_logprobs, self._num_prompt_tokens)
+            delta.prompt_logprobs = read_prompt_logprobs(source.prompt_logprobs, self._num_prompt_tokens)
             source.prompt_logprobs = []
         self.finished = delta.finish_reason is not None
         return delta
@@ -170,10 +170,19 @@ class SequenceStream:
         entries = entries[: len(delta.token_ids)]
         if [entry.token_index for entry in entries] != list(range(first, first + len(delta.token_ids))):
             raise ProtocolError("the engine sent logprobs that do not fit its tokens")
-        delta.logprobs = [_token_logprob(entry, self._sampling.logprob_token_ids) for entry in entries]
+        delta.logprobs = [read_token_logprob(entry, self._sampling.logprob_token_ids) for entry in entries]
 
 
-def _token_logprob(entry: TokenLogprobs, asked_ids: tuple[int, ...] = ()) -> TokenLogprob:
+def read_token_logprob(entry: TokenLogprobs, asked_ids: tuple[int, ...] = ()) -> TokenLogprob:
+    """Decode the logprobs of one token.
+
+    Args:
+        entry: as the engine sent it.
+        asked_ids: the request's logprob_token_ids.
+
+    Raises:
+        ProtocolError: the columns do not fit each other or what was asked.
+    """
     token_ids, logprobs = unpack_int32(entry.token_ids).tolist(), unpack_float32(entry.logprobs).tolist()
     num_top = len(token_ids) - 1 - len(asked_ids)
     if num_top < 0 or len(token_ids) != len(logprobs) or token_ids[1 + num_top :] != list(asked_ids):
@@ -182,11 +191,17 @@ def _token_logprob(entry: TokenLogprobs, asked_ids: tuple[int, ...] = ()) -> Tok
     return TokenLogprob(token_ids[0], logprobs[0], entry.rank, others[:num_top], others[num_top:])
 
 
-def _prompt_logprobs(entries: Sequence[TokenLogprobs], num_prompt_tokens: int) -> list[TokenLogprob | None]:
-    """Return one entry per prompt token; the first has none, for nothing comes before it."""
+def read_prompt_logprobs(
+    entries: Sequence[TokenLogprobs], num_prompt_tokens: int
+) -> list[TokenLogprob | None]:
+    """Return one entry per prompt token; the first has none, for nothing comes before it.
+
+    Raises:
+        ProtocolError: an entry is malformed, or of no prompt token.
+    """
     result: list[TokenLogprob | None] = [None] * num_prompt_tokens
     for entry in entries:
         if not 0 <= entry.token_index < num_prompt_tokens:
             raise ProtocolError(f"logprobs of prompt token {entry.token_index} of {num_prompt_tokens}")
-        result[entry.token_index] = _token_logprob(entry)
+        result[entry.token_index] = read_token_logprob(entry)
     return result

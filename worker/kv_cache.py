@@ -25,11 +25,34 @@ class KVCache(NamedTuple):
     v: torch.Tensor
 
 
-def block_bytes(
-    num_layers: int, num_kv_heads: int, head_dim: int, block_size: int, dtype: torch.dtype
-) -> int:
-    """Bytes one block takes over all layers, keys and values together."""
-    return 2 * num_layers * num_kv_heads * head_dim * block_size * dtype.itemsize
+class BlockShape(NamedTuple):
+    """What one block consists of: keys and values of block_size tokens in every layer of this rank."""
+
+    num_layers: int
+    num_kv_heads: int
+    block_size: int
+    head_dim: int
+    dtype: torch.dtype
+
+    @property
+    def num_pieces(self) -> int:
+        """Contiguous pieces of a block: the keys and the values of each layer."""
+        return 2 * self.num_layers
+
+    @property
+    def piece_elements(self) -> int:
+        """Elements of one piece."""
+        return self.num_kv_heads * self.block_size * self.head_dim
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes one block takes over all layers."""
+        return self.num_pieces * self.piece_elements * self.dtype.itemsize
+
+
+def layer_caches(pool: torch.Tensor) -> list[KVCache]:
+    """Return each layer's part of a pool [num_layers, 2, num_blocks, ...] of an attention backend."""
+    return [KVCache(layer[0], layer[1]) for layer in pool]
 
 
 def default_cache_bytes() -> int:

@@ -172,7 +172,7 @@ def _answer(link: EngineLink, worker: Worker) -> int:
             case SchedulerOutput():
                 link.send(msgspec.structs.replace(worker.execute(message), wait_s=wait_s))
             case InitKVCache():
-                ready = worker.init_kv_cache(message.num_blocks)
+                ready = worker.init_kv_cache(message.num_blocks, message.num_host_blocks)
                 # What lives now lives on: later collections need not walk it.
                 gc.freeze()
                 gc.enable()

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from engine_core.ipc.codec import pack_int32
+from engine_core.ipc.codec import pack_int32, unpack_int32
 from engine_core.ipc.wire import TokenLogprobs
 from engine_core.ipc.worker_messages import ModelRunnerOutput, RowError, SchedulerOutput
+from worker.host_blocks import HostBlocks
 from worker.input_batch import InputBatch, Int32, StepInputs
 from worker.kv_cache import KVCache
 from worker.models.base import Model
@@ -37,7 +38,7 @@ class _StepResult:
         self.logprobs += sampled.logprobs
         self.errors += sampled.errors
 
-    def pack(self, step: int, compute_s: float) -> ModelRunnerOutput:
+    def pack(self, step: int, compute_s: float, move_s: float) -> ModelRunnerOutput:
         return ModelRunnerOutput(
             step=step,
             rows=b"".join(map(pack_int32, self.rows)),
@@ -46,16 +47,33 @@ class _StepResult:
             prompt_logprobs=self.prompt_logprobs,
             errors=self.errors,
             compute_s=compute_s,
+            move_s=move_s,
         )
 
 
 class ModelRunner:
-    """Executes steps; owns the sampler, advances the batch, borrows model and KV caches. One thread."""
+    """Executes steps; owns the sampler, advances the batch, borrows model and KV memory. One thread."""
 
-    def __init__(self, model: Model, kv_caches: list[KVCache], batch: InputBatch, vocab_size: int) -> None:
-        """Args: kv_caches has one entry per layer; vocab_size is the width of the model's logits."""
+    def __init__(
+        self,
+        model: Model,
+        kv_caches: list[KVCache],
+        host_blocks: HostBlocks,
+        batch: InputBatch,
+        vocab_size: int,
+    ) -> None:
+        """Build a runner with an empty batch.
+
+        Args:
+            model: loaded.
+            kv_caches: one per layer.
+            host_blocks: moves blocks of kv_caches out and in.
+            batch: no other runner's.
+            vocab_size: width of the model's logits.
+        """
         self._model = model
         self._kv_caches = kv_caches
+        self._host_blocks = host_blocks
         self._batch = batch
         self._max_logits_rows = max(1, _MAX_LOGITS_BYTES // (4 * vocab_size))
         self._sampler = Sampler(batch)
@@ -66,19 +84,26 @@ class ModelRunner:
         """Run one step.
 
         Raises:
-            WorkerError: engine and worker disagree about the batch.
+            WorkerError: engine and worker disagree about the batch or the KV cache's places.
             ProtocolError: a column is malformed.
             RuntimeError: the device failed; nothing can be said about any row of the step.
         """
         started = time.perf_counter()
         self._batch.apply(step)
+        move_s = self._move(step) if step.moves_from or step.moves_to else 0.0
         inputs = self._batch.prepare(step)
         result = _StepResult(inputs.errors)
         if len(inputs.rows):
             hidden = self._model.forward(inputs.token_ids, inputs.meta, self._kv_caches)
             self._score_prompts(hidden, inputs, result)
             self._sample(hidden, inputs, result)
-        return result.pack(step.step, time.perf_counter() - started)
+        return result.pack(step.step, time.perf_counter() - started, move_s)
+
+    def _move(self, step: SchedulerOutput) -> float:
+        """Move blocks before anything of the step is written; return the seconds it took."""
+        started = time.perf_counter()
+        self._host_blocks.move(unpack_int32(step.moves_from), unpack_int32(step.moves_to))
+        return time.perf_counter() - started
 
     def _score_prompts(self, hidden: torch.Tensor, inputs: StepInputs, result: _StepResult) -> None:
         result.prompt_logprobs, broken = self._prompt_scorer.score(hidden, inputs)

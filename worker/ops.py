@@ -31,6 +31,7 @@ _rotary_embedding = _lib.rotary_embedding
 _silu_and_mul = _lib.silu_and_mul
 _gelu = _lib.gelu
 _kv_write = _lib.kv_write
+_move_blocks = _lib.move_blocks
 _paged_attention = _lib.paged_attention
 _linear = _lib.linear
 _pack_weight = _lib.pack_weight
@@ -165,6 +166,21 @@ def kv_write(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mappin
         slot_mapping: int32 or int64 [T], block * block_size + offset; a negative slot is skipped.
     """
     _kv_write(k, v, k_cache, v_cache, slot_mapping)
+
+
+def move_blocks(pool: Tensor, host: Tensor, moves_from: Tensor, moves_to: Tensor) -> None:
+    """Copy whole blocks between places, one move after the other: a place may be written and read again.
+
+    Places 0 to num_blocks - 1 are the pool's blocks, num_blocks + i is host block i. All places are checked
+    before anything is copied.
+
+    Args:
+        pool: [P, num_blocks, E]: block b consists of P pieces of E elements, pool[:, b].
+        host: [num_host_blocks, P, E], not a part of pool; num_host_blocks may be 0.
+        moves_from: int32 or int64 [M], places that are read.
+        moves_to: like moves_from, places that are written.
+    """
+    _move_blocks(pool, host, moves_from, moves_to)
 
 
 def paged_attention(

@@ -22,8 +22,8 @@ def zero_pages(shape: tuple[int, ...], dtype: torch.dtype, huge: bool = False) -
     Raises:
         OSError: the address space is not there.
     """
-    count = math.prod(shape)
-    pages = mmap.mmap(-1, max(1, count * dtype.itemsize), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    num_bytes = math.prod(shape) * dtype.itemsize
+    pages = mmap.mmap(-1, max(1, num_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if huge and hasattr(mmap, "MADV_HUGEPAGE"):
         pages.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(pages, dtype=dtype, count=count).view(shape)
+    return torch.frombuffer(pages, dtype=torch.uint8)[:num_bytes].view(dtype).view(shape)

@@ -21,8 +21,9 @@ from worker.attention.cpu import CpuAttention
 from worker.config import WorkerConfig
 from worker.dtypes import dtype_name, resolve_dtype
 from worker.host import usable_cores
+from worker.host_blocks import HostBlocks
 from worker.input_batch import BatchLimits, InputBatch
-from worker.kv_cache import KVCache, block_bytes, default_cache_bytes
+from worker.kv_cache import BlockShape, default_cache_bytes, layer_caches
 from worker.model_config import ModelConfig, read_model_config
 from worker.model_runner import ModelRunner
 from worker.models.base import Model
@@ -73,15 +74,17 @@ class Worker:
         self._loaded = loaded = _Loaded(config, dtype, model)
         return WorkerReady(
             model=_describe(loaded),
-            block_bytes=block_bytes(
-                model.num_layers, model.num_kv_heads, model.head_dim, self._config.block_size, dtype
-            ),
+            block_bytes=loaded.block_shape(self._config.block_size).num_bytes,
             available_bytes=self._config.kv_cache_memory_bytes or default_cache_bytes(),
             load_s=time.perf_counter() - started,
         )
 
-    def init_kv_cache(self, num_blocks: int) -> KVCacheReady:
-        """Allocate the KV cache and the batch, and run a warm-up pass.
+    def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> KVCacheReady:
+        """Allocate the KV cache, its host tier and the batch, in place of those before; run a warm-up pass.
+
+        Args:
+            num_blocks: blocks of the pool that steps compute in.
+            num_host_blocks: blocks of the host tier; 0 for none.
 
         Raises:
             ConfigError: not even one block, or the memory is not there.
@@ -92,7 +95,22 @@ class Worker:
         if num_blocks < 1:
             raise ConfigError("the KV cache needs at least one block")
         config, _, model = self._loaded
-        limits = BatchLimits(
+        # Its memory is free before the new one's is counted.
+        self._runner = None
+        limits = self._limits(config, num_blocks)
+        shape = self._loaded.block_shape(self._config.block_size)
+        try:
+            batch = InputBatch(limits, list(config.eos_token_ids))
+            pool = self._backend.allocate(shape, num_blocks)
+        except (OSError, MemoryError, RuntimeError) as error:
+            raise ConfigError(f"no memory for a KV cache of {num_blocks} blocks: {error}") from None
+        host_blocks = HostBlocks(pool, shape, num_host_blocks)
+        self._runner = ModelRunner(model, layer_caches(pool), host_blocks, batch, config.vocab_size)
+        warm_up(self._runner, limits)
+        return KVCacheReady(num_blocks, host_blocks.measure_ns())
+
+    def _limits(self, config: ModelConfig, num_blocks: int) -> BatchLimits:
+        return BatchLimits(
             max_num_seqs=self._config.max_num_seqs,
             max_num_batched_tokens=self._config.max_num_batched_tokens,
             max_model_len=config.max_model_len,
@@ -100,14 +118,6 @@ class Worker:
             num_blocks=num_blocks,
             vocab_size=config.vocab_size,
         )
-        try:
-            batch = InputBatch(limits, list(config.eos_token_ids))
-            caches = [self._allocate(num_blocks) for _ in range(model.num_layers)]
-        except (OSError, MemoryError, RuntimeError) as error:
-            raise ConfigError(f"no memory for a KV cache of {num_blocks} blocks: {error}") from None
-        self._runner = ModelRunner(model, caches, batch, config.vocab_size)
-        warm_up(self._runner, limits)
-        return KVCacheReady(num_blocks)
 
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
         """Run one step.
@@ -121,12 +131,6 @@ class Worker:
             raise WorkerError("a step came before the KV cache was asked for")
         return self._runner.execute(step)
 
-    def _allocate(self, num_blocks: int) -> KVCache:
-        assert self._loaded is not None
-        _, dtype, model = self._loaded
-        size = self._config.block_size
-        return self._backend.allocate(num_blocks, size, model.num_kv_heads, model.head_dim, dtype)
-
 
 class _Loaded(NamedTuple):
     """A model in memory."""
@@ -134,6 +138,11 @@ class _Loaded(NamedTuple):
     config: ModelConfig
     dtype: torch.dtype
     model: Model
+
+    def block_shape(self, block_size: int) -> BlockShape:
+        """What a block of block_size tokens holds of this model."""
+        model = self.model
+        return BlockShape(model.num_layers, model.num_kv_heads, block_size, model.head_dim, self.dtype)
 
 
 def _describe(loaded: _Loaded) -> ModelInfo:

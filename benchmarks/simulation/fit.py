@@ -36,7 +36,7 @@ class Fit(NamedTuple):
 
 
 def fit(steps: Sequence[MeasuredStep]) -> Fit:
-    """Fit the five costs.
+    """Fit the six costs; one of which no step has anything comes out as 0.
 
     Errors count relative to a step's time, so that short steps are not drowned by long ones. A cost that
     would come out negative is left out and the others are fitted again.
@@ -65,7 +65,11 @@ def fit(steps: Sequence[MeasuredStep]) -> Fit:
 
 
 class StepTimer:
-    """A worker of this process, with room for the largest step that is timed."""
+    """A worker of this process, with room for the largest step that is timed.
+
+    Attributes:
+        move_block_us: microseconds a block takes between pool and host tier, as the worker measured it.
+    """
 
     def __init__(self, model: str, num_threads: int, context: int) -> None:
         # Here and not above, since it loads torch and OpenMP.
@@ -80,7 +84,8 @@ class StepTimer:
         )
         self._worker = Worker(config)
         self._worker.load(lambda loaded_bytes, total_bytes: None)
-        self._worker.init_kv_cache(rows * self._blocks_per_row)
+        ready = self._worker.init_kv_cache(rows * self._blocks_per_row, 1)
+        self.move_block_us = ready.move_block_ns / 1000
         self._num_steps = 0
 
     def measure(self) -> list[MeasuredStep]:

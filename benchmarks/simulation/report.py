@@ -32,6 +32,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         utilisation: share of the time in which the worker ran a step.
         recomputed_share: tokens computed again after a preemption, of all tokens computed.
         hit_share: tokens found in the prefix cache, of all looked up at admissions.
+        saved_blocks, loaded_blocks: moved to the host tier, and back.
         jain_index, max_lag_tokens: see watch.FairShares.
         total_time_ms: from arrival to end, of completed requests.
         digest: of all events.
@@ -56,6 +57,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     preemptions: int
     recomputed_share: float
     hit_share: float
+    saved_blocks: int
+    loaded_blocks: int
     jain_index: float
     max_lag_tokens: float
     mean_waiting: float
@@ -91,6 +94,8 @@ def make_report(outcome: Outcome) -> Report:
         preemptions=stats.num_preemptions,
         recomputed_share=outcome.rows.num_recomputed_tokens / max(1, outcome.rows.num_computed_tokens),
         hit_share=stats.prefix_cache_hits / max(1, stats.prefix_cache_queries),
+        saved_blocks=stats.num_saved_blocks,
+        loaded_blocks=stats.num_loaded_blocks,
         jain_index=outcome.shares.mean_jain,
         max_lag_tokens=outcome.shares.max_lag_tokens,
         mean_waiting=float(np.mean([sample.num_waiting for sample in samples])),
@@ -124,7 +129,8 @@ def table(report: Report) -> str:
         f"goodput             {report.goodput_share:.1%} of requests, {report.goodput_rps:.2f} requests/s",
         f"preemptions         {report.preemptions}; {report.recomputed_share:.2%} of computed tokens"
         " were computed again",
-        f"prefix cache        {report.hit_share:.1%} of tokens found",
+        f"prefix cache        {report.hit_share:.1%} of tokens found; {report.saved_blocks} blocks saved"
+        f" to the host tier, {report.loaded_blocks} loaded",
         f"queue               {report.mean_waiting:.1f} waiting on average, {report.max_waiting} at most;"
         f" {report.mean_running:.1f} running",
         f"tenants             Jain index {report.jain_index:.3f}, lag at most"

@@ -47,8 +47,12 @@ class WorkerRows:
         sampling_rows = rows if samples.all() else rows[samples]
         self._known[sampling_rows] += 1
         packed = pack_int32(sampling_rows)
-        step_s = self._cost.step_s(_work(before, num_tokens))
-        return ModelRunnerOutput(step.step, packed, bytes(len(packed)), compute_s=step_s)
+        num_moves = len(step.moves_from) // 4
+        step_s = self._cost.step_s(_work(before, num_tokens)._replace(moves=num_moves))
+        move_s = 1e-6 * self._cost.move_block_us * num_moves
+        return ModelRunnerOutput(
+            step.step, packed, bytes(len(packed)), compute_s=step_s, move_s=min(move_s, step_s)
+        )
 
     def _enter(self, new_row: NewRow) -> None:
         row = new_row.row

@@ -121,7 +121,9 @@ class Settings(NamedTuple):
 
 Group = TypeVar("Group", Workload, SchedulerConfig, CostModel, Goals)
 _GROUPS = (Workload, SchedulerConfig, CostModel, Goals)
-KEYS = frozenset(name for group in _GROUPS for name in group.__struct_fields__)
+# The engine is told what a move takes, as by a worker that has measured it: the cost model says so.
+MEASURED = "move_block_ns"
+KEYS = frozenset(name for group in _GROUPS for name in group.__struct_fields__) - {MEASURED}
 
 
 def make_settings(values: Mapping[str, str]) -> Settings:
@@ -133,10 +135,12 @@ def make_settings(values: Mapping[str, str]) -> Settings:
     for key in values:
         if key not in KEYS:
             raise ConfigError(f"there is no setting {key!r}; --help lists them")
+    cost = _convert(values, CostModel)
+    engine = {**ENGINE_DEFAULTS, **values, MEASURED: round(1000 * cost.move_block_us)}
     settings = Settings(
         _convert(values, Workload),
-        _convert({**{key: str(value) for key, value in ENGINE_DEFAULTS.items()}, **values}, SchedulerConfig),
-        _convert(values, CostModel),
+        _convert({key: str(value) for key, value in engine.items()}, SchedulerConfig),
+        cost,
         _convert(values, Goals),
     )
     settings.workload.validate()
@@ -149,7 +153,7 @@ def describe_settings() -> str:
     """Return all keys with their defaults, one line per group."""
     lines = []
     for group in make_settings({}):
-        pairs = [f"{name}={getattr(group, name)}" for name in group.__struct_fields__]
+        pairs = [f"{name}={getattr(group, name)}" for name in group.__struct_fields__ if name in KEYS]
         lines.append(f"{type(group).__name__}: {' '.join(pairs)}")
     return "\n\n".join(lines)
 

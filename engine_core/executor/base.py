@@ -32,8 +32,8 @@ class Executor(ABC):
         """Begin to bring the workers up."""
 
     @abstractmethod
-    def init_kv_cache(self, num_blocks: int) -> None:
-        """Tell every worker the size of its KV cache; KVCacheReady follows."""
+    def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> None:
+        """Tell every worker the size of its KV cache and of its host tier; KVCacheReady follows."""
 
     @abstractmethod
     def submit(self, output: SchedulerOutput) -> None:

@@ -28,8 +28,8 @@ class InprocWorker(Protocol):
         """Load the weights."""
         ...
 
-    def init_kv_cache(self, num_blocks: int) -> KVCacheReady:
-        """Allocate the KV cache."""
+    def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> KVCacheReady:
+        """Allocate the KV cache and its host tier."""
         ...
 
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
@@ -52,9 +52,9 @@ class InprocExecutor(Executor):
         """Load at the next receive()."""
         self._pending.append(self._worker.load)
 
-    def init_kv_cache(self, num_blocks: int) -> None:
+    def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> None:
         """Allocate at the next receive()."""
-        self._pending.append(lambda: self._worker.init_kv_cache(num_blocks))
+        self._pending.append(lambda: self._worker.init_kv_cache(num_blocks, num_host_blocks))
 
     def submit(self, output: SchedulerOutput) -> None:
         """Run a step at the next receive()."""

@@ -129,9 +129,9 @@ class MultiprocExecutor(Executor):
         except OSError as error:
             raise WorkerError(f"cannot start the worker: {error}") from None
 
-    def init_kv_cache(self, num_blocks: int) -> None:
-        """Tell the worker the size of its KV cache."""
-        self._send(InitKVCache(num_blocks=num_blocks))
+    def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> None:
+        """Tell the worker the size of its KV cache and of its host tier."""
+        self._send(InitKVCache(num_blocks, num_host_blocks))
 
     def submit(self, output: SchedulerOutput) -> None:
         """Start one step."""

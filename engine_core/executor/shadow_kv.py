@@ -2,8 +2,9 @@
 
 A real cache holds vectors; this one holds (token id, position) per slot. What a worker would compute is right
 exactly when each attended slot holds the row's own token of that position, so a block freed too early, shared
-wrongly, or a prefix hit that is not one is seen in the step that would have gone wrong. With a sliding window
-a row attends to, and holds, what its next token sees only.
+wrongly, saved or loaded in the wrong order, or a prefix hit that is not one is seen in the step that would
+have gone wrong. Blocks of the host tier stand behind those of the pool; only moves touch them. With a sliding
+window a row attends to, and holds, what its next token sees only.
 """
 
 from __future__ import annotations
@@ -26,12 +27,15 @@ class ShadowKV:
     All methods raise WorkerError when the engine breaks the protocol.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, sliding_window: int = 0) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, sliding_window: int = 0, num_host_blocks: int = 0
+    ) -> None:
         self._num_blocks = num_blocks
         self._window = sliding_window
         self._block_size = block_size
-        self._token = np.full(num_blocks * block_size, -1, np.int32)
-        self._position = np.full(num_blocks * block_size, -1, np.int32)
+        num_slots = (num_blocks + num_host_blocks) * block_size
+        self._token = np.full(num_slots, -1, np.int32)
+        self._position = np.full(num_slots, -1, np.int32)
         self._tables: dict[int, list[int]] = {}
         self._tokens: dict[int, list[int]] = {}
         self._num_tables_with: Counter[int] = Counter()
@@ -65,6 +69,18 @@ class ShadowKV:
         self._tables[row].append(block_id)
         self._num_tables_with[block_id] += 1
 
+    def move(self, source: int, target: int) -> None:
+        """Copy a block between pool and host tier; it must hold consecutive positions from a border on."""
+        if (source < self._num_blocks) == (target < self._num_blocks):
+            raise WorkerError(f"a move leads from place {source} to {target}, both on one side")
+        from_slots, to_slots = self._slots_of(source), self._slots_of(target)
+        positions = self._position[from_slots]
+        first = int(positions[0])
+        if first < 0 or first % self._block_size or (np.diff(positions) != 1).any():
+            raise WorkerError(f"a move reads place {source}, which holds positions {positions.tolist()}")
+        self._token[to_slots] = self._token[from_slots]
+        self._position[to_slots] = positions
+
     def append_token(self, row: int, token_id: int) -> None:
         """Append the token a row sampled."""
         self._tokens[row].append(token_id)
@@ -95,6 +111,9 @@ class ShadowKV:
             )
         self._leave(row, self._first_seen(end) // self._block_size)
         return np.concatenate([np.array(tokens[:seen], np.int32), attended])
+
+    def _slots_of(self, place: int) -> slice:
+        return slice(place * self._block_size, (place + 1) * self._block_size)
 
     def _first_seen(self, position: int) -> int:
         return max(0, position + 1 - self._window) if self._window else 0

@@ -81,9 +81,9 @@ class SimulatedExecutor(Executor):
         """Report the model as loaded."""
         self._reply(self._worker.load(), 0.0)
 
-    def init_kv_cache(self, num_blocks: int) -> None:
+    def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> None:
         """Report the cache as allocated."""
-        self._reply(self._worker.init_kv_cache(num_blocks), 0.0)
+        self._reply(self._worker.init_kv_cache(num_blocks, num_host_blocks), 0.0)
 
     def submit(self, output: SchedulerOutput) -> None:
         """Compute a step; its output is due after the step time."""

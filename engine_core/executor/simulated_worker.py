@@ -94,6 +94,7 @@ class SimulatedWorker:
         self._model = model
         self._sampler = TokenSampler(model.rule)
         self._shadow: ShadowKV | None = None
+        self._num_places = 0
         self._powers = make_powers(1024)
         self._rare: dict[int, _RareRow] = {}
         self._failed: set[int] = set()
@@ -112,10 +113,13 @@ class SimulatedWorker:
         model = self._model
         return WorkerReady(model.info(), model.block_bytes, model.available_bytes, 0.0)
 
-    def init_kv_cache(self, num_blocks: int) -> KVCacheReady:
-        """Take note of the pool's size."""
+    def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> KVCacheReady:
+        """Take note of the sizes of the pool and of the host tier."""
+        self._num_places = num_blocks + num_host_blocks
         if self._model.verify:
-            self._shadow = ShadowKV(num_blocks, self._model.block_size, self._model.sliding_window)
+            self._shadow = ShadowKV(
+                num_blocks, self._model.block_size, self._model.sliding_window, num_host_blocks
+            )
         return KVCacheReady(num_blocks)
 
     def execute(self, step: SchedulerOutput, failing: frozenset[int] = frozenset()) -> ModelRunnerOutput:
@@ -143,6 +147,8 @@ class SimulatedWorker:
             self._enter(new_row)
         if step.block_rows or step.block_ids:
             self._append_blocks(step)
+        if step.moves_from or step.moves_to:
+            self._move_blocks(step)
         rows = unpack_int32(step.rows).astype(np.int64)
         num_tokens = unpack_int32(step.num_tokens).astype(np.int64)
         self._check_columns(rows, num_tokens)
@@ -256,6 +262,17 @@ class SimulatedWorker:
         if self._shadow is not None:
             for row, block_id in zip(rows, block_ids, strict=True):
                 self._shadow.append_block(row, block_id)
+
+    def _move_blocks(self, step: SchedulerOutput) -> None:
+        sources, targets = unpack_int32(step.moves_from).tolist(), unpack_int32(step.moves_to).tolist()
+        if len(sources) != len(targets):
+            raise WorkerError(f"step {step.step}: moves from {len(sources)} places to {len(targets)}")
+        for place in [*sources, *targets]:
+            if not 0 <= place < self._num_places:
+                raise WorkerError(f"step {step.step}: a move names place {place} of {self._num_places}")
+        if self._shadow is not None:
+            for source, target in zip(sources, targets, strict=True):
+                self._shadow.move(source, target)
 
     def _check_columns(self, rows: npt.NDArray[np.int64], num_tokens: npt.NDArray[np.int64]) -> None:
         if len(rows) == 0 or len(rows) != len(num_tokens) or num_tokens.min() < 1:

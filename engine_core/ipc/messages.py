@@ -211,6 +211,8 @@ class EngineStats(Wire, frozen=True):
     Attributes:
         worker_compute_s, worker_wait_s: what the worker spent in steps and on waiting for them, idle times
             included. While requests run all the time, the second is what the engine costs.
+        num_host_blocks, num_used_host_blocks: blocks of the host tier, and those that hold a prefix.
+        num_saved_blocks, num_loaded_blocks: blocks moved from the pool to the host tier, and back.
     """
 
     num_running: int = 0
@@ -231,6 +233,10 @@ class EngineStats(Wire, frozen=True):
     block_size: int = 0
     worker_compute_s: float = 0.0
     worker_wait_s: float = 0.0
+    num_host_blocks: int = 0
+    num_used_host_blocks: int = 0
+    num_saved_blocks: int = 0
+    num_loaded_blocks: int = 0
 
 
 class QueueStats(Wire, frozen=True):

@@ -1,34 +1,23 @@
-"""How the sockets of both links are made (limits, files, keys), and what a non-blocking send can meet."""
+"""The sockets of both links: the engine's ROUTER, a peer's DEALER, and what a non-blocking send can meet."""
 
 from __future__ import annotations
 
-import contextlib
 import enum
-import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import zmq
 
 from engine_core.errors import ConfigError, ProtocolError
-from engine_core.ipc.addresses import (
-    check_keys,
-    claim_ipc_path,
-    ipc_path,
-    is_ipc,
-    make_private_directory,
-    wants_ipv6,
-)
+from engine_core.ipc.addresses import check_keys, is_ipc
 from engine_core.ipc.curve import ClientKeys, ServerKeys
+from engine_core.ipc.sockets import BoundSocket, SocketLimits, set_limits
 
 MAX_MESSAGE_BYTES = 64 * 2**20
 # Messages queued inside libzmq per peer; small, because our own outbox counts bytes and libzmq cannot.
 SEND_HWM = 64
 RECEIVE_HWM = 256
 CLIENT_HWM = 1024
-# Only TCP needs them: a peer of a Unix socket cannot vanish without the kernel closing its end.
-TCP_HEARTBEAT_MS = 5_000
-TCP_HEARTBEAT_TIMEOUT_MS = 15_000
 
 S = TypeVar("S", bound=zmq.Socket)
 
@@ -39,6 +28,19 @@ class SendResult(enum.Enum):
     SENT = 0
     FULL = 1
     GONE = 2
+
+
+def try_send(router: zmq.Socket[bytes], frames: Sequence[bytes]) -> SendResult:
+    """Send through a ROUTER that reports peers it cannot route to, without blocking; the peer comes first."""
+    try:
+        router.send_multipart(frames, zmq.NOBLOCK)
+    except zmq.Again:
+        return SendResult.FULL
+    except zmq.ZMQError as error:
+        if error.errno == zmq.EHOSTUNREACH:
+            return SendResult.GONE
+        raise
+    return SendResult.SENT
 
 
 class BoundRouter:
@@ -62,44 +64,17 @@ class BoundRouter:
         Raises:
             ConfigError: the address is in use, not allowed without keys, or its directory is not private.
         """
-        check_keys(address, keys is not None, allow_insecure_tcp)
-        self._made_directory = ""
-        self._path = ipc_path(address) if is_ipc(address) else ""
-        self.socket: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
+        limits = SocketLimits(max_message_bytes, SEND_HWM, RECEIVE_HWM)
+        self._bound = BoundSocket(
+            context, zmq.ROUTER, address, limits, keys, allow_insecure_tcp=allow_insecure_tcp
+        )
+        self.socket = self._bound.socket
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self.socket.setsockopt(zmq.SNDHWM, SEND_HWM)
-        self.socket.setsockopt(zmq.RCVHWM, RECEIVE_HWM)
-        _set_limits(self.socket, address, max_message_bytes)
-        if keys is not None and not is_ipc(address):
-            self.socket.setsockopt(zmq.CURVE_SERVER, 1)
-            self.socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
-        try:
-            self._bind(address)
-        except BaseException:
-            self.close()
-            raise
 
     @property
     def address(self) -> str:
         """The address bound, with the port that was chosen when port 0 was asked for."""
-        return self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
-
-    def _bind(self, address: str) -> None:
-        try:
-            if self._path:
-                self._bind_ipc(address)
-            else:
-                self.socket.bind(address)
-        except zmq.ZMQError as error:
-            raise ConfigError(f"cannot listen on {address}: {error}") from None
-
-    def _bind_ipc(self, address: str) -> None:
-        directory = os.path.dirname(os.path.abspath(self._path))
-        if make_private_directory(directory):
-            self._made_directory = directory
-        with claim_ipc_path(self._path):
-            self.socket.bind(address)
-            os.chmod(self._path, 0o600)
+        return self._bound.address
 
     def receive(self, limit: int) -> Iterator[tuple[bytes, bytes | ProtocolError]]:
         """Yield at most `limit` waiting messages as (identity, frame) without blocking.
@@ -118,15 +93,7 @@ class BoundRouter:
 
     def send(self, identity: bytes, frame: bytes) -> SendResult:
         """Send one frame without blocking."""
-        try:
-            self.socket.send_multipart((identity, frame), zmq.NOBLOCK)
-        except zmq.Again:
-            return SendResult.FULL
-        except zmq.ZMQError as error:
-            if error.errno == zmq.EHOSTUNREACH:
-                return SendResult.GONE
-            raise
-        return SendResult.SENT
+        return try_send(self.socket, (identity, frame))
 
     def watch_disconnects(self) -> zmq.Socket[bytes]:
         """Return a socket that gets readable when a connection ended; which one, libzmq does not tell."""
@@ -134,24 +101,8 @@ class BoundRouter:
         return monitor
 
     def close(self, linger_ms: int = 0) -> None:
-        """Close; remove the socket file and a directory that this object made.
-
-        Args:
-            linger_ms: how long the context's end may wait for peers to take what is queued for them.
-        """
-        if self.socket.closed:
-            return
-        bound = bool(self._path) and self.socket.getsockopt(zmq.LAST_ENDPOINT) != b""
-        self.socket.disable_monitor()
-        self.socket.close(linger=linger_ms)
-        if bound:
-            # libzmq removes it too, but from its own thread and some time later.
-            with contextlib.suppress(OSError):
-                os.unlink(self._path)
-        if self._made_directory:
-            with contextlib.suppress(OSError):
-                os.rmdir(self._made_directory)
-            self._made_directory = ""
+        """Close; see BoundSocket.close()."""
+        self._bound.close(linger_ms)
 
 
 def connect_engine(
@@ -183,11 +134,9 @@ def connect_engine(
     check_keys(address, keys is not None, allow_insecure_tcp)
     dealer = context.socket(zmq.DEALER)
     dealer.setsockopt(zmq.ROUTING_ID, identity)
-    dealer.setsockopt(zmq.SNDHWM, CLIENT_HWM)
-    dealer.setsockopt(zmq.RCVHWM, CLIENT_HWM)
     dealer.setsockopt(zmq.RECONNECT_IVL, 20)
     dealer.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
-    _set_limits(dealer, address, MAX_MESSAGE_BYTES)
+    set_limits(dealer, address, SocketLimits(MAX_MESSAGE_BYTES, CLIENT_HWM, CLIENT_HWM))
     if keys is not None and not is_ipc(address):
         dealer.setsockopt(zmq.CURVE_PUBLICKEY, keys.public)
         dealer.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
@@ -198,12 +147,3 @@ def connect_engine(
         dealer.close(linger=0)
         raise ConfigError(f"cannot connect to {address}: {error}") from None
     return dealer
-
-
-def _set_limits(sock: zmq.Socket, address: str, max_message_bytes: int) -> None:
-    sock.setsockopt(zmq.LINGER, 0)
-    sock.setsockopt(zmq.MAXMSGSIZE, max_message_bytes)
-    if not is_ipc(address):
-        sock.setsockopt(zmq.IPV6, int(wants_ipv6(address)))
-        sock.setsockopt(zmq.HEARTBEAT_IVL, TCP_HEARTBEAT_MS)
-        sock.setsockopt(zmq.HEARTBEAT_TIMEOUT, TCP_HEARTBEAT_TIMEOUT_MS)

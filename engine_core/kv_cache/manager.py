@@ -5,13 +5,14 @@ workers run steps in the order they were planned, so every read and write of the
 the new owner's first write. Two rules make it so for shared blocks too. A block is indexed only after the
 step that filled it has been applied, so a hit never reads KV that is still to come. And rows only write
 past their num_computed_tokens, while indexed blocks lie wholly below it, so no step in flight writes to an
-indexed block.
+indexed block. A block loaded from the host tier is indexed at once: the move is done before the step computes
+that it is planned with, and every step that may use the block comes later.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +20,11 @@ import numpy.typing as npt
 from engine_core.errors import IntegrityError
 from engine_core.kv_cache.announced import AnnouncedBlocks
 from engine_core.kv_cache.block_pool import BlockPool
+from engine_core.kv_cache.offload import Offload
+from engine_core.kv_cache.prefix_finder import PrefixFinder
 from engine_core.kv_cache.prefix_index import PrefixIndex, extend_chain
 from engine_core.kv_cache.window import LEFT, RowBounds
+from engine_core.kv_events.recorder import KVEventRecorder
 from engine_core.request import TOKEN_BYTES, Request
 
 IntColumn = npt.NDArray[np.int64]
@@ -36,6 +40,7 @@ class KVCacheManager:
         next_leave_at: int64 [max_num_seqs]; num_computed_tokens at which its next block leaves the window.
         announced: blocks of known tokens that rows are filling.
         bounds: what a row may hold.
+        offload: the host tier behind the pool, None without one.
     """
 
     def __init__(
@@ -47,6 +52,8 @@ class KVCacheManager:
         secret: bytes,
         enable_prefix_caching: bool,
         bounds: RowBounds,
+        offload: Offload | None = None,
+        kv_events: KVEventRecorder | None = None,
     ) -> None:
         self.block_size = block_size
         self._block_bytes = block_size * TOKEN_BYTES
@@ -54,6 +61,9 @@ class KVCacheManager:
         self.pool = BlockPool(num_blocks)
         self.index = PrefixIndex(secret)
         self.announced = AnnouncedBlocks()
+        self.offload = offload
+        self._finder = PrefixFinder(self.index, offload, bounds)
+        self._kv_events = kv_events
         self.enable_prefix_caching = enable_prefix_caching
         self.tables: list[list[int]] = [[] for _ in range(max_num_seqs)]
         self.capacity = np.zeros(max_num_seqs, np.int64)
@@ -69,32 +79,17 @@ class KVCacheManager:
         return min(self.num_blocks_for(num_tokens), self.bounds.max_blocks)
 
     def find_prefix(self, request: Request) -> list[int]:
-        """Return the blocks that hold the longest cached prefix of a waiting request.
-
-        The last token is left out: its logits are needed, so it is always computed. With a sliding window
-        only what the next token sees must be cached; LEFT stands for the blocks before.
-        """
+        """Return the places of the longest cached prefix that a waiting request may use."""
         if not self.enable_prefix_caching or request.wants_prompt_logprobs:
             return []
-        if self.bounds.window:
-            return self._find_window(request)
-        hits: list[int] = []
-        hashes = request.block_hashes
-        for i in range((request.num_stored_tokens - 1) // self.block_size):
-            if i >= len(hashes):
-                self._extend_chain(request, i + 1)
-            block_id = self.index.lookup(hashes[i])
-            if block_id is None:
-                break
-            hits.append(block_id)
-        return hits
+        return self._finder.find(request)
 
     def admit(self, row: int, request: Request, num_spare_blocks: int) -> int | None:
         """Give a free row blocks for all known tokens of a request, shared ones first.
 
         The whole prompt is allocated at once, so that a half-prefilled request never has to wait for, or
         preempt others over, blocks that admission already saw. With a sliding window that is as many as
-        the row ever holds at once.
+        the row ever holds at once. Hits in the host tier are loaded, however many they are.
 
         Args:
             row: the row it will have.
@@ -105,24 +100,43 @@ class KVCacheManager:
             Tokens whose KV is cached, or None when the blocks do not suffice; nothing has changed then.
         """
         hits = self.find_prefix(request)
-        num_left = hits.count(LEFT)
-        shared = hits[num_left:]
-        num_new = self.num_blocks_for(request.num_stored_tokens) - len(hits)
-        num_new = min(num_new, self.bounds.max_blocks - len(shared))
-        num_free_hits = sum(1 for block_id in shared if self.pool.ref_counts[block_id] == 0)
-        if self.pool.num_free - num_free_hits < num_new + num_spare_blocks:
+        num_new = self._num_new_blocks(request, hits, num_spare_blocks)
+        if num_new is None:
             return None
         assert not self.tables[row], "the row must be free"
-        for block_id in shared:
-            self.pool.acquire(block_id)
-        self.tables[row] = hits + self._allocate(num_new)
+        self.tables[row] = self._hold(request, hits) + self._allocate(num_new)
         self.capacity[row] = len(self.tables[row]) * self.block_size
         if self.enable_prefix_caching:
             self.next_hash_at[row] = (len(hits) + 1) * self.block_size
             self._announce(row, request, len(hits))
         if self.bounds.window:
-            self.next_leave_at[row] = self.bounds.next_leave_at(num_left)
+            self.next_leave_at[row] = self.bounds.next_leave_at(hits.count(LEFT))
         return len(hits) * self.block_size
+
+    def load_ahead(self, request: Request, num_spare_blocks: int) -> bool:
+        """Load the first blocks of a prefix of which more stands in the host tier than one step may load.
+
+        They become cached blocks of the pool, the last to be evicted, where the request finds them when the
+        next steps have loaded the others.
+
+        Args:
+            request: waiting, the next to be admitted.
+            num_spare_blocks: blocks that must stay free when it is.
+
+        Returns:
+            Whether it has to wait for that. False, too, if blocks are what it has to wait for.
+        """
+        if self.offload is None:
+            return False
+        hits = self.find_prefix(request)
+        loads = self.offload.loads(hits)
+        num_now = self.offload.num_loads_left()
+        if len(loads) <= num_now or self._num_new_blocks(request, hits, num_spare_blocks) is None:
+            return False
+        hits = hits[: hits.index(loads[num_now])]
+        held = self._hold(request, hits)[hits.count(LEFT) :]
+        self._release(held[::-1], len(hits))
+        return True
 
     def row_filling(self, request: Request, place: int) -> int | None:
         """Return the row that computes the block at `place` of a waiting request.
@@ -131,7 +145,7 @@ class KVCacheManager:
         """
         if (place + 1) * self.block_size >= request.num_stored_tokens:
             return None
-        self._extend_chain(request, place + 1)
+        self._finder.extend_chain(request, place + 1)
         return self.announced.row_of(request.block_hashes[place])
 
     def next_hash(self, row: int, request: Request) -> bytes | None:
@@ -178,20 +192,21 @@ class KVCacheManager:
             num_indexed = int(self.next_hash_at[row]) // self.block_size - 1
             first, end = self.num_left(row), min(self.bounds.num_left(computed), num_indexed)
             if first < end:
-                self.pool.release(self.tables[row][first:end])
+                self._release(self.tables[row][first:end], num_indexed)
                 self.tables[row][first:end] = [LEFT] * (end - first)
                 self.next_leave_at[row] = self.bounds.next_leave_at(end)
 
     def free(self, row: int) -> None:
         """Give back a row's blocks; the end of the sequence becomes the first to be evicted."""
-        self.pool.release(reversed(self.tables[row][self.num_left(row) :]))
+        num_indexed = int(self.next_hash_at[row]) // self.block_size - 1
+        self._release(self.tables[row][self.num_left(row) :][::-1], num_indexed)
         self.tables[row] = []
         self.capacity[row] = 0
         self.next_hash_at[row] = self.next_leave_at[row] = np.iinfo(np.int64).max
         self.announced.withdraw(row)
 
     def index_full_blocks(
-        self, rows: IntColumn, requests: Iterable[Request], num_computed_tokens: IntColumn
+        self, rows: IntColumn, requests: Sequence[Request], num_computed_tokens: IntColumn
     ) -> None:
         """Index every block that the applied steps have filled.
 
@@ -217,7 +232,12 @@ class KVCacheManager:
             block_ids += tables[row][first:end]
             if row in announced:
                 self._announce(row, request, end)
-        self.pool.mark_cached(self.index.insert(hashes, block_ids))
+        indexed = self._index(hashes, block_ids)
+        if self._kv_events is not None:
+            inserted = set(indexed)
+            places = zip(rows.tolist(), requests, num_indexed.tolist(), num_full.tolist(), strict=True)
+            for row, request, first, end in places:
+                self._report_stored(self._kv_events, request, first, tables[row][first:end], inserted)
 
     def reset_prefix_cache(self) -> int:
         """Forget every cached prefix; returns how many blocks held one. Running rows keep their blocks."""
@@ -226,6 +246,10 @@ class KVCacheManager:
         self.pool.uncache_all()
         # Chains of running rows start from the old secret, so nobody will look for them.
         self.announced.clear()
+        if self.offload is not None:
+            self.offload.reset()
+        if self._kv_events is not None:
+            self._kv_events.cleared()
         return num_cached
 
     def check_integrity(self, num_computed_tokens: dict[int, int]) -> None:
@@ -253,6 +277,8 @@ class KVCacheManager:
         if cached != self.index.block_ids():
             raise IntegrityError(f"cached marks and index differ in blocks {cached ^ self.index.block_ids()}")
         self._check_sharing(references, num_computed_tokens)
+        if self.offload is not None:
+            self.offload.check_integrity()
 
     def _check_sharing(self, references: Counter[int], num_computed_tokens: dict[int, int]) -> None:
         place_of: dict[int, int] = {}
@@ -268,36 +294,76 @@ class KVCacheManager:
                 if (place + 1) * self.block_size > num_computed:
                     raise IntegrityError(f"row {row} may still write to shared or cached block {block_id}")
 
-    def _find_window(self, request: Request) -> list[int]:
-        """Look for the longest prefix of which the last window is cached; O(blocks of the request)."""
-        end = place = (request.num_stored_tokens - 1) // self.block_size
-        self._extend_chain(request, end)
-        hits: list[int] = []  # from `end` backwards to `place`
-        while place > self.bounds.num_left(end * self.block_size):
-            place -= 1
-            block_id = self.index.lookup(request.block_hashes[place])
-            if block_id is None:
-                end = place
-                hits.clear()
-            else:
-                hits.append(block_id)
-        return [LEFT] * place + hits[::-1]
+    def _num_new_blocks(self, request: Request, hits: list[int], num_spare_blocks: int) -> int | None:
+        """Return the blocks a request needs beside its hits, None unless these and those to load are free."""
+        shared = self._of_pool(hits)
+        num_held = len(hits) - hits.count(LEFT)
+        num_new = self.num_blocks_for(request.num_stored_tokens) - len(hits)
+        num_new = min(num_new, self.bounds.max_blocks - num_held)
+        num_free_hits = sum(1 for block_id in shared if self.pool.ref_counts[block_id] == 0)
+        num_wanted = num_new + num_held - len(shared) + num_spare_blocks
+        return num_new if self.pool.num_free - num_free_hits >= num_wanted else None
+
+    def _of_pool(self, places: list[int]) -> list[int]:
+        return [place for place in places if LEFT < place < self.pool.num_blocks]
+
+    def _hold(self, request: Request, hits: list[int]) -> list[int]:
+        """Take a reference to every hit, loading those of the tier; returns their blocks and every LEFT."""
+        for block_id in self._of_pool(hits):
+            self.pool.acquire(block_id)
+        if self.offload is None or not (loads := self.offload.loads(hits)):
+            return hits
+        self.offload.pin(loads)
+        block_ids = self._allocate(len(loads))
+        self.offload.load(loads, block_ids)
+        block_of = dict(zip(loads, block_ids, strict=True))
+        hashes = [request.block_hashes[i] for i, place in enumerate(hits) if place in block_of]
+        self._index(hashes, block_ids)
+        held = [block_of.get(place, place) for place in hits]
+        if self._kv_events is not None:
+            self._report_stored(self._kv_events, request, 0, held, set(block_ids))
+        return held
 
     def _announce(self, row: int, request: Request, place: int) -> None:
         """Announce the row's block at `place` if all of its tokens are known, else nothing more."""
         if (place + 1) * self._block_bytes > len(request.token_ids):
             self.announced.withdraw(row)
             return
-        self._extend_chain(request, place + 1)
+        self._finder.extend_chain(request, place + 1)
         self.announced.announce(row, request.block_hashes[place])
 
-    def _extend_chain(self, request: Request, num_blocks: int) -> None:
-        extend_chain(
-            request.block_hashes, request.namespace, request.token_ids, num_blocks, self._block_bytes
-        )
+    def _index(self, hashes: list[bytes], block_ids: list[int]) -> list[int]:
+        """Let blocks in use be found as prefixes; returns those that are, not their equals."""
+        inserted = self.index.insert(hashes, block_ids)
+        self.pool.mark_cached(inserted)
+        return inserted
 
     def _allocate(self, count: int) -> list[int]:
         block_ids, num_evicted = self.pool.allocate(count)
-        for block_id in block_ids[count - num_evicted :]:
-            self.index.forget(block_id)
+        if num_evicted:
+            evicted = block_ids[count - num_evicted :]
+            hashes = [self.index.forget(block_id) for block_id in evicted]
+            if self.offload is not None:
+                self.offload.evicted(evicted, hashes)
+            if self._kv_events is not None:
+                self._kv_events.removed(hashes)
         return block_ids
+
+    def _release(self, block_ids: list[int], num_indexed: int) -> None:
+        """Drop a row's references, of a sequence with so many indexed blocks; the first are evicted first."""
+        self.pool.release(block_ids)
+        if self.offload is not None:
+            self.offload.released(block_ids, num_indexed)
+
+    def _report_stored(
+        self, events: KVEventRecorder, request: Request, first: int, block_ids: list[int], inserted: set[int]
+    ) -> None:
+        """Report the inserted ones of a request's blocks from place `first` on, in consecutive runs."""
+        end = first + len(block_ids)
+        for place, block_id in enumerate(block_ids, first):
+            if block_id not in inserted:
+                if first < place:
+                    events.stored(request, first, place)
+                first = place + 1
+        if first < end:
+            events.stored(request, first, end)

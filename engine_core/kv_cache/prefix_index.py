@@ -48,9 +48,11 @@ class PrefixIndex:
                 inserted.append(block_id)
         return inserted
 
-    def forget(self, block_id: int) -> None:
-        """Drop an evicted block."""
-        del self._block_of[self._hash_of.pop(block_id)]
+    def forget(self, block_id: int) -> bytes:
+        """Drop an evicted block; returns its hash."""
+        block_hash = self._hash_of.pop(block_id)
+        del self._block_of[block_hash]
+        return block_hash
 
     def reset(self) -> None:
         """Forget every prefix and change the secret, so that chains begun earlier cannot hit again."""

@@ -23,6 +23,7 @@ from engine_core.scheduler.stopping import StopRules
 class StepResult(NamedTuple):
     """What one applied step leads to; ended requests have left their rows already."""
 
+    flight: StepInFlight
     tokens: list[TokenColumns]
     ended: list[EndedRequest]
     logprobs: list[tuple[FrontendId, TokenLogprobs]]
@@ -71,7 +72,7 @@ class StepApplier:
         tokens = self._recipients_of(emitted.rows).split(emitted.positions, emitted.token_ids)
         logprobs = self._logprobs(output, emitted)
         ended += self._finish(finishing)
-        return StepResult(tokens, ended, logprobs, prompt_logprobs)
+        return StepResult(flight, tokens, ended, logprobs, prompt_logprobs)
 
     def _take_step(self, output: ModelRunnerOutput) -> StepInFlight:
         in_flight = self._scheduler.in_flight

@@ -1,43 +1,108 @@
-"""Which rows' prefill is cut when a step may hold only so many prefill tokens beside decoding rows."""
+"""How much prefill may a step hold beside decoding rows, and which rows get it?
+
+A token costs the more the more context it attends to, in a straight line. In units in which a token at the
+beginning of its sequence costs 2 D, with D the context that doubles that, n tokens behind c others cost
+
+    n (2 D + 2 c + n)
+
+so how many of them fit into what is left is a square root of integers.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from math import isqrt
+from typing import NamedTuple
 
 import numpy as np
 
 from engine_core.scheduler.running import IntColumn
 
 
-def cap_prefill(num_tokens: IntColumn, max_prefill_tokens: int, budget: int) -> IntColumn:
-    """Cut what prefilling rows want so that together they stay within the cap, first rows first.
+class PrefillCap(NamedTuple):
+    """What a step may spend on prefill while any row decodes.
 
-    Decoding rows keep their token as far as the budget allows: prefill leaves them room. When nobody decodes
-    nothing is cut.
+    Attributes:
+        num_tokens: so many tokens' time, were they all at the beginning of their sequences; at least 0.
+        doubling_context: tokens of context that make a token cost twice that; at least 1.
+        min_tokens: so many tokens may be computed whatever they cost; at least 1.
+        max_context: tokens of context that count at most; a chunk's own tokens count beside them.
+    """
+
+    num_tokens: int
+    doubling_context: int
+    min_tokens: int
+    max_context: int = 2**31
+
+
+# The cap beside so many decoding rows.
+CapBeside = Callable[[int], PrefillCap]
+
+
+class PrefillRoom:
+    """What is left of a step's cap while rows are given their share of it, one after the other.
 
     Args:
-        num_tokens: int64 [n]; what rows want, in order; a row that wants one token decodes.
-        max_prefill_tokens: the cap, at least 1.
-        budget: tokens of the whole step.
+        cap: of the step.
+        max_tokens: bound beside the cap, at least 1; tokens.
+    """
+
+    __slots__ = ("_beginning", "_left", "_max_context", "_max_tokens", "_min_tokens")
+
+    def __init__(self, cap: PrefillCap, max_tokens: int) -> None:
+        self._beginning = cap.doubling_context
+        self._left = 2 * cap.doubling_context * cap.num_tokens
+        self._max_context = cap.max_context
+        self._max_tokens = max_tokens
+        self._min_tokens = cap.min_tokens
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a token at the beginning of its sequence still fits."""
+        return self._max_tokens > 0 and (self._left > 2 * self._beginning or self._min_tokens > 0)
+
+    def take(self, wanted: int, context: int) -> int:
+        """Take room for the next tokens of a row and return how many fit; whoever is cut takes all the rest.
+
+        Args:
+            wanted: tokens it would compute, at least 1.
+            context: tokens of the sequence before them.
+
+        Returns:
+            At least 1 if the room is open, else 0.
+        """
+        if not self.is_open:
+            return 0
+        token = self._beginning + min(context, self._max_context)
+        fitting = isqrt(token * token + max(0, self._left)) - token
+        num_tokens = min(wanted, self._max_tokens, max(fitting, self._min_tokens, 1))
+        if num_tokens < wanted:
+            self._max_tokens = 0
+        else:
+            self._max_tokens -= num_tokens
+            self._min_tokens -= num_tokens
+            self._left -= num_tokens * (2 * token + num_tokens)
+        return num_tokens
+
+
+def cap_prefill(room: PrefillRoom, num_tokens: IntColumn, contexts: IntColumn) -> IntColumn:
+    """Cut what prefilling rows want so that together they stay within the room, first rows first.
+
+    Args:
+        room: of the step; what is left of it afterwards is for newcomers.
+        num_tokens: int64 [n]; what rows want, in order; a row that wants one token decodes and keeps it.
+        contexts: int64 [n]; tokens the rows have computed.
 
     Returns:
         int64 [n]; may hold zeros.
     """
-    num_decoding = int(np.count_nonzero(num_tokens == 1))
-    wanted = np.where(num_tokens > 1, num_tokens, 0)
-    allowed = max(1, min(max_prefill_tokens, budget - num_decoding))
-    if num_decoding == 0 or wanted.sum() <= allowed:
-        return num_tokens
-    before = np.cumsum(wanted) - wanted
-    return np.where(num_tokens > 1, np.clip(allowed - before, 0, wanted), num_tokens)
-
-
-def prefill_left(num_tokens: IntColumn, max_prefill_tokens: int, budget: int) -> int:
-    """Return how many prefill tokens newcomers may add to a step.
-
-    Args:
-        num_tokens: int64 [n]; what running rows get.
-        max_prefill_tokens: the cap.
-        budget: tokens that are left of the whole step.
-    """
-    if not (num_tokens == 1).any():
-        return budget
-    return min(budget, max_prefill_tokens - int(num_tokens[num_tokens > 1].sum()))
+    prefilling = (num_tokens > 1).nonzero()[0]
+    capped = np.minimum(num_tokens, 1)
+    capped[prefilling] = 0
+    for i, wanted, context in zip(
+        prefilling.tolist(), num_tokens[prefilling].tolist(), contexts[prefilling].tolist(), strict=True
+    ):
+        if not room.is_open:
+            break
+        capped[i] = room.take(wanted, context)
+    return capped

@@ -20,15 +20,19 @@ from engine_core.config import SchedulerConfig
 from engine_core.errors import IntegrityError
 from engine_core.ipc.codec import pack_int32
 from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
+from engine_core.kv_cache.costs import KVCosts, RecomputeNs, nothing_known
 from engine_core.kv_cache.manager import KVCacheManager
+from engine_core.kv_cache.offload import NO_MOVES, Offload, max_moves_per_step
 from engine_core.kv_cache.window import bound_rows
+from engine_core.kv_events.recorder import KVEventRecorder
 from engine_core.request import Request, RequestState
 from engine_core.scheduler.followers import Followers
 from engine_core.scheduler.policies import make_queue
-from engine_core.scheduler.prefill_cap import cap_prefill, prefill_left
+from engine_core.scheduler.prefill_cap import CapBeside, PrefillRoom, cap_prefill
 from engine_core.scheduler.queues import WaitingQueue
 from engine_core.scheduler.running import NEVER, IntColumn, RunningRows
 from engine_core.scheduler.stopping import StopRules
+from engine_core.scheduler.victims import Victims
 
 MAX_STEPS_IN_FLIGHT = 2
 # A new row travels whole, cached or not: once a step carries this many tokens, further rows wait for the next
@@ -45,6 +49,7 @@ class StepInFlight(NamedTuple):
         num_computed_tokens: int64 [n]; their counts after it.
         sampling_rows: int64 [m]; rows that sample in it, in the order of `rows`.
         packed_sampling_rows: the same as the worker names them.
+        packed_num_tokens: int32 column [n]; tokens it computes of each of `rows`.
     """
 
     step: int
@@ -52,6 +57,7 @@ class StepInFlight(NamedTuple):
     num_computed_tokens: IntColumn
     sampling_rows: IntColumn
     packed_sampling_rows: bytes
+    packed_num_tokens: bytes
 
 
 class _Growth(NamedTuple):
@@ -73,13 +79,20 @@ class Scheduler:
     """
 
     def __init__(
-        self, config: SchedulerConfig, stops: StopRules, secret: bytes, sliding_window: int = 0
+        self,
+        config: SchedulerConfig,
+        stops: StopRules,
+        secret: bytes,
+        sliding_window: int = 0,
+        kv_events: KVEventRecorder | None = None,
+        recompute_ns: RecomputeNs = nothing_known,
     ) -> None:
         max_chunk = config.max_prefill_tokens or config.max_num_batched_tokens
         self._config = config
         self._stops = stops
         self.waiting: WaitingQueue = make_queue(config.policy, config.max_num_seqs, config.tenant_weights)
         self.running = RunningRows(config.max_num_seqs, config.block_size)
+        costs = KVCosts(recompute_ns, config.move_block_ns, config.block_size)
         self.kv = KVCacheManager(
             num_blocks=config.num_blocks,
             block_size=config.block_size,
@@ -87,7 +100,10 @@ class Scheduler:
             secret=secret,
             enable_prefix_caching=config.enable_prefix_caching,
             bounds=bound_rows(config.num_blocks, config.block_size, max_chunk, sliding_window),
+            kv_events=kv_events,
+            offload=_make_offload(config, costs, kv_events),
         )
+        self._victims = Victims(config.victim, self.kv, self.running, costs)
         self._followers = Followers(self.kv, self.running)
         self.in_flight: deque[StepInFlight] = deque()
         self.started: list[Request] = []
@@ -113,15 +129,16 @@ class Scheduler:
             self._leave_row(request.row)
         request.state = RequestState.ENDED
 
-    def schedule(self, max_prefill_tokens: int | None = None) -> SchedulerOutput | None:
+    def schedule(self, cap_beside: CapBeside | None = None) -> SchedulerOutput | None:
         """Plan the next step; None when nothing can run until a step is applied or a request arrives.
 
         Args:
-            max_prefill_tokens: at least 1; holds while any row decodes. None for no cap beside the budget.
+            cap_beside: tells the cap that holds beside so many decoding rows, at least 1; asked only when the
+                step could prefill. None for no cap beside the budget.
         """
         if len(self.in_flight) >= MAX_STEPS_IN_FLIGHT:
             return None
-        rows, num_tokens = self._wanted(max_prefill_tokens)
+        rows, num_tokens, room = self._wanted(cap_beside)
         if self.kv.bounds.window:
             running = self.running.order
             self.kv.leave_window(running, self.running.num_computed_tokens[running])
@@ -130,9 +147,7 @@ class Scheduler:
         new_rows: list[NewRow] = []
         if len(self.waiting) and not growth.is_scarce:
             budget = self._config.max_num_batched_tokens - int(num_tokens.sum())
-            if max_prefill_tokens is not None:
-                budget = prefill_left(num_tokens, max_prefill_tokens, budget)
-            rows, num_tokens, new_rows = self._admit(rows, num_tokens, budget)
+            rows, num_tokens, new_rows = self._admit(rows, num_tokens, budget, room)
         if len(rows) == 0:
             return None
         return self._commit(rows, num_tokens, new_rows, growth)
@@ -167,28 +182,44 @@ class Scheduler:
             if running.num_computed_tokens[row] > self.kv.capacity[row]:
                 raise IntegrityError(f"row {row} computed more tokens than its blocks hold")
 
-    def _wanted(self, max_prefill_tokens: int | None) -> tuple[IntColumn, IntColumn]:
-        """Return running rows in order and the tokens each gets from the budget, both [n], without zeros."""
+    def _wanted(self, cap_beside: CapBeside | None) -> tuple[IntColumn, IntColumn, PrefillRoom | None]:
+        """Return running rows in order, the tokens each gets from the budget, and what is left of the cap.
+
+        Returns:
+            Two columns [n] without zeros; None if no cap holds, as nobody decodes or nobody could prefill.
+        """
         running = self.running
         rows = running.order
         if len(rows) == 0:
-            return rows, rows
+            return rows, rows, None
         ready = np.minimum(running.num_tokens[rows], running.max_num_computed_tokens[rows])
-        num_tokens = np.minimum(ready - running.num_computed_tokens[rows], self._max_chunk)
+        contexts = running.num_computed_tokens[rows]
+        num_tokens = np.minimum(ready - contexts, self._max_chunk)
         budget = self._config.max_num_batched_tokens
-        if len(rows) <= budget and np.count_nonzero(num_tokens == 1) == len(rows):
-            return rows, num_tokens  # everyone decodes
-        if max_prefill_tokens is not None:
-            num_tokens = cap_prefill(num_tokens, max_prefill_tokens, budget)
+        num_decoding = int(np.count_nonzero(num_tokens == 1))
+        everyone_decodes = num_decoding == len(rows) <= budget
+        room = None
+        if cap_beside is not None and num_decoding and not (everyone_decodes and self._is_closed):
+            # Decoding rows keep their token as far as the budget allows: prefill leaves them room.
+            room = PrefillRoom(cap_beside(num_decoding), max(1, budget - num_decoding))
+        if everyone_decodes:
+            return rows, num_tokens, room
+        if room is not None:
+            num_tokens = cap_prefill(room, num_tokens, contexts)
         if num_tokens.sum() > budget:
             before = np.cumsum(num_tokens) - num_tokens
             num_tokens = np.clip(budget - before, 0, num_tokens)
         if num_tokens.min() == 0:
             rows, num_tokens = rows[num_tokens > 0], num_tokens[num_tokens > 0]
-        return rows, num_tokens
+        return rows, num_tokens, room
+
+    @property
+    def _is_closed(self) -> bool:
+        """Whether nobody can be admitted now."""
+        return not len(self.waiting) or not self.running.num_free_rows
 
     def _give_blocks(self, rows: IntColumn, num_tokens: IntColumn) -> tuple[IntColumn, IntColumn, _Growth]:
-        """Allocate the blocks that rows grow into, preempting from the end of the order if need be.
+        """Allocate the blocks that rows grow into, preempting others if need be.
 
         A victim stands behind the row that needs its blocks, so it has not been served yet and nothing has to
         be taken back. With a step in flight nobody is preempted: its output may free blocks, and a victim's
@@ -210,9 +241,9 @@ class Scheduler:
             return rows[:0], num_tokens[:0], growth._replace(is_scarce=True)
         for i, (row, count) in enumerate(zip(crossing_rows.tolist(), counts.tolist(), strict=True)):
             while self.kv.pool.num_free < count and self.running.requests[row] is not None:
-                self._preempt_last()
+                self._preempt(self._victims.choose(row))
             if self.running.requests[row] is None:
-                break  # it gave way, and so did everything behind it
+                continue  # it gave way
             self._grow(growth, crossing_rows[i : i + 1], counts[i : i + 1])
         served = self.running.first_step[rows] != NEVER
         return rows[served], num_tokens[served], growth._replace(is_scarce=True)
@@ -222,9 +253,9 @@ class Scheduler:
         growth.rows.extend(np.repeat(rows, counts).tolist())
 
     def _admit(
-        self, rows: IntColumn, num_tokens: IntColumn, budget: int
+        self, rows: IntColumn, num_tokens: IntColumn, budget: int, room: PrefillRoom | None
     ) -> tuple[IntColumn, IntColumn, list[NewRow]]:
-        """Admit from the head of the queue while rows, blocks, budget and the message to the worker last.
+        """Admit from the head of the queue while rows, blocks, tokens and the message to the worker last.
 
         A head that follows a running row is passed over, but a row and the blocks of its whole sequence are
         kept for it, so that whoever passes takes nothing away from it.
@@ -232,10 +263,12 @@ class Scheduler:
         new_rows: list[NewRow] = []
         chunks: list[int] = []
         num_held = num_kept_blocks = 0
-        room = MAX_NEW_ROW_TOKENS
+        num_sendable = MAX_NEW_ROW_TOKENS
         if self.running.num_free_rows:
             self.waiting.settle(self.running)
-        while min(budget, room) > 0 and self.running.num_free_rows > num_held:
+        while min(budget, num_sendable) > 0 and self.running.num_free_rows > num_held:
+            if room is not None and not room.is_open:
+                break
             request = self.waiting.head()
             if request is None:
                 break
@@ -244,14 +277,19 @@ class Scheduler:
                 num_kept_blocks += self.kv.max_blocks_for(request.num_stored_tokens)
                 self.waiting.set_aside(request)
                 continue
-            new_row = self._admit_one(request, num_kept_blocks)
+            # Alone it may take the whole pool, which holds any accepted request, and load all at once.
+            num_spare = self._num_spare_blocks + num_kept_blocks if len(self.running) else 0
+            if len(self.running) and self.kv.load_ahead(request, num_spare):
+                break
+            new_row = self._admit_one(request, num_spare)
             if new_row is None:
                 self.is_short_of_blocks = True
                 break
             uncomputed = request.num_stored_tokens - new_row.num_computed_tokens
-            chunks.append(min(uncomputed, self._max_chunk, budget))
+            chunk = min(uncomputed, self._max_chunk, budget)
+            chunks.append(chunk if room is None else room.take(chunk, new_row.num_computed_tokens))
             budget -= chunks[-1]
-            room -= request.num_stored_tokens
+            num_sendable -= request.num_stored_tokens
             new_rows.append(new_row)
         if num_held:
             self.waiting.restore()
@@ -260,11 +298,9 @@ class Scheduler:
             num_tokens = np.concatenate([num_tokens, np.array(chunks, np.int64)])
         return rows, num_tokens, new_rows
 
-    def _admit_one(self, request: Request, num_kept_blocks: int) -> NewRow | None:
+    def _admit_one(self, request: Request, num_spare: int) -> NewRow | None:
         running = self.running
         row = running.lowest_free_row()
-        # Alone it may take the whole pool, which holds any request that was accepted.
-        num_spare = self._num_spare_blocks + num_kept_blocks if len(running) else 0
         num_cached = self.kv.admit(row, request, num_spare)
         if num_cached is None:
             assert len(running), "an accepted request fits the empty pool"
@@ -307,22 +343,27 @@ class Scheduler:
             sampling_rows = rows[samples]
             packed_sampling_rows = pack_int32(sampling_rows)
         running.num_tokens[sampling_rows] += 1
-        self.in_flight.append(StepInFlight(step, rows, computed, sampling_rows, packed_sampling_rows))
+        packed_num_tokens = pack_int32(num_tokens)
+        self.in_flight.append(
+            StepInFlight(step, rows, computed, sampling_rows, packed_sampling_rows, packed_num_tokens)
+        )
         freed_rows, self._freed_rows = self._freed_rows, []
+        moves = NO_MOVES if self.kv.offload is None else self.kv.offload.take_moves()
         return SchedulerOutput(
             step=step,
             rows=packed_rows,
-            num_tokens=pack_int32(num_tokens),
+            num_tokens=packed_num_tokens,
             new_rows=new_rows,
             freed_rows=pack_int32(freed_rows) if freed_rows else b"",
             block_rows=pack_int32(growth.rows) if growth.rows else b"",
             block_ids=pack_int32(growth.block_ids) if growth.rows else b"",
+            moves_from=moves.sources,
+            moves_to=moves.targets,
         )
 
-    def _preempt_last(self) -> None:
-        """Take the last row in order off the batch; it will be computed again from its tokens."""
+    def _preempt(self, row: int) -> None:
+        """Take a row off the batch; it goes on later from what is cached of its tokens by then."""
         assert not self.in_flight, "a token in flight would be lost"
-        row = int(self.running.order[-1])
         self.running.flush_tail(row)
         request = self._leave_row(row)
         request.state = RequestState.WAITING
@@ -349,3 +390,12 @@ class Scheduler:
                 f"row {row} knows {running.num_known_tokens[row]} of {running.num_tokens[row]} tokens"
                 f" while {num_sampling} are in flight"
             )
+
+
+def _make_offload(
+    config: SchedulerConfig, costs: KVCosts, kv_events: KVEventRecorder | None
+) -> Offload | None:
+    if not config.num_host_blocks:
+        return None
+    max_moves = max_moves_per_step(config.target_itl_s, config.move_block_ns)
+    return Offload(config.num_blocks, config.num_host_blocks, costs, max_moves, kv_events)

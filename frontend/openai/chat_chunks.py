@@ -8,7 +8,7 @@ from frontend.generation import OutputDelta
 from frontend.openai.chat_schema import ChatChunkChoice, ChatDelta, ChatRequest
 from frontend.openai.chunk_head import ChunkHead
 from frontend.openai.generation_run import GenerationRun, Plan
-from frontend.openai.logprobs import ChatLogprobs, chat_entries
+from frontend.openai.logprobs import ChatLogprobs, chat_entries, prompt_maps
 
 _encode = msgspec.json.Encoder().encode
 
@@ -45,6 +45,8 @@ class ChatWriter:
 
     def chunk(self, prompt_idx: int, delta: OutputDelta) -> bytes:
         """Return the event of one delta; b"" if it shows nothing."""
+        if delta.prompt_logprobs is not None:
+            return self._first_chunk(delta)
         if self._plain and delta.finish_reason is None:
             return self._prefixes[delta.index] + _encode(delta.text) + self._suffix if delta.text else b""
         shows_tokens = delta.token_ids and not self._plain
@@ -52,6 +54,13 @@ class ChatWriter:
             return b""
         usage = self._run.usage.usage() if self._every_usage else None
         return self._head.event([self._choice(delta)], usage)
+
+    def _first_chunk(self, delta: OutputDelta) -> bytes:
+        """Return the event of the delta that brings the prompt's logprobs, whatever else it shows."""
+        assert delta.prompt_logprobs is not None
+        extra = b',"prompt_logprobs":' + _encode(prompt_maps(self._tokenizer, delta.prompt_logprobs))
+        usage = self._run.usage.usage() if self._every_usage else None
+        return self._head.event([self._choice(delta)], usage, extra)
 
     def closing(self) -> bytes:
         """Return the usage chunk if it was asked for."""

@@ -12,7 +12,7 @@ from frontend.openai.completion_schema import (
     CompletionRequest,
 )
 from frontend.openai.generation_run import GenerationRun, Plan
-from frontend.openai.logprobs import clamp, completion_name, top_by_name
+from frontend.openai.logprobs import clamp, completion_name, prompt_maps, top_by_name
 from frontend.openai.prompts import Prompt
 from frontend.tokenizer import Tokenizer
 
@@ -78,8 +78,10 @@ class CompletionWriter:
         self._every_usage = self._include_usage and bool(options and options.continuous_usage_stats)
         self._head = ChunkHead(plan.head, "text_completion", null_usage=self._include_usage)
         self._run = run
+        self._tokenizer = plan.model.assets.tokenizer
         self._texts = texts
         self._return_token_ids = bool(body.return_token_ids)
+        self._prompt_logprobs = body.prompt_logprobs is not None
         self._plain = body.logprobs is None and not self._return_token_ids and not self._every_usage
         self._echo = bool(body.echo)
         self._begun = [False] * len(texts)
@@ -94,11 +96,13 @@ class CompletionWriter:
         """Return the event of one delta; b"" if it shows nothing."""
         index = prompt_idx * self._run.n + delta.index
         first = not self._begun[index]
-        if self._plain and delta.finish_reason is None and not (first and self._echo):
+        opens = first and (self._echo or self._prompt_logprobs)
+        if self._plain and delta.finish_reason is None and not opens:
             self._begun[index] = True
             return self._prefixes[index] + _encode(delta.text) + self._suffix if delta.text else b""
         choice = self._choice(index, first, delta)
-        if delta.finish_reason is None and not (choice.text or delta.token_ids or choice.logprobs):
+        shows = choice.text or delta.token_ids or choice.logprobs or choice.prompt_logprobs
+        if delta.finish_reason is None and not shows:
             return b""
         self._begun[index] = True
         return self._head.event([choice], self._run.usage.usage() if self._every_usage else None)
@@ -118,4 +122,9 @@ class CompletionWriter:
             stop_reason=delta.stop_reason,
             token_ids=delta.token_ids if self._return_token_ids else msgspec.UNSET,
             prompt_token_ids=text.prompt.token_ids if first and self._return_token_ids else msgspec.UNSET,
+            prompt_logprobs=(
+                prompt_maps(self._tokenizer, delta.prompt_logprobs)
+                if self._prompt_logprobs and delta.prompt_logprobs is not None
+                else msgspec.UNSET
+            ),
         )

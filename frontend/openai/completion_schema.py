@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from engine_core.sampling_params import MAX_LOGPROBS, MAX_N
+from engine_core.sampling_params import MAX_LOGPROBS
 from frontend.openai.fields import GenerationFields, ranged
 from frontend.openai.logprobs import PromptLogprobs
 from frontend.openai.usage import Usage
@@ -30,7 +30,6 @@ class CompletionRequest(GenerationFields, frozen=True, kw_only=True):
     ] = None
     logprobs: Annotated[int | None, ranged(0, MAX_LOGPROBS, "Alternatives per token.")] = None
     echo: Annotated[bool | None, Meta(description="Put the prompt before the completion.")] = None
-    best_of: Annotated[int | None, ranged(1, MAX_N, "Only the value of n.")] = None
     add_special_tokens: Annotated[
         bool | None, Meta(description="Default true: BOS and the like for text.")
     ] = None

@@ -6,7 +6,6 @@ from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
-from engine_core.errors import InvalidRequestError
 from engine_core.sampling_params import SamplingParams
 from frontend.json_body import BodyDecoder
 from frontend.openai.completion_chunks import CompletionText, CompletionWriter
@@ -38,8 +37,6 @@ async def create_completion(context: ApiContext, request: Request) -> Response:
     """
     body = await read_struct(context, request, decoder, REFUSED)
     check_stream_fields(body)
-    if body.best_of is not None and body.best_of != (body.n or 1):
-        raise InvalidRequestError("best_of must equal n: only plain sampling is supported", "best_of")
     model = find_model(context, body.model)
     head = make_head(request, "cmpl", body.request_id, body.model, model)
     prompts = await encode_prompts(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -11,6 +11,7 @@ from engine_core.sampling_params import (
     MAX_ALLOWED_TOKEN_IDS,
     MAX_BAD_WORD_BYTES,
     MAX_BAD_WORDS,
+    MAX_LENGTH_PENALTY,
     MAX_LOGIT_BIAS,
     MAX_LOGPROB_TOKEN_IDS,
     MAX_LOGPROBS,
@@ -115,9 +116,28 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
     repetition_detection: Annotated[
         RepetitionOptions | None, Meta(description='Ends with finish_reason "repetition". Default: off.')
     ] = None
-    prompt_logprobs: Annotated[
-        int | None, ranged(0, MAX_LOGPROBS, "Logprobs of the prompt's tokens; not with stream.")
+    use_beam_search: Annotated[
+        bool | None,
+        Meta(description="Find the n outputs of the best rate instead of sampling; not in streams."),
     ] = None
+    best_of: Annotated[
+        int | None, ranged(1, MAX_N, "Width of a beam search, at least n. Otherwise, and by default, n.")
+    ] = None
+    length_penalty: Annotated[
+        float | None,
+        ranged(
+            -MAX_LENGTH_PENALTY,
+            MAX_LENGTH_PENALTY,
+            "Of a beam search: outputs rate as their logprobs' sum / length ** length_penalty. Default 1.",
+        ),
+    ] = None
+    early_stopping: Annotated[
+        bool | Literal["never"] | None,
+        Meta(
+            description="When a beam search that has found best_of outputs ends; true at once. Default false."
+        ),
+    ] = None
+    prompt_logprobs: Annotated[int | None, ranged(0, MAX_LOGPROBS, "Logprobs of the prompt's tokens.")] = None
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
     stream: bool | None = None

@@ -27,7 +27,7 @@ def make_sampling_params(
 
     Args:
         body: the request.
-        defaults: of the checkpoint.
+        defaults: of the checkpoint; they are for sampling, so a beam search takes none of them.
         vocab_size: valid token ids are below it.
         max_tokens: as the endpoint's fields say; None for up to the context's end.
         logprobs: number of alternatives, None for none.
@@ -36,6 +36,8 @@ def make_sampling_params(
     Raises:
         InvalidRequestError: names the field and its range.
     """
+    if body.use_beam_search:
+        defaults = NO_DEFAULTS
     params = SamplingParams(
         n=_first(body.n, None, 1),
         temperature=_first(body.temperature, defaults.temperature, 1.0),
@@ -60,6 +62,10 @@ def make_sampling_params(
         bad_words=tuple(body.bad_words or ()),
         logprob_token_ids=tuple(body.logprob_token_ids or ()),
         repetition_detection=_repetition(body.repetition_detection),
+        use_beam_search=bool(body.use_beam_search),
+        best_of=body.best_of,
+        length_penalty=_first(body.length_penalty, None, 1.0),
+        early_stopping=_first(body.early_stopping, None, False),
     )
     params.validate(vocab_size)
     return params
@@ -138,9 +144,13 @@ def check_stream_fields(body: GenerationFields) -> None:
     """Check the fields that only fit one way of answering.
 
     Raises:
-        InvalidRequestError: stream_options without stream, prompt_logprobs with it.
+        InvalidRequestError: stream_options without stream, use_beam_search with it.
     """
     if body.stream_options is not None and not body.stream:
         raise InvalidRequestError("stream_options needs stream: true", "stream_options")
-    if body.prompt_logprobs is not None and body.stream:
-        raise InvalidRequestError("prompt_logprobs is not available in streams", "prompt_logprobs")
+    if body.use_beam_search and body.stream:
+        raise InvalidRequestError(
+            "stream must be false with use_beam_search: its outputs are known at the end only",
+            "stream",
+            "unsupported_parameter",
+        )

@@ -39,7 +39,6 @@ REFUSED: Final[dict[str, Predicate]] = {
     "web_search_options": _UNSET,
     "suffix": _EMPTY,
     # Extensions of other engines: sampling
-    "use_beam_search": _OFF,
     "logits_processors": _EMPTY,
     "logit_processors": _EMPTY,
     "watermarking": _none_or(False, {}),
@@ -93,8 +92,6 @@ IGNORED: Final[frozenset[str]] = frozenset(
         "separate_reasoning",
         "session_id",
         "stream_interval",
-        "length_penalty",
-        "early_stopping",
         "truncation_side",
         "guided_decoding_backend",
         "cache_prompt",
@@ -102,7 +99,7 @@ IGNORED: Final[frozenset[str]] = frozenset(
 )
 
 # Chat only knows one prompt form; there `echo` of other engines repeats the last message.
-REFUSED_CHAT: Final[dict[str, Predicate]] = {**REFUSED, "echo": _OFF, "best_of": _none_or(1)}
+REFUSED_CHAT: Final[dict[str, Predicate]] = {**REFUSED, "echo": _OFF}
 
 _raw_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 

@@ -84,6 +84,7 @@ def test_the_command_loads_neither_torch_nor_matplotlib() -> None:
 
 WORKS = [
     *(StepWork(0, rows, rows * before, 0) for rows in (1, 4, 32) for before in (16, 256)),
+    *(StepWork(0, rows, rows * 16, 0, moves) for rows in (1, 32) for moves in (3, 40)),
     *(StepWork(n, 0, n + before, n * before + n * n // 2) for n in (8, 64, 256) for before in (0, 128)),
 ]
 

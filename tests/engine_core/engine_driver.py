@@ -15,7 +15,10 @@ from engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
 from engine_core.ipc.messages import AddRequest, Finished, FinishReason, Started, StepOutputs
 from engine_core.ipc.wire import TokenLogprobs
 from engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
+from engine_core.kv_events.format import encode_batch, external_hash
+from engine_core.kv_events.recorder import KVEventRecorder
 from engine_core.sampling_params import SamplingParams
+from tests.engine_core.kv_events.router import Router
 from tests.engine_core.loops import cut_at_loop, ends_in_loop
 
 EPOCH = 7
@@ -71,9 +74,13 @@ class EngineDriver:
         )
         self.executor = SimulatedExecutor(self.clock, model, step_time_s=STEP_S, faults=faults)
         self.executor.start()
-        self.executor.init_kv_cache(config.num_blocks)
+        self.executor.init_kv_cache(config.num_blocks, config.num_host_blocks)
         self.executor.receive()
-        self.engine = EngineCore(config, model.info(), EPOCH, self.clock, secret=SECRET)
+        self._kv_events = KVEventRecorder(config.block_size, has_host_tier=config.num_host_blocks > 0)
+        self.router = Router()
+        self.engine = EngineCore(
+            config, model.info(), EPOCH, self.clock, secret=SECRET, kv_events=self._kv_events
+        )
         self.sequences: dict[tuple[bytes, int], Tracked] = {}
         self.steps: list[SchedulerOutput] = []
         self._next_handle = 0
@@ -116,20 +123,31 @@ class EngineDriver:
         )
         self.sequences[frontend, handle] = sequence
         self.engine.add(frontend, message)
-        self.engine.check_integrity()
+        self.check()
         self.take_outputs()
         return sequence
 
+    def check(self) -> None:
+        """Compare the engine's bookkeeping with itself, and with what a router has been told of it."""
+        self.engine.check_integrity()
+        self.router.hear(encode_batch(self._kv_events.take()))
+        kv = self.engine._scheduler.kv
+        assert self.router.hashes("GPU") == set(map(external_hash, kv.index._block_of))
+        saved = kv.offload.tier._slot_of if kv.offload is not None else ()
+        assert self.router.hashes("CPU") == set(map(external_hash, saved))
+        # What is cached nowhere any more is not remembered either.
+        assert set(self._kv_events._blocks) == ({*kv.index._block_of, *saved} if kv.offload else set())
+
     def abort(self, sequence: Tracked) -> None:
         self.engine.abort(sequence.frontend, [sequence.handle])
-        self.engine.check_integrity()
+        self.check()
         # What ended before the abort may still arrive; a frontend ignores it.
         if sequence.is_open:
             sequence.was_aborted = True
 
     def leave(self, frontend: bytes) -> None:
         self.engine.drop_frontend(frontend)
-        self.engine.check_integrity()
+        self.check()
         for sequence in self.sequences.values():
             if sequence.frontend == frontend and sequence.is_open:
                 sequence.was_aborted = True
@@ -137,7 +155,7 @@ class EngineDriver:
     def plan(self) -> SchedulerOutput | None:
         """Plan and submit one step."""
         output = self.engine.plan()
-        self.engine.check_integrity()
+        self.check()
         if output is not None:
             self._check_budget(output)
             self.steps.append(output)
@@ -151,7 +169,7 @@ class EngineDriver:
         for message in self.executor.receive():
             assert isinstance(message, ModelRunnerOutput)
             self.engine.apply(message)
-            self.engine.check_integrity()
+            self.check()
         self.take_outputs()
 
     def turn(self) -> None:

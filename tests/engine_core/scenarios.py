@@ -27,6 +27,8 @@ class Tally(NamedTuple):
     steps: int
     preemptions: int
     hit_tokens: int
+    saved_blocks: int
+    loaded_blocks: int
     aborted: int
     failed: int
     timed_out: int
@@ -51,7 +53,7 @@ class _Scenario:
         vocab_size = chance.choice([2, 8, 8, 50])
         rule = TokenRule(vocab_size, (0,), eos_probability=chance.choice([0.0, 0.05, 0.3]))
         faults = []
-        if chance.random() < 0.2:
+        if chance.random() < 0.3:
             faults = [Fault(FaultKind.ROW_ERROR, step=chance.randint(1, 30), place=chance.randint(0, 3))]
         self.driver = EngineDriver(
             self._config(),
@@ -75,6 +77,7 @@ class _Scenario:
         block_size = chance.randint(1, 6)
         max_model_len = chance.randint(32, 64)
         tight = -(-max_model_len // block_size)
+        enable_prefix_caching = chance.random() < 0.8
         return SchedulerConfig(
             max_num_seqs=chance.randint(1, 8),
             max_num_batched_tokens=chance.choice([1, 4, 8, 16, 32, 64]),
@@ -83,10 +86,17 @@ class _Scenario:
             max_model_len=max_model_len,
             block_size=block_size,
             # From barely one longest sequence to several.
-            num_blocks=tight * chance.choice([1, 1, 2, 4]) + chance.randint(0, 3),
+            num_blocks=tight * chance.choice([1, 1, 1, 2]) + chance.randint(0, 3),
             policy=chance.choice(["fcfs", "priority", "fair"]),
-            enable_prefix_caching=chance.random() < 0.8,
+            enable_prefix_caching=enable_prefix_caching,
             tenant_weights=chance.choice([{}, {"a": 3}]),
+            # A step takes a second, so that a target of one leaves an eighth of it for moves.
+            target_itl_s=chance.choice([0.0, 0.0, 1.0]),
+            num_host_blocks=chance.choice([0, 1, 3, tight, 4 * tight, 4 * tight])
+            if enable_prefix_caching
+            else 0,
+            move_block_ns=chance.choice([0, 1, 50_000_000, 125_000_000, 10**9]),
+            victim=chance.choice(["cost", "cost", "last"]),
         )
 
     def _event(self) -> None:
@@ -110,12 +120,12 @@ class _Scenario:
             self.driver.leave(self._chance.choice(FRONTENDS))
         else:
             self.driver.engine.reset_prefix_cache()
-            self.driver.engine.check_integrity()
+            self.driver.check()
 
     def _arrive(self) -> None:
         chance = self._chance
         tail = [chance.randrange(self._vocab_size) for _ in range(chance.randint(1, 6))]
-        max_tokens = chance.choice([None, 0, 1, 3, 8, 20])
+        max_tokens = chance.choice([None, None, 0, 1, 3, 8, 20])
         self.driver.add(
             chance.choice(self._stems)[: chance.randint(0, STEM_LEN)] + tail,
             chance.choice(FRONTENDS),
@@ -136,10 +146,11 @@ class _Scenario:
         )
 
     def _max_turns(self) -> int:
-        """The first in order needs two turns per token; under priority and fair, arrivals restart others."""
+        """The first in order needs two turns per token; others start again, but those of fcfs with "last"."""
         sequences = self.driver.sequences.values()
         num_tokens = sum(len(sequence.prompt) + len(sequence.expected) + 1 for sequence in sequences)
-        restarts = 1 if self.driver.config.policy == "fcfs" else len(sequences)
+        config = self.driver.config
+        restarts = 1 if config.policy == "fcfs" and config.victim == "last" else len(sequences)
         return 2 * num_tokens * restarts + 10
 
     def _tally(self) -> Tally:
@@ -153,6 +164,8 @@ class _Scenario:
             steps=len(self.driver.steps),
             preemptions=stats.num_preemptions,
             hit_tokens=stats.prefix_cache_hits,
+            saved_blocks=stats.num_saved_blocks,
+            loaded_blocks=stats.num_loaded_blocks,
             aborted=sum(sequence.was_aborted for sequence in sequences),
             failed=codes.count("simulated_fault"),
             timed_out=codes.count("timeout"),

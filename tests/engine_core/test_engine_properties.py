@@ -9,16 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import cycle
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine_core.config import SchedulerConfig
+from engine_core.engine import EngineCore
 from engine_core.executor.simulated import Fault, FaultKind
 from engine_core.executor.simulated_tokens import TokenRule
 from engine_core.ipc.codec import unpack_int32
 from engine_core.ipc.messages import FinishReason
+from engine_core.ipc.worker_messages import SchedulerOutput
 from engine_core.sampling_params import RepetitionDetection
+from engine_core.scheduler.prefill_cap import CapBeside, PrefillCap
+from engine_core.scheduler.running import RunningRows
+from engine_core.scheduler.scheduler import StepInFlight
 from tests.engine_core.engine_driver import COMPLETE, EngineDriver
 
 # Few tokens and shared stems make equal prefixes, stops and prefix hits common.
@@ -156,7 +162,7 @@ def play(driver: EngineDriver, script: list[Arrival | tuple[str, int]]) -> None:
             driver.leave(b"frontend-%d" % number)
         else:
             driver.engine.reset_prefix_cache()
-            driver.engine.check_integrity()
+            driver.check()
 
 
 def max_turns(driver: EngineDriver) -> int:
@@ -201,25 +207,29 @@ def test_a_pool_for_barely_one_request_still_serves_all(
     driver.run(max_turns(driver))
 
 
-class DrawnPacer:
-    """Stands in for the pacer with caps drawn by the test; checks that steps hold them."""
+def draw_caps(engine: EngineCore, caps: list[PrefillCap]) -> None:
+    """Plan each step with the next of the caps, and check that it holds it while any row decodes."""
+    scheduler, drawn = engine._scheduler, cycle(caps)
+    schedule = scheduler.schedule
 
-    def __init__(self, caps: list[int]) -> None:
-        self._caps = cycle(caps)
-        self._cap = 0
+    def planned(cap_beside: CapBeside | None = None) -> SchedulerOutput | None:
+        cap = next(drawn)
+        output = schedule(lambda num_decoding: cap)
+        if output is not None:
+            check_cap(cap, scheduler.in_flight[-1], scheduler.running)
+        return output
 
-    def max_prefill_tokens(self, num_decoding: int) -> int:
-        self._cap = next(self._caps)
-        return self._cap
+    scheduler.schedule = planned  # type: ignore[method-assign]
 
-    def planned(self, packed_num_tokens: bytes) -> None:
-        num_tokens = unpack_int32(packed_num_tokens)
-        if (num_tokens == 1).any():
-            # A newcomer may have one token to compute and so turn the step into one that decodes.
-            assert num_tokens[num_tokens > 1].sum() <= self._cap or num_tokens[num_tokens == 1].sum() == 1
 
-    def measured(self, compute_s: float) -> None:
-        pass
+def check_cap(cap: PrefillCap, step: StepInFlight, running: RunningRows) -> None:
+    num_tokens = unpack_int32(step.packed_num_tokens).astype(np.int64)
+    prefill = num_tokens > 1
+    # A newcomer may have one token to compute; it does not make the step one that decodes.
+    if (~prefill & (running.first_step[step.rows] < step.step)).any():
+        chunks, ends = num_tokens[prefill], step.num_computed_tokens[prefill]
+        spent = (chunks * (2 * (cap.doubling_context + ends) - chunks)).sum()
+        assert spent <= 2 * cap.doubling_context * cap.num_tokens or chunks.sum() <= cap.min_tokens
 
 
 @SETTINGS
@@ -227,13 +237,23 @@ class DrawnPacer:
     config=configs,
     depth=st.integers(1, 2),
     script=st.lists(events, min_size=1, max_size=25),
-    caps=st.lists(st.integers(1, 6), min_size=1, max_size=5),
+    caps=st.lists(
+        st.builds(
+            PrefillCap,
+            num_tokens=st.integers(0, 8),
+            doubling_context=st.sampled_from([1, 10, 2**30]),
+            min_tokens=st.integers(1, 4),
+            max_context=st.just(2**31),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
 )
 def test_a_prefill_cap_changes_no_token_and_starves_nobody(
-    config: SchedulerConfig, depth: int, script: list[Arrival | tuple[str, int]], caps: list[int]
+    config: SchedulerConfig, depth: int, script: list[Arrival | tuple[str, int]], caps: list[PrefillCap]
 ) -> None:
     driver = EngineDriver(config, TokenRule(8, (0,)), depth=depth)
-    driver.engine._pacer = DrawnPacer(caps)  # type: ignore[assignment]
+    draw_caps(driver.engine, caps)
     play(driver, script)
     driver.run(max_turns(driver))
 

@@ -61,9 +61,14 @@ class Process:
 
 
 @contextlib.contextmanager
-def run(log: Path, *args: str) -> Iterator[Process]:
-    """Start a command of this project (`python -m MODULE ...`); it is stopped when the block ends."""
+def run(log: Path, *args: str, runtime_dir: str = "") -> Iterator[Process]:
+    """Start a command of this project (`python -m MODULE ...`); it is stopped when the block ends.
+
+    With `runtime_dir` its sockets are made there, and not where XDG_RUNTIME_DIR says.
+    """
     env = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    if runtime_dir:
+        env["XDG_RUNTIME_DIR"] = runtime_dir
     with log.open("wb") as stream:
         popen = subprocess.Popen(
             [sys.executable, "-m", *args],

@@ -7,20 +7,22 @@ from abc import ABC, abstractmethod
 import torch
 
 from worker.attention.metadata import AttentionMetadata
-from worker.kv_cache import KVCache
+from worker.kv_cache import BlockShape, KVCache
 
 
 class AttentionBackend(ABC):
     """Owns the layout of the KV cache and the kernels that write and read it; one thread only."""
 
     @abstractmethod
-    def allocate(
-        self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype
-    ) -> KVCache:
-        """Allocate one layer's cache; memory may be backed only once it is first written.
+    def allocate(self, shape: BlockShape, num_blocks: int) -> torch.Tensor:
+        """Allocate the caches of all layers; memory may be backed only once it is first written.
+
+        Returns:
+            [num_layers, 2, num_blocks, ...], keys before values; one piece, [layer, 0 or 1, block], is
+            contiguous and has shape.piece_elements elements.
 
         Raises:
-            RuntimeError: the memory is not there.
+            OSError, RuntimeError: the memory is not there.
         """
 
     @abstractmethod

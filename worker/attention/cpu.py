@@ -7,19 +7,17 @@ import torch
 from worker import ops
 from worker.attention.base import AttentionBackend
 from worker.attention.metadata import AttentionMetadata
-from worker.kv_cache import KVCache
+from worker.kv_cache import BlockShape, KVCache
 from worker.pages import zero_pages
 
 
 class CpuAttention(AttentionBackend):
     """The `cpu` backend."""
 
-    def allocate(
-        self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype
-    ) -> KVCache:
+    def allocate(self, shape: BlockShape, num_blocks: int) -> torch.Tensor:
         """Allocate zero pages, which cost nothing until a block is first written."""
-        shape = (num_blocks, num_kv_heads, block_size, head_dim)
-        return KVCache(zero_pages(shape, dtype), zero_pages(shape, dtype))
+        block = (shape.num_kv_heads, shape.block_size, shape.head_dim)
+        return zero_pages((shape.num_layers, 2, num_blocks, *block), shape.dtype)
 
     def forward(
         self,

@@ -35,15 +35,23 @@ TIGHT = {
     "max_output_tokens": "200",
     "watermark_percent": "1",
 }
+SHARED = {"prefix_groups": "4", "prefix_tokens": "300", "prefix_skew": "1"}
 SCENARIOS = {
     "poisson": {"rate": "30"},
     "bursts": {"arrivals": "bursts", "rate": "20", "burst_on_s": "1", "burst_off_s": "4"},
     "closed loop": {"arrivals": "closed", "clients": "12", "think_s": "0.2"},
-    "shared prefixes": {"rate": "20", "prefix_groups": "4", "prefix_tokens": "300", "prefix_skew": "1"},
+    "shared prefixes": {"rate": "20", **SHARED},
     "a tight pool": {"rate": "60", **TIGHT},
     "a tight pool, one step in flight": {"rate": "60", "depth": "1", **TIGHT},
     "priorities in a tight pool": {"rate": "60", "policy": "priority", "urgent_share": "0.3", **TIGHT},
     "tenants in a tight pool": {"rate": "60", "tenants": "5", "tenant_skew": "1", **TIGHT},
+    "a host tier behind a tight pool": {
+        "rate": "60",
+        "num_host_blocks": "300",
+        **SHARED,
+        **TIGHT,
+    },
+    "last-in victims": {"rate": "60", "victim": "last", **TIGHT},
     "chunks": {"rate": "20", "max_prefill_tokens": "64", "max_num_batched_tokens": "200"},
 }
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.simulation.recorded import read_trace
-from benchmarks.simulation.settings import KEYS, make_settings
+from benchmarks.simulation.settings import KEYS, MEASURED, make_settings
 from benchmarks.simulation.synthetic import make_trace
 from benchmarks.simulation.trace import NO_GROUP, PromptMaker, Trace, request_of
 from engine_core.errors import ConfigError
@@ -159,7 +159,13 @@ def test_bad_settings_are_refused_by_name(key: str, value: str) -> None:
 
 def test_no_two_settings_have_the_same_name() -> None:
     groups = make_settings({})
-    assert sum(len(group.__struct_fields__) for group in groups) == len(KEYS)
+    assert sum(len(group.__struct_fields__) for group in groups) == len(KEYS | {MEASURED})
+
+
+def test_the_engine_is_told_what_a_move_takes() -> None:
+    assert make_settings({"move_block_us": "2.5"}).engine.move_block_ns == 2500
+    with pytest.raises(ConfigError, match="no setting 'move_block_ns'"):
+        make_settings({"move_block_ns": "1"})
 
 
 def test_engine_settings_reach_the_engine() -> None:

@@ -19,6 +19,7 @@ from engine_core.ipc.wire import PROTOCOL_VERSION
 from engine_core.ipc.worker_messages import (
     FromWorkerMessage,
     InitKVCache,
+    KVCacheReady,
     LoadProgress,
     ModelRunnerOutput,
     SchedulerOutput,
@@ -91,7 +92,8 @@ class FakeWorker:
         while True:
             message = to_worker_decoder.decode(self.socket.recv())
             if isinstance(message, InitKVCache):
-                self.send(self.worker.init_kv_cache(message.num_blocks))
+                # Its answer tells what has arrived.
+                self.send(KVCacheReady(message.num_blocks, move_block_ns=message.num_host_blocks))
             elif isinstance(message, SchedulerOutput):
                 self.step(message)
             elif self.behaviour != "stubborn":

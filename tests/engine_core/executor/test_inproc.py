@@ -22,7 +22,7 @@ class RefusingWorker(SimulatedWorker):
 
 
 class BrokenWorker(SimulatedWorker):
-    def init_kv_cache(self, num_blocks: int) -> KVCacheReady:
+    def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> KVCacheReady:
         raise MemoryError("no room")
 
 
@@ -45,6 +45,17 @@ def test_a_worker_object_goes_through_a_whole_life() -> None:
     ]
     assert steps == [1, 2]
     assert executor.receive() == []
+
+
+class TellingWorker(SimulatedWorker):
+    def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> KVCacheReady:
+        return KVCacheReady(num_blocks, move_block_ns=num_host_blocks)
+
+
+def test_the_worker_is_told_both_sizes() -> None:
+    executor = InprocExecutor(TellingWorker(SimulatedModel()))
+    executor.init_kv_cache(4, 7)
+    assert executor.receive() == [KVCacheReady(4, 7)]
 
 
 def test_an_exception_of_the_worker_is_a_worker_error() -> None:

@@ -69,7 +69,7 @@ class Bench:
 
     def serve(self) -> None:
         self.wait_for(WorkerReady)
-        self.executor.init_kv_cache(10)
+        self.executor.init_kv_cache(10, 7)
         self.wait_for(KVCacheReady)
 
     def step(self, number: int) -> None:
@@ -113,6 +113,9 @@ def test_a_worker_loads_serves_and_ends(make_bench: Callable[[str], Bench]) -> N
         WorkerReady,
         KVCacheReady,
     ]
+    assert bench.messages[-1] == KVCacheReady(10, move_block_ns=7), (
+        "the fake worker tells the tier's size here"
+    )
     bench.step(1)
     bench.wait_for(ModelRunnerOutput)
     output = bench.messages[-1]

@@ -6,6 +6,7 @@ from engine_core.config import SchedulerConfig
 from engine_core.ipc.codec import unpack_int32
 from engine_core.ipc.messages import FinishReason
 from engine_core.ipc.worker_messages import SchedulerOutput
+from engine_core.scheduler.prefill_cap import PrefillCap
 from tests.engine_core.engine_driver import EngineDriver
 
 
@@ -60,6 +61,58 @@ def test_decoding_goes_on_beside_a_capped_prefill() -> None:
     assert work(plan(driver)) == {0: 1, 1: 6}
     driver.apply()
     assert work(plan(driver)) == {0: 1, 1: 6}
+
+
+def test_the_cap_is_asked_for_only_when_a_step_could_prefill_beside_decoding_rows() -> None:
+    asked: list[int] = []
+
+    def cap_beside(num_decoding: int) -> PrefillCap:
+        asked.append(num_decoding)
+        return PrefillCap(0, 1, min_tokens=3)
+
+    driver = make_driver(max_num_seqs=3)
+    driver.engine._cap_beside = cap_beside
+    driver.add([1, 2], max_tokens=20)
+    driver.add([3, 4], max_tokens=20)
+    for _ in range(4):
+        driver.turn()
+    assert asked == [], "nobody decoded, then nobody could prefill"
+    driver.add([5] * 8, max_tokens=20)
+    assert work(plan(driver)) == {0: 1, 1: 1, 2: 3}
+    driver.apply()
+    assert work(plan(driver)) == {0: 1, 1: 1, 2: 3}
+    assert asked == [2, 2]
+    driver.apply()
+    driver.add([6] * 8, max_tokens=2)
+    for _ in range(4):
+        driver.turn()
+    assert asked == [2, 2, 2], "the third row decodes, and no row is free for a fourth"
+
+
+def test_decoding_rows_behind_a_capped_prompt_keep_their_token() -> None:
+    driver = make_driver(max_num_batched_tokens=8, policy="priority")
+    driver.engine._cap_beside = lambda num_decoding: PrefillCap(1000, 2**30, min_tokens=1)
+    for token_id in (7, 8, 9):
+        driver.add([token_id, token_id], max_tokens=20, priority=1)
+    driver.turn()
+    driver.add(range(1, 41), max_tokens=2)
+    driver.turn()
+    assert work(plan(driver)) == {3: 5, 0: 1, 1: 1, 2: 1}
+
+
+@pytest.mark.parametrize(("is_cached", "expected"), [(True, 4), (False, 8)])
+def test_a_newcomer_pays_for_the_context_that_was_cached(is_cached: bool, expected: int) -> None:
+    driver = make_driver(max_num_batched_tokens=64)
+    prompt = list(range(1, 33))
+    if is_cached:
+        driver.add(prompt, max_tokens=1)
+        driver.turn()
+    driver.add([40, 41], max_tokens=20)
+    driver.turn()
+    # Units of half a token's cost by 32: n tokens behind c others cost n (64 + 2 c + n) of 640.
+    driver.engine._cap_beside = lambda num_decoding: PrefillCap(10, 32, min_tokens=1)
+    driver.add([*prompt, *range(1, 17)], max_tokens=1)
+    assert list(work(plan(driver)).values()) == [1, expected]
 
 
 def test_what_is_left_of_the_budget_goes_to_the_next_in_the_queue() -> None:

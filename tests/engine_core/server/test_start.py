@@ -33,13 +33,13 @@ def ready(block_bytes: int = 100, available_bytes: int = 10**9) -> WorkerReady:
 class RecordingExecutor(Executor):
     def __init__(self) -> None:
         self.started = 0
-        self.num_blocks: list[int] = []
+        self.sizes: list[tuple[int, int]] = []
 
     def start(self) -> None:
         self.started += 1
 
-    def init_kv_cache(self, num_blocks: int) -> None:
-        self.num_blocks.append(num_blocks)
+    def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> None:
+        self.sizes.append((num_blocks, num_host_blocks))
 
     def submit(self, output: SchedulerOutput) -> None:
         raise AssertionError("no step before the start is over")
@@ -66,7 +66,7 @@ def test_a_start_goes_through_its_stages() -> None:
     assert (startup.stage, startup.fraction) == ("loading weights", 0.25)
     assert startup.on_message(ready()) is None
     assert (startup.stage, startup.fraction) == ("allocating the KV cache", 1.0)
-    assert executor.num_blocks == [8]
+    assert executor.sizes == [(8, 0)]
     loaded = startup.on_message(KVCacheReady(8))
     assert loaded is not None
     assert loaded.model == MODEL
@@ -79,6 +79,19 @@ def test_the_worker_may_allocate_fewer_blocks() -> None:
     loaded = startup.on_message(KVCacheReady(5))
     assert loaded is not None
     assert loaded.scheduler.num_blocks == 5
+
+
+def test_a_host_tier_is_asked_for_and_its_speed_reaches_the_scheduler(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    startup, executor = begun(EngineConfig(model="m", num_blocks=8, kv_offload_gb=1e-6))
+    startup.on_message(ready())
+    assert executor.sizes == [(8, 10)]
+    with caplog.at_level("INFO"):
+        loaded = startup.on_message(KVCacheReady(8, move_block_ns=4321))
+    assert loaded is not None
+    assert (loaded.scheduler.num_host_blocks, loaded.scheduler.move_block_ns) == (10, 4321)
+    assert "host tier: 10 blocks, 0.0 MiB, 4.3 us per block moved" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -127,6 +140,20 @@ def test_the_size_of_the_pool(config: EngineConfig, num_blocks: int) -> None:
 def test_a_pool_smaller_than_one_sequence_is_allowed_and_counted() -> None:
     size = size_kv_cache(EngineConfig(model="m", num_blocks=10), ready())
     assert (size.num_tokens, size.num_full_sequences) == (160, 0)
+
+
+def test_the_host_tier_gets_the_whole_blocks_that_fit_its_memory() -> None:
+    size = size_kv_cache(EngineConfig(model="m", num_blocks=10, kv_offload_gb=1.5), ready())
+    num_host_blocks = 3 * 2**29 // 100
+    assert (size.num_host_blocks, size.num_host_bytes) == (num_host_blocks, num_host_blocks * 100)
+    assert (size.num_blocks, size.num_bytes) == (10, 1000)
+
+
+@pytest.mark.parametrize(("gb", "block_bytes"), [(99 / 2**30, 100), (2**20, 1)])
+def test_a_host_tier_without_a_block_or_with_too_many_is_refused(gb: float, block_bytes: int) -> None:
+    config = EngineConfig(model="m", num_blocks=10, kv_offload_gb=gb)
+    with pytest.raises(ConfigError, match=r"--kv-offload-gb must hold 1 to 1073741824 blocks"):
+        size_kv_cache(config, ready(block_bytes=block_bytes))
 
 
 @pytest.mark.parametrize(

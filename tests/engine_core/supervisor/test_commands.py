@@ -40,6 +40,7 @@ OTHER_VALUES = {
     "block_size": (["--block-size", "32"], 32),
     "kv_cache_memory_bytes": (["--kv-cache-memory-bytes", "2G"], 2 * 2**30),
     "num_blocks": (["--num-blocks", "9"], 9),
+    "kv_offload_gb": (["--kv-offload-gb", "0.5"], 0.5),
     "enable_prefix_caching": (["--no-enable-prefix-caching"], False),
     "max_num_seqs": (["--max-num-seqs", "5"], 5),
     "max_num_batched_tokens": (["--max-num-batched-tokens", "64"], 64),
@@ -58,6 +59,13 @@ OTHER_VALUES = {
     "queue_timeout_s": (["--queue-timeout", "2.5"], 2.5),
     "target_itl_ms": (["--target-itl-ms", "40"], 40.0),
     "log_wait_s": (["--log-wait", "0"], 0.0),
+    "kv_events_address": (["--kv-events-address", "tcp://127.0.0.1:5557"], "tcp://127.0.0.1:5557"),
+    "kv_events_replay_address": (
+        ["--kv-events-address", "ipc:///x/e", "--kv-events-replay-address", "ipc:///x/r"],
+        "ipc:///x/r",
+    ),
+    "kv_events_topic": (["--kv-events-topic", "kv@pod@model"], "kv@pod@model"),
+    "kv_events_buffer_steps": (["--kv-events-buffer-steps", "7"], 7),
 }
 
 
@@ -107,6 +115,8 @@ def test_the_help_names_every_default(capsys: pytest.CaptureFixture[str]) -> Non
         (["--lease", "nan"], "--lease", "from 1 to 3600"),
         (["--drain-timeout", "inf"], "--drain-timeout", "from 0 to"),
         (["--kv-cache-memory-bytes", "99999999T"], "--kv-cache-memory-bytes", "from 0 to"),
+        (["--kv-offload-gb", "-0.1"], "--kv-offload-gb", "from 0 to 1048576"),
+        (["--kv-offload-gb", "nan"], "--kv-offload-gb", "from 0 to 1048576"),
         (["--tenant-weight", "a=0"], "--tenant-weight", "W from 1 to 1000"),
         (["--tenant-weight", "a"], "--tenant-weight", "NAME=W"),
         (["--tenant-weight", "a=1", "a=2"], "--tenant-weight", "each once"),
@@ -114,6 +124,21 @@ def test_the_help_names_every_default(capsys: pytest.CaptureFixture[str]) -> Non
         (["--queue-timeout", "-1"], "--queue-timeout", "from 0 to 604800"),
         (["--target-itl-ms", "nan"], "--target-itl-ms", "from 0 to 60000"),
         (["--log-wait", "-1"], "--log-wait", "from 0 to 86400"),
+        (["--kv-events-buffer-steps", "0"], "--kv-events-buffer-steps", "from 1 to 1000000"),
+        (["--kv-events-address", "inproc://x"], "--kv-events-address", "tcp://HOST:PORT"),
+        (["--kv-events-replay-address", "5558"], "--kv-events-replay-address", "tcp://HOST:PORT"),
+        (
+            ["--kv-events-replay-address", "tcp://[::1]:5558"],
+            "--kv-events-replay-address",
+            "given together with --kv-events-address",
+        ),
+        (["--kv-events-topic", "a b"], "--kv-events-topic", "256 visible ASCII"),
+        (["--kv-events-topic", "x" * 257], "--kv-events-topic", "256 visible ASCII"),
+        (
+            ["--no-enable-prefix-caching", "--kv-events-address", "tcp://[::1]:5557"],
+            "--kv-events-address",
+            "left out with --no-enable-prefix-caching",
+        ),
         (["--listen", "udp://x"], "--listen", "ipc://PATH"),
         (["--listen", f"ipc:///{'x' * 200}"], "--listen", "100 characters"),
     ],
@@ -125,6 +150,13 @@ def test_a_value_out_of_range_is_one_line_with_flag_and_range(
     error = capsys.readouterr().err
     assert error.startswith(f"engine-core: error: {flag} must be")
     assert allowed in error
+    assert error.count("\n") == 1
+
+
+def test_a_host_tier_without_prefix_caching_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--kv-offload-gb", "1", "--no-enable-prefix-caching"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("engine-core: error: --kv-offload-gb finds blocks by their prefix")
     assert error.count("\n") == 1
 
 
@@ -202,10 +234,20 @@ def test_serve_does_not_take_the_models_directory_for_a_value_of_a_flag(
     assert f"{flag} took the directory {tmp_path}" in capsys.readouterr().err
 
 
-def test_tcp_beyond_this_machine_is_refused_before_anything_is_loaded() -> None:
-    config = EngineConfig(model="m", listen="tcp://0.0.0.0:5555")
+@pytest.mark.parametrize(
+    "addresses",
+    [
+        {"listen": "tcp://0.0.0.0:5555"},
+        {"kv_events_address": "tcp://*:5557"},
+        {"kv_events_address": "ipc:///x/e", "kv_events_replay_address": "tcp://10.0.0.1:5558"},
+    ],
+)
+def test_tcp_beyond_this_machine_is_refused_before_anything_is_loaded(addresses: dict[str, str]) -> None:
+    config = EngineConfig(model="m", **addresses)
     with pytest.raises(ConfigError, match="reachable from other machines"):
         config.validate()
+    msgspec.structs.replace(config, curve_dir="/k").validate()
+    msgspec.structs.replace(config, allow_insecure_tcp=True).validate()
 
 
 def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

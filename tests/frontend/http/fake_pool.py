@@ -96,7 +96,7 @@ def deltas_of(text: str, request: GenerationRequest, *, num_cached: int = 0) -> 
                 delta.logprobs = [
                     fake_logprob(token, sampling.logprobs, sampling.logprob_token_ids) for token in ids
                 ]
-            if i == 0 and sampling.prompt_logprobs is not None:
+            if i == index == 0 and sampling.prompt_logprobs is not None:
                 delta.prompt_logprobs = fake_prompt_logprobs(request)
             if i == len(text) - 1:
                 delta.finish_reason = "stop"
@@ -107,7 +107,7 @@ def deltas_of(text: str, request: GenerationRequest, *, num_cached: int = 0) -> 
 def prompt_only_delta(request: GenerationRequest, index: int) -> OutputDelta:
     """The one delta of a completion that may have no token."""
     delta = OutputDelta(index, finish_reason="length")
-    if request.sampling.prompt_logprobs is not None:
+    if index == 0 and request.sampling.prompt_logprobs is not None:
         delta.prompt_logprobs = fake_prompt_logprobs(request)
     return delta
 

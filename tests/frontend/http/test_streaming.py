@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 from collections.abc import AsyncGenerator
 
 import httpx
@@ -119,6 +120,60 @@ async def test_echo_comes_with_the_first_chunk(client: httpx.AsyncClient) -> Non
     assert chunks[0]["choices"][0]["logprobs"]["tokens"] == ["<|256|>", "x", "H"]
     assert joined(await stream(client, *TEXT, echo=True)) == "xHi there"
     assert joined(await stream(client, *TEXT, echo=True, max_tokens=0)) == "x"
+
+
+@BOTH
+@pytest.mark.parametrize("more", [{}, {"n": 2}, {"return_token_ids": True}, {"seed": 1}])
+async def test_prompt_logprobs_come_with_the_first_chunk_of_the_first_choice(
+    client: httpx.AsyncClient, path: str, body: dict, more: dict
+) -> None:
+    asked = {"prompt_logprobs": 2, **more}
+    whole = (await client.post(path, json=body | asked)).json()
+    chunks = await stream(client, path, body, **asked)
+    is_chat = path == CHAT[0]
+    carriers = chunks if is_chat else [choice for chunk in chunks for choice in chunk["choices"]]
+    with_scores = [carrier for carrier in carriers if "prompt_logprobs" in carrier]
+    assert [carrier["prompt_logprobs"] for carrier in with_scores] == [
+        (whole if is_chat else whole["choices"][0])["prompt_logprobs"]
+    ]
+    n = more.get("n", 1)
+    # In chat the chunks that name the roles go before it.
+    assert carriers.index(with_scores[0]) == (n if is_chat else 0)
+    assert [joined(chunks, i) for i in range(n)] == ["Hi there"] * n
+
+
+@BOTH
+async def test_prompt_logprobs_come_even_if_the_first_token_shows_no_text(
+    client: httpx.AsyncClient, pool: FakePool, path: str, body: dict
+) -> None:
+    async def script(request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
+        first, *rest = deltas_of("ab", request)
+        first.text, first.token_ids = "", []
+        yield first
+        for delta in rest:
+            yield delta
+
+    pool.script = script
+    for more in ({}, {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}):
+        chunks = await stream(client, path, body, prompt_logprobs=0, **more)
+        assert sum('"decoded_token"' in json.dumps(chunk) for chunk in chunks) == 1
+        assert joined(chunks) == "b"
+
+
+async def test_every_prompt_of_a_list_has_its_own_logprobs_in_a_stream(client: httpx.AsyncClient) -> None:
+    chunks = await stream(client, "/v1/completions", {"prompt": ["ab", "c"]}, n=2, prompt_logprobs=0)
+    choices = [choice for chunk in chunks for choice in chunk["choices"] if "prompt_logprobs" in choice]
+    assert {choice["index"]: len(choice["prompt_logprobs"]) for choice in choices} == {0: 3, 2: 2}
+
+
+async def test_an_echo_with_logprobs_shows_prompt_logprobs_only_when_asked(client: httpx.AsyncClient) -> None:
+    asked = {"echo": True, "logprobs": 1}
+    whole = (await client.post("/v1/completions", json=TEXT[1] | asked)).json()["choices"][0]
+    for more in ({}, {"prompt_logprobs": 3}):
+        choices = [c["choices"][0] for c in await stream(client, *TEXT, **asked, **more)]
+        tokens = [token for choice in choices for token in choice["logprobs"]["tokens"]]
+        assert (tokens, tokens[1]) == (whole["logprobs"]["tokens"], "x")
+        assert sum("prompt_logprobs" in choice for choice in choices) == len(more)
 
 
 async def test_deltas_without_text_give_no_chunk_unless_their_tokens_are_shown(

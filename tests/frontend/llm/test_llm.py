@@ -211,6 +211,8 @@ def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_a_wrong_argument_is_named(model: Path) -> None:
     with pytest.raises(SplitServeError, match="block-size"):
         LLM(str(model), executor="simulated", block_size=0, use_tqdm=False)
+    with pytest.raises(ConfigError, match="kv-offload-gb"):
+        LLM(str(model), executor="simulated", kv_offload_gb=-1.0, use_tqdm=False)
 
 
 def test_a_closed_llm_says_so(model: Path) -> None:

@@ -73,8 +73,8 @@ class FakeEngine:
     def send_frame(self, frame: bytes) -> None:
         self._router.send_multipart([self.identity, frame])
 
-    def init_kv_cache(self, num_blocks: int) -> None:
-        self.send(InitKVCache(num_blocks))
+    def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> None:
+        self.send(InitKVCache(num_blocks, num_host_blocks))
 
 
 def worker_argv(address: str, model: Path, *flags: str) -> list[str]:

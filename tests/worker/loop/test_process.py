@@ -73,8 +73,8 @@ def test_a_worker_loads_answers_every_step_and_ends_when_asked(engine: FakeEngin
         assert ready.model.architecture == "LlamaForCausalLM"
         total_bytes = progress[-1].total_bytes
         assert [progress[0].loaded_bytes, progress[-1].loaded_bytes] == [0, total_bytes]
-        engine.init_kv_cache(NUM_BLOCKS)
-        engine.expect(KVCacheReady)
+        engine.init_kv_cache(NUM_BLOCKS, 3)
+        assert engine.expect(KVCacheReady).move_block_ns > 0
         # Ctrl-C in a terminal reaches the worker too; ending it is the engine's decision.
         process.send_signal(signal.SIGINT)
         engine.send(first_step())

@@ -10,6 +10,7 @@ import torch
 
 from worker.attention.cpu import CpuAttention
 from worker.attention.metadata import AttentionMetadata
+from worker.kv_cache import BlockShape, layer_caches
 from worker.model_config import ModelConfig, read_model_config
 from worker.models.base import Model
 from worker.models.registry import load_model
@@ -34,10 +35,9 @@ class Driver:
         self.config: ModelConfig = read_model_config(path)
         backend = CpuAttention()
         self.model: Model = load_model(self.config, dtype, backend, lambda loaded, total: None)
-        self._caches = [
-            backend.allocate(NUM_BLOCKS, BLOCK_SIZE, self.model.num_kv_heads, self.model.head_dim, dtype)
-            for _ in range(self.model.num_layers)
-        ]
+        model = self.model
+        shape = BlockShape(model.num_layers, model.num_kv_heads, BLOCK_SIZE, model.head_dim, dtype)
+        self._caches = layer_caches(backend.allocate(shape, NUM_BLOCKS))
         self._free = random.Random(7).sample(range(NUM_BLOCKS), NUM_BLOCKS)
 
     def run(self, *steps: tuple[Row, int]) -> torch.Tensor:

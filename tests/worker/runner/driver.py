@@ -46,11 +46,41 @@ class _Running:
         return len(self.job.prompt) + len(self.job.tokens)
 
 
+class HostTier:
+    """Keeps the computed blocks of preempted jobs in host blocks, as far as they go, and brings them back."""
+
+    def __init__(self, num_blocks: int, num_host_blocks: int) -> None:
+        self._free = list(range(num_blocks, num_blocks + num_host_blocks))
+        self._saved: dict[int, tuple[int, list[int]]] = {}
+        self.moves: list[tuple[int, int]] = []
+        self.num_loads = 0
+
+    def save(self, job: Job, num_computed: int, block_ids: list[int]) -> None:
+        # A prompt whose logprobs are asked for is computed in one go.
+        if len(block_ids) <= len(self._free) and (job.tokens or job.sampling.prompt_logprobs is None):
+            places = [self._free.pop() for _ in block_ids]
+            self.moves += zip(block_ids, places, strict=True)
+            self._saved[id(job)] = num_computed, places
+
+    def load(self, job: Job, block_ids: list[int]) -> int:
+        """Return how many tokens are computed in the blocks moved back."""
+        num_computed, places = self._saved.pop(id(job), (0, []))
+        self.num_loads += len(places) > 0
+        self.moves += zip(places, block_ids, strict=False)
+        self._free += places
+        return num_computed
+
+
 class Driver:
     """A scheduler without a policy. With an rng it admits, chunks, skips, preempts and orders at random."""
 
     def __init__(
-        self, worker: Worker, config: WorkerConfig, num_blocks: int, rng: random.Random | None = None
+        self,
+        worker: Worker,
+        config: WorkerConfig,
+        num_blocks: int,
+        rng: random.Random | None = None,
+        num_host_blocks: int = 0,
     ) -> None:
         self._worker = worker
         self._block_size = config.block_size
@@ -62,6 +92,7 @@ class Driver:
         self._freed: list[int] = []
         self._new: list[NewRow] = []
         self._appended: list[tuple[int, int]] = []
+        self.host = HostTier(num_blocks, num_host_blocks)
         self._step = 0
         self.mixed_steps = 0
 
@@ -86,8 +117,10 @@ class Driver:
             freed_rows=pack_int32(self._freed),
             block_rows=pack_int32([row for row, _ in self._appended]),
             block_ids=pack_int32([block for _, block in self._appended]),
+            moves_from=pack_int32([source for source, _ in self.host.moves]),
+            moves_to=pack_int32([target for _, target in self.host.moves]),
         )
-        self._new, self._freed, self._appended = [], [], []
+        self._new, self._freed, self._appended, self.host.moves = [], [], [], []
         decodes = sum(count == 1 for count in plan.values())
         self.mixed_steps += 0 < decodes < len(plan)
         output = self._worker.execute(step)
@@ -125,7 +158,11 @@ class Driver:
         # A row that no step has named yet cannot be freed: freed rows are applied before new ones.
         known = self._rows.keys() - {new.row for new in self._new}
         if self._rng is not None and known and self._rng.random() < 0.1:
-            waiting.append(self._release(self._rng.choice(sorted(known))))
+            row = self._rng.choice(sorted(known))
+            running = self._rows[row]
+            num_filled = -(-running.num_computed // self._block_size)
+            self.host.save(running.job, running.num_computed, running.block_ids[:num_filled])
+            waiting.append(self._release(row))
 
     def _admit(self, waiting: list[Job]) -> None:
         while waiting and self._free_rows and (self._rng is None or self._rng.random() < 0.6):
@@ -134,12 +171,13 @@ class Driver:
             self._rows[row] = running = _Running(job)
             needed = -(-running.num_tokens // self._block_size)
             running.block_ids = [self._take_block() for _ in range(needed)]
+            running.num_computed = self.host.load(job, running.block_ids)
             self._new.append(
                 NewRow(
                     row=row,
                     token_ids=pack_int32([*job.prompt, *job.tokens]),
                     num_prompt_tokens=len(job.prompt),
-                    num_computed_tokens=0,
+                    num_computed_tokens=running.num_computed,
                     block_ids=pack_int32(running.block_ids),
                     sampling=job.sampling,
                 )

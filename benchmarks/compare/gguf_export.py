@@ -1,0 +1,147 @@
+"""How does a model become a GGUF file for llama.cpp? Runs with the Python that has the gguf package.
+
+    python -m benchmarks.compare.gguf_export MODEL_DIR bf16|q8_0|q4_0
+
+Matrices take the type asked for, or bf16 where their rows are no multiple of its block; norms stay float32.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from benchmarks.compare.shapes import SHAPES, Shape
+from benchmarks.compare.tensors import read_bf16
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+LAYER_NAMES = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+MODEL_NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm"}
+
+
+class Kind(NamedTuple):
+    """A GGUF quantisation by its names in the gguf package."""
+
+    file_type: str
+    tensor_type: str
+
+
+KINDS = {
+    "bf16": Kind("MOSTLY_BF16", "BF16"),
+    "q8_0": Kind("MOSTLY_Q8_0", "Q8_0"),
+    "q4_0": Kind("MOSTLY_Q4_0", "Q4_0"),
+}
+
+
+def gguf_path(model: Path, kind: str) -> Path:
+    """Return where the file of a model lies."""
+    return model / f"{model.name}-{kind}.gguf"
+
+
+def gguf_name(name: str) -> str:
+    """Return llama.cpp's name of a Hugging Face weight."""
+    stem = name.removesuffix(".weight")
+    if stem in MODEL_NAMES:
+        return f"{MODEL_NAMES[stem]}.weight"
+    layer, rest = stem.removeprefix("model.layers.").split(".", 1)
+    return f"blk.{layer}.{LAYER_NAMES[rest]}.weight"
+
+
+def interleave_heads(matrix: NDArray[np.float32], num_heads: int) -> NDArray[np.float32]:
+    """Reorder rows of a query or key projection [heads * dim, in] to neighbouring rotary pairs.
+
+    Hugging Face rotates row i of a head with row i + dim / 2; llama.cpp's "llama" architecture i with i + 1.
+    """
+    rows, columns = matrix.shape
+    halves = matrix.reshape(num_heads, 2, rows // num_heads // 2, columns)
+    return halves.swapaxes(1, 2).reshape(rows, columns)
+
+
+def export(model: Path, shape: Shape, kind: str) -> None:
+    """Write the file; it takes its name only when it is complete."""
+    import gguf
+
+    path = gguf_path(model, kind)
+    part = path.with_suffix(".part")
+    writer = gguf.GGUFWriter(part, shape.architecture)
+    _add_sizes(writer, shape)
+    writer.add_file_type(gguf.LlamaFileType[KINDS[kind].file_type])
+    _add_tokenizer(writer, json.loads((model / "tokenizer.json").read_text(encoding="utf-8")))
+    _add_tensors(writer, model, shape, gguf.GGMLQuantizationType[KINDS[kind].tensor_type])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    part.rename(path)
+
+
+def _add_sizes(writer: Any, shape: Shape) -> None:
+    writer.add_vocab_size(shape.vocab_size)
+    writer.add_context_length(shape.context)
+    writer.add_embedding_length(shape.hidden_size)
+    writer.add_block_count(shape.num_layers)
+    writer.add_feed_forward_length(shape.intermediate_size)
+    writer.add_head_count(shape.num_heads)
+    writer.add_head_count_kv(shape.num_kv_heads)
+    writer.add_key_length(shape.head_dim)
+    writer.add_value_length(shape.head_dim)
+    writer.add_rope_dimension_count(shape.head_dim)
+    writer.add_rope_freq_base(shape.rope_theta)
+    writer.add_layer_norm_rms_eps(1e-6)
+
+
+def _add_tokenizer(writer: Any, tokenizer: dict[str, Any]) -> None:
+    import gguf
+
+    texts = {i: (text, gguf.TokenType.NORMAL) for text, i in tokenizer["model"]["vocab"].items()}
+    for token in tokenizer["added_tokens"]:
+        kind = gguf.TokenType.CONTROL if token["special"] else gguf.TokenType.USER_DEFINED
+        texts[token["id"]] = (token["content"], kind)
+    rows = [texts[i] for i in range(len(texts))]
+    merges = tokenizer["model"]["merges"]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list([text for text, _ in rows])
+    writer.add_token_types([kind for _, kind in rows])
+    writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in merges])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(2)
+    writer.add_pad_token_id(3)
+    writer.add_add_bos_token(False)
+
+
+def _add_tensors(writer: Any, model: Path, shape: Shape, wanted: Any) -> None:
+    import gguf
+
+    heads = {"q_proj": shape.num_heads, "k_proj": shape.num_kv_heads}
+    for name, values in read_bf16(model):
+        projection = name.split(".")[-2]
+        if shape.architecture == "llama" and projection in heads:
+            values = interleave_heads(values, heads[projection])
+        if values.ndim == 1:
+            writer.add_tensor(gguf_name(name), values)
+            continue
+        fits = values.shape[1] % gguf.GGML_QUANT_SIZES[wanted][0] == 0
+        kind = wanted if fits else gguf.GGMLQuantizationType.BF16
+        writer.add_tensor(gguf_name(name), gguf.quants.quantize(values, kind), raw_dtype=kind)
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    export(folder, SHAPES[folder.name], sys.argv[2])

@@ -1,0 +1,58 @@
+"""What does it cost to have the KV of some positions again: to compute them, or to move their blocks?
+
+Computing a position costs more the more positions stand before it, a move always the same. So of a run of
+blocks either all are worth moving or none is: with m of them moved, the cost is a concave function of m,
+least at one of its ends. For the same reason a block is judged by the longest sequence it began, since a
+prefix is found only as far as every block of it is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+RecomputeNs = Callable[[int, int], int]
+"""Nanoseconds that computing positions first..end-1 takes, 0 while nothing is known."""
+
+
+def nothing_known(first_token: int, end_token: int) -> int:
+    """Stand in for measured costs before there are any."""
+    return 0
+
+
+class KVCosts:
+    """Compares moving with computing, in whole nanoseconds; what is not known yet speaks for moving.
+
+    Args:
+        recompute_ns: see RecomputeNs.
+        move_block_ns: nanoseconds one block takes from pool to host or back; 0 while not known.
+        block_size: tokens per block.
+    """
+
+    def __init__(self, recompute_ns: RecomputeNs, move_block_ns: int, block_size: int) -> None:
+        self._recompute_ns = recompute_ns
+        self._move_block_ns = move_block_ns
+        self._block_size = block_size
+
+    def is_worth_saving(self, num_blocks: int) -> bool:
+        """Whether the blocks of a prefix should be moved out and back rather than computed again."""
+        return self.is_worth_loading(0, num_blocks, 2 * num_blocks)
+
+    def is_worth_loading(self, first_block: int, end_block: int, num_moves: int) -> bool:
+        """Whether so many moves take no longer than computing blocks first..end-1."""
+        recompute_ns = self._recompute_ns(first_block * self._block_size, end_block * self._block_size)
+        return not recompute_ns or num_moves * self._move_block_ns <= recompute_ns
+
+    def return_cost(self, first_block: int, num_computed_tokens: int, *, can_move: bool) -> int:
+        """Return the nanoseconds to have blocks from first_block up to so many tokens again, the cheaper way.
+
+        Before anything is known the tokens stand for it.
+        """
+        block_size = self._block_size
+        recompute_ns = self._recompute_ns(first_block * block_size, num_computed_tokens)
+        if not recompute_ns:
+            return num_computed_tokens - first_block * block_size
+        num_full = num_computed_tokens // block_size
+        if not can_move or not self._move_block_ns:
+            return recompute_ns
+        rest_ns = self._recompute_ns(num_full * block_size, num_computed_tokens)
+        return min(recompute_ns, 2 * (num_full - first_block) * self._move_block_ns + rest_ns)

@@ -1,0 +1,1 @@
+"""Events of the KV cache for outside routers: which prefixes this engine holds, published on a ZMQ socket."""

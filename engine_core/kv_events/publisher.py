@@ -1,0 +1,152 @@
+"""The sockets of the KV events: a PUB that sends every batch, and a ROUTER that sends missed ones again.
+
+    PUB      [topic, number, payload]
+    ROUTER   <- [number]          preceded by an empty frame, as a REQ socket sends it; the first one wanted
+             -> [number, payload] the same, for every batch that is kept, then an end mark (-1, nothing)
+
+Numbers are 8 bytes, big-endian. Nothing here blocks: what a subscriber does not read in time libzmq drops for
+that subscriber alone, who notices by the number of the next batch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container
+
+import zmq
+
+from engine_core.clock import Clock
+from engine_core.config import EngineConfig, SchedulerConfig
+from engine_core.errors import ProtocolError
+from engine_core.ipc.curve import ServerKeys
+from engine_core.ipc.sockets import BoundSocket, SocketLimits
+from engine_core.ipc.transport import SendResult, try_send
+from engine_core.kv_events.format import encode_batch
+from engine_core.kv_events.history import BatchHistory, NumberedBatch
+from engine_core.kv_events.recorder import KVEventRecorder
+from engine_core.kv_events.replays import Replays
+from engine_core.logs import log_event
+from engine_core.peers import PeerFaults
+
+_log = logging.getLogger("engine_core")
+
+NUMBER_BYTES = 8
+MAX_HISTORY_BYTES = 64 * 2**20
+MAX_REQUESTS_PER_TURN = 64
+# A subscription has at most a topic, a request a number; both small whoever sends them.
+PUBLISH_LIMITS = SocketLimits(max_message_bytes=1024, send_hwm=1000, receive_hwm=64, heartbeats=False)
+REPLAY_LIMITS = SocketLimits(max_message_bytes=1024, send_hwm=64, receive_hwm=64, heartbeats=False)
+
+
+class KVEventPublisher:
+    """Publishes what an engine notes; owned by the busy loop's thread.
+
+    Args:
+        context: of the engine's sockets.
+        config: addresses, topic and how much to keep; validated.
+        keys: for addresses beyond this machine.
+        clock: for subscribers that do not read what they asked for.
+        faults: counts requests that are not valid.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context,
+        config: EngineConfig,
+        keys: ServerKeys | None,
+        clock: Clock,
+        faults: PeerFaults,
+    ) -> None:
+        """Bind.
+
+        Raises:
+            ConfigError: an address is in use, not allowed without keys, or its directory is not private.
+        """
+        self._topic = config.kv_events_topic.encode()
+        self._faults = faults
+        self._recorder: KVEventRecorder | None = None
+        self._history = BatchHistory(config.kv_events_buffer_steps, MAX_HISTORY_BYTES)
+        self._replays = Replays(self._history, self._send_missed, clock)
+        insecure = config.allow_insecure_tcp
+        self._publish = BoundSocket(
+            context, zmq.PUB, config.kv_events_address, PUBLISH_LIMITS, keys, allow_insecure_tcp=insecure
+        )
+        self._replay: BoundSocket | None = None
+        if config.kv_events_replay_address:
+            try:
+                self._replay = BoundSocket(
+                    context,
+                    zmq.ROUTER,
+                    config.kv_events_replay_address,
+                    REPLAY_LIMITS,
+                    keys,
+                    allow_insecure_tcp=insecure,
+                )
+            except BaseException:
+                self._publish.close()
+                raise
+            self._replay.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._log_addresses()
+
+    @property
+    def sources(self) -> list[zmq.Socket[bytes]]:
+        """What to poll for reading."""
+        return [self._replay.socket] if self._replay is not None else []
+
+    def next_due_s(self) -> float:
+        """Return the time by which run() has to be called again; inf when nothing is due."""
+        return self._replays.next_due_s()
+
+    def begin(self, config: SchedulerConfig) -> KVEventRecorder:
+        """Return what an engine of this configuration has to tell, now that it begins to serve."""
+        self._recorder = KVEventRecorder(config.block_size, has_host_tier=config.num_host_blocks > 0)
+        return self._recorder
+
+    def run(self, readable: Container[object]) -> None:
+        """Publish what was noted since the last call as one batch, and go on with replays.
+
+        Args:
+            readable: those of the sources that have something to read.
+        """
+        events = self._recorder.take() if self._recorder is not None else []
+        if events:
+            payload = encode_batch(events)
+            number = _pack_number(self._history.append(payload))
+            self._publish.socket.send_multipart((self._topic, number, payload), zmq.NOBLOCK)
+        if self._replay is not None and self._replay.socket in readable:
+            self._take_requests(self._replay.socket)
+        self._replays.serve()
+
+    def close(self) -> None:
+        """Close; what subscribers have not read is dropped."""
+        if self._replay is not None:
+            self._replay.close()
+        self._publish.close()
+
+    def _take_requests(self, socket: zmq.Socket[bytes]) -> None:
+        for _ in range(MAX_REQUESTS_PER_TURN):
+            try:
+                peer, *frames = socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            if len(frames) != 2 or frames[0] or len(frames[1]) != NUMBER_BYTES:
+                self._refuse(peer, "a request to replay is an empty frame and a number of 8 bytes")
+            elif not self._replays.begin(peer, int.from_bytes(frames[1], "big")):
+                self._refuse(peer, "too many replays at once, ask again")
+
+    def _refuse(self, peer: bytes, message: str) -> None:
+        self._faults.protocol_error(peer, f"subscriber of KV events {peer.hex()}", ProtocolError(message))
+
+    def _send_missed(self, peer: bytes, batch: NumberedBatch) -> SendResult:
+        assert self._replay is not None, "only who asked there is served"
+        return try_send(self._replay.socket, (peer, b"", _pack_number(batch.number), batch.payload))
+
+    def _log_addresses(self) -> None:
+        replay = self._replay.address if self._replay is not None else "none"
+        log_event(
+            _log, logging.INFO, "publishing KV events", address=self._publish.address, replay_address=replay
+        )
+
+
+def _pack_number(number: int) -> bytes:
+    return number.to_bytes(NUMBER_BYTES, "big", signed=True)

@@ -1,0 +1,148 @@
+"""What has happened to the prefix cache since the last batch of events."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+
+from engine_core.kv_events.format import (
+    MEDIUM_CPU,
+    MEDIUM_GPU,
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    ExtraKeys,
+    KVEvent,
+    external_hash,
+)
+from engine_core.request import TOKEN_BYTES, Request
+
+
+@dataclass(slots=True)
+class _Block:
+    """A block that one medium or both hold: what an event has to say of it."""
+
+    parent: int | None
+    token_ids: bytes
+    extra_keys: ExtraKeys | None
+    num_media: int = 0
+
+
+class KVEventRecorder:
+    """Told by the KV manager and the host tier, emptied by whoever publishes; used by the engine's thread.
+
+    Holds what the steps since the last take() have stored and evicted, so its owner bounds it. With a host
+    tier also the tokens of every cached block, for when it changes places, about 300 bytes for each.
+
+    Args:
+        block_size: tokens per block.
+        has_host_tier: whether saved() and dropped() will be called.
+    """
+
+    def __init__(self, block_size: int, *, has_host_tier: bool = False) -> None:
+        self._block_size = block_size
+        self._block_bytes = block_size * TOKEN_BYTES
+        self._has_host_tier = has_host_tier
+        self._blocks: dict[bytes, _Block] = {}
+        # Nothing is cached before the first event: whoever heard of an earlier engine has to forget that.
+        self._events: list[KVEvent] = [AllBlocksCleared()]
+
+    def stored(self, request: Request, first: int, end: int) -> None:
+        """Note that the full blocks first..end-1 of a request can be found in the pool from now on.
+
+        Args:
+            request: has the hashes and tokens of these blocks.
+            first: place in its sequence.
+            end: place behind the last one, greater than first.
+        """
+        hashes = request.block_hashes
+        self._events.append(
+            BlockStored(
+                block_hashes=list(map(external_hash, hashes[first:end])),
+                parent_block_hash=external_hash(hashes[first - 1]) if first else None,
+                token_ids=_unpack(request.token_ids[first * self._block_bytes : end * self._block_bytes]),
+                block_size=self._block_size,
+                lora_id=None,
+                medium=MEDIUM_GPU,
+                lora_name=None,
+                extra_keys=None if first else _extra_keys(request, end),
+            )
+        )
+        if self._has_host_tier:
+            for place in range(first, end):
+                self._remember(request, place)
+
+    def removed(self, block_hashes: list[bytes]) -> None:
+        """Note that blocks were evicted from the pool; those saved to the host tier are told of before."""
+        self._remove(block_hashes, MEDIUM_GPU)
+
+    def saved(self, block_hash: bytes) -> None:
+        """Note that a block of the pool can be found in the host tier too from now on."""
+        block = self._blocks[block_hash]
+        block.num_media += 1
+        self._events.append(
+            BlockStored(
+                block_hashes=[external_hash(block_hash)],
+                parent_block_hash=block.parent,
+                token_ids=_unpack(block.token_ids),
+                block_size=self._block_size,
+                lora_id=None,
+                medium=MEDIUM_CPU,
+                lora_name=None,
+                extra_keys=block.extra_keys,
+            )
+        )
+
+    def dropped(self, block_hash: bytes) -> None:
+        """Note that the host tier has given up a block."""
+        self._remove([block_hash], MEDIUM_CPU)
+
+    def cleared(self) -> None:
+        """Note that every prefix was forgotten; what happened before no longer matters."""
+        self._events = [AllBlocksCleared()]
+        self._blocks.clear()
+
+    def take(self) -> list[KVEvent]:
+        """Return the events since the last call, the first one first."""
+        events, self._events = self._events, []
+        return events
+
+    def _remember(self, request: Request, place: int) -> None:
+        hashes = request.block_hashes
+        block = self._blocks.get(hashes[place])
+        if block is None:
+            start = place * self._block_bytes
+            block = self._blocks[hashes[place]] = _Block(
+                parent=external_hash(hashes[place - 1]) if place else None,
+                token_ids=bytes(request.token_ids[start : start + self._block_bytes]),
+                extra_keys=None if place else _extra_keys(request, 1),
+            )
+        block.num_media += 1
+
+    def _remove(self, block_hashes: list[bytes], medium: str) -> None:
+        hashes = list(map(external_hash, block_hashes))
+        last = self._events[-1] if self._events else None
+        if isinstance(last, BlockRemoved) and last.medium == medium:
+            last.block_hashes.extend(hashes)
+        else:
+            self._events.append(BlockRemoved(hashes, medium))
+        for block_hash in block_hashes if self._has_host_tier else ():
+            block = self._blocks[block_hash]
+            block.num_media -= 1
+            if not block.num_media:
+                del self._blocks[block_hash]
+
+
+def _unpack(token_ids: bytes | bytearray) -> list[int]:
+    return array("i", token_ids).tolist()
+
+
+def _extra_keys(request: Request, num_blocks: int) -> ExtraKeys | None:
+    """Return what the hash of a sequence's first block depends on beside its tokens, in vLLM's form."""
+    if request.tenant:
+        keys: tuple[str, ...] = (request.cache_salt, request.tenant)
+    elif request.cache_salt:
+        keys = (request.cache_salt,)
+    else:
+        return None
+    return [keys, *[None] * (num_blocks - 1)]

@@ -1,0 +1,58 @@
+"""Which row gives way when a row needs a block and none is free.
+
+It stands behind the row in need, in the worst priority class there; if nobody does, the row itself gives way.
+Of these "last" takes the last in order, and "cost" the one that is cheapest to bring back per block that it
+frees, the last of equals.
+"""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_left
+from itertools import takewhile
+
+from engine_core.kv_cache.costs import KVCosts
+from engine_core.kv_cache.manager import KVCacheManager
+from engine_core.scheduler.running import RunningRows
+
+# Prices are whole numbers; of few nanoseconds, or tokens, per block the fraction counts.
+SCALE = 2**20
+
+
+class Victims:
+    """Chooses over running rows; keeps nothing."""
+
+    def __init__(self, rule: str, kv: KVCacheManager, running: RunningRows, costs: KVCosts) -> None:
+        self._by_cost = rule == "cost"
+        self._kv = kv
+        self._running = running
+        self._costs = costs
+
+    def choose(self, row: int) -> int:
+        """Return the row to preempt for a running one; O(rows behind it, log of their blocks each)."""
+        order = self._running.order
+        last = int(order[-1])
+        if not self._by_cost or last == row:
+            return last
+        worst = self._running.request_at(last).sort_key[0]
+        candidates = takewhile(
+            lambda other: other != row and self._running.request_at(other).sort_key[0] == worst,
+            order[::-1].tolist(),
+        )
+        victim: int = min(candidates, key=self._price)
+        return victim
+
+    def _price(self, row: int) -> int:
+        """Return the cost of bringing a row back per block that it frees.
+
+        Blocks that others use too are taken to be its first ones, as with prefixes they are but for rows
+        that computed equal blocks side by side.
+        """
+        ref_counts, table = self._kv.pool.ref_counts, self._kv.tables[row]
+        num_left = self._kv.num_left(row)
+        first = bisect_left(table, True, lo=num_left, key=lambda block_id: ref_counts[block_id] == 1)
+        if first == len(table):
+            return sys.maxsize
+        num_computed = int(self._running.num_computed_tokens[row])
+        cost = self._costs.return_cost(first, num_computed, can_move=self._kv.offload is not None)
+        return cost * SCALE // (len(table) - first)

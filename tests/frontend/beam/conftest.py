@@ -1,0 +1,7 @@
+"""Fixtures of this folder."""
+
+from __future__ import annotations
+
+from tests.frontend.client.conftest import addresses, make_pool, model
+
+__all__ = ["addresses", "make_pool", "model"]

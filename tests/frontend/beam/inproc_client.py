@@ -1,0 +1,99 @@
+"""An engine client without sockets: the real session, engine and worker, one call after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from engine_core.clock import ManualClock
+from engine_core.config import SchedulerConfig
+from engine_core.engine import EngineCore
+from engine_core.executor.inproc import InprocExecutor
+from engine_core.ipc.messages import Abort, AddRequest
+from engine_core.ipc.worker_messages import KVCacheReady, ModelRunnerOutput
+from engine_core.sampling_params import MAX_STEP_LOGPROBS, SamplingParams
+from frontend.beam_driver import BeamRun
+from frontend.engine_session import EngineSession, OpenSequence
+from frontend.generation import GenerationRequest, OutputDelta
+from frontend.model_assets import load_model_assets
+from frontend.pool_status import ServedModel
+from frontend.request_check import check_request
+from tests.frontend.client.messages import ready
+from worker.config import WorkerConfig
+from worker.worker import Worker
+
+_FRONTEND = b"f"
+
+
+class InprocClient:
+    """What a search calls of EngineClient; integrity is checked after every step of the engine.
+
+    Attributes:
+        num_computed: tokens the engine's steps have computed.
+        served: the model.
+    """
+
+    def __init__(self, checkpoint: Path, *, num_blocks: int = 128, block_size: int = 4) -> None:
+        config = WorkerConfig(
+            model=str(checkpoint),
+            dtype="float32",
+            num_threads=1,
+            max_num_seqs=8,
+            max_num_batched_tokens=64,
+            block_size=block_size,
+        )
+        worker = Worker(config)
+        model = worker.load().model
+        self._executor = InprocExecutor(worker)
+        self._executor.init_kv_cache(num_blocks)
+        assert isinstance(self._executor.receive()[0], KVCacheReady)
+        limits = SchedulerConfig(
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_model_len=model.max_model_len,
+            block_size=block_size,
+            num_blocks=num_blocks,
+        )
+        self.num_computed = 0
+        self.engine = EngineCore(limits, model, epoch=1, clock=ManualClock())
+        self.session = EngineSession("test", "0")
+        self.session.receive(ready(model=model), 0.0)
+        self.served = ServedModel(("m",), model, load_model_assets(model), 1, 8, MAX_STEP_LOGPROBS, 0)
+
+    def open(self, requests: Sequence[AddRequest], wake: Callable[[], None]) -> list[OpenSequence]:
+        """Send requests and run them to their end."""
+        sources = [self.session.open(request, wake) for request in requests]
+        self._send()
+        while self.engine.has_requests or self.engine.num_steps_in_flight:
+            self._turn()
+        return sources
+
+    def abort(self, handles: Sequence[int]) -> None:
+        """End what is open."""
+        self.session.abort(handles)
+        self._send()
+
+    async def search(self, prompt: list[int], sampling: SamplingParams) -> list[OutputDelta]:
+        """Run one beam search."""
+        request = GenerationRequest("r", prompt, sampling)
+        check_request(request, self.served)
+        return await BeamRun(request, self.served, lambda: self).run()
+
+    def _send(self) -> None:
+        while self.session.outbox:
+            message = self.session.outbox.popleft()
+            if isinstance(message, AddRequest):
+                self.engine.add(_FRONTEND, message)
+            elif isinstance(message, Abort):
+                self.engine.abort(_FRONTEND, message.handles)
+
+    def _turn(self) -> None:
+        while self.engine.num_steps_in_flight < 2 and (step := self.engine.plan()) is not None:
+            self.num_computed += sum(memoryview(step.num_tokens).cast("i"))
+            self._executor.submit(step)
+        for message in self._executor.receive():
+            assert isinstance(message, ModelRunnerOutput)
+            self.engine.apply(message)
+            self.engine.check_integrity()
+        if (outputs := self.engine.take_outputs().get(_FRONTEND)) is not None:
+            self.session.receive(outputs, 0.0)

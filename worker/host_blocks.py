@@ -1,0 +1,100 @@
+"""Where blocks live that have left the KV pool: the host tier, and the moves between pool and tier."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from engine_core.errors import ConfigError, WorkerError
+from worker import ops
+from worker.host import available_memory_bytes
+from worker.kv_cache import BlockShape
+from worker.pages import zero_pages
+
+Int32 = npt.NDArray[np.int32]
+
+# A move is measured over so much memory, that it does not run within the CPU's caches, in so many rounds.
+_MEASURED_BYTES = 32 << 20
+_MEASURED_ROUNDS = 4
+
+
+class HostBlocks:
+    """Owns the host tier and moves blocks; steps compute in the pool only. One thread.
+
+    Host block i is place num_blocks + i of a move, after the pool's blocks. It lies in one piece, so that a
+    device can copy it at once; its pages are backed when they are first written.
+    """
+
+    def __init__(self, pool: torch.Tensor, shape: BlockShape, num_host_blocks: int) -> None:
+        """Take address space for the tier.
+
+        Args:
+            pool: what the attention backend allocated, [num_layers, 2, num_blocks, ...].
+            shape: of the pool's blocks.
+            num_host_blocks: 0 for no tier; then moves stay within the pool.
+
+        Raises:
+            ConfigError: the memory is not there; names the flag.
+        """
+        self._pool = pool.view(shape.num_pieces, -1, shape.piece_elements)
+        self._num_blocks = self._pool.shape[1]
+        self._num_host_blocks = num_host_blocks
+        self._block_bytes = shape.num_bytes
+        num_bytes = num_host_blocks * shape.num_bytes
+        if num_bytes:
+            # The pool's pages are taken as they are written, so they count as free still.
+            _check_room(num_bytes, available_memory_bytes() - pool.nbytes)
+        try:
+            self._host = zero_pages((num_host_blocks, shape.num_pieces, shape.piece_elements), shape.dtype)
+        except OSError as error:
+            raise ConfigError(f"--kv-offload-gb: no memory for {num_host_blocks} blocks: {error}") from None
+
+    def move(self, moves_from: Int32, moves_to: Int32) -> None:
+        """Copy the content of each place moves_from[i] to moves_to[i], one after the other.
+
+        Raises:
+            WorkerError: a place is neither in the pool nor in the tier, or the columns differ in length;
+                nothing was copied.
+        """
+        if len(moves_from) != len(moves_to):
+            raise WorkerError(f"a step moves from {len(moves_from)} places to {len(moves_to)}")
+        num_places = self._num_blocks + self._num_host_blocks
+        places = np.concatenate((moves_from, moves_to))
+        # Negative places become large ones.
+        if len(places) and places.view(np.uint32).max() >= num_places:
+            raise WorkerError(f"a step names places to move beyond the {num_places} there are")
+        both = torch.from_numpy(places)
+        ops.move_blocks(self._pool, self._host, both[: len(moves_from)], both[len(moves_from) :])
+
+    def measure_ns(self) -> int:
+        """Move blocks out and back, and return the median nanoseconds of one move; 0 without a tier.
+
+        At most 32 MiB (or one block) of each side come to be backed by memory, and lose their content.
+        """
+        count = min(self._num_blocks, self._num_host_blocks, max(1, _MEASURED_BYTES // self._block_bytes))
+        if count == 0:
+            return 0
+        inside = np.arange(count, dtype=np.int32)
+        outside = inside + np.int32(self._num_blocks)
+        # The first round backs the memory of both sides.
+        self.move(inside, outside)
+        self.move(outside, inside)
+        times = [self._timed_ns(*pair) for pair in ((inside, outside), (outside, inside)) * _MEASURED_ROUNDS]
+        return max(1, int(statistics.median(times)) // count)
+
+    def _timed_ns(self, moves_from: Int32, moves_to: Int32) -> int:
+        started = time.perf_counter_ns()
+        self.move(moves_from, moves_to)
+        return time.perf_counter_ns() - started
+
+
+def _check_room(num_bytes: int, free_bytes: int) -> None:
+    if num_bytes > free_bytes:
+        raise ConfigError(
+            f"--kv-offload-gb asks for {num_bytes / 2**30:.2f} GiB of memory, but beside the KV cache "
+            f"{max(0, free_bytes) / 2**30:.2f} GiB are free"
+        )
