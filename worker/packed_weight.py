@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 
 from worker import ops
 from worker.pages import zero_pages
-from worker.quantization import GROUP_COLUMNS, quantize_int4, quantize_int8
-
-WeightForm = Literal["plain", "int8", "int4"]
+from worker.quantization import GROUP_COLUMNS, WeightForm, quantize_int4, quantize_int8
 
 _PANEL_ROWS = 32
 _GROUP_BYTES = _PANEL_ROWS * (2 + GROUP_COLUMNS // 2)
@@ -65,23 +61,22 @@ class PackedWeight:
         """Write a rectangle of the matrix; whole rows if they are quantised.
 
         Args:
-            source: [n, k], of any strides; converted to the weight's dtype, then quantised.
+            source: [n, k], of any strides; converted to the weight's dtype, or quantised.
             first_row: row of the matrix where its first element belongs.
             first_column: its column.
 
         Raises:
             ValueError: it does not fit.
         """
-        values = source.to(self.dtype)
         if self.form == "plain":
-            ops.pack_weight(self, values, first_row, first_column)
+            ops.pack_weight(self, source.to(self.dtype), first_row, first_column)
             return
         if first_column != 0 or source.shape[1:] != self.shape[1:]:
             raise ValueError(f"source: expected whole rows of {self.shape[1]} to quantise")
         if self.scales is None:
-            ops.pack_int4(self, quantize_int4(values), first_row)
+            ops.pack_int4(self, quantize_int4(source), first_row)
         else:
-            codes, scales = quantize_int8(values)
+            codes, scales = quantize_int8(source)
             ops.pack_weight(self, codes, first_row, 0)
             self.scales[first_row : first_row + len(scales)] = scales
 

@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
 GROUP_COLUMNS = 32
+
+WeightForm = Literal["plain", "int8", "int4"]
+
+
+class WeightForms(NamedTuple):
+    """In what form the matrices of a model are kept.
+
+    Attributes:
+        linear: those of attention and MLP.
+        head: the output head, and with it an embedding tied to it.
+    """
+
+    linear: WeightForm = "plain"
+    head: WeightForm = "plain"
+
+
+# The head stays in int8: 4 bits cost more there than in any other matrix, and its rows must be looked up
+# where it is the embedding too.
+FORMS = {
+    "none": WeightForms(),
+    "int8": WeightForms("int8", "int8"),
+    "int4": WeightForms("int4", "int8"),
+}
 
 
 class Quantized(NamedTuple):
@@ -35,7 +58,7 @@ def quantize_int4(rows: torch.Tensor) -> Quantized:
     value and none of the 16 codes is wasted (the rule of llama.cpp's q4_0). Codes are chosen for the scale as
     it is kept, in bfloat16.
     """
-    values = torch.nn.functional.pad(rows.float(), (0, -rows.shape[1] % GROUP_COLUMNS))
+    values = torch.nn.functional.pad(rows.float(), (0, -rows.shape[1] % GROUP_COLUMNS)).contiguous()
     groups = values.view(rows.shape[0], -1, GROUP_COLUMNS)
     extremes = groups.gather(2, groups.abs().argmax(dim=2, keepdim=True))
     scales = (extremes / -8).bfloat16()

@@ -117,8 +117,7 @@ def _allocate(plan: WeightPlan, dtype: torch.dtype, device: torch.device) -> Non
     try:
         plan.allocate(dtype, device)
     except RuntimeError as error:
-        size = plan.num_elements * dtype.itemsize
-        raise ModelLoadError(f"no memory for {size / 2**20:.0f} MiB of weights: {error}") from error
+        raise ModelLoadError(f"no memory for {plan.num_elements} weights: {error}") from error
 
 
 def _file_order(assignment: Assignment) -> tuple[str, int]:
@@ -143,7 +142,7 @@ def _stream(assignment: Assignment, staging: _Staging) -> Iterable[int]:
     source, parameter, part = assignment
     num_rows = part.shape[0]
     row_bytes = source.entry.num_bytes // num_rows
-    rows_per_chunk = max(1, CHUNK_BYTES // max(1, row_bytes))
+    rows_per_chunk = max(1, CHUNK_BYTES // max(1, row_bytes)) if parameter.takes_pieces(part) else num_rows
     for first in range(0, num_rows, rows_per_chunk):
         rows = min(rows_per_chunk, num_rows - first)
         chunk = staging.take(rows * row_bytes)

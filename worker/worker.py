@@ -19,7 +19,7 @@ from worker import ops
 from worker.attention.base import AttentionBackend
 from worker.attention.cpu import CpuAttention
 from worker.config import WorkerConfig
-from worker.dtypes import dtype_name, resolve_dtype
+from worker.dtypes import check_quantization, dtype_name, resolve_dtype
 from worker.host import usable_cores
 from worker.host_blocks import HostBlocks
 from worker.input_batch import BatchLimits, InputBatch
@@ -70,7 +70,9 @@ class Worker:
         started = time.perf_counter()
         config = read_model_config(self._config.model).limited_to(self._config.max_model_len)
         dtype = resolve_dtype(self._config.dtype, config)
-        model = load_model(config, dtype, self._backend, progress)
+        quantization = self._config.quantization
+        check_quantization(quantization, dtype)
+        model = load_model(config, dtype, self._backend, progress, quantization=quantization)
         self._loaded = loaded = _Loaded(config, dtype, model)
         return WorkerReady(
             model=_describe(loaded),

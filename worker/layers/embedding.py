@@ -6,7 +6,6 @@ import torch
 
 from worker import ops
 from worker.layers.context import LayerContext
-from worker.layers.parameter import PackedParameter, Part
 
 
 class Embedding:
@@ -15,12 +14,16 @@ class Embedding:
     Args:
         role: name of the output buffer in the workspace.
         name: its tensor in the checkpoint is `name`.weight [num_rows, size].
+        is_head: an output head shares its weight.
     """
 
-    def __init__(self, ctx: LayerContext, role: str, name: str, shape: tuple[int, int]) -> None:
+    def __init__(
+        self, ctx: LayerContext, role: str, name: str, shape: tuple[int, int], is_head: bool = False
+    ) -> None:
         self._workspace = ctx.workspace
         self._role = role
-        self.weight = ctx.plan.declare_matrix(shape, [Part(f"{name}.weight", shape)])
+        declare = ctx.plan.declare_head if is_head else ctx.plan.declare_rows
+        self.weight = declare(f"{name}.weight", shape)
 
     def __call__(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the rows of ids (int32 [T]) as [T, size] in this layer's buffer."""
@@ -39,9 +42,7 @@ class OutputHead:
 
     def __init__(self, ctx: LayerContext, name: str, shape: tuple[int, int], tied: Embedding | None) -> None:
         self._workspace = ctx.workspace
-        self._weight: PackedParameter = (
-            tied.weight if tied else ctx.plan.declare_matrix(shape, [Part(f"{name}.weight", shape)])
-        )
+        self._weight = tied.weight if tied else ctx.plan.declare_head(f"{name}.weight", shape)
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the logits in a buffer that the next call overwrites."""

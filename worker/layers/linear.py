@@ -89,5 +89,5 @@ def _declare(
         weights.append(Part(f"{name}.weight", shape, row, spec.transposed))
         biases.append(Part(f"{name}.bias", (out_features,), row))
         row += out_features
-    weight = plan.declare_matrix((row, spec.in_features), weights)
+    weight = plan.declare_linear((row, spec.in_features), weights)
     return weight, plan.declare_vector(row, biases) if spec.bias else None

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 
 from worker.packed_weight import PackedWeight
+from worker.quantization import FORMS, WeightForm, WeightForms
 
 
 class Part(NamedTuple):
@@ -58,6 +59,10 @@ class Parameter(ABC):
     def allocate(self, dtype: torch.dtype, device: torch.device) -> None:
         """Take its memory; the loader fills all of it."""
 
+    def takes_pieces(self, part: Part) -> bool:
+        """Whether fill may be called with some of a part's rows, or only with all of them."""
+        return True
+
     @abstractmethod
     def fill(self, part: Part, first: int, rows: torch.Tensor) -> None:
         """Write some rows of a part's checkpoint tensor, as the checkpoint has them.
@@ -95,12 +100,17 @@ class DenseParameter(Parameter):
 
 
 class PackedParameter(Parameter):
-    """A matrix in the order in which the kernels read it, packed while it is loaded."""
+    """A matrix in the order and form in which the kernels read it, packed while it is loaded.
 
-    __slots__ = ("_weight",)
+    Args:
+        form: whether and how it is quantised.
+    """
 
-    def __init__(self, shape: tuple[int, int], parts: Sequence[Part]) -> None:
+    __slots__ = ("_form", "_weight")
+
+    def __init__(self, shape: tuple[int, int], parts: Sequence[Part], form: WeightForm = "plain") -> None:
         super().__init__(shape, parts)
+        self._form = form
         self._weight: PackedWeight | None = None
 
     @property
@@ -112,7 +122,11 @@ class PackedParameter(Parameter):
     def allocate(self, dtype: torch.dtype, device: torch.device) -> None:
         """Reserve its memory, which is taken as it is filled."""
         assert device.type == "cpu", "weights are packed for the CPU's kernels"
-        self._weight = PackedWeight((self.shape[0], self.shape[1]), dtype)
+        self._weight = PackedWeight((self.shape[0], self.shape[1]), dtype, self._form)
+
+    def takes_pieces(self, part: Part) -> bool:
+        """A scale comes from whole rows, and a piece of a transposed tensor has none."""
+        return self._form == "plain" or not part.transposed
 
     def fill(self, part: Part, first: int, rows: torch.Tensor) -> None:
         """Pack some rows of a part, or columns if the checkpoint holds it transposed."""
@@ -152,11 +166,18 @@ class WeightPlan:
     Args:
         optional_prefix: start of tensor names that some checkpoints of the architecture leave out.
         ignored_names: tensors that a checkpoint may hold and the model has no use for.
+        forms: in what form matrices are kept.
     """
 
-    def __init__(self, optional_prefix: str = "", ignored_names: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        optional_prefix: str = "",
+        ignored_names: Sequence[str] = (),
+        forms: WeightForms = FORMS["none"],
+    ) -> None:
         self.optional_prefix = optional_prefix
         self.ignored_names = frozenset(ignored_names)
+        self._forms = forms
         self._parameters: list[Parameter] = []
         self._tables: list[Table] = []
 
@@ -168,9 +189,22 @@ class WeightPlan:
         """Parameters of the model in the usual sense: numbers it was trained with, tied ones counted once."""
         return sum(parameter.num_elements for parameter in self._parameters)
 
-    def declare_matrix(self, shape: tuple[int, int], parts: Sequence[Part]) -> PackedParameter:
-        """Add a matrix made of these parts."""
-        parameter = PackedParameter(shape, parts)
+    def declare_linear(self, shape: tuple[int, int], parts: Sequence[Part]) -> PackedParameter:
+        """Add a matrix of attention or MLP made of these parts."""
+        return self._declare_matrix(shape, parts, self._forms.linear)
+
+    def declare_head(self, name: str, shape: tuple[int, int]) -> PackedParameter:
+        """Add an output head, or an embedding that is one too: one checkpoint tensor of the same shape."""
+        return self._declare_matrix(shape, [Part(name, shape)], self._forms.head)
+
+    def declare_rows(self, name: str, shape: tuple[int, int]) -> PackedParameter:
+        """Add rows that are only looked up: one checkpoint tensor of the same shape, never quantised."""
+        return self._declare_matrix(shape, [Part(name, shape)], "plain")
+
+    def _declare_matrix(
+        self, shape: tuple[int, int], parts: Sequence[Part], form: WeightForm
+    ) -> PackedParameter:
+        parameter = PackedParameter(shape, parts, form)
         self._parameters.append(parameter)
         return parameter
 

@@ -57,9 +57,10 @@ def test_what_lies_beside_the_rows_of_x_is_not_read(depth: int, form: WeightForm
     assert_same_bits(inside, alone)
 
 
-def test_pieces_of_whole_rows_give_what_the_whole_gives(form: WeightForm) -> None:
-    matrix = torch.randn(75, 70).bfloat16()
-    weight, whole = PackedWeight((75, 70), torch.bfloat16, form), PackedWeight.of(matrix, form)
+@pytest.mark.parametrize("depth", [64, 70])
+def test_pieces_of_whole_rows_give_what_the_whole_gives(depth: int, form: WeightForm) -> None:
+    matrix = torch.randn(75, depth).bfloat16()
+    weight, whole = PackedWeight((75, depth), torch.bfloat16, form), PackedWeight.of(matrix, form)
     for start, end in ((0, 1), (1, 41), (41, 75)):
         weight.fill(matrix[start:end].t().contiguous().t(), start)
     assert torch.equal(weight.data, whole.data)
