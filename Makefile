@@ -8,7 +8,10 @@ CSRC := $(shell find csrc -type f 2>/dev/null)
 # Seconds of `make soak` and `make soak-server`.
 SECONDS ?= 60
 
-.PHONY: serve test soak soak-server check lint types format clean
+# Models, peers and figures of `make bench` and `make compare`; `make clean` leaves it alone.
+BENCH_DIR ?= .bench
+
+.PHONY: serve test soak soak-server bench compare check lint types format clean
 
 $(VENV)/.created:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || (echo "Python 3.11 or newer is needed" >&2; exit 1)
@@ -37,6 +40,20 @@ soak: $(VENV)/.installed-test
 # Random load on the processes of `splitserve serve`: answers compared with those alone, blocks, memory.
 soak-server: $(VENV)/.installed-test
 	$(BIN)/python -m tests.system.soak --seconds $(SECONDS)
+
+# What needs no other engine, in under 10 minutes: two random models end to end, the scheduler, the kernels.
+bench: $(VENV)/.installed-test
+	$(BIN)/python -m benchmarks.compare setup $(BENCH_DIR) --peers none --models tiny,small
+	$(BIN)/python -m benchmarks.compare run $(BENCH_DIR) --engines splitserve --models tiny,small --rounds 3 \
+		--json $(BENCH_DIR)/bench.json
+	$(BIN)/python -m benchmarks.scheduler --json $(BENCH_DIR)/scheduler.json
+	$(BIN)/python -m benchmarks.cpu_kernels --json $(BENCH_DIR)/kernels.json
+
+# Every engine on every model. The first time it downloads and builds the peers; one that fails is left out.
+compare: $(VENV)/.installed-test
+	-$(BIN)/python -m benchmarks.compare setup $(BENCH_DIR)
+	$(BIN)/python -m benchmarks.compare run $(BENCH_DIR)
+	$(BIN)/python -m benchmarks.compare plot $(BENCH_DIR)/results.json $(BENCH_DIR)/results.svg
 
 check: $(VENV)/.installed-test lint types test
 

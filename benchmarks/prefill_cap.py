@@ -1,12 +1,16 @@
 """What do 16 streams feel while 4,000-token prompts arrive, with and without --target-itl-ms?
 
-Usage: python -m benchmarks.prefill_cap [--json FILE]
+Usage: python -m benchmarks.prefill_cap [--model DIR] [--targets 0,25,50,100,200] [--prompts N]
+           [--prompt-tokens N] [--json FILE]
 
 Drives the real engine, two steps in flight, on an injected clock with a modelled machine; no model runs, so
 the figures are the same everywhere. A step takes its fixed time, and per decoding row, per prefill token and
 per thousand tokens of context that a prefill token attends to. Two machines: a GPU-like one whose steps are
 far below the targets, and a CPU-like one whose decode step alone is above the shortest; its costs are near
 those of a model of 135 M parameters on two cores, where 1,077 tokens of context double a prefill token's.
+
+With --model a real worker computes the steps in this process, in one thread, and a step takes the CPU time it
+took: what else runs on the machine hardly counts.
 """
 
 from __future__ import annotations
@@ -14,10 +18,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections import deque
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from engine_core.clock import ManualClock
@@ -30,10 +36,10 @@ from engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
 from engine_core.sampling_params import SamplingParams
 
 NUM_STREAMS = 16
-NUM_PROMPTS = 8
-PROMPT_TOKENS = 4000
 STREAM_TOKENS = 3000
 TARGETS_MS = (0, 25, 50, 100, 200)
+MAX_NUM_SEQS = 64
+NUM_BLOCKS = 8192
 
 
 class Machine(NamedTuple):
@@ -79,17 +85,51 @@ class Worker:
         return ModelRunnerOutput(step.step, pack_int32(sampling), tokens, compute_s=float(seconds))
 
 
+class TimedWorker:
+    """A real worker in this process, of one thread, whose steps take their CPU time."""
+
+    def __init__(self, model: Path) -> None:
+        # Here and not above, since it loads torch.
+        from worker.config import WorkerConfig
+        from worker.worker import Worker
+
+        self._worker = Worker(WorkerConfig(model=str(model), num_threads=1, max_num_seqs=MAX_NUM_SEQS))
+        self._worker.load(lambda loaded_bytes, total_bytes: None)
+        self._worker.init_kv_cache(NUM_BLOCKS)
+
+    def answer(self, step: SchedulerOutput) -> ModelRunnerOutput:
+        """Return the output with its compute_s."""
+        begin_s = time.process_time()
+        output = self._worker.execute(step)
+        return msgspec.structs.replace(output, compute_s=time.process_time() - begin_s)
+
+
+class Load(NamedTuple):
+    """How many long prompts arrive, and their length."""
+
+    num_prompts: int = 8
+    prompt_tokens: int = 4000
+
+
+DEFAULT_LOAD = Load()
+
+
 class Run:
     """One run: streams first, then a prompt whenever the last one has begun to answer."""
 
-    def __init__(self, machine: Machine, target_ms: float) -> None:
+    def __init__(self, worker: Worker | TimedWorker, target_ms: float, load: Load) -> None:
         config = SchedulerConfig(
-            max_num_seqs=64, num_blocks=8192, max_model_len=8192, target_itl_s=target_ms / 1000
+            max_num_seqs=MAX_NUM_SEQS,
+            num_blocks=NUM_BLOCKS,
+            max_model_len=8192,
+            target_itl_s=target_ms / 1000,
         )
         self.clock = ManualClock()
-        model = ModelInfo("", "", "float32", 1000, 8192, [])
+        # The vocabulary bounds what a real worker may answer; prompts use its first thousand tokens.
+        model = ModelInfo("", "", "float32", 2**18, 8192, [])
         self.engine = EngineCore(config, model, 1, self.clock)
-        self.worker = Worker(machine)
+        self.worker = worker
+        self.load = load
         self.arrival_s: dict[int, float] = {}
         self.last_s: dict[int, float] = {}
         self.gaps_s: list[float] = []
@@ -108,7 +148,7 @@ class Run:
             self.add(handle, 32, STREAM_TOKENS)
         flight: deque[ModelRunnerOutput] = deque()
         num_steps = 0
-        while len(self.ttfts_s) < NUM_PROMPTS:
+        while len(self.ttfts_s) < self.load.num_prompts:
             while len(flight) < 2 and (step := self.engine.plan()) is not None:
                 flight.append(self.worker.answer(step))
             output = flight.popleft()
@@ -117,7 +157,7 @@ class Run:
             self.hear(num_steps)
             num_steps += 1
             if num_steps >= 50 and len(self.arrival_s) == NUM_STREAMS + len(self.ttfts_s):
-                self.add(len(self.arrival_s), PROMPT_TOKENS, 1)
+                self.add(len(self.arrival_s), self.load.prompt_tokens, 1)
 
     def hear(self, num_steps: int) -> None:
         """Take the times of tokens."""
@@ -131,9 +171,9 @@ class Run:
                 self.last_s[handle] = now_s
 
 
-def measure(machine: Machine, target_ms: float) -> dict[str, float | str]:
-    """Return the figures of one run, in milliseconds."""
-    run = Run(machine, target_ms)
+def measure(machine: Machine | Path, target_ms: float, load: Load = DEFAULT_LOAD) -> dict[str, float | str]:
+    """Return the figures of one run on a modelled machine, or of a model's directory; milliseconds."""
+    run = Run(TimedWorker(machine) if isinstance(machine, Path) else Worker(machine), target_ms, load)
     run.run()
     gaps = np.array(run.gaps_s) * 1000
     return {
@@ -149,9 +189,17 @@ def measure(machine: Machine, target_ms: float) -> dict[str, float | str]:
 def main() -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--model", type=Path, help="directory of a model to compute with")
+    parser.add_argument(
+        "--targets", type=lambda text: [int(ms) for ms in text.split(",")], default=TARGETS_MS
+    )
+    parser.add_argument("--prompts", type=int, default=DEFAULT_LOAD.num_prompts, help="long ones of a run")
+    parser.add_argument("--prompt-tokens", type=int, default=DEFAULT_LOAD.prompt_tokens)
     parser.add_argument("--json", type=Path, help="write the figures there too")
     args = parser.parse_args()
-    results = [measure(machine, target) for machine in MACHINES for target in TARGETS_MS]
+    load = Load(args.prompts, args.prompt_tokens)
+    machines = [args.model] if args.model else MACHINES
+    results = [measure(machine, target, load) for machine in machines for target in args.targets]
     print("  ".join(f"{name:>15}" for name in results[0]))
     for result in results:
         print("  ".join(f"{v:>15}" if isinstance(v, str) else f"{v:>15.1f}" for v in result.values()))

@@ -25,7 +25,7 @@ from engine_core.ipc.codec import pack_int32, unpack_int32
 from engine_core.scheduler.running import IntColumn
 
 DECODE_MEMORY = 0.98
-PREFILL_MEMORY = 0.8
+PREFILL_MEMORY = 0.9
 # Chunks from this size on count as one point, smaller ones as a part of it: a few tokens beside many decoding
 # rows take less time than the rows' times scatter.
 FULL_CHUNK_TOKENS = 128

@@ -28,8 +28,12 @@ def write_checkpoint(folder: Path, shape: Shape, seed: int = 0) -> None:
     config.json comes last: a folder that has one is complete.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(random_weights(shape, seed), str(folder / "model.safetensors"), metadata={"format": "pt"})
-    save_tokenizer(make_tokenizer(shape), folder)
+    tokenizer = make_tokenizer(shape)
+    save_tokenizer(tokenizer, folder)
+    weights = random_weights(shape, seed)
+    # A row of zeros makes a logit of zero, which is never the largest: greedy output is whole text, always.
+    weights["model.embed_tokens.weight"][textless_ids(tokenizer)] = 0
+    save_file(weights, str(folder / "model.safetensors"), metadata={"format": "pt"})
     generation = {"eos_token_id": END_OF_TURN_ID, "pad_token_id": PAD_ID, "do_sample": False}
     (folder / "generation_config.json").write_text(json.dumps(generation, indent=1))
     (folder / "config.json").write_text(json.dumps(config(shape), indent=1))
@@ -113,6 +117,12 @@ def make_tokenizer(shape: Shape) -> Tokenizer:
     taken = set(vocab.values())
     vocab |= {f"Ġ~{i}~": i for i in range(shape.vocab_size) if i not in taken}
     return Tokenizer.from_str(json.dumps(state))
+
+
+def textless_ids(tokenizer: Tokenizer) -> list[int]:
+    """Return the ids that are no whole text by themselves: control tokens, and parts of characters."""
+    texts = tokenizer.decode_batch([[i] for i in range(tokenizer.get_vocab_size())])
+    return [i for i, text in enumerate(texts) if not text or "\ufffd" in text]
 
 
 def corpus() -> Iterator[str]:

@@ -86,7 +86,7 @@ class Run:
             with self._started(engines, folder, OfflineEngine) as running:
                 self._take_turns(name, offline, running, generate)
         if online:
-            with self._started(engines, folder, Server) as servers:
+            with self._started([one for one in engines if one.has_server], folder, Server) as servers:
                 self._take_turns(name, online, servers, serve)
 
     def _present(self, folder: Path) -> Iterator[Engine]:

@@ -16,7 +16,7 @@ from benchmarks.compare.processes import EngineError, EngineProcess, cpu_s, pss_
 from benchmarks.compare.results import Start
 from benchmarks.compare.scenarios import Online
 from benchmarks.compare.shapes import SHAPES
-from benchmarks.compare.stream_client import Completion, stream
+from benchmarks.compare.stream_client import Completion, StreamError, stream
 from benchmarks.startup import free_port
 
 START_S = 300.0
@@ -67,18 +67,24 @@ class Server:
 
         Raises:
             EngineError: the server has ended.
-            StreamError: it refused a request.
+            StreamError: it refused a request, or made another number of tokens than asked for.
             TimeoutError: it took minutes.
         """
         import uvloop
 
         self.process.check_alive()
-        fields = {**self._engine.request_fields(self._model), "max_tokens": scenario.num_new}
+        fields = {
+            **self._engine.request_fields(self._model, scenario.num_new),
+            "max_tokens": scenario.num_new,
+        }
         bodies = [{**fields, "prompt": prompt, "temperature": 0, "stream": True} for prompt in prompts]
         server_s, client_s = cpu_s(self.process.pid), time.thread_time()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             finished = runner.run(stream(self._url, bodies, scenario.concurrency))
         client_s, server_s = time.thread_time() - client_s, cpu_s(self.process.pid) - server_s
+        counts = {completion.num_tokens for completion in finished}
+        if counts != {scenario.num_new}:
+            raise StreamError(f"asked for {scenario.num_new} tokens, got {sorted(counts)}")
         return summarise(finished, client_s, server_s)
 
     def _healthy(self) -> bool:
@@ -95,7 +101,7 @@ def summarise(
     """Return new tokens per second of all streams together, and the details of a turn.
 
     Args:
-        finished: the streams, at least one, with text in each.
+        finished: the streams, at least one.
         client_s: CPU seconds of this program.
         server_s: CPU seconds of the server's processes.
     """

@@ -32,7 +32,7 @@ class Completion(NamedTuple):
 
     Attributes:
         sent_s, ended_s: when the request was sent and when its last bytes came.
-        text_times_s: when each event with text came.
+        text_times_s: when each event with text came; at least one.
         num_tokens: what the server counted, or its events with text if it does not count.
         num_prompt_tokens: what the server counted, 0 if it does not count.
     """
@@ -123,6 +123,8 @@ def read_answer(sent_s: float, arrivals: Sequence[Arrival]) -> Completion:
         usage = event.get("usage") or usage
         if any(choice.get("text") for choice in event.get("choices") or ()):
             times.append(arrivals[bisect.bisect_right(ends, end)].time_s)
+    if not times:
+        raise StreamError("a stream ended without text")
     num_tokens = usage.get("completion_tokens", len(times))
     return Completion(sent_s, arrivals[-1].time_s, times, num_tokens, usage.get("prompt_tokens", 0))
 

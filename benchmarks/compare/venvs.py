@@ -11,6 +11,8 @@ from pathlib import Path
 # machine without a GPU gets gigabytes of CUDA packages.
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 TORCH = "torch==2.13.0+cpu"
+# Others ask for them; of no use to text models, and built for CUDA they break whoever imports them.
+UNWANTED = ["torchvision", "torchaudio", "torchcodec"]
 
 
 def run_logged(command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
@@ -38,7 +40,8 @@ def make_venv(folder: Path, packages: Sequence[str], log: Path, environment: Map
     python = str(folder / "bin" / "python")
     if not Path(python).exists():
         run_logged([sys.executable, "-m", "venv", str(folder)], log)
-    pip = [python, "-m", "pip", "install", "--disable-pip-version-check", "--extra-index-url", TORCH_INDEX]
-    run_logged([*pip, *packages], log, environment)
+    pip = [python, "-m", "pip", "--disable-pip-version-check"]
+    run_logged([*pip, "install", "--extra-index-url", TORCH_INDEX, *packages], log, environment)
+    run_logged([*pip, "uninstall", "--yes", *UNWANTED], log)
     recipe.write_text(wanted)
     return True

@@ -69,6 +69,10 @@ class ShadowKV:
         self._tables[row].append(block_id)
         self._num_tables_with[block_id] += 1
 
+    def abandon(self, row: int) -> None:
+        """Note that a failed row reads and writes its blocks no more, which the engine learns later."""
+        self._leave(row, len(self._tables[row]))
+
     def move(self, source: int, target: int) -> None:
         """Copy a block between pool and host tier; it must hold consecutive positions from a border on."""
         if (source < self._num_blocks) == (target < self._num_blocks):

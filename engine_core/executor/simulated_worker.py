@@ -157,6 +157,9 @@ class SimulatedWorker:
             RowError(row, "simulated_fault", "scripted") for row in rows.tolist() if row in self._failed
         ]
         if errors:
+            if self._shadow is not None:
+                for error in errors:
+                    self._shadow.abandon(error.row)
             good = ~np.isin(rows, list(self._failed))
             rows, num_tokens = rows[good], num_tokens[good]
         return self._compute(step.step, rows, num_tokens, errors)

@@ -183,11 +183,7 @@ class Scheduler:
                 raise IntegrityError(f"row {row} computed more tokens than its blocks hold")
 
     def _wanted(self, cap_beside: CapBeside | None) -> tuple[IntColumn, IntColumn, PrefillRoom | None]:
-        """Return running rows in order, the tokens each gets from the budget, and what is left of the cap.
-
-        Returns:
-            Two columns [n] without zeros; None if no cap holds, as nobody decodes or nobody could prefill.
-        """
+        """Return running rows in order and the tokens each gets, both [n], and what is left of a cap."""
         running = self.running
         rows = running.order
         if len(rows) == 0:

@@ -107,6 +107,8 @@ configs = st.builds(
     policy=st.sampled_from(["fcfs", "priority", "fair"]),
     enable_prefix_caching=st.sampled_from([True, True, True, False]),
     tenant_weights=st.sampled_from([{}, {"a": 3}]),
+    num_host_blocks=st.sampled_from([0, 0, 1, 4, 100]),
+    victim=st.sampled_from(["cost", "cost", "last"]),
 )
 
 
@@ -168,12 +170,12 @@ def play(driver: EngineDriver, script: list[Arrival | tuple[str, int]]) -> None:
 def max_turns(driver: EngineDriver) -> int:
     """An upper bound of the turns all requests take if the first in order advances in every other turn.
 
-    The first in order needs at most one turn per token of its own. Under priority and fair each admission may
-    push a later request back to its beginning once.
+    The first in order needs at most one turn per token of its own. Each admission may push a later request
+    back to its beginning once, but not under fcfs with victims from the end of the order.
     """
     sequences = driver.sequences.values()
     num_tokens = sum(len(sequence.prompt) + len(sequence.expected) + 1 for sequence in sequences)
-    restarts = 1 if driver.config.policy == "fcfs" else len(sequences)
+    restarts = 1 if driver.config.policy == "fcfs" and driver.config.victim == "last" else len(sequences)
     return 2 * num_tokens * restarts + 10
 
 

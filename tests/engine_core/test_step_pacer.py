@@ -89,12 +89,12 @@ def test_a_machine_that_slows_down_gets_smaller_chunks() -> None:
     for _ in range(100):
         paced.step(16, 0, paced.machine_s(16, 0))
     fast = paced.settle(16)
-    for _ in range(30):
+    for _ in range(50):
         chunk = paced.chunk(16)
         took_s = 3 * paced.machine_s(16, chunk)
         paced.step(16, chunk, took_s)
     assert paced.chunk(16) < fast / 2
-    assert took_s <= 0.052
+    assert took_s <= 0.054
 
 
 def test_an_unreachable_target_leaves_a_part_of_the_time() -> None:

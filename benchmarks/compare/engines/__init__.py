@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks.compare.engines.base import Engine
 from benchmarks.compare.engines.hf_transformers import Transformers
 from benchmarks.compare.engines.llama_cpp import LlamaCpp
+from benchmarks.compare.engines.openvino_genai import OpenVinoGenAi
 from benchmarks.compare.engines.split_serve import SplitServe
 from benchmarks.compare.engines.vllm_cpu import VllmCpu
 
@@ -19,5 +20,6 @@ ENGINES: dict[str, Engine] = {
         LlamaCpp("q8_0"),
         LlamaCpp("q4_0"),
         Transformers(),
+        OpenVinoGenAi(),
     )
 }

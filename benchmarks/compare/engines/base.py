@@ -36,6 +36,7 @@ class Engine(ABC):
         needs: one line on what `setup` makes for it, with its size; "" if nothing.
         kv_tokens: tokens of KV cache whose memory it has touched when it is ready.
         pausable: its processes may be stopped while others are measured.
+        has_server: whether it comes with a server of OpenAI's API.
         health_path: answers 200 once the server can serve.
     """
 
@@ -46,6 +47,7 @@ class Engine(ABC):
     needs: str = ""
     kv_tokens: int = 0
     pausable: bool = True
+    has_server: bool = True
     health_path: str = "/health"
 
     def folder(self, root: Path) -> Path:
@@ -71,12 +73,12 @@ class Engine(ABC):
         """Return what its processes need in their environment."""
         return {}
 
-    @abstractmethod
     def server_command(self, root: Path, model: Path, port: int) -> list[str]:
-        """Return the command that serves a model folder on loopback under its folder's name."""
+        """Return the command that serves a model folder on loopback; only asked of what has a server."""
+        raise NotImplementedError(f"{self.name} has no server")
 
-    def request_fields(self, model: Path) -> Mapping[str, object]:
-        """Return the fields of a completion request beside prompt, max_tokens, temperature and stream."""
+    def request_fields(self, model: Path, num_new: int) -> Mapping[str, object]:
+        """Return what a request for so many tokens says beside prompt, max_tokens, temperature and stream."""
         return {"model": model.name, "ignore_eos": True, "stream_options": {"include_usage": True}}
 
     def prepare(self, root: Path, model: Path, log: Path) -> None:  # noqa: B027 - most read the model as it is

@@ -42,10 +42,10 @@ class Transformers(Engine):
         command += ["--device", "cpu", "--host", "127.0.0.1", "--port", str(port)]
         return [*command, "--log-level", "error"]
 
-    def request_fields(self, model: Path) -> Mapping[str, object]:
+    def request_fields(self, model: Path, num_new: int) -> Mapping[str, object]:
         """It knows the model by its path, and how to go on after EOS by generation settings only."""
         settings = {
-            "max_new_tokens": 64,
+            "max_new_tokens": num_new,
             "do_sample": False,
             "eos_token_id": NO_EOS_ID,
             "pad_token_id": PAD_ID,

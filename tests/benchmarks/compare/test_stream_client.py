@@ -77,6 +77,11 @@ def test_refusals_errors_and_silence_are_raised() -> None:
         read_answer(0.0, [])
 
 
+def test_a_stream_without_text_is_an_error() -> None:
+    with pytest.raises(StreamError, match="without text"):
+        read_answer(0.0, [Arrival(1.0, chunked(event(""), b"data: [DONE]\n\n"))])
+
+
 @asynccontextmanager
 async def served(handler: Handler) -> AsyncIterator[str]:
     server = await asyncio.start_server(handler, "127.0.0.1", 0)  # type: ignore[arg-type]

@@ -22,9 +22,9 @@ from engine_core.sampling_params import SamplingParams
 RULE = TokenRule(vocab_size=50, eos_token_ids=(0,))
 
 
-def make_worker(*, verify: bool = True, num_blocks: int = 8) -> SimulatedWorker:
+def make_worker(*, verify: bool = True, num_blocks: int = 8, num_host_blocks: int = 2) -> SimulatedWorker:
     worker = SimulatedWorker(SimulatedModel(RULE, verify=verify, block_size=4))
-    worker.init_kv_cache(num_blocks)
+    worker.init_kv_cache(num_blocks, num_host_blocks)
     return worker
 
 
@@ -78,6 +78,13 @@ def test_tokens_are_those_of_the_reference(verify: bool) -> None:
         (step({1: 1}, new_row(1, (1, 2, 3), (0,), computed=2)), "row 1 writes to block 0"),
         (step({1: 1}, new_row(1, (1, 2, 3, 4, 5), (4, 5), computed=4)), "row 1 attends to token -1"),
         (step({1: 1}, new_row(1, (1, 2, 3), (5,), computed=3)), "3 of 3 tokens are computed"),
+        (step({0: 1}, moves_from=[0], moves_to=[]), "moves from 1 places to 0"),
+        (step({0: 1}, moves_from=[0], moves_to=[10]), "place 10 of 10"),
+        (step({0: 1}, moves_from=[-1], moves_to=[8]), "place -1 of 10"),
+        (step({0: 1}, moves_from=[0], moves_to=[1]), "both on one side"),
+        (step({0: 1}, moves_from=[8], moves_to=[9]), "both on one side"),
+        (step({0: 1}, moves_from=[9], moves_to=[1]), "reads place 9"),
+        (step({0: 1}, moves_from=[0], moves_to=[8]), "reads place 0"),
     ],
 )
 def test_a_step_that_breaks_the_protocol_is_refused(bad_step: SchedulerOutput, message: str) -> None:
@@ -93,6 +100,34 @@ def test_a_prefix_hit_on_other_tokens_is_found_out() -> None:
     worker.execute(step({1: 1}, new_row(1, (1, 2, 3, 4, 9), (0, 1), computed=4)))
     with pytest.raises(WorkerError, match="attends to token 4 of position 3 where its token 7"):
         worker.execute(step({2: 1}, new_row(2, (1, 2, 3, 7, 9), (0, 2), computed=4)))
+
+
+def test_a_failed_row_gives_up_its_blocks_before_the_engine_knows() -> None:
+    worker = SimulatedWorker(SimulatedModel(RULE, verify=True, block_size=4, sliding_window=4))
+    worker.init_kv_cache(8)
+    worker.execute(step({0: 4}, new_row(0, (1, 2, 3, 4), (0,))))
+    assert worker.execute(step({0: 1}, block_rows=[0], block_ids=[1]), frozenset([0])).errors
+    # Planned before the failure was known: by now block 0 would have left the window of row 0.
+    worker.execute(step({0: 4, 1: 3}, new_row(1, (5, 6, 7), (0,)), block_rows=[0], block_ids=[2]))
+
+
+def test_content_follows_moves_in_their_order() -> None:
+    worker = make_worker()
+    worker.execute(step({0: 4}, new_row(0, (1, 2, 3, 4), (0,))))
+    # Out to host block 0, in to block 5, which then holds what block 0 held.
+    second = new_row(1, (1, 2, 3, 4, 9), (5, 6), computed=4)
+    worker.execute(step({1: 1}, second, moves_from=[0, 8], moves_to=[8, 5]))
+    third = new_row(2, (1, 2, 3, 4, 9), (7, 4), computed=4)
+    with pytest.raises(WorkerError, match="reads place 9"):
+        worker.execute(step({2: 1}, third, moves_from=[9, 0], moves_to=[7, 9]))
+
+
+def test_a_host_block_overwritten_too_early_is_found_out() -> None:
+    worker = make_worker(num_host_blocks=1)
+    worker.execute(step({0: 4, 1: 4}, new_row(0, (1, 2, 3, 4), (0,)), new_row(1, (5, 6, 7, 8), (1,))))
+    loaded = new_row(2, (1, 2, 3, 4, 9), (5, 6), computed=4)
+    with pytest.raises(WorkerError, match="row 2 attends to token 5"):
+        worker.execute(step({2: 1}, loaded, moves_from=[0, 1, 8], moves_to=[8, 8, 5]))
 
 
 def test_a_block_taken_from_a_running_row_is_found_out() -> None:

@@ -31,6 +31,7 @@ def published(engine: Engine, folder: Path) -> list[EventBatch]:
     """Every batch so far."""
     router, batches = Router(), []
     with engine.context.socket(zmq.DEALER) as client:
+        client.linger = 0
         client.connect(f"ipc://{folder}/kv/replay.sock")
         client.send_multipart([b"", bytes(8)])
         while True:

@@ -38,7 +38,8 @@ async def test_engine_figures_are_those_it_sent(client: httpx.AsyncClient, pool:
     pool.stats_now = EngineStats(
         num_running=3, num_waiting=4, num_blocks=10, num_free_blocks=4, num_preemptions=5,
         prompt_tokens=60, generation_tokens=70, prefix_cache_queries=80, prefix_cache_hits=20,
-        finished={"stop": 6, "length": 1},
+        finished={"stop": 6, "length": 1}, block_size=16, num_host_blocks=100, num_used_host_blocks=30,
+        num_saved_blocks=50, num_loaded_blocks=7,
     )  # fmt: skip
     found = await scrape(client)
     expected = {
@@ -50,6 +51,11 @@ async def test_engine_figures_are_those_it_sent(client: httpx.AsyncClient, pool:
         "generation_tokens_total": 70,
         "prefix_cache_queries_total": 80,
         "prefix_cache_hits_total": 20,
+        "num_host_kv_blocks": 100,
+        "num_used_host_kv_blocks": 30,
+        "kv_blocks_saved_total": 50,
+        "kv_blocks_loaded_total": 7,
+        "prefix_cache_host_hits_total": 7 * 16,
     }
     for name, value in expected.items():
         assert found["splitserve:" + name, ENGINE] == value, name
