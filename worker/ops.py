@@ -36,6 +36,8 @@ _paged_attention = _lib.paged_attention
 _linear = _lib.linear
 _pack_weight = _lib.pack_weight
 _pack_int4 = _lib.pack_int4
+_quantize_int8 = _lib.quantize_int8
+_quantize_int4 = _lib.quantize_int4
 _embedding = _lib.embedding
 _apply_penalties = _lib.apply_penalties
 _sample = _lib.sample
@@ -250,6 +252,28 @@ def pack_int4(weight: PackedWeight, source: Quantized, first_row: int) -> None:
     """
     rows, columns = weight.shape
     _pack_int4(weight.data, source.codes, source.scales, rows, columns, first_row)
+
+
+def quantize_int8(codes: Tensor, scales: Tensor, rows: Tensor) -> None:
+    """Round rows to multiples of a scale; a row with a NaN gets the scale NaN.
+
+    Args:
+        codes: int8 [n, K], written: -127 to 127.
+        scales: float32 [n], written.
+        rows: float32 or bfloat16 [n, K].
+    """
+    _quantize_int8(codes, scales, rows)
+
+
+def quantize_int4(codes: Tensor, scales: Tensor, rows: Tensor) -> None:
+    """Round rows to multiples of a scale per 32 columns; a group with a NaN gets the scale NaN.
+
+    Args:
+        codes: int8 [n, K], written: -8 to 7.
+        scales: bfloat16 [n, ceil(K / 32)], written.
+        rows: float32 or bfloat16 [n, K].
+    """
+    _quantize_int4(codes, scales, rows)
 
 
 def embedding(out: Tensor, token_ids: Tensor, weight: PackedWeight) -> None:

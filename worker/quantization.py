@@ -6,6 +6,8 @@ from typing import Literal, NamedTuple
 
 import torch
 
+from worker import ops
+
 GROUP_COLUMNS = 32
 
 WeightForm = Literal["plain", "int8", "int4"]
@@ -46,9 +48,10 @@ class Quantized(NamedTuple):
 
 def quantize_int8(rows: torch.Tensor) -> Quantized:
     """Round rows [n, K] to multiples of their largest magnitude over 127."""
-    values = rows.float()
-    scales = values.abs().amax(dim=1) / 127
-    return Quantized(_rounded(values, scales.unsqueeze(1), -127, 127), scales)
+    codes = torch.empty(rows.shape, dtype=torch.int8)
+    scales = torch.empty(rows.shape[0])
+    ops.quantize_int8(codes, scales, _readable(rows))
+    return Quantized(codes, scales)
 
 
 def quantize_int4(rows: torch.Tensor) -> Quantized:
@@ -58,15 +61,11 @@ def quantize_int4(rows: torch.Tensor) -> Quantized:
     value and none of the 16 codes is wasted (the rule of llama.cpp's q4_0). Codes are chosen for the scale as
     it is kept, in bfloat16.
     """
-    values = torch.nn.functional.pad(rows.float(), (0, -rows.shape[1] % GROUP_COLUMNS)).contiguous()
-    groups = values.view(rows.shape[0], -1, GROUP_COLUMNS)
-    extremes = groups.gather(2, groups.abs().argmax(dim=2, keepdim=True))
-    scales = (extremes / -8).bfloat16()
-    codes = _rounded(groups, scales.float(), -8, 7).view(values.shape)
-    return Quantized(codes[:, : rows.shape[1]], scales.squeeze(2))
+    codes = torch.empty(rows.shape, dtype=torch.int8)
+    scales = torch.empty(rows.shape[0], -(-rows.shape[1] // GROUP_COLUMNS), dtype=torch.bfloat16)
+    ops.quantize_int4(codes, scales, _readable(rows))
+    return Quantized(codes, scales)
 
 
-def _rounded(values: torch.Tensor, scales: torch.Tensor, low: int, high: int) -> torch.Tensor:
-    """Return values / scales as int8; where a scale is 0, so are the codes."""
-    divisors = torch.where(scales == 0, torch.inf, scales)
-    return (values / divisors).round_().clamp_(low, high).to(torch.int8)
+def _readable(rows: torch.Tensor) -> torch.Tensor:
+    return (rows.float() if rows.dtype == torch.float16 else rows).contiguous()

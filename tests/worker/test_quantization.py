@@ -48,6 +48,28 @@ def test_zeros_and_the_smallest_numbers_stay_finite(quantize: object) -> None:
     assert found[2, 39] == pytest.approx(matrix[2, 39].item(), rel=0.005)
 
 
+@pytest.mark.parametrize("quantize", [quantize_int8, quantize_int4])
+def test_a_number_that_is_none_makes_its_scale_none(quantize: object) -> None:
+    matrix = torch.randn(2, 40)
+    matrix[1, 3] = torch.nan
+    scales = quantize(matrix).scales.float()  # type: ignore[operator]
+    assert scales[0].isfinite().all()
+    assert scales[1].flatten()[0].isnan()
+
+
+@pytest.mark.parametrize("quantize", [quantize_int8, quantize_int4])
+def test_every_dtype_and_stride_is_rounded_alike(quantize: object) -> None:
+    half = torch.randn(5, 45).bfloat16().half()
+    plain = quantize(half.float())  # type: ignore[operator]
+    for rows in (half, half.bfloat16(), half.t().contiguous().t()):
+        assert all(torch.equal(a, b) for a, b in zip(quantize(rows), plain, strict=True))  # type: ignore[operator]
+
+
+def test_ties_go_to_the_even_code() -> None:
+    matrix = torch.tensor([[127.0, 0.5, 1.5, 2.5, -0.5, -1.5]])
+    assert quantize_int8(matrix).codes.tolist() == [[127, 0, 2, 2, 0, -2]]
+
+
 def test_int4_groups_do_not_share_a_scale() -> None:
     matrix = torch.cat((torch.ones(1, 32), torch.full((1, 20), 1e-3)), dim=1)
     assert torch.allclose(values_of(quantize_int4(matrix)), matrix, rtol=0.005)
