@@ -66,6 +66,19 @@ struct Int8Weights {
     return {__builtin_convertvector((wide << 24) >> 24, Vec), __builtin_convertvector(wide >> 8, Vec)};
 #endif
   }
+  // One step in the layout of BFloat16Weights.
+  SPLITSERVE_INLINE static void unpack(const char* step, char* out) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kPanelVecs; ++v) {
+      const Operand operand = load(step, v);
+#if defined(__AVX512BF16__)
+      std::memcpy(out + v * kLanes * 4, &operand, sizeof operand);
+#else
+      const UintVec pairs = as_uint(operand.even) >> 16 | as_uint(operand.odd);
+      std::memcpy(out + v * kLanes * 4, &pairs, sizeof pairs);
+#endif
+    }
+  }
 };
 
 struct Int4Weights {

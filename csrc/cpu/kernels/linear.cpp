@@ -1,6 +1,8 @@
 // Linear layer on packed weights: out[t, n] = x[t] . weight[n] + bias[n].
 #include "cpu/linear.h"
 
+#include <type_traits>
+
 #include "cpu/panel_tile.h"
 #include "cpu/parallel.h"
 
@@ -12,12 +14,25 @@ inline constexpr int64_t kRowBlockBytes = 320 * 1024;
 // How far ahead of its use a weight that is read once is fetched: a memory access takes as long as this many
 // bytes at full bandwidth.
 inline constexpr int64_t kStreamAheadBytes = 8192;
+// Inputs of int8 weights that are unpacked at a time, to 64 KiB on the stack; and rows of a block when the
+// sums go through memory between two stretches, which they do in rows longer than that only.
+inline constexpr int64_t kStretchDepth = 1024;
+inline constexpr int64_t kMaxPartialRows = kRowBlockBytes / (2 * kStretchDepth);
 
 // How many of the cache lines of its own weights a tile fetches of other ones, and where these begin.
 enum class Share { kNone, kHalf, kAll };
 struct Ahead {
   const char* start;
   Share share;
+};
+
+// Inputs [first_k, first_k + depth) of a panel and the weights that belong to them. Sums that begin or end
+// within the row are kept in `partial` [rows of the call][32] meanwhile.
+struct Stretch {
+  const char* weights;
+  int64_t first_k;
+  int64_t depth;
+  float* partial;
 };
 
 template <typename Format>
@@ -39,13 +54,20 @@ SPLITSERVE_INLINE void write(const LinearParams& p, int64_t row, int64_t col, Ve
 }
 
 template <typename Format, int kRows, int kLines>
-void tile(const LinearParams& p, int64_t row, int64_t panel, const char* ahead) {
+void tile(const LinearParams& p, int64_t row, int64_t panel, const Stretch& stretch, const char* ahead) {
   using X = typename Format::X;
   Rows<X, kRows> x;
-  x.depth = p.depth;
-  for (int i = 0; i < kRows; ++i) x.data[i] = static_cast<const X*>(p.x) + (row + i) * p.x_stride;
+  x.depth = stretch.depth;
+  for (int i = 0; i < kRows; ++i) {
+    x.data[i] = static_cast<const X*>(p.x) + (row + i) * p.x_stride + stretch.first_k;
+  }
   Vec sums[kRows][kPanelVecs] = {};
-  PanelTile<Format, kRows, kLines>::run(x, panel_of<Format>(p, panel), ahead, sums);
+  if (stretch.first_k > 0) std::memcpy(sums, stretch.partial, sizeof sums);
+  PanelTile<Format, kRows, kLines>::run(x, stretch.weights, ahead, sums);
+  if (stretch.first_k + stretch.depth < p.depth) {
+    std::memcpy(stretch.partial, sums, sizeof sums);
+    return;
+  }
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 8
     for (int v = 0; v < kPanelVecs; ++v) {
@@ -63,15 +85,17 @@ inline constexpr int kHalfLines = (kAllLines<Format> + 1) / 2;
 
 template <typename Format, int kRows = Format::kMaxRows>
 SPLITSERVE_INLINE void tile_of(int64_t rows, const LinearParams& p, int64_t row, int64_t panel,
-                               const Ahead& ahead) {
+                               const Stretch& stretch, const Ahead& ahead) {
   if (rows == kRows) {
-    if (ahead.share == Share::kAll) return tile<Format, kRows, kAllLines<Format>>(p, row, panel, ahead.start);
-    if (ahead.share == Share::kHalf) {
-      return tile<Format, kRows, kHalfLines<Format>>(p, row, panel, ahead.start);
+    if (ahead.share == Share::kAll) {
+      return tile<Format, kRows, kAllLines<Format>>(p, row, panel, stretch, ahead.start);
     }
-    return tile<Format, kRows, 0>(p, row, panel, nullptr);
+    if (ahead.share == Share::kHalf) {
+      return tile<Format, kRows, kHalfLines<Format>>(p, row, panel, stretch, ahead.start);
+    }
+    return tile<Format, kRows, 0>(p, row, panel, stretch, nullptr);
   }
-  if constexpr (kRows > 1) tile_of<Format, kRows - 1>(rows, p, row, panel, ahead);
+  if constexpr (kRows > 1) tile_of<Format, kRows - 1>(rows, p, row, panel, stretch, ahead);
 }
 
 // What pass `pass` of `passes` over a panel fetches. A single pass runs ahead in the stream of weights; of
@@ -89,21 +113,59 @@ Ahead ahead_of(const LinearParams& p, int64_t panel, int64_t pass, int64_t passe
 template <typename Format>
 void panel_rows(const LinearParams& p, int64_t row, int64_t row_end, int64_t panel) {
   const int64_t rows = row_end - row, passes = ceil_div(rows, Format::kMaxRows);
+  const Stretch whole{panel_of<Format>(p, panel), 0, p.depth, nullptr};
   for (int64_t pass = 0; pass < passes; ++pass) {
     const int64_t begin = rows * pass / passes, end = rows * (pass + 1) / passes;
-    tile_of<Format>(end - begin, p, row + begin, panel, ahead_of<Format>(p, panel, pass, passes));
+    tile_of<Format>(end - begin, p, row + begin, panel, whole, ahead_of<Format>(p, panel, pass, passes));
+  }
+}
+
+// The same for many rows and int8: the weights become bfloat16 once for all of them, a stretch at a time.
+// Products and their order are those of panel_rows, and so are the bits.
+void unpacked_rows(const LinearParams& p, int64_t row, int64_t row_end, int64_t panel) {
+  const int64_t rows = row_end - row, passes = ceil_div(rows, BFloat16Weights::kMaxRows);
+  alignas(64) char weights[kStretchDepth / 2 * BFloat16Weights::kUnitBytes];
+  alignas(64) float partial[kMaxPartialRows * kPanelCols];
+  const char* packed = panel_of<Int8Weights>(p, panel);
+  for (int64_t k = 0; k < p.depth; k += kStretchDepth) {
+    const int64_t depth = p.depth - k < kStretchDepth ? p.depth - k : kStretchDepth;
+    const int64_t steps = ceil_div(depth, 2);
+    for (int64_t step = 0; step < steps; ++step) {
+      Int8Weights::unpack(packed + step * Int8Weights::kUnitBytes,
+                          weights + step * BFloat16Weights::kUnitBytes);
+    }
+    packed += steps * Int8Weights::kUnitBytes;
+    for (int64_t pass = 0; pass < passes; ++pass) {
+      const int64_t begin = rows * pass / passes, end = rows * (pass + 1) / passes;
+      float* sums = p.depth > kStretchDepth ? partial + begin * kPanelCols : nullptr;
+      const Stretch stretch{weights, k, depth, sums};
+      // A line per step is what the next stretch takes.
+      const Ahead next{packed, pass == 0 ? Share::kHalf : Share::kNone};
+      tile_of<BFloat16Weights>(end - begin, p, row + begin, panel, stretch, next);
+    }
   }
 }
 
 template <typename Format>
+bool pays_to_unpack(int64_t rows) {
+  return std::is_same_v<Format, Int8Weights> && rows > 2 * Format::kMaxRows;
+}
+
+template <typename Format>
 void run(const LinearParams& p) {
-  const int64_t most_rows = kRowBlockBytes / (p.depth * static_cast<int64_t>(sizeof(typename Format::X)) + 1);
-  const int64_t row_blocks = ceil_div(p.rows, most_rows < Format::kMaxRows ? Format::kMaxRows : most_rows);
+  int64_t most_rows = kRowBlockBytes / (p.depth * static_cast<int64_t>(sizeof(typename Format::X)) + 1);
+  if (most_rows < Format::kMaxRows) most_rows = Format::kMaxRows;
+  const int64_t row_blocks = ceil_div(p.rows, most_rows);
   const int64_t panels = ceil_div(p.cols, kPanelCols);
   parallel_for(row_blocks * panels, p.rows * p.cols * p.depth, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t block = task / panels, panel = task % panels;
-      panel_rows<Format>(p, p.rows * block / row_blocks, p.rows * (block + 1) / row_blocks, panel);
+      const int64_t row = p.rows * block / row_blocks, row_end = p.rows * (block + 1) / row_blocks;
+      if (pays_to_unpack<Format>(row_end - row)) {
+        unpacked_rows(p, row, row_end, panel);
+      } else {
+        panel_rows<Format>(p, row, row_end, panel);
+      }
     }
   });
 }
