@@ -53,6 +53,7 @@ def _engine_sampling(sampling: SamplingParams, seed: int, index: int) -> Samplin
     return msgspec.structs.replace(
         sampling,
         n=1,
+        best_of=None,
         seed=seed,
         stop=(),
         prompt_logprobs=sampling.prompt_logprobs if index == 0 else None,

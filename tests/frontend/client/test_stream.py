@@ -242,6 +242,11 @@ def test_n_sequences_are_n_requests_with_consecutive_seeds() -> None:
     assert len({entry.request_id for entry in adds}) == 3
 
 
+def test_best_of_equal_to_n_makes_requests_an_engine_accepts() -> None:
+    for single in split_request(request(SamplingParams(n=3, best_of=3)), lambda: 1):
+        single.sampling.validate()
+
+
 def test_a_seed_is_drawn_when_none_is_given() -> None:
     seeds = {split_request(request(SamplingParams()), lambda: 1)[0].sampling.seed for _ in range(20)}
     assert len(seeds) == 20

@@ -122,6 +122,27 @@ async def test_echo_comes_with_the_first_chunk(client: httpx.AsyncClient) -> Non
     assert joined(await stream(client, *TEXT, echo=True, max_tokens=0)) == "x"
 
 
+async def test_an_echo_begins_every_choice_of_a_stream_with_the_prompts_logprobs(
+    client: httpx.AsyncClient, pool: FakePool
+) -> None:
+    async def script(request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
+        # The prompt's logprobs come with the first choice, which is not always the first to begin.
+        for delta in sorted(deltas_of("Hi", request), key=lambda delta: -delta.index):
+            yield delta
+
+    pool.script = script
+    body = {"prompt": ["ab", "c"], "echo": True, "logprobs": 0, "n": 3}
+    whole = (await client.post("/v1/completions", json=body)).json()["choices"]
+    assert all(choice["logprobs"]["tokens"][0] == "<|256|>" for choice in whole)
+    chunks = [chunk["choices"][0] for chunk in await stream(client, "/v1/completions", body)]
+    for choice in whole:
+        mine = [chunk for chunk in chunks if chunk["index"] == choice["index"]]
+        assert "".join(chunk["text"] for chunk in mine) == choice["text"]
+        for column, values in choice["logprobs"].items():
+            assert [value for chunk in mine for value in chunk["logprobs"][column]] == values
+    assert len(chunks) == 6 * len("Hi")
+
+
 @BOTH
 @pytest.mark.parametrize("more", [{}, {"n": 2}, {"return_token_ids": True}, {"seed": 1}])
 async def test_prompt_logprobs_come_with_the_first_chunk_of_the_first_choice(
