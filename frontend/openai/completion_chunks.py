@@ -93,8 +93,9 @@ class CompletionWriter:
         self._texts = texts
         self._return_token_ids = bool(body.return_token_ids)
         self._num_prompt_logprobs = body.prompt_logprobs
-        self._plain = body.logprobs is None and not self._return_token_ids and not self._every_usage
         self._echo = bool(body.echo)
+        self._shows_tokens = body.logprobs is not None or self._return_token_ids or self._every_usage
+        self._plain = not (self._shows_tokens or self._echo or body.prompt_logprobs is not None)
         self._scores_echo = self._echo and body.logprobs is not None
         self._echoed: list[list[TokenLogprob | None] | None] = [None] * len(plan.prompts)
         self._held: list[list[OutputDelta]] = [[] for _ in plan.prompts]
@@ -108,6 +109,9 @@ class CompletionWriter:
 
     def chunk(self, prompt_idx: int, delta: OutputDelta) -> bytes:
         """Return the event of one delta and of those held for it; b"" if it is held or shows nothing."""
+        if self._plain and delta.finish_reason is None:
+            prefix = self._prefixes[prompt_idx * self._run.n + delta.index]
+            return prefix + _encode(delta.text) + self._suffix if delta.text else b""
         if not self._scores_echo:
             return self._event(prompt_idx, delta)
         if self._echoed[prompt_idx] is None:
@@ -121,13 +125,9 @@ class CompletionWriter:
     def _event(self, prompt_idx: int, delta: OutputDelta) -> bytes:
         index = prompt_idx * self._run.n + delta.index
         first = not self._begun[index]
-        opens = first and (self._echo or self._num_prompt_logprobs is not None)
-        if self._plain and delta.finish_reason is None and not opens:
-            self._begun[index] = True
-            return self._prefixes[index] + _encode(delta.text) + self._suffix if delta.text else b""
         choice = self._choice(index, first, delta)
-        shows = choice.text or delta.token_ids or choice.logprobs or choice.prompt_logprobs
-        if delta.finish_reason is None and not shows:
+        shows = choice.text or choice.logprobs or choice.prompt_logprobs
+        if delta.finish_reason is None and not (shows or (self._shows_tokens and delta.token_ids)):
             return b""
         self._begun[index] = True
         return self._head.event([choice], self._run.usage.usage() if self._every_usage else None)

@@ -17,7 +17,7 @@ from frontend.openai.completion_schema import (
     CompletionResponse,
 )
 from frontend.openai.context import ApiContext, json_response, make_head, read_struct
-from frontend.openai.generation_run import CollectedChoice, GenerationRun, Plan
+from frontend.openai.generation_run import CollectedChoice, GenerationRun, Plan, RunEvents
 from frontend.openai.logprobs import prompt_maps, with_top
 from frontend.openai.models import find_model
 from frontend.openai.prompts import Prompt, encode_prompts
@@ -48,7 +48,9 @@ async def create_completion(context: ApiContext, request: Request) -> Response:
     run = GenerationRun(context, request, plan)
     texts = [CompletionText(body, model.assets.tokenizer, prompt) for prompt in prompts for _ in range(run.n)]
     if body.stream:
-        return EventStream(run.events(CompletionWriter(plan, run, texts)), context.config.sse_keep_alive_s)
+        return EventStream(
+            RunEvents(run, CompletionWriter(plan, run, texts)), context.config.sse_keep_alive_s
+        )
     choices = await run.collect(request)
     return json_response(_response(plan, run, choices, texts))
 

@@ -220,7 +220,7 @@ def test_a_lost_engine_raises(tokenizer: Tokenizer) -> None:
     with pytest.raises(EngineUnavailableError):
         rig.stream.take()
     assert rig.source.request.prompt_token_ids
-    assert rig.source.token_ids == []
+    assert not rig.source.token_ids
 
 
 def request(sampling: SamplingParams) -> GenerationRequest:
