@@ -72,7 +72,8 @@ def test_quantised_weights_need_bfloat16(quantization: str, tiny_llama: Path) ->
     with pytest.raises(ConfigError, match=f"--quantization {quantization} needs bfloat16 .* in float32"):
         Worker(config).load(ignore)
     worker = Worker(msgspec.structs.replace(config, dtype="bfloat16"))
-    worker.load(ignore)
+    model = worker.load(ignore).model
+    assert (model.dtype, model.quantization) == ("bfloat16", quantization)
     assert worker.init_kv_cache(8).num_blocks == 8
 
 
