@@ -147,8 +147,12 @@ void unpacked_rows(const LinearParams& p, int64_t row, int64_t row_end, int64_t 
 }
 
 template <typename Format>
-bool pays_to_unpack(int64_t rows) {
-  return std::is_same_v<Format, Int8Weights> && rows > 2 * Format::kMaxRows;
+void block_rows(const LinearParams& p, int64_t row, int64_t row_end, int64_t panel) {
+  if constexpr (std::is_same_v<Format, Int8Weights>) {
+    // Twice is cheaper than a way through memory.
+    if (row_end - row > 2 * Format::kMaxRows) return unpacked_rows(p, row, row_end, panel);
+  }
+  panel_rows<Format>(p, row, row_end, panel);
 }
 
 template <typename Format>
@@ -160,12 +164,7 @@ void run(const LinearParams& p) {
   parallel_for(row_blocks * panels, p.rows * p.cols * p.depth, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t block = task / panels, panel = task % panels;
-      const int64_t row = p.rows * block / row_blocks, row_end = p.rows * (block + 1) / row_blocks;
-      if (pays_to_unpack<Format>(row_end - row)) {
-        unpacked_rows(p, row, row_end, panel);
-      } else {
-        panel_rows<Format>(p, row, row_end, panel);
-      }
+      block_rows<Format>(p, p.rows * block / row_blocks, p.rows * (block + 1) / row_blocks, panel);
     }
   });
 }
