@@ -16,6 +16,7 @@ MAX_STEP_TOKENS = 2**18
 MAX_SEQUENCE_TOKENS = 2**23
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+QUANTIZATIONS = ("none", "int8", "int4")
 POLICIES = ("fcfs", "priority", "fair")
 EXECUTORS = ("multiproc", "simulated")
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -99,6 +100,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         engine_id: shown in logs, metrics and errors.
         executor: "multiproc" starts worker processes, "simulated" needs no model weights.
         dtype: "auto" takes the checkpoint's.
+        quantization: "none", or "int8" or "int4" weights, rounded while they are loaded.
         max_model_len: 0 takes the checkpoint's limit.
         kv_cache_memory_bytes: 0 lets the worker choose.
         num_blocks: overrides the size of the KV pool; 0 derives it from memory.
@@ -128,6 +130,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     engine_id: str = "engine-0"
     executor: str = "multiproc"
     dtype: str = "auto"
+    quantization: str = "none"
     max_model_len: int = 0
     block_size: int = 16
     max_num_seqs: int = 256
@@ -165,6 +168,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             ConfigError: names the flag and the range.
         """
         check_choice("--dtype", self.dtype, DTYPES)
+        check_choice("--quantization", self.quantization, QUANTIZATIONS)
         check_choice("--scheduling-policy", self.policy, POLICIES)
         check_choice("--executor", self.executor, EXECUTORS)
         check_choice("--log-level", self.log_level, LOG_LEVELS)

@@ -35,6 +35,7 @@ class ModelInfo(Wire, frozen=True):
         eos_token_ids: ids that end a request unless ignore_eos.
         num_params: number of parameters.
         sliding_window: attention window in tokens, 0 for full attention.
+        quantization: what its weights were rounded to, "int8" or "int4", or "none".
     """
 
     path: str
@@ -45,6 +46,7 @@ class ModelInfo(Wire, frozen=True):
     eos_token_ids: list[int]
     num_params: int = 0
     sliding_window: int = 0
+    quantization: str = "none"
 
 
 class TokenLogprobs(Wire, frozen=True):

@@ -32,6 +32,7 @@ def parse(words: list[str]) -> EngineConfig:
 OTHER_VALUES = {
     "served_model_names": (["--served-model-name", "a", "b/c"], ["a", "b/c"]),
     "dtype": (["--dtype", "bfloat16"], "bfloat16"),
+    "quantization": (["--quantization", "int4"], "int4"),
     "max_model_len": (["--max-model-len", "77"], 77),
     "executor": (["--executor", "simulated"], "simulated"),
     "num_threads": (["--num-threads", "3"], 3),
