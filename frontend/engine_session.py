@@ -23,6 +23,7 @@ aborted: they still run there.
 from __future__ import annotations
 
 import enum
+from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -72,6 +73,10 @@ class EngineState(enum.Enum):
 _SERVING = (EngineState.READY, EngineState.DRAINING)
 
 
+def _no_tokens() -> array[int]:
+    return array("i")
+
+
 @dataclass(slots=True)
 class OpenSequence:
     """One sequence on an engine: the request, and every token that came back so far.
@@ -79,7 +84,8 @@ class OpenSequence:
     Holds all that is needed to go on elsewhere: `request` has prompt and parameters, `token_ids` the output.
 
     Attributes:
-        wake: called when something new is there to take, once per message.
+        token_ids: the output so far, in four bytes per token.
+        wake: called when something new is there to take, once per message and callable.
         num_taken: how many of token_ids the stream has taken.
         logprobs: of the tokens not yet taken.
         num_cached_tokens: prompt tokens found in the prefix cache.
@@ -90,7 +96,7 @@ class OpenSequence:
 
     request: AddRequest
     wake: Callable[[], None]
-    token_ids: list[int] = field(default_factory=list)
+    token_ids: array[int] = field(default_factory=_no_tokens)
     num_taken: int = 0
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -287,8 +293,9 @@ class EngineSession:
         indices = unpack_int32(outputs.token_indices).tolist()
         if not len(handles) == len(token_ids) == len(indices):
             raise ProtocolError(f"columns of {len(handles)}, {len(token_ids)} and {len(indices)} rows")
-        touched: dict[int, OpenSequence] = {}
-        self._add_logprobs(outputs, touched)
+        # Sequences of one request share their callable, which takes what all of them have got.
+        wakes: dict[Callable[[], None], None] = {}
+        self._add_logprobs(outputs)
         find = self.open_sequences.get
         for handle, token_id, index in zip(handles, token_ids, indices, strict=True):
             sequence = find(handle)
@@ -297,14 +304,15 @@ class EngineSession:
                 self.counters.stale_outputs += 1
             elif index == len(sequence.token_ids):
                 sequence.token_ids.append(token_id)
-                touched[handle] = sequence
+                wakes[sequence.wake] = None
             else:
                 self._out_of_order(sequence, index)
-        self._finish(outputs.finished, touched)
-        for sequence in touched.values():
-            sequence.wake()
+        for end in outputs.finished:
+            self._finish(end, wakes)
+        for wake in wakes:
+            wake()
 
-    def _add_logprobs(self, outputs: StepOutputs, touched: dict[int, OpenSequence]) -> None:
+    def _add_logprobs(self, outputs: StepOutputs) -> None:
         for started in outputs.started:
             if (sequence := self.open_sequences.get(started.handle)) is not None:
                 sequence.num_cached_tokens = started.num_cached_tokens
@@ -316,13 +324,12 @@ class EngineSession:
             if (sequence := self.open_sequences.get(entry.key)) is not None:
                 sequence.prompt_logprobs.append(entry)
 
-    def _finish(self, finished: Sequence[Finished], touched: dict[int, OpenSequence]) -> None:
-        for end in finished:
-            sequence = self.open_sequences.pop(end.handle, None)
-            if sequence is not None:
-                sequence.num_cached_tokens = end.num_cached_tokens
-                sequence.finished, sequence.error = end, finished_error(end)
-                touched[end.handle] = sequence
+    def _finish(self, end: Finished, wakes: dict[Callable[[], None], None]) -> None:
+        sequence = self.open_sequences.pop(end.handle, None)
+        if sequence is not None:
+            sequence.num_cached_tokens = end.num_cached_tokens
+            sequence.finished, sequence.error = end, finished_error(end)
+            wakes[sequence.wake] = None
 
     def _out_of_order(self, sequence: OpenSequence, index: int) -> None:
         """Drop a repeated token; a gap cannot be mended, so it ends the request."""

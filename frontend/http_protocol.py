@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from http import HTTPStatus
 
 import httptools
@@ -18,6 +19,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from frontend.body_writer import BODY_EXTENSION, BodyWriter
 from frontend.config import FrontendConfig
 from frontend.errors_http import HttpError, error_body
 from frontend.limits import ABORT_EXTENSION
@@ -70,6 +72,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._in_headers = False
         self._num_header_bytes = 0
         self._refusal: HttpError | None = None
+        self._body: BodyWriter | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection and start the time it has for its first request."""
@@ -85,6 +88,20 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._limits.leave(self._address)
         self._cancel_timer()
         super().connection_lost(exc)
+        if self._body is not None:
+            self._body.lose()
+
+    def pause_writing(self) -> None:
+        """Hold a streamed body back: the client does not read what it has got."""
+        super().pause_writing()
+        if self._body is not None:
+            self._body.set_paused(True)
+
+    def resume_writing(self) -> None:
+        """Let a streamed body go on."""
+        super().resume_writing()
+        if self._body is not None:
+            self._body.set_paused(False)
 
     def data_received(self, data: bytes) -> None:
         """Parse; time and size of headers count from their first byte to the blank line."""
@@ -107,8 +124,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self._in_headers = True
         self._num_header_bytes = 0
-        # ASGI types extensions as plain data; ours is a function, for this process only.
-        self.scope["extensions"] = {ABORT_EXTENSION: self.transport.abort}  # type: ignore[dict-item]
+        # ASGI types extensions as plain data; ours are functions, for this process only.
+        self.scope["extensions"] = {ABORT_EXTENSION: self.transport.abort, BODY_EXTENSION: self._write_body}  # type: ignore[dict-item]
 
     def on_url(self, url: bytes) -> None:
         """Count the request line."""
@@ -130,12 +147,22 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             raise _abandon(self, HttpError(400, "bad_http", "Too many pipelined requests."))
         super().on_headers_complete()
 
+    def on_response_complete(self) -> None:
+        """Let go of the body; pipelined requests come one after the other."""
+        self._body = None
+        super().on_response_complete()
+
     def send_400_response(self, msg: str) -> None:
         """Answer what the parser refused, or what one of the callbacks above did."""
         self._refuse(self._refusal or HttpError(400, "bad_http", "The request is not valid HTTP/1.1."))
 
     def _unsupported_upgrade_warning(self) -> None:
         """Say nothing: clients must not be able to fill the log."""
+
+    def _write_body(self, on_change: Callable[[], None]) -> BodyWriter:
+        """Return the writer of the response in progress; there is one at a time."""
+        self._body = BodyWriter(self.transport, on_change, paused=self.flow.write_paused)
+        return self._body
 
     def _count(self, num_bytes: int) -> None:
         self._num_header_bytes += num_bytes

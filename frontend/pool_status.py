@@ -90,3 +90,12 @@ class PoolStats:
     engines_lost: int = 0
     stale_outputs: int = 0
     protocol_errors: int = 0
+
+    def count_end(self, *, finished: bool, failed: bool) -> None:
+        """Count a request that ended: in an error, in order, or because its owner left."""
+        if failed:
+            self.requests_failed += 1
+        elif finished:
+            self.requests_finished += 1
+        else:
+            self.requests_aborted += 1

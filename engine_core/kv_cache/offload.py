@@ -34,15 +34,15 @@ class Moves(NamedTuple):
 
 
 NO_MOVES = Moves()
-# Saves, and loads beside running rows, may each take so large a part of the target for a step.
-MAX_SHARE = 8
+# Saves, and loads beside running rows, may each take an eighth of the target for a step.
+PARTS_OF_TARGET = 8
 
 
 def max_moves_per_step(target_itl_s: float, move_block_ns: int) -> int:
     """Return how many blocks a step may save, and load while others run; not limited if either is 0."""
     if target_itl_s <= 0 or move_block_ns == 0:
         return sys.maxsize
-    return max(1, int(target_itl_s * 1e9) // MAX_SHARE // move_block_ns)
+    return max(1, int(target_itl_s * 1e9) // PARTS_OF_TARGET // move_block_ns)
 
 
 class Offload:

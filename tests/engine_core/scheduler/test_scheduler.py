@@ -333,3 +333,25 @@ def test_prompts_are_not_cut_when_nobody_decodes() -> None:
     driver.add(range(1, 41), max_tokens=2)
     driver.add([5] * 20, max_tokens=2)
     assert work(plan(driver)) == {0: 40, 1: 20}
+
+
+class SecondGoesFirst:
+    """Stands in for the choice of victims."""
+
+    def choose(self, row: int) -> int:
+        return 1
+
+
+def test_rows_behind_a_victim_in_the_middle_still_get_their_blocks() -> None:
+    driver = make_driver(num_blocks=8, max_num_batched_tokens=64)
+    driver.engine._scheduler._victims = SecondGoesFirst()  # type: ignore[assignment]
+    for start in (1, 11, 21):
+        driver.add(range(start, start + 7), max_tokens=6, ignore_eos=True)
+    driver.add(range(31, 35), max_tokens=4, ignore_eos=True)
+    driver.turn()
+    driver.turn()  # the last row takes the last block
+    assert driver.engine.stats().num_free_blocks == 0
+    # Rows 0, 1 and 2 need one each; what row 1 gives back is enough for the two others.
+    assert work(plan(driver)) == {0: 1, 2: 1, 3: 1}
+    assert driver.engine.stats().num_preemptions == 1
+    driver.run()

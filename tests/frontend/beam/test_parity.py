@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import torch
 
-from engine_core.sampling_params import SamplingParams
+from engine_core.sampling_params import MAX_N, MAX_STOP_TOKEN_IDS, SamplingParams
 from frontend.generation import OutputDelta
 from tests.checkpoints import EOS_TOKEN_ID, CheckpointCache, load_reference
 from tests.frontend.beam.inproc_client import InprocClient
@@ -142,6 +142,14 @@ async def test_no_end_before_min_tokens(pair: Pair, min_tokens: int) -> None:
     sampling = params(4, stop_token_ids=tuple(ends), min_tokens=min_tokens)
     ours = await check(pair, prompt_ids, sampling, min_new_tokens=min_tokens)
     assert min(len(delta.token_ids) for delta in ours) >= min_tokens
+
+
+async def test_as_many_ends_and_beams_as_there_may_be(pair: Pair) -> None:
+    ends = tuple(range(5, 5 + 2 * MAX_STOP_TOKEN_IDS, 2))
+    for min_tokens in (0, 4):
+        sampling = params(MAX_N, stop_token_ids=ends, min_tokens=min_tokens)
+        ours = await check(pair, prompt(331, 6, seed=9), sampling, min_new_tokens=min_tokens or None)
+        assert any(delta.finish_reason == "stop" for delta in ours)
 
 
 async def test_fewer_outputs_than_beams(pair: Pair) -> None:
