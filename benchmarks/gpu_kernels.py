@@ -16,6 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.gpu_attention import attention_cases
+from benchmarks.gpu_case import Case
+from benchmarks.gpu_sampling import sampling_cases
 from worker.cuda_ops import CudaOps, cuda_ops
 
 # Calls of one graph, whose replay is timed as a whole: launch gaps count little.
@@ -46,23 +49,6 @@ DECODE = Sizes("decode", 64, 4096, 14336, 32, 8, 128, 128256, moves=1)
 
 
 @dataclass(slots=True)
-class Case:
-    """One kernel call and the same work in torch; both return what they computed.
-
-    Attributes:
-        num_bytes: what has to be read and written, each byte once.
-        ceiling: what bounds it: "device" memory, or the bus "out" to the host or "in" from it.
-    """
-
-    op: str
-    shape: str
-    ours: Callable[[], Tensor]
-    torchs: Callable[[], Tensor]
-    num_bytes: int
-    ceiling: str = "device"
-
-
-@dataclass(slots=True)
 class Result:
     """Median microseconds per call; `share` is of the ceiling's bandwidth, `ratio` ours over torch's time."""
 
@@ -71,6 +57,7 @@ class Result:
     us: float
     gb_per_s: float
     share: float
+    tflop_per_s: float
     torch_us: float
     ratio: float
 
@@ -311,11 +298,19 @@ def all_cases(ops: CudaOps, device: torch.device, sizes: Sizes, dtype: torch.dty
         yield from cases(inputs)
 
 
+def timed_cases(ops: CudaOps, device: torch.device) -> Iterator[Case]:
+    for sizes in (LARGE, DECODE):
+        for dtype in (torch.bfloat16, torch.float16, torch.float32):
+            yield from all_cases(ops, device, sizes, dtype)
+    yield from attention_cases(ops, device)
+    yield from sampling_cases(ops, device)
+
+
 def measure(case: Case, ceilings: dict[str, float]) -> Result:
     us, torch_us = median_us(case.ours), median_us(case.torchs)
     gb_per_s = case.num_bytes / us / 1e3
     share = gb_per_s / ceilings[case.ceiling]
-    return Result(case.op, case.shape, us, gb_per_s, share, torch_us, us / torch_us)
+    return Result(case.op, case.shape, us, gb_per_s, share, case.flops / us / 1e6, torch_us, us / torch_us)
 
 
 def main() -> None:
@@ -327,17 +322,16 @@ def main() -> None:
     ceilings = copy_gb_per_s()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     print("copies, GB/s: " + ", ".join(f"{name} {value:.0f}" for name, value in ceilings.items()))
-    print(f"{'op':<20} {'shape':<28} {'us':>9} {'GB/s':>7} {'share':>6} {'torch us':>9} {'ratio':>6}")
+    columns = f"{'us':>9} {'GB/s':>7} {'share':>6} {'TFLOP/s':>7} {'torch us':>9} {'ratio':>6}"
+    print(f"{'op':<20} {'shape':<46} {columns}")
     results = []
-    for sizes in (LARGE, DECODE):
-        for dtype in (torch.bfloat16, torch.float16, torch.float32):
-            for case in all_cases(ops, device, sizes, dtype):
-                if options.only not in case.op:
-                    continue
-                r = measure(case, ceilings)
-                results.append(r)
-                rates = f"{r.us:>9.1f} {r.gb_per_s:>7.0f} {r.share:>6.2f} {r.torch_us:>9.1f} {r.ratio:>6.2f}"
-                print(f"{r.op:<20} {r.shape:<28} {rates}", flush=True)
+    for case in timed_cases(ops, device):
+        if options.only not in case.op:
+            continue
+        r = measure(case, ceilings)
+        results.append(r)
+        rates = f"{r.us:>9.1f} {r.gb_per_s:>7.0f} {r.share:>6.2f} {r.tflop_per_s:>7.1f}"
+        print(f"{r.op:<20} {r.shape:<46} {rates} {r.torch_us:>9.1f} {r.ratio:>6.2f}", flush=True)
     if options.json:
         document = {"device": torch.cuda.get_device_name(), "copy_gb_per_s": ceilings}
         options.json.write_text(json.dumps(document | {"results": [asdict(r) for r in results]}, indent=1))

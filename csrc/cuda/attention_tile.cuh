@@ -92,11 +92,6 @@ class AttentionTile {
   __device__ void begin() {
     has_totals_ = false;
     clear();
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      // Rows past the end repeat the last one's limits; nobody reads their results.
-      last_[half] = rows_.position(min(row(half), rows_.rows - 1));
-    }
     load_queries();
   }
 
@@ -253,12 +248,19 @@ class AttentionTile {
 
   // Whatever stood there, a score that its row must not see becomes -inf.
   __device__ void mask(float (&scores)[Shape::kScoreTiles][4], int start) const {
+    int first[2], last[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      // Rows past the end have the last one's limits; nobody reads their results.
+      last[half] = rows_.position(min(row(half), rows_.rows - 1));
+      first[half] = rows_.window_start(last[half]);
+    }
 #pragma unroll
     for (int i = 0; i < Shape::kScoreTiles; ++i) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const int position = start + i * 8 + lane() % 4 * 2 + j % 2;
-        if (position > last_[j / 2] || position < rows_.window_start(last_[j / 2])) scores[i][j] = -INFINITY;
+        if (position > last[j / 2] || position < first[j / 2]) scores[i][j] = -INFINITY;
       }
     }
   }
@@ -374,7 +376,6 @@ class AttentionTile {
   const AttentionPiece& piece_;
   const RequestRows& rows_;
   TileMemory<Shape>& memory_;
-  int last_[2];  // position of each of a lane's rows
   bool has_totals_ = false;
   SoftmaxState part_[2];
   uint32_t queries_[Shape::kDepthSteps][4];

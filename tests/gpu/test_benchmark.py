@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from benchmarks.gpu_attention import Work, attention_cases
 from benchmarks.gpu_kernels import Sizes, all_cases
+from benchmarks.gpu_sampling import sampling_cases
 from tests.gpu.conftest import Gpu
 
 TINY = Sizes("tiny", 6, 64, 48, 4, 2, 16, 50, layers=2, moves=3)
@@ -25,6 +27,21 @@ def test_every_case_gives_what_torch_gives(gpu: Gpu, dtype: torch.dtype) -> None
             torch.cuda.synchronize()
         torch.testing.assert_close(actual.cpu(), expected.cpu(), atol=tolerance, rtol=tolerance)
     assert {"rms_norm", "silu_and_mul", "rotary_kv_write", "move_blocks out", "embedding"} <= names
+
+
+def test_attention_and_logprobs_give_what_torch_gives(gpu: Gpu) -> None:
+    attention = attention_cases(gpu.ops, gpu.device, [Work(2, 1, 40, 4, 2, 64), Work(1, 8, 20, 4, 2, 64)])
+    logprobs = [c for c in sampling_cases(gpu.ops, gpu.device, [300], [2]) if c.op == "top_logprobs"]
+    for case in [*attention, *logprobs]:
+        actual, expected = case.ours().cpu(), case.torchs().cpu()
+        torch.testing.assert_close(actual, expected, atol=0.03, rtol=0.03)
+
+
+def test_both_sides_of_the_sampling_cases_draw_tokens(gpu: Gpu) -> None:
+    for case in sampling_cases(gpu.ops, gpu.device, [300], [2]):
+        if case.op == "sample":
+            for drawn in (case.ours().cpu(), case.torchs().cpu()):
+                assert ((drawn >= 0) & (drawn < 300)).all()
 
 
 @pytest.mark.gpu

@@ -1,0 +1,126 @@
+"""Cases of benchmarks.gpu_kernels for paged attention: decode bound by memory, prefill by arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmarks.gpu_case import Case
+from worker.cuda_ops import AttentionShape, CudaOps
+
+BLOCK_SIZE = 16
+PARTIAL_HEADER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """R requests that each compute the last `new` of `length` tokens."""
+
+    requests: int
+    new: int
+    length: int
+    heads: int = 32
+    kv_heads: int = 8
+    head_dim: int = 128
+
+    @property
+    def name(self) -> str:
+        """For the table."""
+        heads = f"{self.heads}/{self.kv_heads} heads of {self.head_dim}"
+        return f"R={self.requests} T={self.new} L={self.length} {heads}"
+
+
+# Decode at 4k and 1k, one long request, a prefill, and a chunk behind a long prefix.
+WORK = [
+    Work(64, 1, 4096),
+    Work(256, 1, 1024),
+    Work(1, 1, 32768),
+    Work(64, 1, 4096, head_dim=64),
+    Work(4, 4096, 4096),
+    Work(1, 2048, 16384),
+]
+
+
+class Step:
+    """The tensors of one call, with blocks scattered over the cache."""
+
+    def __init__(self, ops: CudaOps, device: torch.device, work: Work, dtype: torch.dtype) -> None:
+        self.ops, self.work = ops, work
+        blocks = -(-work.length // BLOCK_SIZE)
+        size = (2, work.requests * blocks, work.kv_heads, BLOCK_SIZE, work.head_dim)
+        self.k_cache, self.v_cache = torch.randn(size, dtype=dtype, device=device)
+        self.tables = torch.randperm(size[1], device=device).int().view(work.requests, blocks)
+        tokens = work.requests * work.new
+        self.q = torch.randn(tokens, work.heads, work.head_dim, dtype=dtype, device=device)
+        self.out = torch.empty_like(self.q)
+        self.cu_seqlens = torch.arange(0, tokens + 1, work.new, dtype=torch.int32, device=device)
+        self.seq_lens = torch.full((work.requests,), work.length, dtype=torch.int32, device=device)
+        bounds = AttentionShape(tokens, work.heads, work.kv_heads, blocks * BLOCK_SIZE)
+        size_of_plan = ops.attention_plan_size(
+            tokens, work.requests, work.heads, work.kv_heads, work.head_dim, bounds.max_seq_len
+        )
+        self.plan = torch.empty(size_of_plan, dtype=torch.int32, device=device)
+        self.partials = torch.empty(1 << 16, PARTIAL_HEADER + work.head_dim, device=device)
+        ops.plan_attention(self.plan, self.partials, self.cu_seqlens, self.seq_lens, bounds)
+
+    def ours(self) -> Tensor:
+        """Run the kernels."""
+        self.ops.paged_attention(
+            self.out,
+            self.q,
+            self.k_cache,
+            self.v_cache,
+            self.tables,
+            self.cu_seqlens,
+            self.seq_lens,
+            self.work.head_dim**-0.5,
+            plan=self.plan,
+            partials=self.partials,
+        )
+        return self.out
+
+    def torchs(self) -> Callable[[], Tensor]:
+        """Dense attention over keys and values that are already gathered, which is torch's best case."""
+        work = self.work
+
+        def gather(cache: Tensor) -> Tensor:
+            blocks = cache[self.tables.long()].transpose(2, 3).flatten(1, 2)[:, : work.length]
+            return blocks.transpose(1, 2).contiguous()
+
+        k, v = gather(self.k_cache), gather(self.v_cache)
+        q = self.q.view(work.requests, work.new, work.heads, work.head_dim).transpose(1, 2)
+        causal = work.new == work.length
+        mask = None
+        if not causal and work.new > 1:
+            ones = torch.ones(work.new, work.length, dtype=torch.bool, device=q.device)
+            mask = ones.tril(work.length - work.new)
+
+        def run() -> Tensor:
+            out = F.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=True, scale=work.head_dim**-0.5
+            )
+            return out.transpose(1, 2).flatten(0, 1)
+
+        return run
+
+
+def attention_case(ops: CudaOps, device: torch.device, work: Work, dtype: torch.dtype) -> Case:
+    step = Step(ops, device, work, dtype)
+    seen = work.requests * (work.new * work.length - work.new * (work.new - 1) // 2)
+    return Case(
+        "paged_attention",
+        f"{work.name} {str(dtype).removeprefix('torch.')}",
+        step.ours,
+        step.torchs(),
+        step.k_cache.nbytes + step.v_cache.nbytes + 2 * step.q.nbytes,
+        flops=4 * seen * work.heads * work.head_dim,
+    )
+
+
+def attention_cases(ops: CudaOps, device: torch.device, all_work: Iterable[Work] = WORK) -> Iterator[Case]:
+    for work in all_work:
+        yield attention_case(ops, device, work, torch.bfloat16)
