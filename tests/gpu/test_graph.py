@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.gpu_attention import Work, attention_cases
+from benchmarks.gpu_sampling import sampling_cases
 from tests.gpu.conftest import Gpu
 from tests.worker.ops.helpers import assert_same_bits
 from tests.worker.ops.test_rotary import make_table
@@ -89,3 +91,18 @@ def test_kernels_run_on_the_current_stream(real_gpu: Gpu) -> None:
         step.ops.embedding(step.hidden, step.ids, step.embeddings)
     stream.synchronize()
     assert_same_bits(step.hidden, step.embeddings[:TOKENS])
+
+
+@pytest.mark.gpu
+def test_attention_and_sampling_replay_in_a_graph(real_gpu: Gpu) -> None:
+    attention = attention_cases(real_gpu.ops, real_gpu.device, [Work(2, 1, 2100, 4, 2, 64)])
+    for case in [*attention, *sampling_cases(real_gpu.ops, real_gpu.device, [9001], [2])]:
+        expected = case.ours().clone()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = case.ours()
+        for _ in range(2):
+            out.zero_()
+            graph.replay()
+            torch.cuda.synchronize()
+            assert_same_bits(out, expected)
