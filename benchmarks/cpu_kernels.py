@@ -78,7 +78,10 @@ def linear_cases() -> Iterator[Case]:
 
 
 def attention_case(dtype: torch.dtype, tokens: int, length: int, heads: int, kv_heads: int, dim: int) -> Case:
-    """The last `tokens` positions of one sequence of `length`; torch gets the cache already gathered."""
+    """The last `tokens` positions of one sequence of `length`; torch gets the cache already gathered.
+
+    The numbers are random, so it does not matter here that the cache is interleaved.
+    """
     block_size, num_blocks = 16, -(-length // 16)
     caches = [torch.randn(num_blocks, kv_heads, block_size, dim).to(dtype) for _ in range(2)]
     q = torch.randn(tokens, heads, dim).to(dtype)

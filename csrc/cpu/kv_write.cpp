@@ -7,9 +7,14 @@
 namespace splitserve {
 namespace {
 
+// One cache; strides in bytes.
 struct Cache {
   char* data;
-  int64_t block_stride, head_stride, slot_stride;  // in bytes
+  int64_t block_stride, head_stride, block_size;
+
+  char* block_of(int64_t slot, int64_t head) const {
+    return data + slot / block_size * block_stride + head * head_stride;
+  }
 };
 
 Cache cache_of(const TensorView& cache, const char* name, DType dtype, const TensorView& k,
@@ -22,19 +27,30 @@ Cache cache_of(const TensorView& cache, const char* name, DType dtype, const Ten
       .size(1, k.size(1))
       .size(2, like.size(2))
       .size(3, k.size(2))
-      .rows_contiguous();
+      .interleaved();
   return {static_cast<char*>(cache.data_ptr()), cache.stride(0) * element, cache.stride(1) * element,
-          cache.stride(2) * element};
+          cache.size(2)};
 }
 
-void copy_token(const TensorView& source, const Cache& cache, int64_t token, int64_t block, int64_t offset,
-                int64_t element) {
-  const char* row = static_cast<const char*>(source.data_ptr()) + token * source.stride(0) * element;
-  for (int64_t head = 0; head < source.size(1); ++head) {
-    std::memcpy(
-        cache.data + block * cache.block_stride + head * cache.head_stride + offset * cache.slot_stride,
-        row + head * source.stride(1) * element, static_cast<size_t>(source.size(2) * element));
+const char* row_of(const TensorView& source, int64_t token, int64_t head, int64_t element) {
+  return static_cast<const char*>(source.data_ptr()) +
+         (token * source.stride(0) + head * source.stride(1)) * element;
+}
+
+// A key into its slot of [head_dim / pair, block_size, pair]; a pair has 4 bytes.
+void write_key(char* block, int64_t offset, int64_t block_size, const char* key, int64_t pairs) {
+  for (int64_t i = 0; i < pairs; ++i) std::memcpy(block + (i * block_size + offset) * 4, key + i * 4, 4);
+}
+
+// A value into its slot of [block_size / pair, head_dim, pair].
+void write_value(char* block, int64_t offset, const char* value, int64_t size, int64_t element) {
+  if (element == 4) {
+    std::memcpy(block + offset * size * 4, value, static_cast<size_t>(size * 4));
+    return;
   }
+  // Two bytes at a time: another thread may be writing the other slot of the pair.
+  char* to = block + (offset / 2 * size * 2 + offset % 2) * 2;
+  for (int64_t i = 0; i < size; ++i) std::memcpy(to + i * 4, value + i * 2, 2);
 }
 
 void kv_write(TensorView k, TensorView v, TensorView k_cache, TensorView v_cache, TensorView slot_mapping) {
@@ -58,12 +74,16 @@ void kv_write(TensorView k, TensorView v, TensorView k_cache, TensorView v_cache
                                                                       << " is outside the cache's "
                                                                       << num_slots << " slots");
   }
-  host::parallel_for(tokens, tokens * k.size(1) * k.size(2), [&](int64_t begin, int64_t end) {
+  const int64_t size = k.size(2);
+  host::parallel_for(tokens, tokens * k.size(1) * size, [&](int64_t begin, int64_t end) {
     for (int64_t token = begin; token < end; ++token) {
-      const int64_t slot = slots[token];
+      const int64_t slot = slots[token], offset = slot % block_size;
       if (slot < 0) continue;
-      copy_token(k, keys, token, slot / block_size, slot % block_size, element);
-      copy_token(v, values, token, slot / block_size, slot % block_size, element);
+      for (int64_t head = 0; head < k.size(1); ++head) {
+        write_key(keys.block_of(slot, head), offset, block_size, row_of(k, token, head, element),
+                  size * element / 4);
+        write_value(values.block_of(slot, head), offset, row_of(v, token, head, element), size, element);
+      }
     }
   });
 }

@@ -14,12 +14,6 @@ inline constexpr int kBins = 1024;
 inline constexpr float kBinsPerUnit =
     32.0f;  // bins cover 32 units below the maximum, the last one all the rest
 
-SPLITSERVE_INLINE IntVec lane_ids() {
-  IntVec ids;
-  for (int i = 0; i < kLanes; ++i) ids[i] = i;
-  return ids;
-}
-
 // A row of logits with lanes past its end reading as -inf.
 struct Row {
   const float* logits;

@@ -37,6 +37,12 @@ SPLITSERVE_INLINE Vec broadcast(float x) { return Vec{} + x; }
 SPLITSERVE_INLINE UintVec as_uint(Vec x) { return reinterpret_cast<UintVec>(x); }
 SPLITSERVE_INLINE Vec as_float(UintVec x) { return reinterpret_cast<Vec>(x); }
 
+SPLITSERVE_INLINE IntVec lane_ids() {
+  IntVec ids;
+  for (int i = 0; i < kLanes; ++i) ids[i] = i;
+  return ids;
+}
+
 // Where the hardware has it, one rounding; elsewhere two. Either way the same for every element.
 SPLITSERVE_INLINE Vec fma(Vec a, Vec b, Vec c) {
 #if defined(__AVX512F__)
@@ -180,6 +186,9 @@ SPLITSERVE_INLINE float sum_lanes(Vec v) { return sum_lanes(v, v, v, v)[0]; }
 // NaN if any lane is NaN and no later lane is larger than it by the rule of max(); callers check NaN
 // themselves.
 SPLITSERVE_INLINE float max_lanes(Vec v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps(v);
+#endif
   float result = v[0];
   for (int i = 1; i < kLanes; ++i) result = result > v[i] ? result : v[i];
   return result;
