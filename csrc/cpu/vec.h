@@ -81,18 +81,21 @@ SPLITSERVE_INLINE Vec min(Vec a, Vec b) {
 #endif
 }
 
-// True when any lane of a comparison's result is set.
-SPLITSERVE_INLINE bool any(IntVec mask) {
+// Bit i tells whether lane i of a comparison's result is set.
+SPLITSERVE_INLINE uint32_t lane_bits(IntVec mask) {
 #if defined(__AVX512F__)
-  return _mm512_movepi32_mask(reinterpret_cast<__m512i>(mask)) != 0;
+  return _mm512_movepi32_mask(reinterpret_cast<__m512i>(mask));
 #elif defined(__AVX2__)
-  return _mm256_movemask_ps(reinterpret_cast<__m256>(mask)) != 0;
+  return static_cast<uint32_t>(_mm256_movemask_ps(reinterpret_cast<__m256>(mask)));
 #else
-  int32_t bits = 0;
-  for (int i = 0; i < kLanes; ++i) bits |= mask[i];
-  return bits != 0;
+  uint32_t bits = 0;
+  for (int i = 0; i < kLanes; ++i) bits |= (static_cast<uint32_t>(mask[i]) & 1u) << i;
+  return bits;
 #endif
 }
+
+// True when any lane of a comparison's result is set.
+SPLITSERVE_INLINE bool any(IntVec mask) { return lane_bits(mask) != 0; }
 
 SPLITSERVE_INLINE Vec load(const float* p) {
   Vec v;
