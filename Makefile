@@ -48,6 +48,7 @@ bench: $(VENV)/.installed-test
 		--json $(BENCH_DIR)/bench.json
 	$(BIN)/python -m benchmarks.scheduler --json $(BENCH_DIR)/scheduler.json
 	$(BIN)/python -m benchmarks.cpu_kernels --json $(BENCH_DIR)/kernels.json
+	$(BIN)/python -m benchmarks.cpu_linear --json $(BENCH_DIR)/linear.json
 	$(BIN)/python -m benchmarks.frontend --streams 1,64,1000 --json $(BENCH_DIR)/frontend.json
 
 # Every engine on every model. The first time it downloads and builds the peers; one that fails is left out.

@@ -17,6 +17,9 @@ from frontend.generation import GenerationRequest, OutputDelta, TokenLogprob
 from frontend.stop_strings import StopMatcher
 from frontend.tokenizer import Tokenizer
 
+# What has begun to run is not given up for a wait: this is longer than any wait a client may ask for.
+NO_QUEUE_TIMEOUT_S = 7 * 86400.0
+
 _REASONS = {
     FinishReason.STOP: "stop",
     FinishReason.LENGTH: "length",
@@ -29,6 +32,7 @@ def split_request(request: GenerationRequest, next_handle: Callable[[], int]) ->
     """Return the n requests that the engine runs, with seeds seed, seed + 1 and so on (modulo 2**64).
 
     A seed is drawn when the client gave none. Stop strings stay here; prompt logprobs are asked for once.
+    The queue timeout is that of the first, which is the first to run.
     """
     sampling = request.sampling
     seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
@@ -43,7 +47,7 @@ def split_request(request: GenerationRequest, next_handle: Callable[[], int]) ->
             tenant=request.tenant,
             cache_salt=request.cache_salt,
             timeout_s=request.timeout_s,
-            queue_timeout_s=request.queue_timeout_s,
+            queue_timeout_s=request.queue_timeout_s if index == 0 else NO_QUEUE_TIMEOUT_S,
         )
         for index in range(sampling.n)
     ]

@@ -1,64 +1,13 @@
-// The one way this library multiplies matrices: a tile of dot products along a contiguous dimension.
+// A tile of dot products between rows as they lie in memory, along their contiguous dimension.
 //
 // Each product a[i].b[j] has one vector accumulator that walks the dimension from its start in steps of one
 // register, and its lanes are added at the end by sum_lanes. So its bits depend on the two rows alone, never
 // on the tile's shape or on its neighbours: one row and a thousand rows give the same result.
 #pragma once
 
-#include "cpu/vec.h"
+#include "cpu/dot_step.h"
 
 namespace splitserve::SPLITSERVE_ISA {
-
-template <typename T>
-struct DotStep;
-
-template <>
-struct DotStep<float> {
-  using Operand = Vec;
-  static constexpr int kSize = kLanes;
-  SPLITSERVE_INLINE static Operand load(const float* p) { return SPLITSERVE_ISA::load(p); }
-  SPLITSERVE_INLINE static Vec accumulate(Vec sum, Operand a, Operand b) { return fma(a, b, sum); }
-};
-
-#if defined(__AVX512BF16__)
-template <>
-struct DotStep<BFloat16> {
-  using Operand = __m512bh;
-  static constexpr int kSize = 2 * kLanes;
-  SPLITSERVE_INLINE static Operand load(const BFloat16* p) {
-    return reinterpret_cast<__m512bh>(_mm512_loadu_si512(p));
-  }
-  SPLITSERVE_INLINE static Vec accumulate(Vec sum, Operand a, Operand b) {
-    return _mm512_dpbf16_ps(sum, a, b);
-  }
-};
-#else
-// Each 32-bit lane holds two neighbours: the upper half is a float but for its low bits, the lower one a
-// shift away.
-template <>
-struct DotStep<BFloat16> {
-  struct Operand {
-    Vec even, odd;
-  };
-  static constexpr int kSize = 2 * kLanes;
-  SPLITSERVE_INLINE static Operand load(const BFloat16* p) {
-    UintVec pairs;
-    std::memcpy(&pairs, p, sizeof pairs);
-    return {as_float(pairs << 16), as_float(pairs & 0xffff0000u)};
-  }
-  SPLITSERVE_INLINE static Vec accumulate(Vec sum, Operand a, Operand b) {
-    return fma(a.odd, b.odd, fma(a.even, b.even, sum));
-  }
-};
-#endif
-
-// The last n < kSize elements, followed by zeros.
-template <typename T>
-SPLITSERVE_INLINE typename DotStep<T>::Operand load_end(const T* p, int64_t n) {
-  T buffer[DotStep<T>::kSize] = {};
-  for (int64_t i = 0; i < n; ++i) buffer[i] = p[i];
-  return DotStep<T>::load(buffer);
-}
 
 // out[i * kCols + j] = sum over d < size of a[i][d] * b[j][d]
 template <typename T, int kRows, int kCols>

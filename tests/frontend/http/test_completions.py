@@ -64,9 +64,6 @@ SAMPLING_FIELDS = [
     ({"include_stop_str_in_output": True}, {"include_stop_str_in_output": True}),
     ({"echo": True, "logprobs": 2}, {"logprobs": 2, "prompt_logprobs": 2}),
     ({"best_of": 2, "n": 2}, {"n": 2, "best_of": 2}),
-    ({"length_penalty": -1}, {"length_penalty": -1.0}),
-    ({"early_stopping": True}, {"early_stopping": True}),
-    ({"early_stopping": "never"}, {"early_stopping": "never"}),
 ]
 
 

@@ -1,0 +1,88 @@
+// One step of a dot product: what a register of operands is, and how it is added to a register of sums.
+//
+// A lane holds kPair neighbours of the dimension that is summed over, so a bfloat16 lane is 32 bits wide like
+// a float one. Both ways of multiplying here are built from it: dot_tile.h, where the lanes of a register are
+// parts of one sum, and panel_tile.h, where each lane is a sum of its own.
+#pragma once
+
+#include "cpu/vec.h"
+
+namespace splitserve::SPLITSERVE_ISA {
+
+template <typename T>
+struct DotStep;
+
+template <>
+struct DotStep<float> {
+  using Operand = Vec;
+  static constexpr int kPair = 1;
+  static constexpr int kSize = kLanes;
+  SPLITSERVE_INLINE static Operand load(const float* p) { return SPLITSERVE_ISA::load(p); }
+  SPLITSERVE_INLINE static Operand broadcast(const float* p) { return SPLITSERVE_ISA::broadcast(*p); }
+  SPLITSERVE_INLINE static Vec accumulate(Vec sum, Operand a, Operand b) { return fma(a, b, sum); }
+};
+
+SPLITSERVE_INLINE uint32_t load_pair(const BFloat16* p) {
+  uint32_t pair;
+  std::memcpy(&pair, p, sizeof pair);
+  return pair;
+}
+
+#if defined(__AVX512BF16__)
+template <>
+struct DotStep<BFloat16> {
+  using Operand = __m512bh;
+  static constexpr int kPair = 2;
+  static constexpr int kSize = 2 * kLanes;
+  SPLITSERVE_INLINE static Operand load(const BFloat16* p) {
+    return reinterpret_cast<__m512bh>(_mm512_loadu_si512(p));
+  }
+  SPLITSERVE_INLINE static Operand broadcast(const BFloat16* p) {
+    return reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(load_pair(p))));
+  }
+  SPLITSERVE_INLINE static Vec accumulate(Vec sum, Operand a, Operand b) {
+    return _mm512_dpbf16_ps(sum, a, b);
+  }
+};
+#else
+// Each 32-bit lane holds two neighbours: the upper half is a float but for its low bits, the lower one a
+// shift away.
+template <>
+struct DotStep<BFloat16> {
+  struct Operand {
+    Vec even, odd;
+  };
+  static constexpr int kPair = 2;
+  static constexpr int kSize = 2 * kLanes;
+  SPLITSERVE_INLINE static Operand split(UintVec pairs) {
+    return {as_float(pairs << 16), as_float(pairs & 0xffff0000u)};
+  }
+  SPLITSERVE_INLINE static Operand load(const BFloat16* p) {
+    UintVec pairs;
+    std::memcpy(&pairs, p, sizeof pairs);
+    return split(pairs);
+  }
+  SPLITSERVE_INLINE static Operand broadcast(const BFloat16* p) { return split(UintVec{} + load_pair(p)); }
+  SPLITSERVE_INLINE static Vec accumulate(Vec sum, Operand a, Operand b) {
+    return fma(a.odd, b.odd, fma(a.even, b.even, sum));
+  }
+};
+#endif
+
+// The last n < kSize elements, followed by zeros.
+template <typename T>
+SPLITSERVE_INLINE typename DotStep<T>::Operand load_end(const T* p, int64_t n) {
+  T buffer[DotStep<T>::kSize] = {};
+  for (int64_t i = 0; i < n; ++i) buffer[i] = p[i];
+  return DotStep<T>::load(buffer);
+}
+
+// The first kPair of the last n elements of a row, zeros for what is not there, in every lane.
+template <typename T>
+SPLITSERVE_INLINE typename DotStep<T>::Operand broadcast_end(const T* p, int64_t n) {
+  T buffer[DotStep<T>::kPair] = {};
+  for (int64_t i = 0; i < n && i < DotStep<T>::kPair; ++i) buffer[i] = p[i];
+  return DotStep<T>::broadcast(buffer);
+}
+
+}  // namespace splitserve::SPLITSERVE_ISA
