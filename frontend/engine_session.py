@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from engine_core.errors import EngineUnavailableError, OverloadedError, ProtocolError, SplitServeError
-from engine_core.ipc.codec import read_int32, read_int64
+from engine_core.ipc.codec import unpack_int32, unpack_int64
 from engine_core.ipc.messages import (
     Abort,
     AddRequest,
@@ -295,9 +295,9 @@ class EngineSession:
         if self.ready is None or outputs.epoch != self.ready.epoch:
             self.counters.stale_outputs += 1
             return
-        handles = read_int64(outputs.handles)
-        token_ids = read_int32(outputs.token_ids)
-        indices = read_int32(outputs.token_indices)
+        handles = unpack_int64(outputs.handles).tolist()
+        token_ids = unpack_int32(outputs.token_ids).tolist()
+        indices = unpack_int32(outputs.token_indices).tolist()
         if not len(handles) == len(token_ids) == len(indices):
             raise ProtocolError(f"columns of {len(handles)}, {len(token_ids)} and {len(indices)} rows")
         self._add_logprobs(outputs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
@@ -89,33 +88,6 @@ def unpack_float32(column: bytes) -> npt.NDArray[np.float32]:
         ProtocolError: the length is no multiple of four.
     """
     return _unpack(column, _FLOAT32)
-
-
-def read_int32(column: bytes) -> tuple[int, ...]:
-    """Return a column of little-endian int32 as Python's ints, for who goes through it one by one.
-
-    For a few rows it takes half of unpack_int32() and tolist(), and less code that has to be in the caches.
-
-    Raises:
-        ProtocolError: the length is no multiple of four.
-    """
-    return _read(column, 4, "i")
-
-
-def read_int64(column: bytes) -> tuple[int, ...]:
-    """Return a column of little-endian int64 as Python's ints; see read_int32().
-
-    Raises:
-        ProtocolError: the length is no multiple of eight.
-    """
-    return _read(column, 8, "q")
-
-
-def _read(column: bytes, size: int, kind: str) -> tuple[int, ...]:
-    num_rows, rest = divmod(len(column), size)
-    if rest:
-        raise ProtocolError(f"a column of int{8 * size} has {len(column)} bytes")
-    return struct.unpack(f"<{num_rows}{kind}", column)
 
 
 def _unpack(column: bytes, dtype: np.dtype) -> npt.NDArray:
