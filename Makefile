@@ -41,13 +41,15 @@ soak: $(VENV)/.installed-test
 soak-server: $(VENV)/.installed-test
 	$(BIN)/python -m tests.system.soak --seconds $(SECONDS)
 
-# What needs no other engine, in under 10 minutes: two random models end to end, the scheduler, the kernels.
+# What needs no other engine, in under 10 minutes: two random models end to end, scheduler, kernels, frontend.
 bench: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks.compare setup $(BENCH_DIR) --peers none --models tiny,small
 	$(BIN)/python -m benchmarks.compare run $(BENCH_DIR) --engines splitserve --models tiny,small --rounds 3 \
 		--json $(BENCH_DIR)/bench.json
 	$(BIN)/python -m benchmarks.scheduler --json $(BENCH_DIR)/scheduler.json
 	$(BIN)/python -m benchmarks.cpu_kernels --json $(BENCH_DIR)/kernels.json
+	$(BIN)/python -m benchmarks.cpu_linear --json $(BENCH_DIR)/linear.json
+	$(BIN)/python -m benchmarks.frontend --streams 1,64,1000 --json $(BENCH_DIR)/frontend.json
 
 # Every engine on every model. The first time it downloads and builds the peers; one that fails is left out.
 compare: $(VENV)/.installed-test

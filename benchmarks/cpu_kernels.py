@@ -1,4 +1,7 @@
-"""Times the CPU kernels beside plain torch: `python -m benchmarks.cpu_kernels [--threads N] [--json F]`."""
+"""Times the CPU kernels beside torch: `python -m benchmarks.cpu_kernels [--threads N] [--json F]`.
+
+`linear` has a benchmark of its own, cpu_linear.py.
+"""
 
 from __future__ import annotations
 
@@ -59,22 +62,6 @@ def measure(case: Case, seconds: float) -> Result:
     return Result(
         case.op, case.shape, us, torch_us, us / torch_us, case.num_bytes / us / 1e3, case.flops / us / 1e3
     )
-
-
-def linear_cases() -> Iterator[Case]:
-    for dtype in (BF16, FP32):
-        for depth, cols in ((1024, 3072), (3072, 1024), (256, 768)):
-            weight = torch.randn(cols, depth).to(dtype)
-            for tokens in (1, 4, 16, 64, 256):
-                x, out = torch.randn(tokens, depth).to(dtype), torch.empty(tokens, cols, dtype=dtype)
-                yield Case(
-                    "linear",
-                    f"{name(dtype)} T={tokens} K={depth} N={cols}",
-                    lambda out=out, x=x, weight=weight: ops.linear(out, x, weight),
-                    lambda x=x, weight=weight: F.linear(x, weight),
-                    weight.nbytes,
-                    2 * tokens * depth * cols,
-                )
 
 
 @dataclass(slots=True)
@@ -255,7 +242,7 @@ def main() -> None:
     print(f"{options.isa}, {options.threads} thread(s), torch {torch.__version__}")
     print(f"{'op':<19} {'shape':<40} {'us':>9} {'torch us':>9} {'ratio':>6} {'GB/s':>7} {'GFLOP/s':>8}")
     results = []
-    for cases in (linear_cases, attention_cases, row_cases, move_cases, sampling_cases):
+    for cases in (attention_cases, row_cases, move_cases, sampling_cases):
         for case in cases():
             if options.only not in case.op:
                 continue

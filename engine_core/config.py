@@ -16,6 +16,7 @@ MAX_STEP_TOKENS = 2**18
 MAX_SEQUENCE_TOKENS = 2**23
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+QUANTIZATIONS = ("none", "int8", "int4")
 POLICIES = ("fcfs", "priority", "fair")
 EXECUTORS = ("multiproc", "simulated")
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -99,6 +100,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         engine_id: shown in logs, metrics and errors.
         executor: "multiproc" starts worker processes, "simulated" needs no model weights.
         dtype: "auto" takes the checkpoint's.
+        quantization: "none", or "int8" or "int4" weights, rounded while they are loaded.
         max_model_len: 0 takes the checkpoint's limit.
         kv_cache_memory_bytes: 0 lets the worker choose.
         num_blocks: overrides the size of the KV pool; 0 derives it from memory.
@@ -128,6 +130,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     engine_id: str = "engine-0"
     executor: str = "multiproc"
     dtype: str = "auto"
+    quantization: str = "none"
     max_model_len: int = 0
     block_size: int = 16
     max_num_seqs: int = 256
@@ -165,6 +168,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             ConfigError: names the flag and the range.
         """
         check_choice("--dtype", self.dtype, DTYPES)
+        check_choice("--quantization", self.quantization, QUANTIZATIONS)
         check_choice("--scheduling-policy", self.policy, POLICIES)
         check_choice("--executor", self.executor, EXECUTORS)
         check_choice("--log-level", self.log_level, LOG_LEVELS)
@@ -189,7 +193,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         check_range("--queue-timeout", self.queue_timeout_s, 0, 7 * 86400)
         check_range("--target-itl-ms", self.target_itl_ms, 0, 60000)
         check_range("--log-wait", self.log_wait_s, 0, 86400)
-        parse_weights(self.tenant_weights)
+        if parse_weights(self.tenant_weights) and self.policy != "fair":
+            raise ConfigError("--tenant-weight must be given together with --scheduling-policy fair")
         if self.kv_offload_gb and not self.enable_prefix_caching:
             raise ConfigError("--kv-offload-gb finds blocks by their prefix: leave prefix caching on")
         check_address("--listen", self.listen)
@@ -205,13 +210,23 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             if address:
                 check_address(flag, address)
                 check_keys(address, bool(self.curve_dir), self.allow_insecure_tcp)
-        if self.kv_events_replay_address and not self.kv_events_address:
-            raise ConfigError("--kv-events-replay-address must be given together with --kv-events-address")
         if self.kv_events_address and not self.enable_prefix_caching:
             raise ConfigError("--kv-events-address must be left out with --no-enable-prefix-caching")
         check_range("--kv-events-buffer-steps", self.kv_events_buffer_steps, 1, 10**6)
         if not re.fullmatch(r"[!-~]{0,256}", self.kv_events_topic):
             raise ConfigError("--kv-events-topic must be at most 256 visible ASCII characters without spaces")
+        if not self.kv_events_address:
+            self._check_no_kv_events()
+
+    def _check_no_kv_events(self) -> None:
+        """Refuse what would be ignored because nothing is published."""
+        for name in ("kv_events_replay_address", "kv_events_topic", "kv_events_buffer_steps"):
+            if getattr(self, name) != getattr(_DEFAULTS, name):
+                flag = f"--{name.replace('_', '-')}"
+                raise ConfigError(f"{flag} must be given together with --kv-events-address")
+
+
+_DEFAULTS = EngineConfig(model="", listen="")
 
 
 def parse_weights(texts: list[str]) -> dict[str, int]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from engine_core.config import DTYPES, EXECUTORS, LOG_LEVELS, POLICIES, EngineConfig
+from engine_core.config import DTYPES, EXECUTORS, LOG_LEVELS, POLICIES, QUANTIZATIONS, EngineConfig
 from engine_core.errors import ConfigError
 
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
@@ -64,6 +64,12 @@ ENGINE_FLAGS: FlagTable = {
             many=True,
         ),
         Flag("--dtype", "dtype", "of weights and KV cache; auto takes the checkpoint's", choices=DTYPES),
+        Flag(
+            "--quantization",
+            "quantization",
+            "round the weights to integers while they are loaded; needs bfloat16",
+            choices=QUANTIZATIONS,
+        ),
         Flag(
             "--max-model-len",
             "max_model_len",

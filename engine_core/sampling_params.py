@@ -112,6 +112,7 @@ class SamplingParams(
             requests of one token. The fields of sampling then keep values that change nothing.
         best_of: width of the search, n..16; None means n. Without a search it equals n.
         length_penalty: -10..10; an output's rate is the sum of its logprobs / length ** length_penalty.
+            Without a search it is 1, and early_stopping False.
         early_stopping: when a search that has found best_of outputs ends: True at once, "never" once no
             running beam can come to a better rate, False once none would by its rate of now.
     """
@@ -196,6 +197,10 @@ class SamplingParams(
         if not self.use_beam_search:
             if self.best_of not in (None, self.n):
                 raise InvalidRequestError("best_of must equal n unless use_beam_search is set", "best_of")
+            for name, neutral in (("length_penalty", 1), ("early_stopping", False)):
+                if getattr(self, name) != neutral:
+                    text = f"{name} must be {str(neutral).lower()} unless use_beam_search is set"
+                    raise InvalidRequestError(text, name)
             return
         if self.best_of is not None:
             _int_in("best_of", self.best_of, self.n, MAX_N)

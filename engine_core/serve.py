@@ -228,9 +228,10 @@ class Server:
 
     def _on_engine_ready(self, engine: Ready) -> None:
         model = engine.model
+        weights = "" if model.quantization == "none" else f" with {model.quantization} weights"
         self._say(
-            f"engine ready: {model.architecture}, {model.num_params / 1e6:.1f}M parameters, {model.dtype}, "
-            f"{model.max_model_len} tokens of context"
+            f"engine ready: {model.architecture}, {model.num_params / 1e6:.1f}M parameters, "
+            f"{model.dtype}{weights}, {model.max_model_len} tokens of context"
         )
 
     def _announce(self, engine: Ready) -> None:

@@ -267,11 +267,12 @@ class Service:
             software_version=self._software_version,
             engine_id=self._config.engine_id,
             epoch=self._epoch,
-            model=msgspec.structs.replace(loaded.model, max_model_len=loaded.scheduler.max_model_len),
+            model=msgspec.structs.replace(loaded.model, max_model_len=engine.max_num_tokens),
             served_model_names=self._config.served_model_names or [self._config.model],
             max_num_seqs=self._config.max_num_seqs,
             max_logprobs=MAX_STEP_LOGPROBS,
             lease_s=self._config.lease_s,
+            max_num_waiting=self._config.max_num_waiting,
         )
         self.phase = Phase.SERVING
         self.post_all(self._ready)

@@ -116,6 +116,7 @@ class Startup:
             path=model.path,
             architecture=model.architecture,
             dtype=model.dtype,
+            quantization=model.quantization,
             parameters=model.num_params,
             max_model_len=model.max_model_len,
         )

@@ -40,7 +40,8 @@ def hash_keys(keys: list[str], key_file: str) -> tuple[str, ...]:
         printable = key.isascii() and key.isprintable() and " " not in key
         if not printable or not MIN_KEY_CHARS <= len(key) <= MAX_KEY_CHARS:
             raise ConfigError(
-                f"an API key must be {MIN_KEY_CHARS} to {MAX_KEY_CHARS} printable ASCII characters, no spaces"
+                f"a key of --api-key or --api-key-file must be {MIN_KEY_CHARS} to {MAX_KEY_CHARS} printable "
+                "ASCII characters, no spaces"
             )
     return tuple(dict.fromkeys(hash_key(key) for key in named))
 

@@ -26,10 +26,7 @@ from frontend.engine_client import EngineClient
 from frontend.engine_session import OpenSequence
 from frontend.generation import GenerationRequest, OutputDelta, TokenLogprob
 from frontend.pool_status import ServedModel
-from frontend.stream import read_token_logprob
-
-# The queue timeout is that of the first step; what has begun to run is not given up for a wait.
-_NO_QUEUE_TIMEOUT_S = 7 * 86400.0
+from frontend.stream import NO_QUEUE_TIMEOUT_S, read_token_logprob
 
 
 def search_rules(request: GenerationRequest, served: ServedModel) -> SearchRules:
@@ -152,7 +149,7 @@ class BeamRun:
             tenant=request.tenant,
             cache_salt=request.cache_salt,
             timeout_s=timeout_s,
-            queue_timeout_s=request.queue_timeout_s if is_first else _NO_QUEUE_TIMEOUT_S,
+            queue_timeout_s=request.queue_timeout_s if is_first else NO_QUEUE_TIMEOUT_S,
         )
 
     def _step_sampling(self, *, is_first: bool) -> SamplingParams:

@@ -28,7 +28,6 @@ def _replace_each_byte(error: UnicodeError) -> tuple[str, int]:
 
 
 codecs.register_error(_PER_BYTE, _replace_each_byte)
-_Utf8Decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class Detokenizer(Protocol):
@@ -51,29 +50,40 @@ class ByteDetokenizer:
     the whole run.
     """
 
+    __slots__ = ("_errors", "_first_pieces", "_held", "_pieces", "_strip_left")
+
     def __init__(self, rules: DecodeRules, pieces: Pieces, first_pieces: Pieces | None) -> None:
         self._pieces = pieces
         self._first_pieces = first_pieces
         self._strip_left = rules.strip_left
-        self._decoder = _Utf8Decoder(_PER_BYTE if rules.byte_fallback else "replace")
+        self._errors = _PER_BYTE if rules.byte_fallback else "replace"
+        # Bytes of an unfinished character, at most three.
+        self._held = b""
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Return the text that these ids complete."""
         pieces = self._pieces
-        data = [pieces[token_id] for token_id in token_ids]
-        if self._first_pieces is not None:
-            self._respell_first(token_ids, data)
-        return self._strip(self._decoder.decode(b"".join(data)))
+        if len(token_ids) == 1 and self._first_pieces is None:
+            data = pieces[token_ids[0]]
+        else:
+            data = self._join([pieces[token_id] for token_id in token_ids], token_ids)
+        if self._held:
+            data = self._held + data
+        text, num_read = codecs.utf_8_decode(data, self._errors)
+        self._held = data[num_read:]
+        return self._strip(text) if self._strip_left else text
 
     def finish(self) -> str:
         """Return an unfinished character as U+FFFD."""
-        return self._strip(self._decoder.decode(b"", final=True))
+        return self._strip(codecs.utf_8_decode(self._held, self._errors, True)[0])
 
-    def _respell_first(self, token_ids: Sequence[int], data: list[bytes]) -> None:
+    def _join(self, data: list[bytes], token_ids: Sequence[int]) -> bytes:
+        """Join the bytes of tokens; the first of a text that has any may be spelt in its own way."""
         for i, piece in enumerate(data):
             if piece and self._first_pieces is not None:
                 data[i] = self._first_pieces[token_ids[i]]
                 self._first_pieces = None
+        return b"".join(data)
 
     def _strip(self, text: str) -> str:
         while text and self._strip_left:

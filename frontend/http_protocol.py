@@ -1,7 +1,8 @@
 """uvicorn's HTTP protocol with the limits it lacks: header size and time, connections, pipelined requests.
 
 phase of a connection           ends by                           if not in time
-IDLE, no request in progress    first byte                        closed (keep-alive time, or header time)
+IDLE, no request in progress    first byte                        closed (keep-alive time, header time, or
+                                                                  0.1 s from the beginning of a drain)
 HEADERS                         the blank line                    408
 in progress (body, response)    the end of the response           frontend.limits
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from http import HTTPStatus
 
 import httptools
@@ -18,6 +20,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from frontend.body_writer import BODY_EXTENSION, BodyWriter
 from frontend.config import FrontendConfig
 from frontend.errors_http import HttpError, error_body
 from frontend.limits import ABORT_EXTENSION
@@ -25,6 +28,8 @@ from frontend.limits import ABORT_EXTENSION
 MAX_HEADER_BYTES = 16 * 1024
 MAX_HEADERS = 64
 MAX_PIPELINED = 8
+# A request that is on its way when the process begins to drain arrives within this; then idle links go.
+DRAIN_GRACE_S = 0.1
 
 
 class ConnectionLimits:
@@ -70,6 +75,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._in_headers = False
         self._num_header_bytes = 0
         self._refusal: HttpError | None = None
+        self._body: BodyWriter | None = None
+        self._draining = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection and start the time it has for its first request."""
@@ -85,6 +92,20 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._limits.leave(self._address)
         self._cancel_timer()
         super().connection_lost(exc)
+        if self._body is not None:
+            self._body.lose()
+
+    def pause_writing(self) -> None:
+        """Hold a streamed body back: the client does not read what it has got."""
+        super().pause_writing()
+        if self._body is not None:
+            self._body.set_paused(True)
+
+    def resume_writing(self) -> None:
+        """Let a streamed body go on."""
+        super().resume_writing()
+        if self._body is not None:
+            self._body.set_paused(False)
 
     def data_received(self, data: bytes) -> None:
         """Parse; time and size of headers count from their first byte to the blank line."""
@@ -107,8 +128,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self._in_headers = True
         self._num_header_bytes = 0
-        # ASGI types extensions as plain data; ours is a function, for this process only.
-        self.scope["extensions"] = {ABORT_EXTENSION: self.transport.abort}  # type: ignore[dict-item]
+        # ASGI types extensions as plain data; ours are functions, for this process only.
+        self.scope["extensions"] = {ABORT_EXTENSION: self.transport.abort, BODY_EXTENSION: self._write_body}  # type: ignore[dict-item]
 
     def on_url(self, url: bytes) -> None:
         """Count the request line."""
@@ -129,6 +150,24 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= MAX_PIPELINED:
             raise _abandon(self, HttpError(400, "bad_http", "Too many pipelined requests."))
         super().on_headers_complete()
+        if self._draining:
+            self.cycle.keep_alive = False
+
+    def shutdown(self) -> None:
+        """Begin to drain: what is in progress or on its way is answered, then the connection is closed.
+
+        Closing an idle connection at once would reset it under a request that was sent but not yet read.
+        """
+        self._draining = True
+        if self._in_progress():
+            super().shutdown()
+        else:
+            self.loop.call_later(DRAIN_GRACE_S, self._close_if_idle)
+
+    def on_response_complete(self) -> None:
+        """Let go of the body; pipelined requests come one after the other."""
+        self._body = None
+        super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
         """Answer what the parser refused, or what one of the callbacks above did."""
@@ -136,6 +175,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _unsupported_upgrade_warning(self) -> None:
         """Say nothing: clients must not be able to fill the log."""
+
+    def _write_body(self, on_change: Callable[[], None]) -> BodyWriter:
+        """Return the writer of the response in progress; there is one at a time."""
+        self._body = BodyWriter(self.transport, on_change, paused=self.flow.write_paused)
+        return self._body
 
     def _count(self, num_bytes: int) -> None:
         self._num_header_bytes += num_bytes
@@ -153,6 +197,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _close_if_idle(self) -> None:
+        # Headers that have begun have their own time.
+        if not self._in_headers and not self._in_progress():
+            self.transport.close()
 
     def _on_timer(self) -> None:
         self._timer = None

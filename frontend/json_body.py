@@ -9,6 +9,7 @@ from typing import Generic, NamedTuple, TypeVar
 import msgspec
 
 from engine_core.errors import InvalidRequestError
+from frontend.allowed_values import allowed_values
 
 MAX_DEPTH = 32
 # Strings, objects and arrays of one body. Token ids are neither, so long prompts do not come near it.
@@ -18,7 +19,10 @@ INLINE_BYTES = 64 * 1024
 
 # Possessive quantifiers: no string can make the scan go back over itself.
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+("(?:[ \t\r\n]*+:)?+)?+|[\[\]{}]', re.DOTALL)
-_PATH = re.compile(r"(?P<what>.*) - at `(?:key in )?\$\.?(?P<path>[^`]*)`$", re.DOTALL)
+_PATH = re.compile(r"(?P<what>.*) - at `(?P<key>key in )?\$\.?(?P<path>[^`]*)`$", re.DOTALL)
+_WRONG = re.compile(
+    r"(?:Expected `[^`]*`[^`]*?|Invalid enum value (?P<value>.*?))(?P<got>, got `.*`)?$", re.DOTALL
+)
 _MISSING = re.compile(r"Object missing required field `(.+?)`")
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -56,7 +60,7 @@ class BodyDecoder(Generic[T]):
         try:
             return DecodedBody(self._decoder.decode(body), names)
         except msgspec.ValidationError as error:
-            raise _field_error(str(error)) from None
+            raise _field_error(self.kind, str(error)) from None
         except (msgspec.DecodeError, RecursionError, ValueError) as error:
             raise _malformed(f"The body is not valid JSON: {error}") from None
 
@@ -120,7 +124,7 @@ def _text(key: bytes) -> str:
         return key.decode("utf-8", "replace")
 
 
-def _field_error(message: str) -> InvalidRequestError:
+def _field_error(kind: type[msgspec.Struct], message: str) -> InvalidRequestError:
     match = _PATH.match(message)
     missing = _MISSING.match(message)
     if missing is not None:
@@ -128,13 +132,25 @@ def _field_error(message: str) -> InvalidRequestError:
         return InvalidRequestError(f"{path} is missing", path, "missing_required_parameter")
     if match is None:
         return InvalidRequestError(_plain(message))
-    path = match["path"]
-    return InvalidRequestError(f"{path or 'body'}: {_plain(match['what'])}", path or None)
+    path, what = match["path"], _plain(match["what"])
+    if not match["key"]:
+        what = _with_range(kind, path, match["what"]) or what
+    return InvalidRequestError(f"{path or 'body'}: {what}", path or None)
+
+
+def _with_range(kind: type[msgspec.Struct], path: str, what: str) -> str | None:
+    """Say all that the field may hold; msgspec names one bound, and no choice of several."""
+    wrong = _WRONG.match(what)
+    allowed = allowed_values(kind, path) if wrong is not None else None
+    if wrong is None or allowed is None:
+        return None
+    got = f", got {wrong['value']}" if wrong["value"] else _plain(wrong["got"] or "")
+    return f"expected {allowed}{got}"
 
 
 def _plain(message: str) -> str:
     message = message.replace("`", "")
-    return message[0].lower() + message[1:]
+    return message[:1].lower() + message[1:]
 
 
 def _malformed(message: str) -> InvalidRequestError:

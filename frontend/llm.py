@@ -44,6 +44,7 @@ class LLM:
     Args:
         model: checkpoint directory or Hugging Face id; "" is the demo model that ships with the package.
         dtype: "auto", "float32", "bfloat16" or "float16".
+        quantization: "none", or "int8" or "int4" weights, rounded while they are loaded.
         max_model_len: longest sequence in tokens; 0 takes the model's limit.
         num_threads: compute threads; 0 takes every core.
         kv_cache_memory_bytes: memory of the KV cache; 0 takes what can be spared.
@@ -71,6 +72,7 @@ class LLM:
         model: str = "",
         *,
         dtype: str = "auto",
+        quantization: str = "none",
         max_model_len: int = 0,
         num_threads: int = 0,
         kv_cache_memory_bytes: int = 0,
@@ -91,6 +93,7 @@ class LLM:
         flags = [
             f"--model={model}",
             f"--dtype={dtype}",
+            f"--quantization={quantization}",
             f"--max-model-len={max_model_len}",
             f"--num-threads={num_threads}",
             f"--kv-cache-memory-bytes={kv_cache_memory_bytes}",

@@ -10,6 +10,7 @@ import uuid
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from frontend.body_writer import BODY_BYTES_STATE
 from frontend.errors_http import error_response
 from frontend.event_log import Value, log_event, logger
 from frontend.metrics import FrontendMetrics
@@ -67,7 +68,7 @@ class RequestLogMiddleware:
             "path": scope["path"],
             "status": status,
             "duration_ms": seconds * 1000,
-            "bytes": record.num_bytes,
+            "bytes": record.num_bytes + scope["state"].get(BODY_BYTES_STATE, 0),
         }
         log_event("request", fields | record.fields, logging.INFO)
 

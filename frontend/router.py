@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 
 import zmq
 
-from engine_core.errors import EngineUnavailableError, InvalidRequestError, SplitServeError
+from engine_core.errors import EngineUnavailableError, InvalidRequestError
 from engine_core.ipc.curve import load_client_keys
 from engine_core.ipc.messages import CallKind
 from frontend.bad_words import spell_bad_words
@@ -17,6 +17,7 @@ from frontend.beam_driver import BeamRun
 from frontend.engine_client import EngineClient
 from frontend.engine_session import OpenSequence
 from frontend.generation import GenerationRequest, OutputDelta
+from frontend.generation_handle import EngineGeneration, Generation, SearchGeneration
 from frontend.pool_member import AssetsCache, PoolMember, make_member
 from frontend.pool_status import CallOutcome, EngineStatus, Explanation, PoolStats, ServedModel
 from frontend.request_check import check_request
@@ -137,19 +138,20 @@ class EnginePool:
         error.status = 404
         raise error
 
-    async def generate(self, model: str, request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
-        """Run one request and yield its deltas until each of its n sequences has a finish_reason.
+    async def open(self, model: str, request: GenerationRequest, on_ready: Callable[[], None]) -> Generation:
+        """Send one request to an engine; the caller closes what is returned.
 
-        Closing the generator (aclose, or cancelling the task that waits in it) aborts what is still open on
-        the engine at once; whoever may leave it early holds it in contextlib.aclosing. When the caller reads
-        slowly, deltas join: at most max_tokens tokens per sequence are held.
+        Args:
+            model: any name of a served model; "" is the first one.
+            request: not yet checked.
+            on_ready: called by the event loop when something may be there to take, or an error to be raised;
+                once for all that has arrived, however many sequences got some. It must not raise.
 
         Raises:
-            InvalidRequestError: a field is wrong (also found by the engine: param, code and status are kept).
+            InvalidRequestError: a field is wrong.
             ContextLengthError: prompt and max_tokens do not fit the context.
-            OverloadedError: the engine's queue is full; has retry_after_s.
-            EngineUnavailableError: no engine is ready, or the engine died meanwhile.
-            EngineRequestError: the engine ended this request because of a fault of its own.
+            OverloadedError: this frontend has too many open sequences.
+            EngineUnavailableError: no engine is ready.
         """
         if request.sampling.bad_words:
             # Before the choice of an engine, which may not be there any more after a wait.
@@ -159,55 +161,32 @@ class EnginePool:
         member, served = self._pick(model)
         check_request(request, served)
         if request.sampling.use_beam_search:
-            for found in await self._search_beams(model, member, request):
-                yield found
-            return
-        client, changed = member.client, asyncio.Event()
-        sources = client.open(split_request(request, member.session.next_handle), changed.set)
-        streams = _make_streams(request, served, sources)
-        self._stats.requests_started += 1
-        error: SplitServeError | None = None
-        try:
-            while not all(stream.finished for stream in streams):
+            run = BeamRun(request, served, self._keep_engine(model, member))
+            return SearchGeneration(run.run(), on_ready, self._stats)
+        sources = member.client.open(split_request(request, member.session.next_handle), on_ready)
+        return EngineGeneration(member.client, _make_streams(request, served, sources), self._stats)
+
+    async def generate(self, model: str, request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
+        """Run one request and yield its deltas until each of its n sequences has a finish_reason.
+
+        Closing the generator (aclose, or cancelling the task that waits in it) aborts what is still open on
+        the engine at once; whoever may leave it early holds it in contextlib.aclosing. When the caller reads
+        slowly, deltas join.
+
+        Raises:
+            InvalidRequestError: a field is wrong (also found by the engine: param, code and status are kept).
+            ContextLengthError: prompt and max_tokens do not fit the context.
+            OverloadedError: the engine's queue is full; has retry_after_s.
+            EngineUnavailableError: no engine is ready, or the engine died meanwhile.
+            EngineRequestError: the engine ended this request because of a fault of its own.
+        """
+        changed = asyncio.Event()
+        with contextlib.closing(await self.open(model, request, changed.set)) as generation:
+            while not generation.finished:
                 await changed.wait()
                 changed.clear()
-                for stream in streams:
-                    delta = stream.take()
-                    if stream.stopped_here:
-                        client.abort([stream.source.request.handle])
-                    if delta is not None:
-                        yield delta
-        except SplitServeError as failure:
-            error = failure
-            raise
-        finally:
-            client.abort([source.request.handle for source in sources])
-            self._count_end(all(stream.finished for stream in streams), error)
-
-    async def _search_beams(
-        self, model: str, member: PoolMember, request: GenerationRequest
-    ) -> list[OutputDelta]:
-        """Run a beam search, on one engine while that takes requests: its prefix cache knows the beams."""
-
-        def choose() -> EngineClient:
-            nonlocal member
-            if not member.takes_requests:
-                member, _ = self._pick(model)
-            return member.client
-
-        assert member.served is not None, "it was picked"
-        search = BeamRun(request, member.served, choose)
-        self._stats.requests_started += 1
-        error: SplitServeError | None = None
-        found: list[OutputDelta] = []
-        try:
-            found = await search.run()
-        except SplitServeError as failure:
-            error = failure
-            raise
-        finally:
-            self._count_end(bool(found), error)
-        return found
+                for delta in generation.take():
+                    yield delta
 
     def status(self) -> list[EngineStatus]:
         """Return the state of each engine, in order of address."""
@@ -272,13 +251,16 @@ class EnginePool:
             raise self._nothing_ready()
         return await asyncio.gather(*(m.explain(request_ids, tenant, timeout_s) for m in members))
 
-    def _count_end(self, finished: bool, error: SplitServeError | None) -> None:
-        if error is not None:
-            self._stats.requests_failed += 1
-        elif finished:
-            self._stats.requests_finished += 1
-        else:
-            self._stats.requests_aborted += 1
+    def _keep_engine(self, model: str, member: PoolMember) -> Callable[[], EngineClient]:
+        """Return a choice of one engine while that takes requests: its prefix cache knows the beams."""
+
+        def choose() -> EngineClient:
+            nonlocal member
+            if not member.takes_requests:
+                member, _ = self._pick(model)
+            return member.client
+
+        return choose
 
     def _pick(self, model: str) -> tuple[PoolMember, ServedModel]:
         """Return the least busy engine that takes requests for a model."""

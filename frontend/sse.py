@@ -1,4 +1,13 @@
-"""A server-sent event stream: starts at the first event, keeps idle links alive, ends with [DONE]."""
+"""A server-sent event stream: starts at the first event, keeps idle links alive, ends with [DONE].
+
+event                     before the head is sent              after
+source has something      the task sends head and event        written at once, no task runs
+source failed             the error's own status               the error as an event, then [DONE]
+source has finished       head, last events, [DONE]            last events, [DONE]
+keep-alive time passed    the task sends head and comment      a comment
+client does not read      -                                    the source is not asked until it has read
+client hung up            the source is closed                 the source is closed
+"""
 
 from __future__ import annotations
 
@@ -6,14 +15,16 @@ import asyncio
 import contextlib
 import time
 import traceback
-from collections.abc import AsyncGenerator
+from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from engine_core.errors import SplitServeError
-from frontend.disconnect import ClientGoneError, ClientWatch
+from frontend.body_writer import BODY_BYTES_STATE, BODY_EXTENSION, BodyWriter
+from frontend.disconnect import ClientGoneError
 from frontend.errors_http import HttpError, error_body, error_response
 from frontend.event_log import log_event, logger
 from frontend.limits import EndReason, OpenRequest
@@ -29,6 +40,7 @@ _HEADERS = [
 ]
 
 _encode = msgspec.json.Encoder().encode
+_now_s = time.monotonic
 
 
 def event(data: bytes) -> bytes:
@@ -36,15 +48,34 @@ def event(data: bytes) -> bytes:
     return b"data: %s\n\n" % data
 
 
+class EventSource(Protocol):
+    """Where the events of a stream come from; one stream opens and closes it.
+
+    Attributes:
+        finished: whether take() has returned the last event.
+    """
+
+    finished: bool
+
+    async def open(self, on_ready: Callable[[], None]) -> None:
+        """Begin; on_ready is called whenever take() may have something, or an error to raise."""
+
+    def take(self) -> bytes:
+        """Return whole events that are ready, b"" for none; what nobody takes is held within bounds."""
+
+    def close(self) -> None:
+        """End what still runs; safe before open() and after the end."""
+
+
 class EventStream(Response):
-    """Sends what `source` yields, whole events in bytes.
+    """Sends the events of a source.
 
     Until the first event nothing is sent, so that a refusal still gets its own status; a stream that waits
     longer than the keep-alive interval is opened with a comment instead. An error later becomes one event. A
-    client that hangs up closes `source` at once.
+    client that hangs up closes the source at once.
     """
 
-    def __init__(self, source: AsyncGenerator[bytes, None], keep_alive_s: float) -> None:
+    def __init__(self, source: EventSource, keep_alive_s: float) -> None:
         self.background = None
         self.status_code = 200
         self._source = source
@@ -52,98 +83,164 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the stream."""
-        writer = _Writer(send)
+        stream = _Stream(self._source, self._keep_alive_s, scope, send)
+        last = b""
         try:
-            async with contextlib.aclosing(self._source), ClientWatch(receive):
-                await self._stream(writer)
+            try:
+                await stream.run()
+            finally:
+                stream.close()
         except ClientGoneError:
             scope["state"]["log"]["client_gone"] = True
             return
         except asyncio.CancelledError:
-            if not await _say_goodbye(scope, writer):
+            if not await _say_goodbye(scope, send, stream):
                 raise
         except Exception as error:
             _log(error)
-            if not writer.started:
+            if not stream.started:
                 await error_response(error)(scope, receive, send)
                 return
-            await writer.write(event(_encode(error_body(error)[1])))
-        await writer.finish()
-
-    async def _stream(self, writer: _Writer) -> None:
-        first = asyncio.ensure_future(anext(self._source))
-        try:
-            await asyncio.wait({first}, timeout=self._keep_alive_s or None)
-            if not first.done():
-                await writer.write(_KEEP_ALIVE)
-                keep_alive = asyncio.create_task(self._keep_alive(writer))
-                try:
-                    await asyncio.wait({first})
-                finally:
-                    keep_alive.cancel()
-        finally:
-            await _end(first)
-            # A client may hang up just as the first step fails: nobody asks for that error then.
-            if not first.cancelled():
-                first.exception()
-        await writer.write(first.result())
-        await self._rest(writer)
-
-    async def _rest(self, writer: _Writer) -> None:
-        keep_alive = asyncio.create_task(self._keep_alive(writer)) if self._keep_alive_s else None
-        try:
-            async for data in self._source:
-                await writer.write(data)
-        finally:
-            if keep_alive is not None:
-                keep_alive.cancel()
-
-    async def _keep_alive(self, writer: _Writer) -> None:
-        while True:
-            idle_s = time.monotonic() - writer.last_write
-            if idle_s >= self._keep_alive_s:
-                await writer.write(_KEEP_ALIVE)
-                idle_s = 0.0
-            await asyncio.sleep(self._keep_alive_s - idle_s)
+            last = event(_encode(error_body(error)[1]))
+        await send(_body(last + DONE, more=False))
 
 
-async def _end(step: asyncio.Future[bytes]) -> None:
-    """End a step of the source: it cannot be closed while one runs, however often this task is cancelled."""
-    step.cancel()
-    while not step.done():
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait({step})
+class _Stream:
+    """One stream in progress: a task that waits for its beginning and its end, and writes in between.
 
+    Attributes:
+        started: whether the head has been sent.
+    """
 
-class _Writer:
-    """Starts the response with the first write and knows when it wrote last."""
+    __slots__ = (
+        "_error",
+        "_keep_alive_s",
+        "_last_write_s",
+        "_loop",
+        "_pending",
+        "_request",
+        "_scope",
+        "_send",
+        "_source",
+        "_timer",
+        "_turn",
+        "_writer",
+        "started",
+    )
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, source: EventSource, keep_alive_s: float, scope: Scope, send: Send) -> None:
         self.started = False
-        self.last_write = 0.0
+        self._source = source
+        self._keep_alive_s = keep_alive_s
+        self._scope = scope
+        self._send = send
+        self._request: OpenRequest | None = scope["state"].get("open_request")
+        self._loop = asyncio.get_running_loop()
+        self._turn: asyncio.Future[None] = self._loop.create_future()
+        self._pending = b""
+        self._error: Exception | None = None
+        self._last_write_s = _now_s()
+        self._timer: asyncio.TimerHandle | None = None
+        self._writer: BodyWriter = scope["extensions"][BODY_EXTENSION](self._on_change)
 
-    async def write(self, data: bytes) -> None:
-        if not self.started:
-            self.started = True
-            await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-        self.last_write = time.monotonic()
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+    async def run(self) -> None:
+        """Return when the last event is written.
 
-    async def finish(self) -> None:
-        await self._send({"type": "http.response.body", "body": DONE, "more_body": False})
+        Raises:
+            ClientGoneError: the client hung up.
+            Exception: what the source raised.
+        """
+        self._arm_timer()
+        await self._source.open(self._on_ready)
+        while not (self.started and self._source.finished):
+            await self._turn
+            self._turn = self._loop.create_future()
+            if self._writer.lost:
+                raise ClientGoneError
+            if self._error is not None:
+                raise self._error
+            if not self.started and (self._pending or self._source.finished):
+                await self._start()
+
+    def close(self) -> None:
+        """Close the source and count what was written; nothing is written any more."""
+        self._source.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._writer.close()
+        self._scope["state"][BODY_BYTES_STATE] = self._writer.num_bytes
+
+    async def _start(self) -> None:
+        await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        self.started = True
+        data, self._pending = self._pending, b""
+        if data:
+            self._writer.write(data)
+            self._last_write_s = _now_s()
+
+    def _on_ready(self) -> None:
+        """Write what is new; the task gets a turn only for the first event, errors and the end."""
+        if self._writer.paused:
+            return
+        try:
+            data = self._source.take()
+            if data and self.started:
+                self._writer.write(data)
+                self._last_write_s = _now_s()
+        except Exception as error:
+            # Raised by the task: whoever called serves other streams, too.
+            self._error = error
+            self._wake()
+            return
+        if data and not self.started:
+            self._pending += data
+            self._wake()
+        elif self._source.finished:
+            self._wake()
+
+    def _wake(self) -> None:
+        if not self._turn.done():
+            self._turn.set_result(None)
+
+    def _on_change(self) -> None:
+        """Hear that the client hung up, does not read, or reads again."""
+        if self._writer.lost:
+            self._wake()
+            return
+        if self._request is not None:
+            self._request.blocked_since = _now_s() if self._writer.paused else None
+        self._on_ready()
+
+    def _arm_timer(self) -> None:
+        if self._keep_alive_s:
+            idle_s = _now_s() - self._last_write_s
+            self._timer = self._loop.call_later(max(0.0, self._keep_alive_s - idle_s), self._on_timer)
+
+    def _on_timer(self) -> None:
+        if _now_s() - self._last_write_s >= self._keep_alive_s:
+            self._last_write_s = _now_s()
+            if not self.started:
+                self._pending = self._pending or _KEEP_ALIVE
+                self._wake()
+            elif not self._writer.paused:
+                self._writer.write(_KEEP_ALIVE)
+        self._arm_timer()
 
 
-async def _say_goodbye(scope: Scope, writer: _Writer) -> bool:
+def _body(data: bytes, *, more: bool) -> dict[str, object]:
+    return {"type": "http.response.body", "body": data, "more_body": more}
+
+
+async def _say_goodbye(scope: Scope, send: Send, stream: _Stream) -> bool:
     """Tell a client that is cut off by our shutdown; False if this is another cancellation."""
     request: OpenRequest | None = scope["state"].get("open_request")
-    if request is None or request.end_reason is not EndReason.SHUTDOWN or not writer.started:
+    if request is None or request.end_reason is not EndReason.SHUTDOWN or not stream.started:
         return False
     request.task.uncancel()
     error = HttpError(503, "shutting_down", "shutdown timeout passed")
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_LAST_WORDS_S):
-            await writer.write(event(_encode(error_body(error)[1])))
+            await send(_body(event(_encode(error_body(error)[1])), more=True))
     return True
 
 

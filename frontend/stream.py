@@ -17,6 +17,9 @@ from frontend.generation import GenerationRequest, OutputDelta, TokenLogprob
 from frontend.stop_strings import StopMatcher
 from frontend.tokenizer import Tokenizer
 
+# What has begun to run is not given up for a wait: this is longer than any wait a client may ask for.
+NO_QUEUE_TIMEOUT_S = 7 * 86400.0
+
 _REASONS = {
     FinishReason.STOP: "stop",
     FinishReason.LENGTH: "length",
@@ -29,6 +32,7 @@ def split_request(request: GenerationRequest, next_handle: Callable[[], int]) ->
     """Return the n requests that the engine runs, with seeds seed, seed + 1 and so on (modulo 2**64).
 
     A seed is drawn when the client gave none. Stop strings stay here; prompt logprobs are asked for once.
+    The queue timeout is that of the first, which is the first to run.
     """
     sampling = request.sampling
     seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
@@ -43,7 +47,7 @@ def split_request(request: GenerationRequest, next_handle: Callable[[], int]) ->
             tenant=request.tenant,
             cache_salt=request.cache_salt,
             timeout_s=request.timeout_s,
-            queue_timeout_s=request.queue_timeout_s,
+            queue_timeout_s=request.queue_timeout_s if index == 0 else NO_QUEUE_TIMEOUT_S,
         )
         for index in range(sampling.n)
     ]
@@ -53,6 +57,7 @@ def _engine_sampling(sampling: SamplingParams, seed: int, index: int) -> Samplin
     return msgspec.structs.replace(
         sampling,
         n=1,
+        best_of=None,
         seed=seed,
         stop=(),
         prompt_logprobs=sampling.prompt_logprobs if index == 0 else None,
@@ -66,6 +71,19 @@ class SequenceStream:
         finished: whether the last delta has been made.
         stopped_here: whether a stop string ended it, so that the engine has to be told.
     """
+
+    __slots__ = (
+        "_detokenizer",
+        "_index",
+        "_num_prompt_tokens",
+        "_sampling",
+        "_stops",
+        "_wants_logprobs",
+        "_wants_prompt_logprobs",
+        "finished",
+        "source",
+        "stopped_here",
+    )
 
     def __init__(
         self,
@@ -81,6 +99,7 @@ class SequenceStream:
         self._index = index
         self._sampling = sampling
         self._num_prompt_tokens = num_prompt_tokens
+        self._wants_logprobs = sampling.logprobs is not None
         self._wants_prompt_logprobs = sampling.prompt_logprobs is not None and index == 0
         self._detokenizer = tokenizer.detokenizer(sampling.skip_special_tokens)
         self._stops = (
@@ -99,14 +118,17 @@ class SequenceStream:
             raise source.error
         if self.finished or (len(source.token_ids) == source.num_taken and source.finished is None):
             return None
-        delta = OutputDelta(
-            self._index, num_cached_tokens=source.num_cached_tokens, queue_time_s=source.queue_time_s
-        )
         first = source.num_taken
-        delta.token_ids = source.token_ids[first:] if first else source.token_ids.copy()
-        source.num_taken = len(source.token_ids)
+        token_ids = source.token_ids[first:].tolist()
+        source.num_taken = first + len(token_ids)
+        delta = OutputDelta(
+            self._index,
+            token_ids=token_ids,
+            num_cached_tokens=source.num_cached_tokens,
+            queue_time_s=source.queue_time_s,
+        )
         self._add_text(delta, first, source.finished)
-        if self._sampling.logprobs is not None:
+        if self._wants_logprobs:
             self._add_logprobs(delta, first)
         if self._wants_prompt_logprobs:
             self._wants_prompt_logprobs = False
@@ -116,7 +138,7 @@ class SequenceStream:
         return delta
 
     def _add_text(self, delta: OutputDelta, first: int, finished: Finished | None) -> None:
-        visible = self._visible(delta.token_ids, finished)
+        visible = delta.token_ids if finished is None else self._visible(delta.token_ids, finished)
         if self._stops is None:
             delta.text = self._detokenizer.push(visible)
         elif self._match_stops(delta, visible, first, self._stops):
@@ -124,10 +146,9 @@ class SequenceStream:
         if finished is not None:
             self._finish(delta, finished)
 
-    def _visible(self, token_ids: list[int], finished: Finished | None) -> list[int]:
+    def _visible(self, token_ids: list[int], finished: Finished) -> list[int]:
         """Leave out the token that ended the sequence: EOS and stop tokens are no part of the text."""
-        ends_by_token = finished is not None and finished.reason is FinishReason.STOP
-        if ends_by_token and not self._sampling.include_stop_str_in_output:
+        if finished.reason is FinishReason.STOP and not self._sampling.include_stop_str_in_output:
             return token_ids[:-1]
         return token_ids
 

@@ -24,6 +24,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--connect", required=True, metavar="ADDR", help="the engine's worker socket")
     parser.add_argument("--model", required=True, metavar="DIR", help="checkpoint directory")
     parser.add_argument("--dtype", default=defaults.dtype, help="auto, float32 or bfloat16")
+    parser.add_argument("--quantization", default=defaults.quantization, help="none, int8 or int4 weights")
     for name, text in (
         ("rank", "index of this worker within its engine"),
         ("block_size", "tokens per KV block"),
@@ -51,6 +52,7 @@ def read_config(argv: Sequence[str]) -> WorkerConfig:
         connect=flags.connect,
         rank=flags.rank,
         dtype=flags.dtype,
+        quantization=flags.quantization,
         block_size=flags.block_size,
         max_num_seqs=flags.max_num_seqs,
         max_num_batched_tokens=flags.max_num_batched_tokens,

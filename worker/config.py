@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from engine_core.config import DTYPES, check_address
+from engine_core.config import DTYPES, QUANTIZATIONS, check_address, check_choice
 from engine_core.errors import ConfigError
 
 
@@ -16,6 +16,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         connect: ZMQ address of the engine's worker socket; empty for a worker that lives inside its caller.
         rank: index of this worker within its engine; its ZMQ identity is the decimal digits of it.
         dtype: of weights and KV cache; "auto" takes the checkpoint's.
+        quantization: "none", or what weights are rounded to, "int8" or "int4".
         block_size: tokens per KV block.
         max_num_seqs: rows of the persistent batch.
         max_num_batched_tokens: most tokens one step computes.
@@ -28,6 +29,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     connect: str = ""
     rank: int = 0
     dtype: str = "auto"
+    quantization: str = "none"
     block_size: int = 16
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
@@ -41,8 +43,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             ConfigError: names the flag and the range.
         """
-        if self.dtype not in DTYPES:
-            raise ConfigError(f"--dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+        check_choice("--dtype", self.dtype, DTYPES)
+        check_choice("--quantization", self.quantization, QUANTIZATIONS)
         _within("--rank", self.rank, 0, 65535)
         _within("--block-size", self.block_size, 2, 256)
         if self.block_size % 2:

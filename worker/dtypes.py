@@ -42,6 +42,19 @@ def resolve_dtype(requested: str, config: ModelConfig, device: torch.device | No
     return _DTYPES[requested]
 
 
+def check_quantization(quantization: str, dtype: torch.dtype) -> None:
+    """Quantised weights multiply bfloat16 activations only.
+
+    Raises:
+        ConfigError: the model runs in another dtype.
+    """
+    if quantization != "none" and dtype != torch.bfloat16:
+        raise ConfigError(
+            f"--quantization {quantization} needs bfloat16 activations, and this model runs in "
+            f"{dtype_name(dtype)}: add --dtype bfloat16"
+        )
+
+
 def dtype_name(dtype: torch.dtype) -> str:
     """Return the name used on the wire: "float32", "bfloat16" or "float16"."""
     return str(dtype).removeprefix("torch.")

@@ -12,7 +12,8 @@ import torch
 from engine_core.errors import ConfigError, WorkerError
 from worker import ops
 from worker.host import available_memory_bytes
-from worker.kv_cache import BlockShape, lazy_zeros
+from worker.kv_cache import BlockShape
+from worker.pages import zero_pages
 
 Int32 = npt.NDArray[np.int32]
 
@@ -48,7 +49,7 @@ class HostBlocks:
             # The pool's pages are taken as they are written, so they count as free still.
             _check_room(num_bytes, available_memory_bytes() - pool.nbytes)
         try:
-            self._host = lazy_zeros((num_host_blocks, shape.num_pieces, shape.piece_elements), shape.dtype)
+            self._host = zero_pages((num_host_blocks, shape.num_pieces, shape.piece_elements), shape.dtype)
         except OSError as error:
             raise ConfigError(f"--kv-offload-gb: no memory for {num_host_blocks} blocks: {error}") from None
 

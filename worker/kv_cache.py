@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import mmap
 from typing import NamedTuple
 
 import torch
@@ -63,16 +61,3 @@ def default_cache_bytes() -> int:
     The rest is left to activations, logits, the page cache of the weights and the machine's other processes.
     """
     return min(_MAX_DEFAULT_BYTES, int(available_memory_bytes() * _DEFAULT_SHARE))
-
-
-def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor of zero pages of which each is backed by memory only once it is written.
-
-    torch.zeros would touch every page: seconds of start-up, and memory for blocks that are never used.
-
-    Raises:
-        OSError: the address space is not there.
-    """
-    num_bytes = math.prod(shape) * dtype.itemsize
-    pages = mmap.mmap(-1, max(1, num_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return torch.frombuffer(pages, dtype=torch.uint8)[:num_bytes].view(dtype).view(shape)

@@ -18,6 +18,9 @@ from worker._native import load_library
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from worker.packed_weight import PackedWeight
+    from worker.quantization import Quantized
+
 _lib = load_library("splitserve_cpu")
 # Looked up once: an attribute of a module object costs more than the call.
 _rms_norm = _lib.rms_norm
@@ -31,6 +34,10 @@ _kv_write = _lib.kv_write
 _move_blocks = _lib.move_blocks
 _paged_attention = _lib.paged_attention
 _linear = _lib.linear
+_pack_weight = _lib.pack_weight
+_pack_int4 = _lib.pack_int4
+_quantize_int8 = _lib.quantize_int8
+_quantize_int4 = _lib.quantize_int4
 _embedding = _lib.embedding
 _apply_penalties = _lib.apply_penalties
 _sample = _lib.sample
@@ -210,27 +217,76 @@ def paged_attention(
     )
 
 
-def linear(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
+def linear(out: Tensor, x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> None:
     """Write x @ weight.T + bias to out, accumulated in float32 in an order that depends on K alone.
 
     Args:
         out: [T, N], dtype of x or float32.
-        x: [T, K].
-        weight: [N, K], as checkpoints store it.
-        bias: [N] or None.
+        x: [T, K], dtype of the weight.
+        weight: [N, K]; integers are multiplied exactly, and their scales with the sums.
+        bias: [N] or None, dtype of x.
     """
-    _linear(out, x, weight, bias)
+    cols, depth = weight.shape
+    _linear(out, x, weight.data, weight.scales, cols, depth, bias)
 
 
-def embedding(out: Tensor, token_ids: Tensor, weight: Tensor) -> None:
+def pack_weight(weight: PackedWeight, source: Tensor, first_row: int, first_column: int) -> None:
+    """Write a rectangle of a packed matrix.
+
+    Args:
+        weight: [N, K], not in int4.
+        source: [n, k] of any strides, dtype of the weight's data.
+        first_row: row of the matrix where source begins.
+        first_column: its column.
+    """
+    rows, columns = weight.shape
+    _pack_weight(weight.data, source, rows, columns, first_row, first_column)
+
+
+def pack_int4(weight: PackedWeight, source: Quantized, first_row: int) -> None:
+    """Write whole rows of a packed matrix in int4.
+
+    Args:
+        weight: [N, K].
+        source: [n, K] in groups.
+        first_row: row of the matrix where source begins.
+    """
+    rows, columns = weight.shape
+    _pack_int4(weight.data, source.codes, source.scales, rows, columns, first_row)
+
+
+def quantize_int8(codes: Tensor, scales: Tensor, rows: Tensor) -> None:
+    """Round rows to multiples of a scale; a row with a NaN gets the scale NaN.
+
+    Args:
+        codes: int8 [n, K], written: -127 to 127.
+        scales: float32 [n], written.
+        rows: float32 or bfloat16 [n, K].
+    """
+    _quantize_int8(codes, scales, rows)
+
+
+def quantize_int4(codes: Tensor, scales: Tensor, rows: Tensor) -> None:
+    """Round rows to multiples of a scale per 32 columns; a group with a NaN gets the scale NaN.
+
+    Args:
+        codes: int8 [n, K], written: -8 to 7.
+        scales: bfloat16 [n, ceil(K / 32)], written.
+        rows: float32 or bfloat16 [n, K].
+    """
+    _quantize_int4(codes, scales, rows)
+
+
+def embedding(out: Tensor, token_ids: Tensor, weight: PackedWeight) -> None:
     """Copy rows: out[t] = weight[token_ids[t]].
 
     Args:
-        out: [T, H].
+        out: [T, H], dtype of the activations that the weight multiplies.
         token_ids: int32 or int64 [T].
-        weight: [V, H].
+        weight: [V, H], not in int4.
     """
-    _embedding(out, token_ids, weight)
+    vocab, hidden = weight.shape
+    _embedding(out, token_ids, weight.data, weight.scales, vocab, hidden)
 
 
 def apply_penalties(

@@ -56,9 +56,10 @@ def load_weights(
         progress(0, total_bytes)
         _allocate(plan, dtype, device)
         loaded_bytes = 0
+        staging = _Staging()
         # In file order, so that the disk is read sequentially.
         for assignment in sorted(assignments, key=_file_order):
-            for num_bytes in _stream(assignment):
+            for num_bytes in _stream(assignment, staging):
                 loaded_bytes += num_bytes
                 progress(loaded_bytes, total_bytes)
 
@@ -116,35 +117,35 @@ def _allocate(plan: WeightPlan, dtype: torch.dtype, device: torch.device) -> Non
     try:
         plan.allocate(dtype, device)
     except RuntimeError as error:
-        size = plan.num_elements * dtype.itemsize
-        raise ModelLoadError(f"no memory for {size / 2**20:.0f} MiB of weights: {error}") from error
+        raise ModelLoadError(f"no memory for {plan.num_elements} weights: {error}") from error
 
 
 def _file_order(assignment: Assignment) -> tuple[str, int]:
     return assignment.source.file.path.name, assignment.source.entry.begin
 
 
-def _stream(assignment: Assignment) -> Iterable[int]:
+class _Staging:
+    """The one buffer through which all chunks go; it grows to the largest."""
+
+    def __init__(self) -> None:
+        self._buffer = torch.empty(0, dtype=torch.uint8)
+
+    def take(self, num_bytes: int) -> torch.Tensor:
+        """Return that many bytes of undefined content, lost when taken again."""
+        if self._buffer.numel() < num_bytes:
+            self._buffer = torch.empty(num_bytes, dtype=torch.uint8)
+        return self._buffer[:num_bytes]
+
+
+def _stream(assignment: Assignment, staging: _Staging) -> Iterable[int]:
     """Read one tensor in chunks of whole rows; yield the bytes of each."""
     source, parameter, part = assignment
-    source_dtype = _LOADABLE[source.entry.dtype]
-    target = parameter.rows_of(part)
-    if part.transposed:
-        target = target.t()
     num_rows = part.shape[0]
     row_bytes = source.entry.num_bytes // num_rows
-    rows_per_chunk = max(1, CHUNK_BYTES // max(1, row_bytes))
-    is_direct = target.dtype == source_dtype and target.is_contiguous() and target.device.type == "cpu"
+    rows_per_chunk = max(1, CHUNK_BYTES // max(1, row_bytes)) if parameter.takes_pieces(part) else num_rows
     for first in range(0, num_rows, rows_per_chunk):
-        rows = target[first : first + rows_per_chunk]
-        staged = rows if is_direct else torch.empty(rows.shape, dtype=source_dtype)
-        # Straight into its final place where it needs no conversion.
-        source.file.read_into(source.entry.begin + first * row_bytes, _bytes_of(staged))
-        if not is_direct:
-            rows.copy_(staged)
-        yield staged.numel() * staged.itemsize
-
-
-def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    """Return the memory of a dense CPU tensor, writable."""
-    return tensor.view(torch.uint8).view(-1).numpy().data
+        rows = min(rows_per_chunk, num_rows - first)
+        chunk = staging.take(rows * row_bytes)
+        source.file.read_into(source.entry.begin + first * row_bytes, chunk.numpy().data)
+        parameter.fill(part, first, chunk.view(_LOADABLE[source.entry.dtype]).view(rows, *part.shape[1:]))
+        yield rows * row_bytes

@@ -19,7 +19,7 @@ from worker import ops
 from worker.attention.base import AttentionBackend
 from worker.attention.cpu import CpuAttention
 from worker.config import WorkerConfig
-from worker.dtypes import dtype_name, resolve_dtype
+from worker.dtypes import check_quantization, dtype_name, resolve_dtype
 from worker.host import usable_cores
 from worker.host_blocks import HostBlocks
 from worker.input_batch import BatchLimits, InputBatch
@@ -70,8 +70,10 @@ class Worker:
         started = time.perf_counter()
         config = read_model_config(self._config.model).limited_to(self._config.max_model_len)
         dtype = resolve_dtype(self._config.dtype, config)
-        model = load_model(config, dtype, self._backend, progress)
-        self._loaded = loaded = _Loaded(config, dtype, model)
+        quantization = self._config.quantization
+        check_quantization(quantization, dtype)
+        model = load_model(config, dtype, self._backend, progress, quantization=quantization)
+        self._loaded = loaded = _Loaded(config, dtype, model, quantization)
         return WorkerReady(
             model=_describe(loaded),
             block_bytes=loaded.block_shape(self._config.block_size).num_bytes,
@@ -94,7 +96,7 @@ class Worker:
             raise WorkerError("the KV cache was asked for before the model was loaded")
         if num_blocks < 1:
             raise ConfigError("the KV cache needs at least one block")
-        config, _, model = self._loaded
+        config, model = self._loaded.config, self._loaded.model
         # Its memory is free before the new one's is counted.
         self._runner = None
         limits = self._limits(config, num_blocks)
@@ -138,6 +140,7 @@ class _Loaded(NamedTuple):
     config: ModelConfig
     dtype: torch.dtype
     model: Model
+    quantization: str
 
     def block_shape(self, block_size: int) -> BlockShape:
         """What a block of block_size tokens holds of this model."""
@@ -146,7 +149,7 @@ class _Loaded(NamedTuple):
 
 
 def _describe(loaded: _Loaded) -> ModelInfo:
-    config, dtype, model = loaded
+    config, dtype, model, quantization = loaded
     return ModelInfo(
         path=config.path,
         architecture=config.architecture,
@@ -156,4 +159,5 @@ def _describe(loaded: _Loaded) -> ModelInfo:
         eos_token_ids=list(config.eos_token_ids),
         num_params=model.num_params,
         sliding_window=config.sliding_window,
+        quantization=quantization,
     )

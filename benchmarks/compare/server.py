@@ -55,7 +55,7 @@ class Server:
         """Return what starting took; call it before any request."""
         engine, model = self._engine, self._model
         pss = pss_bytes(self.process.pid)
-        kv = engine.kv_tokens * SHAPES[model.name].kv_bytes_per_token
+        kv = engine.kv_bytes(SHAPES[model.name])
         before_s, since = cpu_s(self.process.pid), time.perf_counter()
         time.sleep(IDLE_S)
         idle_cores = (cpu_s(self.process.pid) - before_s) / (time.perf_counter() - since)

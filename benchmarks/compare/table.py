@@ -18,6 +18,8 @@ def report(results: Results) -> str:
     loads = [turn.load_average for turn in results.turns]
     if loads:
         machine.append(f"load average before turns: {min(loads):.1f} to {max(loads):.1f}")
+        others = statistics.median(turn.other_cores for turn in results.turns)
+        machine.append(f"cores busy with other work during turns: {others:.1f} (median)")
     parts = ["; ".join(machine), rates(results.turns), ratios(results.turns)]
     parts += [streams(results.turns), servers(results)]
     parts += [f"{engine} left out: {reason}" for engine, reason in results.absent.items()]

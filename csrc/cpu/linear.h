@@ -2,22 +2,23 @@
 #pragma once
 
 #include "common/dtype.h"
+#include "common/weight_format.h"
 #include "cpu/isa.h"
 
 namespace splitserve {
 
 struct LinearParams {
-  void* out;           // [rows, cols]
-  const void* x;       // [rows, depth]
-  const void* weight;  // [cols, depth]
-  const void* bias;    // [cols] or nullptr
+  void* out;            // [rows, cols]
+  const void* x;        // [rows, depth]
+  const void* weight;   // packed, see packed.h
+  const float* scales;  // [cols] for int8, else nullptr
+  const void* bias;     // [cols] or nullptr
   int64_t out_stride;
   int64_t x_stride;
-  int64_t weight_stride;
   int64_t rows;
   int64_t cols;
   int64_t depth;
-  DType dtype;
+  WeightFormat format;
   DType out_dtype;
 };
 

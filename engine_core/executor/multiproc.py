@@ -64,6 +64,7 @@ def worker_argv(config: EngineConfig, address: str) -> list[str]:
         "--rank": "0",
         "--model": config.model,
         "--dtype": config.dtype,
+        "--quantization": config.quantization,
         "--block-size": str(config.block_size),
         "--max-num-seqs": str(config.max_num_seqs),
         "--max-num-batched-tokens": str(config.max_num_batched_tokens),

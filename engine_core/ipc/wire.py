@@ -30,10 +30,12 @@ class ModelInfo(Wire, frozen=True):
         architecture: e.g. "LlamaForCausalLM".
         dtype: "float32", "bfloat16" or "float16".
         vocab_size: rows of the embedding; valid token ids are 0..vocab_size-1.
-        max_model_len: longest sequence, prompt and output together, in tokens.
+        max_model_len: longest sequence, prompt and output together, in tokens. Frontends are told
+            what the engine's configuration and KV pool leave of it.
         eos_token_ids: ids that end a request unless ignore_eos.
         num_params: number of parameters.
         sliding_window: attention window in tokens, 0 for full attention.
+        quantization: what its weights were rounded to, "int8" or "int4", or "none".
     """
 
     path: str
@@ -44,6 +46,7 @@ class ModelInfo(Wire, frozen=True):
     eos_token_ids: list[int]
     num_params: int = 0
     sliding_window: int = 0
+    quantization: str = "none"
 
 
 class TokenLogprobs(Wire, frozen=True):

@@ -22,7 +22,7 @@ from engine_core.kv_cache.announced import AnnouncedBlocks
 from engine_core.kv_cache.block_pool import BlockPool
 from engine_core.kv_cache.offload import Offload
 from engine_core.kv_cache.prefix_finder import PrefixFinder
-from engine_core.kv_cache.prefix_index import PrefixIndex, extend_chain
+from engine_core.kv_cache.prefix_index import PrefixIndex, chain_hash
 from engine_core.kv_cache.window import LEFT, RowBounds
 from engine_core.kv_events.recorder import KVEventRecorder
 from engine_core.request import TOKEN_BYTES, Request
@@ -153,7 +153,7 @@ class KVCacheManager:
         place = int(self.next_hash_at[row]) // self.block_size - 1
         return request.block_hashes[place] if place < len(request.block_hashes) else None
 
-    def grow(self, rows: IntColumn, counts: IntColumn) -> list[int]:
+    def grow(self, rows: IntColumn, counts: IntColumn) -> tuple[list[int], list[int]]:
         """Append new blocks to the tables of rows, all allocated in one call.
 
         Args:
@@ -161,15 +161,15 @@ class KVCacheManager:
             counts: int64 [k], blocks for each; the caller has checked num_free.
 
         Returns:
-            The blocks, those of the first row first.
+            Row and block of each that was appended, those of the first row first.
         """
-        block_ids = self._allocate(int(counts.sum()))
+        grown = rows.repeat(counts).tolist()
+        block_ids = self._allocate(len(grown))
         self.capacity[rows] += counts * self.block_size
-        start = 0
-        for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
-            self.tables[row] += block_ids[start : start + count]
-            start += count
-        return block_ids
+        tables = self.tables
+        for row, block_id in zip(grown, block_ids, strict=True):
+            tables[row].append(block_id)
+        return grown, block_ids
 
     def num_left(self, row: int) -> int:
         """Return how many of a row's first blocks have left its window."""
@@ -220,24 +220,34 @@ class KVCacheManager:
         num_full = num_computed_tokens // self.block_size
         num_indexed = self.next_hash_at[rows] // self.block_size - 1
         self.next_hash_at[rows] = (num_full + 1) * self.block_size
-        tables, announced = self.tables, self.announced
+        filled = rows.tolist(), requests, num_indexed.tolist(), num_full.tolist()
+        tables, block_bytes = self.tables, self._block_bytes
         hashes: list[bytes] = []
         block_ids: list[int] = []
-        places = zip(rows.tolist(), requests, num_indexed.tolist(), num_full.tolist(), strict=True)
-        for row, request, first, end in places:
-            chain = request.block_hashes
-            if len(chain) < end:
-                extend_chain(chain, request.namespace, request.token_ids, end, self._block_bytes)
-            hashes += chain[first:end]
-            block_ids += tables[row][first:end]
-            if row in announced:
-                self._announce(row, request, end)
+        # Nearly always one block per row, its hash unknown yet. Slices and ranges for one block would cost
+        # as much as SHA-256.
+        for row, request, place, end in zip(*filled, strict=True):
+            chain, table = request.block_hashes, tables[row]
+            while place < end:
+                if place == len(chain):
+                    start = place * block_bytes
+                    parent = chain[-1] if chain else request.namespace
+                    chain.append(chain_hash(parent, request.token_ids[start : start + block_bytes]))
+                hashes.append(chain[place])
+                block_ids.append(table[place])
+                place += 1
+        if len(self.announced):
+            for row, request, _first, end in zip(*filled, strict=True):
+                if row in self.announced:
+                    self._announce(row, request, end)
         indexed = self._index(hashes, block_ids)
         if self._kv_events is not None:
-            inserted = set(indexed)
-            places = zip(rows.tolist(), requests, num_indexed.tolist(), num_full.tolist(), strict=True)
-            for row, request, first, end in places:
-                self._report_stored(self._kv_events, request, first, tables[row][first:end], inserted)
+            inserted = None if len(indexed) == len(block_ids) else set(indexed)
+            for row, request, first, end in zip(*filled, strict=True):
+                if inserted is not None:
+                    self._report_stored(self._kv_events, request, first, tables[row][first:end], inserted)
+                elif first < end:
+                    self._kv_events.stored(request, first, end)
 
     def reset_prefix_cache(self) -> int:
         """Forget every cached prefix; returns how many blocks held one. Running rows keep their blocks."""

@@ -39,14 +39,12 @@ class PrefixIndex:
 
     def insert(self, block_hashes: list[bytes], block_ids: list[int]) -> list[int]:
         """Register blocks; returns those that now serve their prefix, leaving out prefixes served already."""
-        block_of, hash_of = self._block_of, self._hash_of
-        inserted = []
-        for block_hash, block_id in zip(block_hashes, block_ids, strict=True):
-            assert block_id not in hash_of, "a block holds one prefix"
-            if block_of.setdefault(block_hash, block_id) == block_id:
-                hash_of[block_id] = block_hash
-                inserted.append(block_id)
-        return inserted
+        assert self._hash_of.keys().isdisjoint(block_ids), "a block holds one prefix"
+        serving = map(self._block_of.setdefault, block_hashes, block_ids)
+        places = zip(block_hashes, block_ids, serving, strict=True)
+        inserted = {block_id: block_hash for block_hash, block_id, server in places if server == block_id}
+        self._hash_of.update(inserted)
+        return list(inserted)
 
     def forget(self, block_id: int) -> bytes:
         """Drop an evicted block; returns its hash."""
@@ -70,6 +68,11 @@ class PrefixIndex:
             raise IntegrityError("prefix index: hash -> block and block -> hash disagree")
 
 
+def chain_hash(parent: bytes, token_ids: bytes | bytearray) -> bytes:
+    """Return the 32 bytes of a block with these tokens behind the prefix, or namespace, `parent`."""
+    return sha256(parent + token_ids).digest()
+
+
 def extend_chain(
     hashes: list[bytes], namespace: bytes, token_ids: bytearray, num_blocks: int, block_bytes: int
 ) -> None:
@@ -84,5 +87,5 @@ def extend_chain(
     """
     parent = hashes[-1] if hashes else namespace
     for start in range(len(hashes) * block_bytes, num_blocks * block_bytes, block_bytes):
-        parent = sha256(parent + token_ids[start : start + block_bytes]).digest()
+        parent = chain_hash(parent, token_ids[start : start + block_bytes])
         hashes.append(parent)

@@ -37,7 +37,7 @@ class BlockStored(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, gc=
 
     block_hashes: list[int]
     parent_block_hash: int | None
-    token_ids: list[int]
+    token_ids: tuple[int, ...]
     block_size: int
     lora_id: None
     medium: str

@@ -14,9 +14,10 @@ from engine_core.ipc.messages import FinishReason
 from engine_core.ipc.wire import TokenLogprobs
 from engine_core.ipc.worker_messages import ModelRunnerOutput
 from engine_core.request import EndedRequest, FrontendId, Request
+from engine_core.scheduler.chunks import StepInFlight
 from engine_core.scheduler.output import Recipients, TokenColumns
 from engine_core.scheduler.running import IntColumn, RunningRows
-from engine_core.scheduler.scheduler import Scheduler, StepInFlight
+from engine_core.scheduler.scheduler import Scheduler
 from engine_core.scheduler.stopping import StopRules
 
 
@@ -133,15 +134,14 @@ class StepApplier:
         running = self._scheduler.running
         rows, positions, token_ids = sampled
         stops = self._stops.matches(running, rows, positions, token_ids)
-        room = running.max_num_tokens[rows] - positions
-        full = (room <= 1).nonzero()[0]
+        full = (positions >= running.max_num_computed_tokens[rows]).nonzero()[0]
         if self._stops.detects_repetition:
             full = np.union1d(full, self._stops.repeating(running, rows, token_ids))
         if len(stops) == 0 and len(full) == 0:
             running.append_tokens(rows, positions, token_ids)
             return sampled, []
         # A row without room (max_tokens = 0) only wanted its prompt computed: its sample is dropped.
-        has_room = room > 0
+        has_room = positions < running.max_num_tokens[rows]
         stopped = set(stops[has_room[stops]].tolist())
         finishing = [
             (int(rows[i]), int(token_ids[i]) if i in stopped else None)

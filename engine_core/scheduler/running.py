@@ -29,6 +29,8 @@ from engine_core.request import TOKEN_BYTES, Request, RequestState
 IntColumn = npt.NDArray[np.int64]
 
 NEVER = np.iinfo(np.int64).max
+# As an operand it takes half the time of a Python int, which numpy converts in every operation.
+ONE: IntColumn = np.array(1)
 
 
 class RunningRows:
@@ -54,6 +56,9 @@ class RunningRows:
         self.first_step = column(NEVER)
         self.next_flush_at = column(NEVER)
         self.tail = np.zeros((max_num_seqs, block_size), np.int32)
+        # Writing by one index takes a third of the time of writing by two.
+        self._flat_tail = self.tail.reshape(-1)
+        self._tail_end = np.arange(1, max_num_seqs + 1) * block_size
         self._order = column()
         self._num_running = 0
         self._served: IntColumn | None = None
@@ -147,10 +152,9 @@ class RunningRows:
             positions: [n], num_known_tokens of the rows.
             token_ids: [n].
         """
-        known = positions + 1
+        known = positions + ONE
         border = self.next_flush_at[rows]
-        # Counted from the end of the tail, -block_size..-1, which saves an operation.
-        self.tail[rows, positions - border] = token_ids
+        self._flat_tail[self._tail_end[rows] + (positions - border)] = token_ids
         self.num_known_tokens[rows] = known
         # nonzero() is the cheapest test for "any": 0.2 us, where any() takes 0.8 us.
         full = (known == border).nonzero()[0]

@@ -26,11 +26,12 @@ from engine_core.kv_cache.offload import NO_MOVES, Offload, max_moves_per_step
 from engine_core.kv_cache.window import bound_rows
 from engine_core.kv_events.recorder import KVEventRecorder
 from engine_core.request import Request, RequestState
+from engine_core.scheduler.chunks import Chunks, StepInFlight
 from engine_core.scheduler.followers import Followers
 from engine_core.scheduler.policies import make_queue
 from engine_core.scheduler.prefill_cap import CapBeside, PrefillRoom, cap_prefill
 from engine_core.scheduler.queues import WaitingQueue
-from engine_core.scheduler.running import NEVER, IntColumn, RunningRows
+from engine_core.scheduler.running import NEVER, ONE, IntColumn, RunningRows
 from engine_core.scheduler.stopping import StopRules
 from engine_core.scheduler.victims import Victims
 
@@ -38,26 +39,6 @@ MAX_STEPS_IN_FLIGHT = 2
 # A new row travels whole, cached or not: once a step carries this many tokens, further rows wait for the next
 # one. Otherwise many requests over one long cached prompt would not fit the message to the worker.
 MAX_NEW_ROW_TOKENS = 2**21
-
-
-class StepInFlight(NamedTuple):
-    """A planned step whose output has not been applied.
-
-    Attributes:
-        step: its number.
-        rows: int64 [n]; rows it computes.
-        num_computed_tokens: int64 [n]; their counts after it.
-        sampling_rows: int64 [m]; rows that sample in it, in the order of `rows`.
-        packed_sampling_rows: the same as the worker names them.
-        packed_num_tokens: int32 column [n]; tokens it computes of each of `rows`.
-    """
-
-    step: int
-    rows: IntColumn
-    num_computed_tokens: IntColumn
-    sampling_rows: IntColumn
-    packed_sampling_rows: bytes
-    packed_num_tokens: bytes
 
 
 class _Growth(NamedTuple):
@@ -138,19 +119,18 @@ class Scheduler:
         """
         if len(self.in_flight) >= MAX_STEPS_IN_FLIGHT:
             return None
-        rows, num_tokens, room = self._wanted(cap_beside)
+        chunks, room = self._wanted(cap_beside)
         if self.kv.bounds.window:
             running = self.running.order
             self.kv.leave_window(running, self.running.num_computed_tokens[running])
-        rows, num_tokens, growth = self._give_blocks(rows, num_tokens)
+        chunks, growth = self._give_blocks(chunks)
         self.is_short_of_blocks = growth.is_scarce
         new_rows: list[NewRow] = []
         if len(self.waiting) and not growth.is_scarce:
-            budget = self._config.max_num_batched_tokens - int(num_tokens.sum())
-            rows, num_tokens, new_rows = self._admit(rows, num_tokens, budget, room)
-        if len(rows) == 0:
+            chunks, new_rows = self._admit(chunks, room)
+        if len(chunks.rows) == 0:
             return None
-        return self._commit(rows, num_tokens, new_rows, growth)
+        return self._commit(chunks, new_rows, growth)
 
     def reset_prefix_cache(self) -> int:
         """Forget all cached prefixes, for waiting requests too; returns how many blocks held one."""
@@ -182,39 +162,39 @@ class Scheduler:
             if running.num_computed_tokens[row] > self.kv.capacity[row]:
                 raise IntegrityError(f"row {row} computed more tokens than its blocks hold")
 
-    def _wanted(self, cap_beside: CapBeside | None) -> tuple[IntColumn, IntColumn, PrefillRoom | None]:
-        """Return running rows in order and the tokens each gets, both [n], and what is left of a cap."""
+    def _wanted(self, cap_beside: CapBeside | None) -> tuple[Chunks, PrefillRoom | None]:
+        """Return what the running rows compute if blocks suffice, and what is left of a cap."""
         running = self.running
         rows = running.order
         if len(rows) == 0:
-            return rows, rows, None
+            return Chunks(rows, rows, rows), None
         ready = np.minimum(running.num_tokens[rows], running.max_num_computed_tokens[rows])
         contexts = running.num_computed_tokens[rows]
-        num_tokens = np.minimum(ready - contexts, self._max_chunk)
+        num_tokens = ready - contexts
         budget = self._config.max_num_batched_tokens
-        num_decoding = int(np.count_nonzero(num_tokens == 1))
+        num_decoding = int(np.count_nonzero(num_tokens == ONE))
         everyone_decodes = num_decoding == len(rows) <= budget
         room = None
         if cap_beside is not None and num_decoding and not (everyone_decodes and self._is_closed):
             # Decoding rows keep their token as far as the budget allows: prefill leaves them room.
             room = PrefillRoom(cap_beside(num_decoding), max(1, budget - num_decoding))
         if everyone_decodes:
-            return rows, num_tokens, room
+            return Chunks(rows, num_tokens, contexts + num_tokens), room
+        num_tokens = np.minimum(num_tokens, self._max_chunk)
         if room is not None:
             num_tokens = cap_prefill(room, num_tokens, contexts)
         if num_tokens.sum() > budget:
             before = np.cumsum(num_tokens) - num_tokens
             num_tokens = np.clip(budget - before, 0, num_tokens)
-        if num_tokens.min() == 0:
-            rows, num_tokens = rows[num_tokens > 0], num_tokens[num_tokens > 0]
-        return rows, num_tokens, room
+        chunks = Chunks(rows, num_tokens, contexts + num_tokens)
+        return chunks if num_tokens.min() else chunks.select(num_tokens > 0), room
 
     @property
     def _is_closed(self) -> bool:
         """Whether nobody can be admitted now."""
         return not len(self.waiting) or not self.running.num_free_rows
 
-    def _give_blocks(self, rows: IntColumn, num_tokens: IntColumn) -> tuple[IntColumn, IntColumn, _Growth]:
+    def _give_blocks(self, chunks: Chunks) -> tuple[Chunks, _Growth]:
         """Allocate the blocks that rows grow into, preempting others if need be.
 
         A victim stands behind the row that needs its blocks, so it has not been served yet and nothing has to
@@ -222,42 +202,41 @@ class Scheduler:
         token that is still being sampled would be lost work. Nothing is planned then, so that it ends soon.
         """
         growth = _Growth([], [], False)
-        if len(rows) == 0:
-            return rows, num_tokens, growth
-        short = self.running.num_computed_tokens[rows] + num_tokens - self.kv.capacity[rows]
-        crossing = (short > 0).nonzero()[0]
+        capacity = self.kv.capacity[chunks.rows]
+        crossing = (chunks.ends > capacity).nonzero()[0]
         if len(crossing) == 0:
-            return rows, num_tokens, growth
-        crossing_rows = rows[crossing]
-        counts = -(-short[crossing] // self._config.block_size)
+            return chunks, growth
+        crossing_rows = chunks.rows[crossing]
+        num_missing = chunks.ends[crossing] - capacity[crossing]
+        counts = -(-num_missing // self._config.block_size)
         if int(counts.sum()) <= self.kv.pool.num_free:
             self._grow(growth, crossing_rows, counts)
-            return rows, num_tokens, growth
+            return chunks, growth
         if self.in_flight:
-            return rows[:0], num_tokens[:0], growth._replace(is_scarce=True)
+            return chunks.select(slice(0)), growth._replace(is_scarce=True)
         for i, (row, count) in enumerate(zip(crossing_rows.tolist(), counts.tolist(), strict=True)):
             while self.kv.pool.num_free < count and self.running.requests[row] is not None:
                 self._preempt(self._victims.choose(row))
             if self.running.requests[row] is None:
                 continue  # it gave way
             self._grow(growth, crossing_rows[i : i + 1], counts[i : i + 1])
-        served = self.running.first_step[rows] != NEVER
-        return rows[served], num_tokens[served], growth._replace(is_scarce=True)
+        served = self.running.first_step[chunks.rows] != NEVER
+        return chunks.select(served), growth._replace(is_scarce=True)
 
     def _grow(self, growth: _Growth, rows: IntColumn, counts: IntColumn) -> None:
-        growth.block_ids.extend(self.kv.grow(rows, counts))
-        growth.rows.extend(np.repeat(rows, counts).tolist())
+        grown, block_ids = self.kv.grow(rows, counts)
+        growth.rows.extend(grown)
+        growth.block_ids.extend(block_ids)
 
-    def _admit(
-        self, rows: IntColumn, num_tokens: IntColumn, budget: int, room: PrefillRoom | None
-    ) -> tuple[IntColumn, IntColumn, list[NewRow]]:
+    def _admit(self, chunks: Chunks, room: PrefillRoom | None) -> tuple[Chunks, list[NewRow]]:
         """Admit from the head of the queue while rows, blocks, tokens and the message to the worker last.
 
         A head that follows a running row is passed over, but a row and the blocks of its whole sequence are
         kept for it, so that whoever passes takes nothing away from it.
         """
         new_rows: list[NewRow] = []
-        chunks: list[int] = []
+        new_tokens: list[int] = []
+        budget = self._config.max_num_batched_tokens - int(chunks.num_tokens.sum())
         num_held = num_kept_blocks = 0
         num_sendable = MAX_NEW_ROW_TOKENS
         if self.running.num_free_rows:
@@ -283,16 +262,18 @@ class Scheduler:
                 break
             uncomputed = request.num_stored_tokens - new_row.num_computed_tokens
             chunk = min(uncomputed, self._max_chunk, budget)
-            chunks.append(chunk if room is None else room.take(chunk, new_row.num_computed_tokens))
-            budget -= chunks[-1]
+            new_tokens.append(chunk if room is None else room.take(chunk, new_row.num_computed_tokens))
+            budget -= new_tokens[-1]
             num_sendable -= request.num_stored_tokens
             new_rows.append(new_row)
         if num_held:
             self.waiting.restore()
         if new_rows:
-            rows = np.concatenate([rows, np.array([new_row.row for new_row in new_rows], np.int64)])
-            num_tokens = np.concatenate([num_tokens, np.array(chunks, np.int64)])
-        return rows, num_tokens, new_rows
+            rows = np.array([new_row.row for new_row in new_rows], np.int64)
+            num_tokens = np.array(new_tokens, np.int64)
+            added = Chunks(rows, num_tokens, self.running.num_computed_tokens[rows] + num_tokens)
+            chunks = added.behind(chunks)
+        return chunks, new_rows
 
     def _admit_one(self, request: Request, num_spare: int) -> NewRow | None:
         running = self.running
@@ -323,25 +304,23 @@ class Scheduler:
             first_block=num_left,
         )
 
-    def _commit(
-        self, rows: IntColumn, num_tokens: IntColumn, new_rows: list[NewRow], growth: _Growth
-    ) -> SchedulerOutput:
+    def _commit(self, chunks: Chunks, new_rows: list[NewRow], growth: _Growth) -> SchedulerOutput:
         """Count the step's tokens as computed and put it in flight."""
         running = self.running
+        rows, num_tokens, ends = chunks
         step = self._next_step
         self._next_step += 1
-        computed = running.num_computed_tokens[rows] + num_tokens
-        running.num_computed_tokens[rows] = computed
+        running.num_computed_tokens[rows] = ends
         packed_rows = packed_sampling_rows = running.packed(rows)
-        sampling_rows = rows
-        samples = computed == running.num_tokens[rows]
+        sampling_rows, positions = rows, ends
+        samples = ends == running.num_tokens[rows]
         if np.count_nonzero(samples) < len(rows):
-            sampling_rows = rows[samples]
+            sampling_rows, positions = rows[samples], ends[samples]
             packed_sampling_rows = pack_int32(sampling_rows)
-        running.num_tokens[sampling_rows] += 1
+        running.num_tokens[sampling_rows] = positions + ONE
         packed_num_tokens = pack_int32(num_tokens)
         self.in_flight.append(
-            StepInFlight(step, rows, computed, sampling_rows, packed_sampling_rows, packed_num_tokens)
+            StepInFlight(step, rows, ends, sampling_rows, packed_sampling_rows, packed_num_tokens)
         )
         freed_rows, self._freed_rows = self._freed_rows, []
         moves = NO_MOVES if self.kv.offload is None else self.kv.offload.take_moves()

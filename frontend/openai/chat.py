@@ -12,7 +12,7 @@ from frontend.json_body import BodyDecoder
 from frontend.openai.chat_chunks import ChatWriter
 from frontend.openai.chat_schema import AnswerMessage, ChatChoice, ChatRequest, ChatResponse
 from frontend.openai.context import ApiContext, json_response, make_head, read_struct
-from frontend.openai.generation_run import CollectedChoice, GenerationRun, Plan
+from frontend.openai.generation_run import CollectedChoice, GenerationRun, Plan, RunEvents
 from frontend.openai.logprobs import ChatLogprobs, chat_entries, prompt_maps
 from frontend.openai.models import find_model
 from frontend.openai.prompts import Prompt, chat_options, encode_chat
@@ -45,7 +45,7 @@ async def create_chat_completion(context: ApiContext, request: Request) -> Respo
     plan = Plan(body, head, model, [prompt], [_params(context, body, model, prompt)])
     run = GenerationRun(context, request, plan)
     if body.stream:
-        return EventStream(run.events(ChatWriter(plan, run)), context.config.sse_keep_alive_s)
+        return EventStream(RunEvents(run, ChatWriter(plan, run)), context.config.sse_keep_alive_s)
     choices = await run.collect(request)
     return json_response(_response(plan, run, choices))
 

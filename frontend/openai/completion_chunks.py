@@ -12,7 +12,7 @@ from frontend.openai.completion_schema import (
     CompletionRequest,
 )
 from frontend.openai.generation_run import GenerationRun, Plan
-from frontend.openai.logprobs import clamp, completion_name, prompt_maps, top_by_name
+from frontend.openai.logprobs import clamp, completion_name, prompt_maps, top_by_name, with_top
 from frontend.openai.prompts import Prompt
 from frontend.tokenizer import Tokenizer
 
@@ -45,12 +45,19 @@ class CompletionText:
     def logprobs(
         self, logprobs: list[TokenLogprob], prompt_logprobs: list[TokenLogprob | None] | None
     ) -> CompletionLogprobs | None:
-        """Return the columns of new tokens, behind those of an echoed prompt; None if not asked for."""
+        """Return the columns of new tokens, behind those of an echoed prompt; None if not asked for.
+
+        Args:
+            logprobs: of the new tokens.
+            prompt_logprobs: of the prompt, in front of the choice's first tokens only.
+        """
         if self._num_logprobs is None:
             return None
         found = CompletionLogprobs([], [], [], [])
         if self._echo and prompt_logprobs is not None:
-            for token_id, entry in zip(self.prompt.token_ids, prompt_logprobs, strict=True):
+            # The field prompt_logprobs may have asked for more alternatives.
+            shown = with_top(prompt_logprobs, self._num_logprobs)
+            for token_id, entry in zip(self.prompt.token_ids, shown, strict=True):
                 self._append(found, token_id, entry)
         for logprob in logprobs:
             self._append(found, logprob.token_id, logprob)
@@ -68,7 +75,11 @@ class CompletionText:
 
 
 class CompletionWriter:
-    """The chunks of a completion stream; plain text goes between bytes prepared once per choice."""
+    """The chunks of a completion stream; plain text goes between bytes prepared once per choice.
+
+    An echo with logprobs begins every choice with those of the prompt. They come with the first delta of the
+    prompt's first choice; deltas of its other choices are held until then.
+    """
 
     def __init__(
         self, plan: Plan[CompletionRequest], run: GenerationRun, texts: list[CompletionText]
@@ -81,9 +92,13 @@ class CompletionWriter:
         self._tokenizer = plan.model.assets.tokenizer
         self._texts = texts
         self._return_token_ids = bool(body.return_token_ids)
-        self._prompt_logprobs = body.prompt_logprobs is not None
-        self._plain = body.logprobs is None and not self._return_token_ids and not self._every_usage
+        self._num_prompt_logprobs = body.prompt_logprobs
         self._echo = bool(body.echo)
+        self._shows_tokens = body.logprobs is not None or self._return_token_ids or self._every_usage
+        self._plain = not (self._shows_tokens or self._echo or body.prompt_logprobs is not None)
+        self._scores_echo = self._echo and body.logprobs is not None
+        self._echoed: list[list[TokenLogprob | None] | None] = [None] * len(plan.prompts)
+        self._held: list[list[OutputDelta]] = [[] for _ in plan.prompts]
         self._begun = [False] * len(texts)
         self._prefixes = [self._head.prefix + b'{"index":%d,"text":' % i for i in range(len(texts))]
         self._suffix = b',"logprobs":null,"finish_reason":null}' + self._head.suffix
@@ -93,16 +108,26 @@ class CompletionWriter:
         return b""
 
     def chunk(self, prompt_idx: int, delta: OutputDelta) -> bytes:
-        """Return the event of one delta; b"" if it shows nothing."""
+        """Return the event of one delta and of those held for it; b"" if it is held or shows nothing."""
+        if self._plain and delta.finish_reason is None:
+            prefix = self._prefixes[prompt_idx * self._run.n + delta.index]
+            return prefix + _encode(delta.text) + self._suffix if delta.text else b""
+        if not self._scores_echo:
+            return self._event(prompt_idx, delta)
+        if self._echoed[prompt_idx] is None:
+            if delta.prompt_logprobs is None:
+                self._held[prompt_idx].append(delta)
+                return b""
+            self._echoed[prompt_idx] = delta.prompt_logprobs
+        held, self._held[prompt_idx] = self._held[prompt_idx], []
+        return b"".join(self._event(prompt_idx, each) for each in (delta, *held))
+
+    def _event(self, prompt_idx: int, delta: OutputDelta) -> bytes:
         index = prompt_idx * self._run.n + delta.index
         first = not self._begun[index]
-        opens = first and (self._echo or self._prompt_logprobs)
-        if self._plain and delta.finish_reason is None and not opens:
-            self._begun[index] = True
-            return self._prefixes[index] + _encode(delta.text) + self._suffix if delta.text else b""
         choice = self._choice(index, first, delta)
-        shows = choice.text or delta.token_ids or choice.logprobs or choice.prompt_logprobs
-        if delta.finish_reason is None and not shows:
+        shows = choice.text or choice.logprobs or choice.prompt_logprobs
+        if delta.finish_reason is None and not (shows or (self._shows_tokens and delta.token_ids)):
             return b""
         self._begun[index] = True
         return self._head.event([choice], self._run.usage.usage() if self._every_usage else None)
@@ -113,18 +138,18 @@ class CompletionWriter:
 
     def _choice(self, index: int, first: bool, delta: OutputDelta) -> CompletionChoice:
         text = self._texts[index]
-        tokens_known = bool(delta.logprobs) or (self._echo and delta.prompt_logprobs is not None)
+        echoed = self._echoed[index // self._run.n] if first else None
         return CompletionChoice(
             index=index,
             text=text.shown(delta.text) if first else delta.text,
-            logprobs=text.logprobs(delta.logprobs, delta.prompt_logprobs) if tokens_known else None,
+            logprobs=text.logprobs(delta.logprobs, echoed) if delta.logprobs or echoed else None,
             finish_reason=delta.finish_reason,
             stop_reason=delta.stop_reason,
             token_ids=delta.token_ids if self._return_token_ids else msgspec.UNSET,
             prompt_token_ids=text.prompt.token_ids if first and self._return_token_ids else msgspec.UNSET,
             prompt_logprobs=(
-                prompt_maps(self._tokenizer, delta.prompt_logprobs)
-                if self._prompt_logprobs and delta.prompt_logprobs is not None
+                prompt_maps(self._tokenizer, with_top(delta.prompt_logprobs, self._num_prompt_logprobs))
+                if self._num_prompt_logprobs is not None and delta.prompt_logprobs is not None
                 else msgspec.UNSET
             ),
         )

@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from engine_core.sampling_params import SamplingParams
+from frontend.generation import TokenLogprob
 from frontend.json_body import BodyDecoder
 from frontend.openai.completion_chunks import CompletionText, CompletionWriter
 from frontend.openai.completion_schema import (
@@ -16,8 +17,8 @@ from frontend.openai.completion_schema import (
     CompletionResponse,
 )
 from frontend.openai.context import ApiContext, json_response, make_head, read_struct
-from frontend.openai.generation_run import CollectedChoice, GenerationRun, Plan
-from frontend.openai.logprobs import prompt_maps
+from frontend.openai.generation_run import CollectedChoice, GenerationRun, Plan, RunEvents
+from frontend.openai.logprobs import prompt_maps, with_top
 from frontend.openai.models import find_model
 from frontend.openai.prompts import Prompt, encode_prompts
 from frontend.openai.sampling import check_stream_fields, fit_max_tokens, make_sampling_params
@@ -47,7 +48,9 @@ async def create_completion(context: ApiContext, request: Request) -> Response:
     run = GenerationRun(context, request, plan)
     texts = [CompletionText(body, model.assets.tokenizer, prompt) for prompt in prompts for _ in range(run.n)]
     if body.stream:
-        return EventStream(run.events(CompletionWriter(plan, run, texts)), context.config.sse_keep_alive_s)
+        return EventStream(
+            RunEvents(run, CompletionWriter(plan, run, texts)), context.config.sse_keep_alive_s
+        )
     choices = await run.collect(request)
     return json_response(_response(plan, run, choices, texts))
 
@@ -58,15 +61,21 @@ def _params(
     max_tokens = fit_max_tokens(
         body.max_tokens, DEFAULT_MAX_TOKENS, len(prompt.token_ids), model.assets.max_model_len
     )
-    echoed = body.logprobs if body.echo else None
     return make_sampling_params(
         body,
         context.sampling_defaults(model),
         model.assets.vocab_size,
         max_tokens=max_tokens,
         logprobs=body.logprobs,
-        prompt_logprobs=echoed if body.prompt_logprobs is None else max(body.prompt_logprobs, echoed or 0),
+        prompt_logprobs=_num_prompt_logprobs(body),
     )
+
+
+def _num_prompt_logprobs(body: CompletionRequest) -> int | None:
+    """Return the alternatives that serve both prompt_logprobs and an echo; None if neither is asked for."""
+    counts = (body.prompt_logprobs, body.logprobs if body.echo else None)
+    # What is below 0 goes before all, so that it is refused.
+    return max((count for count in counts if count is not None), key=lambda c: (c < 0, c), default=None)
 
 
 def _response(
@@ -82,7 +91,7 @@ def _response(
         model=head.model,
         system_fingerprint=head.system_fingerprint,
         choices=[
-            _choice(plan, i, choice, text)
+            _choice(plan, i, choice, text, choices[i - i % run.n].prompt_logprobs)
             for i, (choice, text) in enumerate(zip(choices, texts, strict=True))
         ],
         usage=run.usage.usage(),
@@ -90,19 +99,26 @@ def _response(
 
 
 def _choice(
-    plan: Plan[CompletionRequest], index: int, choice: CollectedChoice, text: CompletionText
+    plan: Plan[CompletionRequest],
+    index: int,
+    choice: CollectedChoice,
+    text: CompletionText,
+    echoed: list[TokenLogprob | None] | None,
 ) -> CompletionChoice:
     body = plan.body
-    prompt_logprobs = None if body.prompt_logprobs is None else choice.prompt_logprobs
     return CompletionChoice(
         index=index,
         text=text.shown("".join(choice.texts)),
-        logprobs=text.logprobs(choice.logprobs, choice.prompt_logprobs),
+        logprobs=text.logprobs(choice.logprobs, echoed),
         finish_reason=choice.finish_reason,
         stop_reason=choice.stop_reason,
         token_ids=choice.token_ids if body.return_token_ids else UNSET,
         prompt_token_ids=text.prompt.token_ids if body.return_token_ids else UNSET,
         prompt_logprobs=(
-            UNSET if prompt_logprobs is None else prompt_maps(plan.model.assets.tokenizer, prompt_logprobs)
+            UNSET
+            if body.prompt_logprobs is None or choice.prompt_logprobs is None
+            else prompt_maps(
+                plan.model.assets.tokenizer, with_top(choice.prompt_logprobs, body.prompt_logprobs)
+            )
         ),
     )

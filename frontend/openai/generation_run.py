@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -12,14 +13,15 @@ from starlette.requests import Request
 from engine_core.sampling_params import SamplingParams
 from frontend.disconnect import ClientWatch
 from frontend.event_log import Value
-from frontend.fanout import merge_deltas
 from frontend.generation import GenerationRequest, OutputDelta, TokenLogprob
+from frontend.generation_handle import Generation
 from frontend.generation_timer import GenerationTimer
 from frontend.openai.context import ApiContext, ResponseHead
 from frontend.openai.fields import GenerationFields
 from frontend.openai.prompts import Prompt
 from frontend.openai.timeouts import read_timeouts
 from frontend.openai.usage import UsageCounter
+from frontend.request_check import check_num_sequences
 from frontend.router import ServedModel
 
 BodyT = TypeVar("BodyT", bound=GenerationFields)
@@ -87,43 +89,73 @@ class GenerationRun:
     Attributes:
         usage: token counts so far.
         n: completions per prompt; choice index = prompt index * n + delta index.
+        finished: whether all completions of all prompts have had their last delta.
     """
 
     def __init__(self, context: ApiContext, request: Request, plan: Plan[BodyT]) -> None:
-        """Prepare; nothing is sent to an engine before the first delta is asked for."""
+        """Prepare; open() sends it to the engines."""
         self.n = plan.n
+        self.finished = False
+        self._num_open = len(plan.prompts) * self.n
         lengths = [len(prompt.token_ids) for prompt in plan.prompts]
         self.usage = UsageCounter(lengths, self.n)
         self._pool = context.pool
         self._model_name = plan.model.names[0]
         self._model_metrics = context.metrics.model(self._model_name)
-        self._timers = [GenerationTimer(self._model_metrics, self.n) for _ in plan.prompts]
+        self._timers = [GenerationTimer(self._model_metrics) for _ in range(self._num_open)]
+        self._generations: list[Generation] = []
         self._requests = _requests(plan, getattr(request.state, "tenant", ""))
         self._log: dict[str, Value] = request.state.log
         self._log |= {"model": self._model_name, "stream": bool(plan.body.stream), "id": plan.head.id}
 
-    async def deltas(self) -> AsyncGenerator[list[tuple[int, OutputDelta]], None]:
-        """Yield batches of (prompt index, delta), counted and timed; closing it aborts what is open."""
+    async def open(self, on_ready: Callable[[], None]) -> None:
+        """Send all prompts to the engines; close() follows, however this ends.
+
+        Args:
+            on_ready: called by the event loop when take() may have something.
+
+        Raises:
+            SplitServeError: as EnginePool.open().
+        """
+        if len(self._requests) > 1:
+            self._check_room()
         for request in self._requests:
             self._model_metrics.prompt_tokens.observe(len(request.prompt_token_ids))
             self._model_metrics.params_n.observe(self.n)
             self._model_metrics.params_max_tokens.observe(request.sampling.max_tokens or 0)
-        sources = [self._pool.generate(self._model_name, request) for request in self._requests]
-        merged = merge_deltas(sources, self.n)
-        try:
-            async with contextlib.aclosing(merged):
-                async for batch in merged:
-                    for prompt_idx, delta in batch:
-                        self._observe(prompt_idx, delta)
-                    yield list(batch)
-        finally:
-            self._finish()
+        for request in self._requests:
+            self._generations.append(await self._pool.open(self._model_name, request, on_ready))
 
-    def _observe(self, prompt_idx: int, delta: OutputDelta) -> None:
-        self._timers[prompt_idx].on_delta(delta)
-        self.usage.add(prompt_idx, delta)
+    def _check_room(self) -> None:
+        """Refuse more sequences than all engines of the model together ever hold."""
+        models = [status.model for status in self._pool.status()]
+        limits = [m.max_num_open for m in models if m is not None and m.names[0] == self._model_name]
+        # Without an engine it is the pool that says so.
+        if limits:
+            check_num_sequences(len(self._requests), self._requests[0].sampling, sum(limits))
 
-    def _finish(self) -> None:
+    def take(self) -> list[tuple[int, OutputDelta]]:
+        """Return what is new as pairs of prompt index and delta, counted and timed.
+
+        Raises:
+            SplitServeError: a sequence failed, and with it the whole request.
+        """
+        batch = []
+        for prompt_idx, generation in enumerate(self._generations):
+            for delta in generation.take():
+                choice_idx = prompt_idx * self.n + delta.index
+                self._timers[choice_idx].on_delta(delta)
+                self.usage.add(choice_idx, delta)
+                batch.append((prompt_idx, delta))
+                if delta.finish_reason is not None:
+                    self._num_open -= 1
+                    self.finished = not self._num_open
+        return batch
+
+    def close(self) -> None:
+        """Abort what is open, and note what it all took; for the one owner, once."""
+        for generation in self._generations:
+            generation.close()
         usage = self.usage.usage()
         self._model_metrics.cached_tokens += self.usage.cached_tokens
         self._log |= {
@@ -140,23 +172,57 @@ class GenerationRun:
             SplitServeError: as EnginePool.generate().
         """
         choices = [CollectedChoice() for _ in range(len(self._requests) * self.n)]
-        async with ClientWatch(request.receive), contextlib.aclosing(self.deltas()) as deltas:
-            async for batch in deltas:
-                for prompt_idx, delta in batch:
-                    choices[prompt_idx * self.n + delta.index].add(delta)
+        changed = asyncio.Event()
+        async with ClientWatch(request.receive):
+            with contextlib.closing(self):
+                await self.open(changed.set)
+                while not self.finished:
+                    await changed.wait()
+                    changed.clear()
+                    for prompt_idx, delta in self.take():
+                        choices[prompt_idx * self.n + delta.index].add(delta)
         return choices
 
-    async def events(self, writer: ChunkWriter) -> AsyncGenerator[bytes, None]:
-        """Yield the events of a stream, those that are ready together in one piece."""
-        pending = [writer.opening()]
-        async with contextlib.aclosing(self.deltas()) as deltas:
-            async for batch in deltas:
-                pending += [writer.chunk(prompt_idx, delta) for prompt_idx, delta in batch]
-                data = b"".join(pending)
-                pending.clear()
-                if data:
-                    yield data
-        yield writer.closing()
+
+class RunEvents:
+    """The events of a run, as a stream wants them: those that are ready together in one piece.
+
+    Attributes:
+        finished: whether take() has returned the last event.
+    """
+
+    __slots__ = ("_chunk", "_opening", "_run", "_writer", "finished")
+
+    def __init__(self, run: GenerationRun, writer: ChunkWriter) -> None:
+        """Join a run that is not open yet and the writer of its chunks."""
+        self._run = run
+        self._writer = writer
+        self._chunk = writer.chunk
+        self._opening = b""
+        self.finished = False
+
+    async def open(self, on_ready: Callable[[], None]) -> None:
+        """Open the run."""
+        self._opening = self._writer.opening()
+        await self._run.open(on_ready)
+
+    def take(self) -> bytes:
+        """Return the events of all that is new, b"" for none."""
+        batch = self._run.take()
+        events = []
+        for prompt_idx, delta in batch:
+            events.append(self._chunk(prompt_idx, delta))
+        if batch and self._opening:
+            events.insert(0, self._opening)
+            self._opening = b""
+        if self._run.finished and not self.finished:
+            self.finished = True
+            events.append(self._writer.closing())
+        return b"".join(events)
+
+    def close(self) -> None:
+        """Close the run."""
+        self._run.close()
 
 
 def _requests(plan: Plan[BodyT], tenant: str) -> list[GenerationRequest]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 
 from frontend.generation import TokenLogprob
@@ -80,6 +82,11 @@ def top_by_name(tokenizer: Tokenizer, entry: TokenLogprob) -> dict[str, float]:
         name = completion_name(tokenizer.token_text(token_id))
         names[name] = max(clamp(logprob), names.get(name, MIN_LOGPROB))
     return names
+
+
+def with_top(entries: list[TokenLogprob | None], num_top: int) -> list[TokenLogprob | None]:
+    """Return the entries with at most so many alternatives each."""
+    return [entry and replace(entry, top=entry.top[:num_top]) for entry in entries]
 
 
 def prompt_maps(tokenizer: Tokenizer, entries: list[TokenLogprob | None]) -> PromptLogprobs:

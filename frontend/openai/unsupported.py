@@ -22,6 +22,8 @@ def _none_or(*values: object) -> Predicate:
 _UNSET = _none_or()
 _EMPTY = _none_or([], {}, "")
 _OFF = _none_or(False)
+_ZERO = _none_or(0, 0.0)
+_ONE = _none_or(1, 1.0)
 
 # Field -> which values change nothing and are therefore accepted.
 REFUSED: Final[dict[str, Predicate]] = {
@@ -45,11 +47,45 @@ REFUSED: Final[dict[str, Predicate]] = {
     "thinking_token_budget": _UNSET,
     "truncate_prompt_tokens": _UNSET,
     "spaces_between_special_tokens": _none_or(True),
-    "typical_p": _none_or(1, 1.0),
-    "mirostat": _none_or(0),
-    "dry_multiplier": _none_or(0, 0.0),
-    "xtc_probability": _none_or(0, 0.0),
+    "typical_p": _ONE,
+    "mirostat": _ZERO,
+    "dry_multiplier": _ZERO,
+    "xtc_probability": _ZERO,
     "stop_regex": _EMPTY,
+    # Names that transformers and others have for sampling, lengths and beams
+    "do_sample": _none_or(True),
+    "num_beams": _ONE,
+    "beam_width": _ONE,
+    "num_beam_groups": _ONE,
+    "diversity_penalty": _ZERO,
+    "num_return_sequences": _ONE,
+    "min_new_tokens": _ZERO,
+    "max_new_tokens": _UNSET,
+    "min_length": _ZERO,
+    "max_length": _UNSET,
+    "n_predict": _none_or(-1),
+    "num_predict": _none_or(-1),
+    "max_time": _UNSET,
+    "stop_strings": _EMPTY,
+    "repeat_penalty": _ONE,
+    "no_repeat_ngram_size": _ZERO,
+    "encoder_repetition_penalty": _ONE,
+    "encoder_no_repeat_ngram_size": _ZERO,
+    "penalty_alpha": _ZERO,
+    "guidance_scale": _ONE,
+    "epsilon_cutoff": _ZERO,
+    "eta_cutoff": _ZERO,
+    "top_a": _ZERO,
+    "tfs_z": _ONE,
+    "bad_words_ids": _EMPTY,
+    "suppress_tokens": _EMPTY,
+    "begin_suppress_tokens": _EMPTY,
+    "sequence_bias": _EMPTY,
+    "force_words": _EMPTY,
+    "force_words_ids": _EMPTY,
+    "forced_bos_token_id": _UNSET,
+    "forced_eos_token_id": _UNSET,
+    "exponential_decay_length_penalty": _UNSET,
     # Constraints
     "structured_outputs": _EMPTY,
     "guided_json": _UNSET,
@@ -74,6 +110,25 @@ REFUSED: Final[dict[str, Predicate]] = {
     "return_tokens_as_token_ids": _OFF,
     "return_token_offsets": _OFF,
     "return_prompt_text": _OFF,
+}
+
+# Refused field -> ours for the same purpose.
+INSTEAD: Final[dict[str, str]] = {
+    "do_sample": "temperature: 0",
+    "num_beams": "use_beam_search and best_of",
+    "beam_width": "use_beam_search and best_of",
+    "num_return_sequences": "n",
+    "min_new_tokens": "min_tokens",
+    "max_new_tokens": "max_tokens",
+    "min_length": "min_tokens",
+    "max_length": "max_tokens",
+    "n_predict": "max_tokens",
+    "num_predict": "max_tokens",
+    "max_time": "timeout",
+    "stop_strings": "stop",
+    "repeat_penalty": "repetition_penalty",
+    "bad_words_ids": "bad_words",
+    "suppress_tokens": "logit_bias",
 }
 
 # Accepted whatever the value: none of these changes a token or a field of the answer.
@@ -121,6 +176,7 @@ def refuse_unsupported(body: bytes, names: frozenset[str], refused: dict[str, Pr
     raw = _raw_decoder.decode(body)
     for name in sorted(named):
         if not refused[name](msgspec.json.decode(raw[name])):
+            instead = f"; use {INSTEAD[name]} instead" if name in INSTEAD else ""
             raise InvalidRequestError(
-                f"{name} is not supported with this value", name, "unsupported_parameter"
+                f"{name} is not supported with this value{instead}", name, "unsupported_parameter"
             )

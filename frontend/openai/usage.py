@@ -29,6 +29,8 @@ class UsageCounter:
         completion_tokens: tokens of all completions so far.
     """
 
+    __slots__ = ("_cached", "_n", "_prompt_tokens", "completion_tokens")
+
     def __init__(self, prompt_lengths: list[int], n: int) -> None:
         """Start with nothing generated.
 
@@ -37,20 +39,22 @@ class UsageCounter:
             n: completions per prompt.
         """
         self._prompt_tokens = sum(prompt_lengths)
-        self._cached: list[list[int | None]] = [[None] * n for _ in prompt_lengths]
+        self._n = n
+        # By choice; known from its first token on, or, with max_tokens 0, from its end.
+        self._cached: list[int | None] = [None] * (len(prompt_lengths) * n)
         self.completion_tokens = 0
 
-    def add(self, prompt_idx: int, delta: OutputDelta) -> None:
+    def add(self, choice_idx: int, delta: OutputDelta) -> None:
         """Count one delta."""
-        # With max_tokens 0 there is no token, and the end alone tells.
         if delta.token_ids or delta.finish_reason is not None:
-            self._cached[prompt_idx][delta.index] = delta.num_cached_tokens
+            self._cached[choice_idx] = delta.num_cached_tokens
             self.completion_tokens += len(delta.token_ids)
 
     @property
     def cached_tokens(self) -> int:
         """Cached prompt tokens; of n completions the least, as that one computed the rest for all."""
-        return sum(min((c for c in cached if c is not None), default=0) for cached in self._cached)
+        prompts = (self._cached[i : i + self._n] for i in range(0, len(self._cached), self._n))
+        return sum(min((c for c in cached if c is not None), default=0) for cached in prompts)
 
     def usage(self) -> Usage:
         """Return the counts so far."""

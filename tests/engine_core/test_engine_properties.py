@@ -22,9 +22,9 @@ from engine_core.ipc.codec import unpack_int32
 from engine_core.ipc.messages import FinishReason
 from engine_core.ipc.worker_messages import SchedulerOutput
 from engine_core.sampling_params import RepetitionDetection
+from engine_core.scheduler.chunks import StepInFlight
 from engine_core.scheduler.prefill_cap import CapBeside, PrefillCap
 from engine_core.scheduler.running import RunningRows
-from engine_core.scheduler.scheduler import StepInFlight
 from tests.engine_core.engine_driver import COMPLETE, EngineDriver
 
 # Few tokens and shared stems make equal prefixes, stops and prefix hits common.

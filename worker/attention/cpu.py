@@ -7,7 +7,8 @@ import torch
 from worker import ops
 from worker.attention.base import AttentionBackend
 from worker.attention.metadata import AttentionMetadata
-from worker.kv_cache import BlockShape, KVCache, lazy_zeros
+from worker.kv_cache import BlockShape, KVCache
+from worker.pages import zero_pages
 
 
 class CpuAttention(AttentionBackend):
@@ -16,7 +17,7 @@ class CpuAttention(AttentionBackend):
     def allocate(self, shape: BlockShape, num_blocks: int) -> torch.Tensor:
         """Allocate zero pages, which cost nothing until a block is first written."""
         block = (shape.num_kv_heads, shape.block_size, shape.head_dim)
-        return lazy_zeros((shape.num_layers, 2, num_blocks, *block), shape.dtype)
+        return zero_pages((shape.num_layers, 2, num_blocks, *block), shape.dtype)
 
     def forward(
         self,

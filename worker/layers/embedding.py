@@ -6,7 +6,6 @@ import torch
 
 from worker import ops
 from worker.layers.context import LayerContext
-from worker.layers.parameter import Parameter
 
 
 class Embedding:
@@ -15,17 +14,21 @@ class Embedding:
     Args:
         role: name of the output buffer in the workspace.
         name: its tensor in the checkpoint is `name`.weight [num_rows, size].
+        is_head: an output head shares its weight.
     """
 
-    def __init__(self, ctx: LayerContext, role: str, name: str, shape: tuple[int, int]) -> None:
+    def __init__(
+        self, ctx: LayerContext, role: str, name: str, shape: tuple[int, int], is_head: bool = False
+    ) -> None:
         self._workspace = ctx.workspace
         self._role = role
-        self.weight = ctx.plan.declare_whole(f"{name}.weight", shape)
+        declare = ctx.plan.declare_head if is_head else ctx.plan.declare_rows
+        self.weight = declare(f"{name}.weight", shape)
 
     def __call__(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the rows of ids (int32 [T]) as [T, size] in this layer's buffer."""
         out = self._workspace.take(self._role, ids.shape[0], self.weight.shape[1])
-        ops.embedding(out, ids, self.weight.tensor)
+        ops.embedding(out, ids, self.weight.weight)
         return out
 
 
@@ -39,10 +42,10 @@ class OutputHead:
 
     def __init__(self, ctx: LayerContext, name: str, shape: tuple[int, int], tied: Embedding | None) -> None:
         self._workspace = ctx.workspace
-        self._weight: Parameter = tied.weight if tied else ctx.plan.declare_whole(f"{name}.weight", shape)
+        self._weight = tied.weight if tied else ctx.plan.declare_head(f"{name}.weight", shape)
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the logits in a buffer that the next call overwrites."""
         out = self._workspace.take("logits", hidden.shape[0], self._weight.shape[0], torch.float32)
-        ops.linear(out, hidden, self._weight.tensor, None)
+        ops.linear(out, hidden, self._weight.weight)
         return out

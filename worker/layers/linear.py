@@ -14,7 +14,7 @@ import torch
 
 from worker import ops
 from worker.layers.context import LayerContext
-from worker.layers.parameter import Parameter, Part, WeightPlan
+from worker.layers.parameter import DenseParameter, PackedParameter, Part, WeightPlan
 
 
 class Source(NamedTuple):
@@ -54,7 +54,7 @@ class ColumnLinear:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return x W^T + b in this layer's buffer."""
         out = self._workspace.take(self._role, x.shape[0], self._weight.shape[0])
-        ops.linear(out, x, self._weight.tensor, self._bias.tensor if self._bias else None)
+        ops.linear(out, x, self._weight.weight, self._bias.tensor if self._bias else None)
         return out
 
 
@@ -74,13 +74,13 @@ class RowLinear:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return x W^T + b in this layer's buffer."""
         out = self._workspace.take(self._role, x.shape[0], self._weight.shape[0])
-        ops.linear(out, x, self._weight.tensor, self._bias.tensor if self._bias else None)
+        ops.linear(out, x, self._weight.weight, self._bias.tensor if self._bias else None)
         return out
 
 
 def _declare(
     plan: WeightPlan, sources: Sequence[Source], spec: LinearSpec
-) -> tuple[Parameter, Parameter | None]:
+) -> tuple[PackedParameter, DenseParameter | None]:
     weights: list[Part] = []
     biases: list[Part] = []
     row = 0
@@ -89,5 +89,5 @@ def _declare(
         weights.append(Part(f"{name}.weight", shape, row, spec.transposed))
         biases.append(Part(f"{name}.bias", (out_features,), row))
         row += out_features
-    weight = plan.declare((row, spec.in_features), weights)
-    return weight, plan.declare((row,), biases) if spec.bias else None
+    weight = plan.declare_linear((row, spec.in_features), weights)
+    return weight, plan.declare_vector(row, biases) if spec.bias else None

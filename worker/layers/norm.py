@@ -8,6 +8,7 @@ import torch
 
 from worker import ops
 from worker.layers.context import LayerContext
+from worker.layers.parameter import Part
 
 _ROLE = "normed"
 
@@ -27,7 +28,7 @@ class RMSNorm:
 
     def __init__(self, ctx: LayerContext, name: str, size: int, eps: float) -> None:
         self._workspace = ctx.workspace
-        self._weight = ctx.plan.declare_whole(f"{name}.weight", (size,))
+        self._weight = ctx.plan.declare_vector(size, [Part(f"{name}.weight", (size,))])
         self._eps = eps
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -52,8 +53,8 @@ class LayerNorm:
 
     def __init__(self, ctx: LayerContext, name: str, size: int, eps: float) -> None:
         self._workspace = ctx.workspace
-        self._weight = ctx.plan.declare_whole(f"{name}.weight", (size,))
-        self._bias = ctx.plan.declare_whole(f"{name}.bias", (size,))
+        self._weight = ctx.plan.declare_vector(size, [Part(f"{name}.weight", (size,))])
+        self._bias = ctx.plan.declare_vector(size, [Part(f"{name}.bias", (size,))])
         self._eps = eps
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
+
+from worker.packed_weight import PackedWeight
+from worker.quantization import FORMS, WeightForm, WeightForms
 
 
 class Part(NamedTuple):
@@ -30,21 +34,53 @@ class Part(NamedTuple):
         return self.shape[-1] if self.transposed else self.shape[0]
 
 
-class Parameter:
-    """One dense weight, fused from one or more checkpoint tensors along its first dimension.
+class Parameter(ABC):
+    """One weight, fused from one or more checkpoint tensors along its first dimension.
 
     Args:
         shape: of the parameter, [out, in] for a linear layer.
         parts: they cover its rows in order and without gaps.
     """
 
-    __slots__ = ("_tensor", "parts", "shape")
+    __slots__ = ("parts", "shape")
 
     def __init__(self, shape: tuple[int, ...], parts: Sequence[Part]) -> None:
         assert [part.first_row for part in parts] == _starts(parts), "parts must follow each other"
         assert sum(part.num_rows for part in parts) == shape[0], "parts must cover the parameter"
         self.shape = shape
         self.parts = tuple(parts)
+
+    @property
+    def num_elements(self) -> int:
+        """How many numbers it holds."""
+        return math.prod(self.shape)
+
+    @abstractmethod
+    def allocate(self, dtype: torch.dtype, device: torch.device) -> None:
+        """Take its memory; the loader fills all of it."""
+
+    def takes_pieces(self, part: Part) -> bool:
+        """Whether fill may be called with some of a part's rows, or only with all of them."""
+        return True
+
+    @abstractmethod
+    def fill(self, part: Part, first: int, rows: torch.Tensor) -> None:
+        """Write some rows of a part's checkpoint tensor, as the checkpoint has them.
+
+        Args:
+            part: of this parameter.
+            first: index of the first of them in the checkpoint tensor.
+            rows: [n, ...] of any dtype that can be loaded, on the CPU; not kept.
+        """
+
+
+class DenseParameter(Parameter):
+    """A vector, such as a norm's weight or a bias."""
+
+    __slots__ = ("_tensor",)
+
+    def __init__(self, shape: tuple[int], parts: Sequence[Part]) -> None:
+        super().__init__(shape, parts)
         self._tensor: torch.Tensor | None = None
 
     @property
@@ -53,18 +89,51 @@ class Parameter:
         assert self._tensor is not None, "the parameter is not allocated"
         return self._tensor
 
-    @property
-    def num_elements(self) -> int:
-        """How many numbers it holds."""
-        return math.prod(self.shape)
-
     def allocate(self, dtype: torch.dtype, device: torch.device) -> None:
-        """Take its memory; the loader fills all of it."""
+        """Take its memory."""
         self._tensor = torch.empty(self.shape, dtype=dtype, device=device)
 
-    def rows_of(self, part: Part) -> torch.Tensor:
-        """Return the rows that a part fills, as a view."""
-        return self.tensor[part.first_row : part.first_row + part.num_rows]
+    def fill(self, part: Part, first: int, rows: torch.Tensor) -> None:
+        """Write some elements of a part."""
+        start = part.first_row + first
+        self.tensor[start : start + rows.shape[0]].copy_(rows)
+
+
+class PackedParameter(Parameter):
+    """A matrix in the order and form in which the kernels read it, packed while it is loaded.
+
+    Args:
+        form: whether and how it is quantised.
+    """
+
+    __slots__ = ("_form", "_weight")
+
+    def __init__(self, shape: tuple[int, int], parts: Sequence[Part], form: WeightForm = "plain") -> None:
+        super().__init__(shape, parts)
+        self._form = form
+        self._weight: PackedWeight | None = None
+
+    @property
+    def weight(self) -> PackedWeight:
+        """The weight; only there once it is allocated."""
+        assert self._weight is not None, "the parameter is not allocated"
+        return self._weight
+
+    def allocate(self, dtype: torch.dtype, device: torch.device) -> None:
+        """Reserve its memory, which is taken as it is filled."""
+        assert device.type == "cpu", "weights are packed for the CPU's kernels"
+        self._weight = PackedWeight((self.shape[0], self.shape[1]), dtype, self._form)
+
+    def takes_pieces(self, part: Part) -> bool:
+        """A scale comes from whole rows, and a piece of a transposed tensor has none."""
+        return self._form == "plain" or not part.transposed
+
+    def fill(self, part: Part, first: int, rows: torch.Tensor) -> None:
+        """Pack some rows of a part, or columns if the checkpoint holds it transposed."""
+        if part.transposed:
+            self.weight.fill(rows.t(), part.first_row, first)
+        else:
+            self.weight.fill(rows, part.first_row + first)
 
 
 class Table:
@@ -97,11 +166,18 @@ class WeightPlan:
     Args:
         optional_prefix: start of tensor names that some checkpoints of the architecture leave out.
         ignored_names: tensors that a checkpoint may hold and the model has no use for.
+        forms: in what form matrices are kept.
     """
 
-    def __init__(self, optional_prefix: str = "", ignored_names: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        optional_prefix: str = "",
+        ignored_names: Sequence[str] = (),
+        forms: WeightForms = FORMS["none"],
+    ) -> None:
         self.optional_prefix = optional_prefix
         self.ignored_names = frozenset(ignored_names)
+        self._forms = forms
         self._parameters: list[Parameter] = []
         self._tables: list[Table] = []
 
@@ -113,15 +189,30 @@ class WeightPlan:
         """Parameters of the model in the usual sense: numbers it was trained with, tied ones counted once."""
         return sum(parameter.num_elements for parameter in self._parameters)
 
-    def declare(self, shape: tuple[int, ...], parts: Sequence[Part]) -> Parameter:
-        """Add a parameter made of these parts."""
-        parameter = Parameter(shape, parts)
+    def declare_linear(self, shape: tuple[int, int], parts: Sequence[Part]) -> PackedParameter:
+        """Add a matrix of attention or MLP made of these parts."""
+        return self._declare_matrix(shape, parts, self._forms.linear)
+
+    def declare_head(self, name: str, shape: tuple[int, int]) -> PackedParameter:
+        """Add an output head, or an embedding that is one too: one checkpoint tensor of the same shape."""
+        return self._declare_matrix(shape, [Part(name, shape)], self._forms.head)
+
+    def declare_rows(self, name: str, shape: tuple[int, int]) -> PackedParameter:
+        """Add rows that are only looked up: one checkpoint tensor of the same shape, never quantised."""
+        return self._declare_matrix(shape, [Part(name, shape)], "plain")
+
+    def _declare_matrix(
+        self, shape: tuple[int, int], parts: Sequence[Part], form: WeightForm
+    ) -> PackedParameter:
+        parameter = PackedParameter(shape, parts, form)
         self._parameters.append(parameter)
         return parameter
 
-    def declare_whole(self, name: str, shape: tuple[int, ...]) -> Parameter:
-        """Add a parameter that is one checkpoint tensor of the same shape."""
-        return self.declare(shape, [Part(name, shape)])
+    def declare_vector(self, size: int, parts: Sequence[Part]) -> DenseParameter:
+        """Add a vector made of these parts."""
+        parameter = DenseParameter((size,), parts)
+        self._parameters.append(parameter)
+        return parameter
 
     def declare_table(self, make: Callable[[], torch.Tensor]) -> Table:
         """Add a computed tensor."""

@@ -50,12 +50,11 @@ class Decoder:
         self.num_kv_heads = config.num_kv_heads
         self.head_dim = config.head_dim
         shape = (config.vocab_size, config.hidden_size)
-        self._embedding = Embedding(ctx, "residual", "model.embed_tokens", shape)
+        is_tied = config.tie_word_embeddings
+        self._embedding = Embedding(ctx, "residual", "model.embed_tokens", shape, is_tied)
         self._layers = [_DecoderLayer(ctx, config, traits, rotary, i) for i in range(config.num_layers)]
         self._norm = RMSNorm(ctx, "model.norm", config.hidden_size, config.norm_eps)
-        self._head = OutputHead(
-            ctx, "lm_head", shape, self._embedding if config.tie_word_embeddings else None
-        )
+        self._head = OutputHead(ctx, "lm_head", shape, self._embedding if is_tied else None)
         self.num_params = ctx.plan.num_elements
 
     def forward(

@@ -36,13 +36,12 @@ class GPT2:
         self.head_dim = config.head_dim
         shape = (config.vocab_size, config.hidden_size)
         positions_shape = (config.max_position_embeddings, config.hidden_size)
-        self._embedding = Embedding(ctx, "residual", f"{PREFIX}wte", shape)
+        is_tied = config.tie_word_embeddings
+        self._embedding = Embedding(ctx, "residual", f"{PREFIX}wte", shape, is_tied)
         self._positions = Embedding(ctx, "delta", f"{PREFIX}wpe", positions_shape)
         self._layers = [_Layer(ctx, config, i) for i in range(config.num_layers)]
         self._norm = LayerNorm(ctx, f"{PREFIX}ln_f", config.hidden_size, config.norm_eps)
-        self._head = OutputHead(
-            ctx, "lm_head", shape, self._embedding if config.tie_word_embeddings else None
-        )
+        self._head = OutputHead(ctx, "lm_head", shape, self._embedding if is_tied else None)
         self.num_params = ctx.plan.num_elements
 
     def forward(

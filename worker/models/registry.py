@@ -14,6 +14,7 @@ from worker.layers.workspace import Workspace
 from worker.model_config import ModelConfig
 from worker.models import gpt2, llama, mistral, qwen2, qwen3
 from worker.models.base import Model
+from worker.quantization import FORMS
 from worker.weights import Progress, load_weights
 
 
@@ -44,6 +45,7 @@ def load_model(
     backend: AttentionBackend,
     progress: Progress,
     device: torch.device | None = None,
+    quantization: str = "none",
 ) -> Model:
     """Check the checkpoint against the config, then load its weights.
 
@@ -53,6 +55,7 @@ def load_model(
         backend: computes attention.
         progress: called with (loaded_bytes, total_bytes) from this thread, first with (0, total_bytes).
         device: where the weights go; None is the CPU.
+        quantization: "none", "int8" or "int4"; dtype is bfloat16 unless it is "none".
 
     Raises:
         ModelLoadError: names the file and tensor that is missing, misshapen or damaged; raised before the
@@ -61,7 +64,7 @@ def load_model(
     device = device or torch.device("cpu")
     architecture = ARCHITECTURES[config.architecture]
     ignored = ["lm_head.weight"] if config.tie_word_embeddings else []
-    plan = WeightPlan(architecture.prefix, ignored)
+    plan = WeightPlan(architecture.prefix, ignored, FORMS[quantization])
     model = architecture.build(LayerContext(plan, Workspace(dtype, device), backend), config)
     load_weights(config.path, plan, dtype, device, progress)
     return model

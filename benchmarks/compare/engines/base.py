@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from benchmarks.compare.shapes import Shape
 from benchmarks.compare.tensors import num_weight_bytes
 
 NUM_CORES = len(os.sched_getaffinity(0))
@@ -34,7 +35,6 @@ class Engine(ABC):
         precision: bits of a weight; ratios are taken among engines with the same.
         venv: name of its virtual environment, "" for the one that runs this.
         needs: one line on what `setup` makes for it, with its size; "" if nothing.
-        kv_tokens: tokens of KV cache whose memory it has touched when it is ready.
         pausable: its processes may be stopped while others are measured.
         has_server: whether it comes with a server of OpenAI's API.
         health_path: answers 200 once the server can serve.
@@ -45,7 +45,6 @@ class Engine(ABC):
     precision: int = 16
     venv: str = ""
     needs: str = ""
-    kv_tokens: int = 0
     pausable: bool = True
     has_server: bool = True
     health_path: str = "/health"
@@ -87,6 +86,10 @@ class Engine(ABC):
         Raises:
             subprocess.CalledProcessError: a command failed; the log has its output.
         """
+
+    def kv_bytes(self, shape: Shape) -> int:
+        """Return how much of the KV cache it has touched, and so made memory of, when it is ready."""
+        return 0
 
     def weight_bytes(self, model: Path) -> int:
         """Return the size of the model's weights as the engine holds them."""

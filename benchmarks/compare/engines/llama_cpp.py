@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
-import tarfile
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.compare.engines.base import MAX_NUM_SEQS, NUM_CORES, Engine, Generator
 from benchmarks.compare.gguf_export import gguf_path
+from benchmarks.compare.shapes import Shape
 from benchmarks.compare.venvs import make_venv, run_logged
 
 VERSION = "0.3.36"
@@ -37,7 +38,6 @@ class LlamaCpp(Engine):
 
     venv = "llamacpp"
     needs = "llama.cpp built from source (compiler, cmake), 0.5 GB, 6 to 15 minutes; GGUF files beside models"
-    kv_tokens = MAX_NUM_SEQS * TOKENS_PER_SEQ
 
     def __init__(self, kind: str) -> None:
         self.name = f"llamacpp-{kind}"
@@ -60,11 +60,10 @@ class LlamaCpp(Engine):
 
     def _source(self, root: Path, log: Path) -> Path:
         folder = self.folder(root) / "source"
-        pip = [self.python(root), "-m", "pip", "download", "--no-deps", "--no-binary", ":all:"]
+        pip = [self.python(root), "-m", "pip", "download", "--no-deps", "--no-binary", "llama-cpp-python"]
         run_logged([*pip, "--dest", str(folder), PACKAGE], log)
         [archive] = folder.glob(f"llama_cpp_python-{VERSION}*.tar.gz")
-        with tarfile.open(archive) as tar:
-            tar.extractall(folder, filter="data")
+        shutil.unpack_archive(archive, folder)
         return folder / archive.name.removesuffix(".tar.gz") / "vendor" / "llama.cpp"
 
     def prepare(self, root: Path, model: Path, log: Path) -> None:
@@ -94,6 +93,10 @@ class LlamaCpp(Engine):
         command += ["--host", "127.0.0.1", "--port", str(port), "--parallel", str(MAX_NUM_SEQS)]
         command += ["--ctx-size", str(MAX_NUM_SEQS * TOKENS_PER_SEQ), "--cache-ram", "0"]
         return [*command, "--threads", str(NUM_CORES), "--threads-batch", str(NUM_CORES)]
+
+    def kv_bytes(self, shape: Shape) -> int:
+        """Return all of the cache: it is cleared at start."""
+        return MAX_NUM_SEQS * TOKENS_PER_SEQ * shape.kv_bytes_per_token
 
     def weight_bytes(self, model: Path) -> int:
         """Return the size of the GGUF file; its vocabulary is little beside its weights."""

@@ -16,6 +16,7 @@ from benchmarks.compare.engines.base import (
     Generator,
     pip_missing,
 )
+from benchmarks.compare.shapes import Shape
 from benchmarks.compare.venvs import TORCH, make_venv
 
 VERSION = "0.32.0"
@@ -65,6 +66,10 @@ class VllmCpu(Engine):
         command += ["--served-model-name", model.name, "--dtype", "bfloat16", "--host", "127.0.0.1"]
         command += ["--port", str(port), "--max-model-len", str(MAX_MODEL_LEN)]
         return [*command, "--max-num-seqs", str(MAX_NUM_SEQS), "--disable-uvicorn-access-log"]
+
+    def kv_bytes(self, shape: Shape) -> int:
+        """Return all of the cache: it is written at start."""
+        return KV_CACHE_BYTES
 
     def load(self, model: Path) -> Generator:
         """Make its LLM class."""

@@ -1,89 +1,170 @@
-// Linear layer on weights as checkpoints store them: out[t, n] = x[t] . weight[n] + bias[n].
+// Linear layer on packed weights: out[t, n] = x[t] . weight[n] + bias[n].
 #include "cpu/linear.h"
 
-#include "cpu/dot_tile.h"
+#include <type_traits>
+
+#include "cpu/panel_tile.h"
 #include "cpu/parallel.h"
 
 namespace splitserve::SPLITSERVE_ISA {
 namespace {
 
-// A block of rows of x stays in the L2 cache while the weights stream past it once.
-inline constexpr int64_t kRowBlockBytes = 384 * 1024;
-inline constexpr int64_t kColsPerTask = 64;
-// Columns read side by side when there is a single row: enough independent sums to hide the latency of one.
-inline constexpr int kSingleRowCols = 8;
+// A block of rows of x stays in the outer caches while panels pass it.
+inline constexpr int64_t kRowBlockBytes = 320 * 1024;
+// How far ahead of its use a weight that is read once is fetched: a memory access takes as long as this many
+// bytes at full bandwidth.
+inline constexpr int64_t kStreamAheadBytes = 8192;
+// Inputs of int8 weights that are unpacked at a time, to 64 KiB on the stack; and rows of a block when the
+// sums go through memory between two stretches, which they do in rows longer than that only.
+inline constexpr int64_t kStretchDepth = 1024;
+inline constexpr int64_t kMaxPartialRows = kRowBlockBytes / (2 * kStretchDepth);
 
-float bias_at(const float* bias, int64_t n) { return bias[n]; }
-float bias_at(const BFloat16* bias, int64_t n) { return load_partial(bias + n, 1)[0]; }
+// How many of the cache lines of its own weights a tile fetches of other ones, and where these begin.
+enum class Share { kNone, kHalf, kAll };
+struct Ahead {
+  const char* start;
+  Share share;
+};
 
-// sums[i * kCols + j], plus the bias of column j, to the tile of `out` at (row, col); converted a register at
-// a time.
-template <typename T, typename Out, int kRows, int kCols>
-SPLITSERVE_INLINE void write_tile(const LinearParams& p, int64_t row, int64_t col, float* sums) {
-  constexpr int kCount = kRows * kCols;
-  constexpr int kPadded = (kCount + kLanes - 1) / kLanes * kLanes;
-  float bias[kPadded] = {};
-  if (p.bias != nullptr) {
-    for (int j = 0; j < kCols; ++j) {
-      const float value = bias_at(static_cast<const T*>(p.bias), col + j);
-      for (int i = 0; i < kRows; ++i) bias[i * kCols + j] = value;
+// Inputs [first_k, first_k + depth) of a panel and the weights that belong to them. Sums that begin or end
+// within the row are kept in `partial` [rows of the call][32] meanwhile.
+struct Stretch {
+  const char* weights;
+  int64_t first_k;
+  int64_t depth;
+  float* partial;
+};
+
+template <typename Format>
+const char* panel_of(const LinearParams& p, int64_t panel) {
+  return static_cast<const char*>(p.weight) + panel * panel_bytes(Format::kFormat, p.depth);
+}
+
+// One register of the result, `count` of its columns, rounded to out's dtype.
+template <typename X>
+SPLITSERVE_INLINE void write(const LinearParams& p, int64_t row, int64_t col, Vec sum, int64_t count) {
+  if (p.scales != nullptr) sum *= load_up_to(p.scales + col, count);
+  if (p.bias != nullptr) sum += load_up_to(static_cast<const X*>(p.bias) + col, count);
+  const int64_t offset = row * p.out_stride + col;
+  if (p.out_dtype == DType::kFloat32) {
+    store_up_to(static_cast<float*>(p.out) + offset, sum, count);
+  } else {
+    store_up_to(static_cast<BFloat16*>(p.out) + offset, sum, count);
+  }
+}
+
+template <typename Format, int kRows, int kLines>
+void tile(const LinearParams& p, int64_t row, int64_t panel, const Stretch& stretch, const char* ahead) {
+  using X = typename Format::X;
+  Rows<X, kRows> x;
+  x.depth = stretch.depth;
+  for (int i = 0; i < kRows; ++i) {
+    x.data[i] = static_cast<const X*>(p.x) + (row + i) * p.x_stride + stretch.first_k;
+  }
+  Vec sums[kRows][kPanelVecs] = {};
+  if (stretch.first_k > 0) std::memcpy(sums, stretch.partial, sizeof sums);
+  PanelTile<Format, kRows, kLines>::run(x, stretch.weights, ahead, sums);
+  if (stretch.first_k + stretch.depth < p.depth) {
+    std::memcpy(stretch.partial, sums, sizeof sums);
+    return;
+  }
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kPanelVecs; ++v) {
+      const int64_t col = panel * kPanelCols + v * kLanes;
+      if (col < p.cols) write<X>(p, row + i, col, sums[i][v], p.cols - col);
     }
   }
-  Out converted[kPadded];
-  for (int k = 0; k < kPadded; k += kLanes) store(converted + k, load(sums + k) + load(bias + k));
-  Out* out = static_cast<Out*>(p.out) + row * p.out_stride + col;
-  for (int i = 0; i < kRows; ++i)
-    std::memcpy(out + i * p.out_stride, converted + i * kCols, kCols * sizeof(Out));
 }
 
-template <typename T, typename Out, int kRows, int kCols>
-void tile(const LinearParams& p, int64_t row, int64_t col) {
-  const T* x[kRows];
-  const T* weight[kCols];
-  for (int i = 0; i < kRows; ++i) x[i] = static_cast<const T*>(p.x) + (row + i) * p.x_stride;
-  for (int j = 0; j < kCols; ++j) weight[j] = static_cast<const T*>(p.weight) + (col + j) * p.weight_stride;
-  float sums[kRows * kCols + kLanes];
-  dot_tile<T, kRows, kCols>(x, weight, p.depth, sums);
-  write_tile<T, Out, kRows, kCols>(p, row, col, sums);
-}
+// Cache lines per unit of the format, and half of them.
+template <typename Format>
+inline constexpr int kAllLines = Format::kUnitBytes / 64;
+template <typename Format>
+inline constexpr int kHalfLines = (kAllLines<Format> + 1) / 2;
 
-// The last `rows` < kRows + 1 rows of a block.
-template <typename T, typename Out, int kRows, int kCols>
-void last_rows(const LinearParams& p, int64_t rows, int64_t row, int64_t col) {
-  if (rows == kRows) return tile<T, Out, kRows, kCols>(p, row, col);
-  if constexpr (kRows > 1) last_rows<T, Out, kRows - 1, kCols>(p, rows, row, col);
-}
-
-// All rows of a block against kCols columns, which meanwhile sit in the L1 cache.
-template <typename T, typename Out, int kCols>
-void column_strip(const LinearParams& p, int64_t row, int64_t row_end, int64_t col) {
-  for (; row + kTileRows <= row_end; row += kTileRows) tile<T, Out, kTileRows, kCols>(p, row, col);
-  if (row < row_end) last_rows<T, Out, kTileRows - 1, kCols>(p, row_end - row, row, col);
-}
-
-template <typename T, typename Out>
-void block(const LinearParams& p, int64_t row, int64_t row_end, int64_t col, int64_t col_end) {
-  if (row_end - row == 1) {
-    for (; col + kSingleRowCols <= col_end; col += kSingleRowCols)
-      tile<T, Out, 1, kSingleRowCols>(p, row, col);
+template <typename Format, int kRows = Format::kMaxRows>
+SPLITSERVE_INLINE void tile_of(int64_t rows, const LinearParams& p, int64_t row, int64_t panel,
+                               const Stretch& stretch, const Ahead& ahead) {
+  if (rows == kRows) {
+    if (ahead.share == Share::kAll) {
+      return tile<Format, kRows, kAllLines<Format>>(p, row, panel, stretch, ahead.start);
+    }
+    if (ahead.share == Share::kHalf) {
+      return tile<Format, kRows, kHalfLines<Format>>(p, row, panel, stretch, ahead.start);
+    }
+    return tile<Format, kRows, 0>(p, row, panel, stretch, nullptr);
   }
-  for (; col + kTileCols <= col_end; col += kTileCols) column_strip<T, Out, kTileCols>(p, row, row_end, col);
-  for (; col < col_end; ++col) column_strip<T, Out, 1>(p, row, row_end, col);
+  if constexpr (kRows > 1) tile_of<Format, kRows - 1>(rows, p, row, panel, stretch, ahead);
 }
 
-template <typename T, typename Out>
+// What pass `pass` of `passes` over a panel fetches. A single pass runs ahead in the stream of weights; of
+// several, which find the panel in a cache, the first two fetch the next panel, half each.
+template <typename Format>
+Ahead ahead_of(const LinearParams& p, int64_t panel, int64_t pass, int64_t passes) {
+  const char* start = panel_of<Format>(p, panel);
+  if (passes == 1) return {start + kStreamAheadBytes, Share::kAll};
+  const char* next = panel_of<Format>(p, panel + 1);
+  const int64_t fetched = pass * (next - start) / kAllLines<Format> * kHalfLines<Format>;
+  return fetched < next - start ? Ahead{next + fetched, Share::kHalf} : Ahead{nullptr, Share::kNone};
+}
+
+// Rows [row, row_end) against one panel, in tiles of about equal height.
+template <typename Format>
+void panel_rows(const LinearParams& p, int64_t row, int64_t row_end, int64_t panel) {
+  const int64_t rows = row_end - row, passes = ceil_div(rows, Format::kMaxRows);
+  const Stretch whole{panel_of<Format>(p, panel), 0, p.depth, nullptr};
+  for (int64_t pass = 0; pass < passes; ++pass) {
+    const int64_t begin = rows * pass / passes, end = rows * (pass + 1) / passes;
+    tile_of<Format>(end - begin, p, row + begin, panel, whole, ahead_of<Format>(p, panel, pass, passes));
+  }
+}
+
+// The same for many rows and int8: the weights become bfloat16 once for all of them, a stretch at a time.
+// Products and their order are those of panel_rows, and so are the bits.
+void unpacked_rows(const LinearParams& p, int64_t row, int64_t row_end, int64_t panel) {
+  const int64_t rows = row_end - row, passes = ceil_div(rows, BFloat16Weights::kMaxRows);
+  alignas(64) char weights[kStretchDepth / 2 * BFloat16Weights::kUnitBytes];
+  alignas(64) float partial[kMaxPartialRows * kPanelCols];
+  const char* packed = panel_of<Int8Weights>(p, panel);
+  for (int64_t k = 0; k < p.depth; k += kStretchDepth) {
+    const int64_t depth = p.depth - k < kStretchDepth ? p.depth - k : kStretchDepth;
+    const int64_t steps = ceil_div(depth, 2);
+    for (int64_t step = 0; step < steps; ++step) {
+      Int8Weights::unpack(packed + step * Int8Weights::kUnitBytes,
+                          weights + step * BFloat16Weights::kUnitBytes);
+    }
+    packed += steps * Int8Weights::kUnitBytes;
+    for (int64_t pass = 0; pass < passes; ++pass) {
+      const int64_t begin = rows * pass / passes, end = rows * (pass + 1) / passes;
+      float* sums = p.depth > kStretchDepth ? partial + begin * kPanelCols : nullptr;
+      const Stretch stretch{weights, k, depth, sums};
+      // A line per step is what the next stretch takes.
+      const Ahead next{packed, pass == 0 ? Share::kHalf : Share::kNone};
+      tile_of<BFloat16Weights>(end - begin, p, row + begin, panel, stretch, next);
+    }
+  }
+}
+
+template <typename Format>
+void block_rows(const LinearParams& p, int64_t row, int64_t row_end, int64_t panel) {
+  if constexpr (std::is_same_v<Format, Int8Weights>) {
+    // Twice is cheaper than a way through memory.
+    if (row_end - row > 2 * Format::kMaxRows) return unpacked_rows(p, row, row_end, panel);
+  }
+  panel_rows<Format>(p, row, row_end, panel);
+}
+
+template <typename Format>
 void run(const LinearParams& p) {
-  int64_t rows_per_block = kRowBlockBytes / (p.depth * static_cast<int64_t>(sizeof(T)) + 1);
-  rows_per_block = rows_per_block / kTileRows * kTileRows;
-  if (rows_per_block < kTileRows) rows_per_block = kTileRows;
-  const int64_t row_blocks = (p.rows + rows_per_block - 1) / rows_per_block;
-  const int64_t col_blocks = (p.cols + kColsPerTask - 1) / kColsPerTask;
-  parallel_for(row_blocks * col_blocks, p.rows * p.cols * p.depth, [&](int64_t begin, int64_t end) {
+  int64_t most_rows = kRowBlockBytes / (p.depth * static_cast<int64_t>(sizeof(typename Format::X)) + 1);
+  if (most_rows < Format::kMaxRows) most_rows = Format::kMaxRows;
+  const int64_t row_blocks = ceil_div(p.rows, most_rows);
+  const int64_t panels = ceil_div(p.cols, kPanelCols);
+  parallel_for(row_blocks * panels, p.rows * p.cols * p.depth, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
-      const int64_t row = task / col_blocks * rows_per_block, col = task % col_blocks * kColsPerTask;
-      const int64_t row_end = row + rows_per_block < p.rows ? row + rows_per_block : p.rows;
-      const int64_t col_end = col + kColsPerTask < p.cols ? col + kColsPerTask : p.cols;
-      block<T, Out>(p, row, row_end, col, col_end);
+      const int64_t block = task / panels, panel = task % panels;
+      block_rows<Format>(p, p.rows * block / row_blocks, p.rows * (block + 1) / row_blocks, panel);
     }
   });
 }
@@ -91,9 +172,16 @@ void run(const LinearParams& p) {
 }  // namespace
 
 void linear(const LinearParams& params) {
-  if (params.dtype == DType::kFloat32) return run<float, float>(params);
-  if (params.out_dtype == DType::kFloat32) return run<BFloat16, float>(params);
-  run<BFloat16, BFloat16>(params);
+  switch (params.format) {
+    case WeightFormat::kFloat32:
+      return run<Float32Weights>(params);
+    case WeightFormat::kBFloat16:
+      return run<BFloat16Weights>(params);
+    case WeightFormat::kInt8:
+      return run<Int8Weights>(params);
+    case WeightFormat::kInt4:
+      return run<Int4Weights>(params);
+  }
 }
 
 }  // namespace splitserve::SPLITSERVE_ISA

@@ -48,6 +48,9 @@ def test_pausing_stops_the_whole_family_and_a_paused_one_can_be_closed(tmp_path:
     process.pause()
     process.close()
     assert psutil.wait_procs(both, 10)[1] == []
+    # It went on, saw the end of its stdin, and ended by itself.
+    with pytest.raises(EngineError, match="code 0"):
+        process.check_alive()
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -133,6 +133,11 @@ def test_every_server_listens_on_the_port_it_is_given(engine: Engine, tmp_path: 
     assert command[command.index("--port") + 1] == "12345"
 
 
+def test_memory_of_the_kv_cache_counts_where_it_is_touched_at_start() -> None:
+    sizes = {name: engine.kv_bytes(SHAPES["tiny"]) for name, engine in ENGINES.items()}
+    assert (sizes["splitserve"], sizes["vllm"], sizes["llamacpp-bf16"]) == (0, 2 << 30, 64 * 256 * 1024)
+
+
 def test_llama_cpp_counts_the_weights_of_its_own_file(tmp_path: Path) -> None:
     path = gguf_path(tmp_path, "q4_0")
     path.write_bytes(b"x" * 100)

@@ -72,6 +72,9 @@ def test_memory_is_shown_in_mb_with_and_without_weights() -> None:
 def test_the_report_says_what_was_left_out_and_how_busy_the_machine_was() -> None:
     results = Results({"cores": "2"}, {"vllm": "not installed: setup"}, turns("splitserve", 1))
     text = table.report(results)
-    assert text.startswith("cores: 2; load average before turns: 1.5 to 1.5")
+    assert text.startswith(
+        "cores: 2; load average before turns: 1.5 to 1.5; "
+        "cores busy with other work during turns: 0.0 (median)\n"
+    )
     assert text.endswith("vllm left out: not installed: setup")
     assert "\n\n\n" not in text

@@ -269,7 +269,9 @@ def test_no_file_is_left_once_the_worker_is_connected(make_bench: Callable[[str]
 
 
 def test_the_worker_gets_every_setting_it_needs() -> None:
-    config = EngineConfig(model="/m", dtype="bfloat16", block_size=32, max_num_seqs=7, num_threads=3)
+    config = EngineConfig(
+        model="/m", dtype="bfloat16", quantization="int8", block_size=32, max_num_seqs=7, num_threads=3
+    )
     words = worker_argv(config, "ipc:///x/worker.sock")
     options = dict(zip(words[3::2], words[4::2], strict=True))
     assert options == {
@@ -277,6 +279,7 @@ def test_the_worker_gets_every_setting_it_needs() -> None:
         "--rank": "0",
         "--model": "/m",
         "--dtype": "bfloat16",
+        "--quantization": "int8",
         "--block-size": "32",
         "--max-num-seqs": "7",
         "--max-num-batched-tokens": "2048",

@@ -36,6 +36,11 @@ def test_hello_is_answered_with_ready(engine: Engine) -> None:
     assert not ready.lease_renewed
 
 
+def test_frontends_hear_of_a_pool_smaller_than_the_context() -> None:
+    with running_engine("--num-blocks", "24") as engine:
+        assert engine.client().join().model.max_model_len == 24 * 16
+
+
 def test_a_second_hello_renews_the_lease(engine: Engine) -> None:
     client = engine.joined()
     assert client.join().lease_renewed

@@ -32,6 +32,7 @@ def parse(words: list[str]) -> EngineConfig:
 OTHER_VALUES = {
     "served_model_names": (["--served-model-name", "a", "b/c"], ["a", "b/c"]),
     "dtype": (["--dtype", "bfloat16"], "bfloat16"),
+    "quantization": (["--quantization", "int4"], "int4"),
     "max_model_len": (["--max-model-len", "77"], 77),
     "executor": (["--executor", "simulated"], "simulated"),
     "num_threads": (["--num-threads", "3"], 3),
@@ -54,7 +55,10 @@ OTHER_VALUES = {
     "curve_dir": (["--keys", "/k"], "/k"),
     "allow_insecure_tcp": (["--insecure"], True),
     "log_level": (["--log-level", "debug"], "debug"),
-    "tenant_weights": (["--tenant-weight", "a=2", "b=30"], ["a=2", "b=30"]),
+    "tenant_weights": (
+        ["--tenant-weight", "a=2", "b=30", "--scheduling-policy", "fair"],
+        ["a=2", "b=30"],
+    ),
     "max_waiting_tokens": (["--max-waiting-tokens", "100"], 100),
     "queue_timeout_s": (["--queue-timeout", "2.5"], 2.5),
     "target_itl_ms": (["--target-itl-ms", "40"], 40.0),
@@ -64,8 +68,14 @@ OTHER_VALUES = {
         ["--kv-events-address", "ipc:///x/e", "--kv-events-replay-address", "ipc:///x/r"],
         "ipc:///x/r",
     ),
-    "kv_events_topic": (["--kv-events-topic", "kv@pod@model"], "kv@pod@model"),
-    "kv_events_buffer_steps": (["--kv-events-buffer-steps", "7"], 7),
+    "kv_events_topic": (
+        ["--kv-events-address", "ipc:///x/e", "--kv-events-topic", "kv@pod@model"],
+        "kv@pod@model",
+    ),
+    "kv_events_buffer_steps": (
+        ["--kv-events-address", "ipc:///x/e", "--kv-events-buffer-steps", "7"],
+        7,
+    ),
 }
 
 
@@ -131,6 +141,18 @@ def test_the_help_names_every_default(capsys: pytest.CaptureFixture[str]) -> Non
             ["--kv-events-replay-address", "tcp://[::1]:5558"],
             "--kv-events-replay-address",
             "given together with --kv-events-address",
+        ),
+        (["--kv-events-topic", "t"], "--kv-events-topic", "given together with --kv-events-address"),
+        (
+            ["--kv-events-buffer-steps", "9999"],
+            "--kv-events-buffer-steps",
+            "given together with --kv-events-address",
+        ),
+        (["--tenant-weight", "a=2"], "--tenant-weight", "given together with --scheduling-policy fair"),
+        (
+            ["--tenant-weight", "a=2", "--scheduling-policy", "priority"],
+            "--tenant-weight",
+            "given together with --scheduling-policy fair",
         ),
         (["--kv-events-topic", "a b"], "--kv-events-topic", "256 visible ASCII"),
         (["--kv-events-topic", "x" * 257], "--kv-events-topic", "256 visible ASCII"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -220,7 +222,7 @@ def test_a_lost_engine_raises(tokenizer: Tokenizer) -> None:
     with pytest.raises(EngineUnavailableError):
         rig.stream.take()
     assert rig.source.request.prompt_token_ids
-    assert rig.source.token_ids == []
+    assert not rig.source.token_ids
 
 
 def request(sampling: SamplingParams) -> GenerationRequest:
@@ -240,6 +242,18 @@ def test_n_sequences_are_n_requests_with_consecutive_seeds() -> None:
     assert {(a.priority, a.tenant, a.cache_salt, a.timeout_s) for a in adds} == {(2, "t", "s", 9.0)}
     assert unpack_int32(adds[0].prompt_token_ids).tolist() == [3, 4]
     assert len({entry.request_id for entry in adds}) == 3
+
+
+def test_best_of_equal_to_n_makes_requests_an_engine_accepts() -> None:
+    for single in split_request(request(SamplingParams(n=3, best_of=3)), lambda: 1):
+        single.sampling.validate()
+
+
+def test_once_the_first_of_n_runs_no_queue_timeout_ends_the_others() -> None:
+    for timeout_s in (0.0, 5.0):
+        asked = replace(request(SamplingParams(n=3)), queue_timeout_s=timeout_s)
+        adds = split_request(asked, lambda: 1)
+        assert [entry.queue_timeout_s for entry in adds] == [timeout_s, 604_800.0, 604_800.0]
 
 
 def test_a_seed_is_drawn_when_none_is_given() -> None:

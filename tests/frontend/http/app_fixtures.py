@@ -8,8 +8,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import httpx
 import pytest
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from frontend.app import create_app
+from frontend.body_writer import BODY_EXTENSION, BodyWriter
 from frontend.config import FrontendConfig
 from frontend.server import FrontendServer, describe, open_listener
 from tests.frontend.http.fake_pool import FakePool
@@ -32,13 +34,43 @@ def pool() -> FakePool:
 ClientFactory = Callable[..., httpx.AsyncClient]
 
 
+class BodyTransport:
+    """What a BodyWriter needs of a connection, over ASGI's send(), which never waits in this process."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, chunk: bytes) -> None:
+        """Take one chunk of the chunked encoding."""
+        size, _, data = chunk.partition(b"\r\n")
+        assert len(data) == int(size, 16) + 2
+        sending = self._send({"type": "http.response.body", "body": data[:-2], "more_body": True})
+        with pytest.raises(StopIteration):
+            sending.send(None)
+
+
+def with_body_writers(app: ASGIApp) -> ASGIApp:
+    """Give requests of an app in this process what our HTTP protocol gives them."""
+
+    async def run(scope: Scope, receive: Receive, send: Send) -> None:
+        def make(on_change: Callable[[], None]) -> BodyWriter:
+            return BodyWriter(BodyTransport(send), on_change, paused=False)
+
+        await app({**scope, "extensions": {BODY_EXTENSION: make}}, receive, send)
+
+    return run
+
+
 @pytest.fixture
 async def make_client(pool: FakePool) -> AsyncGenerator[ClientFactory, None]:
     """Make HTTP clients of an app in this process; keywords are fields of FrontendConfig."""
     clients: list[httpx.AsyncClient] = []
 
     def make(**changes: object) -> httpx.AsyncClient:
-        transport = httpx.ASGITransport(create_app(make_config(**changes), pool))
+        transport = httpx.ASGITransport(with_body_writers(create_app(make_config(**changes), pool)))
         clients.append(httpx.AsyncClient(transport=transport, base_url="http://frontend"))
         return clients[-1]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -130,6 +131,60 @@ def fake_logprob(token_id: int, top: int, asked: Sequence[int] = ()) -> TokenLog
     )
 
 
+async def turns() -> None:
+    """Let a stream's task send what has come before."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+class FakeGeneration:
+    """Plays a script; it is not asked for more before what came is taken."""
+
+    def __init__(
+        self,
+        n: int,
+        deltas: AsyncGenerator[OutputDelta, None],
+        on_ready: Callable[[], None],
+        on_close: Callable[[], None],
+    ) -> None:
+        self.finished = False
+        self._num_open = n
+        self._held: list[OutputDelta] = []
+        self._taken = asyncio.Event()
+        self._error: Exception | None = None
+        self._on_ready = on_ready
+        self._on_close = on_close
+        self._task = asyncio.create_task(self._run(deltas))
+
+    async def _run(self, deltas: AsyncGenerator[OutputDelta, None]) -> None:
+        try:
+            async with contextlib.aclosing(deltas):
+                async for delta in deltas:
+                    self._held.append(delta)
+                    self._on_ready()
+                    while self._held:
+                        self._taken.clear()
+                        await self._taken.wait()
+            # Also that of a script without finish reasons.
+            self.finished = True
+        except Exception as error:
+            self._error = error
+        self._on_ready()
+
+    def take(self) -> list[OutputDelta]:
+        if self._error is not None:
+            raise self._error
+        taken, self._held = self._held, []
+        self._taken.set()
+        self._num_open -= sum(delta.finish_reason is not None for delta in taken)
+        self.finished = self.finished or not self._num_open
+        return taken
+
+    def close(self) -> None:
+        self._task.cancel()
+        self._on_close()
+
+
 @dataclass
 class FakePool:
     """The surface of EnginePool; `script` makes the answers, `seen` and `closed` tell what happened."""
@@ -185,18 +240,29 @@ class FakePool:
             raise error
         return self.model
 
-    async def generate(self, model: str, request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
+    async def open(
+        self, model: str, request: GenerationRequest, on_ready: Callable[[], None]
+    ) -> FakeGeneration:
         self.seen.append(Seen(model, request))
-        try:
-            if self.script is not None:
-                async for delta in self.script(request):
+        return FakeGeneration(
+            request.sampling.n,
+            self._deltas(request),
+            on_ready,
+            lambda: self._note_closed(request.request_id),
+        )
+
+    async def _deltas(self, request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
+        if self.script is None:
+            for delta in deltas_of(self.text, request):
+                yield delta
+        else:
+            async with contextlib.aclosing(self.script(request)) as deltas:
+                async for delta in deltas:
                     yield delta
-            else:
-                for delta in deltas_of(self.text, request):
-                    yield delta
-        finally:
-            self.closed.append(request.request_id)
-            self.num_closed.set()
+
+    def _note_closed(self, request_id: str) -> None:
+        self.closed.append(request_id)
+        self.num_closed.set()
 
     def status(self) -> list[EngineStatus]:
         base = EngineStatus("ipc:///secret/socket", self.state, "engine-0")

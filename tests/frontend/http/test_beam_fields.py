@@ -146,3 +146,24 @@ async def test_values_out_of_range_are_refused_by_name(
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
     assert not pool.seen
+
+
+@BOTH
+@pytest.mark.parametrize("switch", [{}, {"use_beam_search": False}], ids=str)
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"length_penalty": 0.9}, "length_penalty must be 1 unless use_beam_search is set"),
+        ({"early_stopping": True}, "early_stopping must be false unless use_beam_search is set"),
+        ({"early_stopping": "never"}, "early_stopping must be false unless use_beam_search is set"),
+    ],
+    ids=str,
+)
+async def test_fields_of_a_search_are_refused_without_one(
+    client: httpx.AsyncClient, pool: FakePool, path: str, switch: dict, fields: dict, message: str
+) -> None:
+    response = await client.post(path, json=PATHS[path] | switch | fields)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["param"], error["message"]) == (next(iter(fields)), message)
+    assert not pool.seen

@@ -64,9 +64,6 @@ SAMPLING_FIELDS = [
     ({"include_stop_str_in_output": True}, {"include_stop_str_in_output": True}),
     ({"echo": True, "logprobs": 2}, {"logprobs": 2, "prompt_logprobs": 2}),
     ({"best_of": 2, "n": 2}, {"n": 2, "best_of": 2}),
-    ({"length_penalty": -1}, {"length_penalty": -1.0}),
-    ({"early_stopping": True}, {"early_stopping": True}),
-    ({"early_stopping": "never"}, {"early_stopping": "never"}),
 ]
 
 
@@ -213,6 +210,37 @@ async def test_echo_puts_the_prompt_and_its_logprobs_first(client: httpx.AsyncCl
     assert choice["logprobs"]["token_logprobs"][:3] == [None, -0.97, -0.98]
     assert choice["logprobs"]["top_logprobs"][0] is None
     assert choice["logprobs"]["text_offset"][:4] == [0, 0, 1, 2]
+
+
+async def test_an_echo_begins_every_choice_with_the_prompts_logprobs(client: httpx.AsyncClient) -> None:
+    body = await complete(client, prompt=["ab", "c"], echo=True, logprobs=0, n=2)
+    columns = [choice["logprobs"] for choice in body["choices"]]
+    assert columns[:2] == [columns[0]] * 2
+    assert columns[2:] == [columns[2]] * 2
+    assert [choice["tokens"][:4] for choice in columns[1::2]] == [
+        ["<|256|>", "a", "b", "H"],
+        ["<|256|>", *"cHi"],
+    ]
+    assert [choice["text_offset"][:4] for choice in columns[1::2]] == [[0, 0, 1, 2], [0, 0, 1, 2]]
+
+
+@pytest.mark.parametrize(("num_echoed", "num_asked"), [(3, 1), (0, 2)])
+async def test_echo_and_prompt_logprobs_each_show_the_alternatives_they_ask_for(
+    client: httpx.AsyncClient, num_echoed: int, num_asked: int
+) -> None:
+    fields = {"prompt": "ab", "echo": True, "logprobs": num_echoed, "prompt_logprobs": num_asked}
+    choice = (await complete(client, **fields))["choices"][0]
+    assert len(choice["logprobs"]["top_logprobs"][1]) == max(1, num_echoed)
+    assert len(choice["prompt_logprobs"][1]) == num_asked
+
+
+@pytest.mark.parametrize("more", [{}, {"echo": True, "logprobs": 2}])
+async def test_a_negative_number_of_prompt_logprobs_is_refused(
+    client: httpx.AsyncClient, more: dict[str, object]
+) -> None:
+    response = await client.post("/v1/completions", json={"prompt": "a", "prompt_logprobs": -1, **more})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "prompt_logprobs")
+    assert "0 to 20" in response.json()["error"]["message"]
 
 
 async def test_echo_of_token_ids_shows_their_text(client: httpx.AsyncClient) -> None:

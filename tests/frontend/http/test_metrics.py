@@ -197,7 +197,7 @@ def test_a_histogram_counts_values_up_to_and_with_their_bound() -> None:
 def test_tokens_that_come_together_share_their_time() -> None:
     times = iter([0.0, 1.0, 4.0, 4.0])
     metrics = ModelMetrics()
-    timer = GenerationTimer(metrics, 1, clock=lambda: next(times))
+    timer = GenerationTimer(metrics, clock=lambda: next(times))
     timer.on_delta(OutputDelta(0, "a", [1]))
     timer.on_delta(OutputDelta(0, "bcd", [2, 3, 4], finish_reason="stop"))
     assert (metrics.time_to_first_token.sum, metrics.inter_token_latency.sum) == (1.0, 3.0)

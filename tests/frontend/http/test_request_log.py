@@ -36,9 +36,10 @@ async def test_a_generation_is_one_line_with_its_sizes(
     client: httpx.AsyncClient, lines: list[str], stream: bool
 ) -> None:
     body = {"prompt": "very private", "stream": stream, "request_id": "r1"}
-    await client.post("/v1/completions", json=body)
+    response = await client.post("/v1/completions", json=body)
     (line,) = lines
     assert line.startswith("request request_id=")
+    assert f"bytes={len(response.content)} " in f"{line} "
     for part in (
         "status=200",
         "path=/v1/completions",

@@ -11,7 +11,7 @@ import pytest
 from frontend.auth import hash_key
 from frontend.generation import GenerationRequest, OutputDelta
 from tests.frontend.http.app_fixtures import ServerFactory
-from tests.frontend.http.fake_pool import FakePool
+from tests.frontend.http.fake_pool import FakePool, turns
 
 KEY = "sk-test-key"
 MESSAGES = [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]
@@ -96,6 +96,7 @@ async def test_each_error_becomes_the_sdks_own_exception(sdk: openai.AsyncOpenAI
 async def test_an_error_in_a_stream_is_raised_by_the_sdk(sdk: openai.AsyncOpenAI, pool: FakePool) -> None:
     async def script(request: GenerationRequest):
         yield OutputDelta(0, "a", [97])
+        await turns()
         raise RuntimeError("boom")
 
     pool.script = script

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import tempfile
+import weakref
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +16,8 @@ import httpx
 import openai
 import pytest
 
+from frontend.engine_client import MAX_FRAMES_PER_WAKEUP
+from frontend.openai.generation_run import GenerationRun
 from frontend.router import EnginePool
 from tests.frontend.checkpoints import write_checkpoint
 from tests.frontend.http.app_fixtures import serving
@@ -183,6 +187,43 @@ async def test_a_client_that_hangs_up_frees_its_sequences_on_the_engine(url: str
     async with asyncio.timeout(DEADLINE_S):
         while await running(url):
             pass
+
+
+async def test_an_ended_stream_is_freed_without_the_garbage_collector(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[weakref.ref[GenerationRun]] = []
+    init = GenerationRun.__init__
+
+    def remember(self: GenerationRun, *args: object) -> None:
+        made.append(weakref.ref(self))
+        init(self, *args)
+
+    monkeypatch.setattr(GenerationRun, "__init__", remember)
+    gc.collect()
+    gc.disable()
+    try:
+        assert (await complete(url, n=2, stream=True, max_tokens=4)).status_code == 200
+        await running(url)
+        assert [ref() for ref in made] == [None]
+    finally:
+        gc.enable()
+
+
+async def test_what_one_step_brings_is_sent_together(url: str) -> None:
+    """Pieces of the chunked encoding that hold more than one event, as 8 completions move in step."""
+    body = {"prompt": "hello", "n": 8, "max_tokens": 300, "ignore_eos": True, "stream": True}
+    num_events = num_pieces = 0
+    async with (
+        httpx.AsyncClient(timeout=DEADLINE_S) as client,
+        client.stream("POST", f"{url}/v1/completions", json=body) as response,
+    ):
+        async for piece in response.aiter_raw():
+            num_pieces += 1
+            num_events += piece.count(b"data: {")
+    # Steps that are there together are one event per completion; so many come in several parts at least.
+    assert num_events >= 8 * (300 // MAX_FRAMES_PER_WAKEUP)
+    assert num_pieces < num_events / 4
 
 
 async def test_a_full_queue_is_429_and_the_server_recovers(url: str) -> None:

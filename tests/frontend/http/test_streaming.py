@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 from collections.abc import AsyncGenerator
 
 import httpx
 import pytest
-from starlette.types import Message, Scope
 
 from engine_core.errors import EngineRequestError, OverloadedError
 from frontend.generation import GenerationRequest, OutputDelta
-from frontend.sse import EventStream
 from tests.frontend.http.app_fixtures import ClientFactory
-from tests.frontend.http.fake_pool import FakePool, deltas_of
+from tests.frontend.http.fake_pool import FakePool, deltas_of, turns
 from tests.frontend.http.sse_events import events, joined
 
 CHAT = ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]})
@@ -120,6 +117,27 @@ async def test_echo_comes_with_the_first_chunk(client: httpx.AsyncClient) -> Non
     assert chunks[0]["choices"][0]["logprobs"]["tokens"] == ["<|256|>", "x", "H"]
     assert joined(await stream(client, *TEXT, echo=True)) == "xHi there"
     assert joined(await stream(client, *TEXT, echo=True, max_tokens=0)) == "x"
+
+
+async def test_an_echo_begins_every_choice_of_a_stream_with_the_prompts_logprobs(
+    client: httpx.AsyncClient, pool: FakePool
+) -> None:
+    async def script(request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
+        # The prompt's logprobs come with the first choice, which is not always the first to begin.
+        for delta in sorted(deltas_of("Hi", request), key=lambda delta: -delta.index):
+            yield delta
+
+    pool.script = script
+    body = {"prompt": ["ab", "c"], "echo": True, "logprobs": 0, "n": 3}
+    whole = (await client.post("/v1/completions", json=body)).json()["choices"]
+    assert all(choice["logprobs"]["tokens"][0] == "<|256|>" for choice in whole)
+    chunks = [chunk["choices"][0] for chunk in await stream(client, "/v1/completions", body)]
+    for choice in whole:
+        mine = [chunk for chunk in chunks if chunk["index"] == choice["index"]]
+        assert "".join(chunk["text"] for chunk in mine) == choice["text"]
+        for column, values in choice["logprobs"].items():
+            assert [value for chunk in mine for value in chunk["logprobs"][column]] == values
+    assert len(chunks) == 6 * len("Hi")
 
 
 @BOTH
@@ -236,6 +254,7 @@ async def test_an_error_after_the_first_token_is_one_event_then_done(
 ) -> None:
     async def script(request: GenerationRequest):
         yield OutputDelta(0, "a", [97])
+        await turns()
         raise error
 
     pool.script = script
@@ -290,62 +309,3 @@ async def test_an_error_after_a_keep_alive_is_an_event(make_client: ClientFactor
     response = await make_client(sse_keep_alive_s=0.01).post(TEXT[0], json=TEXT[1] | {"stream": True})
     assert response.status_code == 200
     assert events(response.text)[0]["error"]["code"] == "overloaded"
-
-
-async def test_an_error_that_comes_as_the_client_leaves_is_nobodys() -> None:
-    loop, unheard = asyncio.get_running_loop(), []
-    loop.set_exception_handler(lambda _, context: unheard.append(context))
-    gone, refused = asyncio.Event(), asyncio.Event()
-
-    async def receive() -> Message:
-        await gone.wait()
-        # Both are ready in the same turn of the loop, and the client's end is seen first.
-        refused.set()
-        return {"type": "http.disconnect"}
-
-    async def source() -> AsyncGenerator[bytes, None]:
-        gone.set()
-        await refused.wait()
-        raise OverloadedError("full")
-        yield b""
-
-    async def send(message: Message) -> None:
-        raise AssertionError(f"nobody reads {message}")
-
-    scope: Scope = {"type": "http", "state": {"log": {}}}
-    await EventStream(source(), keep_alive_s=0.0)(scope, receive, send)
-    assert scope["state"]["log"] == {"client_gone": True}
-    gc.collect()
-    await asyncio.sleep(0)
-    assert not unheard
-
-
-async def test_a_second_cancellation_does_not_disturb_the_end_of_a_stream() -> None:
-    gone, cleaned = asyncio.Event(), asyncio.Event()
-
-    async def receive() -> Message:
-        await gone.wait()
-        return {"type": "http.disconnect"}
-
-    async def source() -> AsyncGenerator[bytes, None]:
-        try:
-            await asyncio.Event().wait()
-            yield b""
-        finally:
-            for _ in range(5):
-                await asyncio.sleep(0)
-            cleaned.set()
-
-    async def send(message: Message) -> None:
-        raise AssertionError(f"nobody reads {message}")
-
-    scope: Scope = {"type": "http", "state": {"log": {}}}
-    task = asyncio.create_task(EventStream(source(), keep_alive_s=0.0)(scope, receive, send))
-    for turn in range(6):
-        await asyncio.sleep(0)
-        if turn == 2:
-            gone.set()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert cleaned.is_set()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import httpx
 import pytest
 
+from frontend.openai.unsupported import INSTEAD
 from tests.frontend.http.app_fixtures import ClientFactory
 from tests.frontend.http.fake_pool import FakePool
 
@@ -45,6 +47,39 @@ CHANGES_THE_OUTPUT = [
     ("typical_p", 0.5),
     ("regex", "a"),
     ("grammar", "root ::= x"),
+    ("do_sample", False),
+    ("num_beams", 4),
+    ("beam_width", 4),
+    ("num_beam_groups", 2),
+    ("diversity_penalty", 0.5),
+    ("num_return_sequences", 2),
+    ("min_new_tokens", 5),
+    ("max_new_tokens", 5),
+    ("min_length", 5),
+    ("max_length", 5),
+    ("n_predict", 5),
+    ("num_predict", 5),
+    ("max_time", 0.5),
+    ("stop_strings", ["x"]),
+    ("repeat_penalty", 1.1),
+    ("no_repeat_ngram_size", 2),
+    ("encoder_repetition_penalty", 1.1),
+    ("encoder_no_repeat_ngram_size", 2),
+    ("penalty_alpha", 0.6),
+    ("guidance_scale", 1.5),
+    ("epsilon_cutoff", 0.1),
+    ("eta_cutoff", 0.1),
+    ("top_a", 0.1),
+    ("tfs_z", 0.9),
+    ("bad_words_ids", [[5]]),
+    ("suppress_tokens", [5]),
+    ("begin_suppress_tokens", [5]),
+    ("sequence_bias", [[[5], 1.0]]),
+    ("force_words", ["x"]),
+    ("force_words_ids", [[5]]),
+    ("forced_bos_token_id", 5),
+    ("forced_eos_token_id", 5),
+    ("exponential_decay_length_penalty", [5, 1.1]),
 ]
 CHANGES_NOTHING = [
     ("tools", []),
@@ -57,8 +92,17 @@ CHANGES_NOTHING = [
     ("reasoning_effort", None),
     ("suffix", ""),
     ("use_beam_search", False),
-    ("length_penalty", 2.5),
-    ("early_stopping", "never"),
+    ("length_penalty", 1),
+    ("early_stopping", False),
+    ("do_sample", True),
+    ("num_beams", 1),
+    ("beam_width", None),
+    ("diversity_penalty", 0.0),
+    ("no_repeat_ngram_size", 0),
+    ("min_new_tokens", 0),
+    ("max_new_tokens", None),
+    ("repeat_penalty", 1.0),
+    ("force_words_ids", []),
     ("best_of", 1),
     ("guided_json", None),
     ("allowed_token_ids", None),
@@ -88,6 +132,19 @@ async def test_a_field_that_would_change_the_output_is_refused_by_name(
     error = response.json()["error"]
     assert (error["param"], error["code"]) == (field, "unsupported_parameter")
     assert not pool.seen
+
+
+@pytest.mark.parametrize("field", INSTEAD)
+async def test_a_refusal_names_our_field_for_the_same_purpose(client: httpx.AsyncClient, field: str) -> None:
+    from frontend.openai.completion_schema import CompletionRequest
+
+    (value,) = [value for name, value in CHANGES_THE_OUTPUT if name == field]
+    response = await client.post("/v1/completions", json={"prompt": "x", field: value})
+    message = response.json()["error"]["message"]
+    assert message == f"{field} is not supported with this value; use {INSTEAD[field]} instead"
+    ours = re.findall(r"[a-z_]{4,}|\bn\b", INSTEAD[field])
+    assert ours
+    assert set(ours) <= set(CompletionRequest.__struct_fields__)
 
 
 @BOTH

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from urllib.parse import urlsplit
 
 import pytest
@@ -82,4 +83,26 @@ async def test_the_next_request_of_a_connection_is_served_after_a_stream(
         await reader.readuntil(b"data: [DONE]\n\n\r\n0\r\n\r\n")
         writer.write(b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n")
         assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    writer.close()
+
+
+async def test_streams_that_were_asked_for_at_once_come_one_after_the_other(
+    make_server: ServerFactory, pool: FakePool
+) -> None:
+    async def script(request: GenerationRequest):
+        for _ in range(3):
+            yield OutputDelta(0, chr(request.prompt_token_ids[-1]), [97])
+            await asyncio.sleep(0)
+        yield OutputDelta(0, ".", [98], finish_reason="stop")
+
+    pool.script = script
+    url = await make_server()
+    reader, writer = await send_request(url, "/v1/completions", {"prompt": "a", "stream": True})
+    data = json.dumps({"prompt": "b", "stream": True}).encode()
+    head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    writer.write(head.encode() + b"content-length: %d\r\n\r\n" % len(data) + data)
+    async with asyncio.timeout(5):
+        bodies = [await reader.readuntil(b"data: [DONE]\n\n\r\n0\r\n\r\n") for _ in range(2)]
+    texts = ["".join(re.findall('"text":"(.)"', body.decode())) for body in bodies]
+    assert texts == ["aaa.", "bbb."]
     writer.close()

@@ -96,7 +96,7 @@ def test_the_parsers_defaults_are_those_of_the_configuration() -> None:
         (["--generation-config", "vllm"], "--generation-config must be one of auto, none"),
         (["--log-level", "loud"], "--log-level"),
         (["--tenant-header", "X Tenant"], "--tenant-header"),
-        (["--api-key", "short"], "8 to 512"),
+        (["--api-key", "short"], "--api-key or --api-key-file must be 8 to 512"),
         (["--max-body-bytes", "1"], "--max-body-bytes"),
         (["--header-timeout", "0"], "--header-timeout"),
         (["--body-timeout", "nan"], "--body-timeout"),

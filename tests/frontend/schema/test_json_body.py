@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from engine_core.errors import InvalidRequestError
 from frontend.json_body import MAX_DEPTH, MAX_TOKENS, BodyDecoder, scan_structure
+from frontend.openai.chat_schema import ChatRequest
 
 KEYS = st.text(max_size=4)
 JSON = st.recursive(
@@ -19,6 +20,50 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4),
     max_leaves=20,
 )
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"early_stopping": "foo"},
+            "early_stopping: expected true or false or \"never\" or null, got 'foo'",
+        ),
+        (
+            {"early_stopping": 3},
+            'early_stopping: expected true or false or "never" or null, got int',
+        ),
+        ({"priority": 2**31}, "priority: expected an integer from -2147483648 to 2147483647 or null"),
+        ({"priority": -(2**70)}, "priority: expected an integer from -2147483648 to 2147483647 or null"),
+        ({"priority": "a"}, "priority: expected an integer from -2147483648 to 2147483647 or null, got str"),
+        ({"cache_salt": ""}, "cache_salt: expected a string of 1 to 128 characters or null"),
+        ({"model": "x" * 513}, "model: expected a string of 0 to 512 characters or null"),
+        ({"n": "1"}, "n: expected an integer or null, got str"),
+        ({"stop": [5]}, "stop[0]: expected a string, got int"),
+        ({"logit_bias": {"5": "x"}}, "logit_bias[...]: expected a number, got str"),
+        (
+            {"repetition_detection": {"max_pattern_size": True}},
+            "repetition_detection.max_pattern_size: expected an integer, got bool",
+        ),
+        ({"messages": []}, "messages: expected an array of 1 to 4096 entries"),
+        (
+            {"messages": [{"role": "foo", "content": "x"}]},
+            'messages[0].role: expected "assistant" or "developer" or "system" or "tool" or "user", '
+            "got 'foo'",
+        ),
+        (
+            {"messages": [{"role": "user", "content": 5}]},
+            "messages[0].content: expected a string or an array or null, got int",
+        ),
+        ({"documents": [5]}, "documents[0]: expected an object, got int"),
+    ],
+)
+def test_an_error_names_the_field_and_all_that_it_may_hold(fields: dict, message: str) -> None:
+    body = {"messages": [{"role": "user", "content": "x"}]} | fields
+    with pytest.raises(InvalidRequestError) as caught:
+        BodyDecoder(ChatRequest).decode_now(json.dumps(body).encode())
+    assert str(caught.value) == message
+    assert caught.value.param == message.partition(":")[0]
 
 
 class Anything(msgspec.Struct, frozen=True):

@@ -79,7 +79,8 @@ def test_documented_ranges_are_those_that_are_enforced(document: dict, name: str
     kind = type(low) if name in ("n", "top_k", "max_tokens", "min_tokens", "logprobs") else float
     step = 1 if kind is int else 1e-6
     open_low = name in ("top_p", "repetition_penalty")
-    others = {"max_tokens": None} if name == "min_tokens" else {}
+    needed = {"min_tokens": {"max_tokens": None}, "length_penalty": {"use_beam_search": True}}
+    others = needed.get(name, {})
     for value in (low + step if open_low else low, high):
         SamplingParams(**({name: kind(value)} | others)).validate()
     for value in (low if open_low else low - step, high + step):

@@ -38,6 +38,10 @@ def test_dtype_has_a_flag() -> None:
     assert read_config([*REQUIRED, "--dtype", "bfloat16"]).dtype == "bfloat16"
 
 
+def test_quantization_has_a_flag() -> None:
+    assert read_config([*REQUIRED, "--quantization", "int4"]).quantization == "int4"
+
+
 @pytest.mark.parametrize(
     ("flag", "value"),
     [
@@ -51,6 +55,7 @@ def test_dtype_has_a_flag() -> None:
         ("--num-threads", "-1"),
         ("--kv-cache-memory-bytes", "-1"),
         ("--dtype", "int8"),
+        ("--quantization", "int2"),
         ("--connect", "http://x"),
     ],
 )

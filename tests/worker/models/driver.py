@@ -31,10 +31,12 @@ class Row:
 class Driver:
     """Owns a loaded model, its caches and a pool of blocks in random order."""
 
-    def __init__(self, path: Path, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, path: Path, dtype: torch.dtype = torch.float32, quantization: str = "none") -> None:
         self.config: ModelConfig = read_model_config(path)
         backend = CpuAttention()
-        self.model: Model = load_model(self.config, dtype, backend, lambda loaded, total: None)
+        self.model: Model = load_model(
+            self.config, dtype, backend, lambda loaded, total: None, quantization=quantization
+        )
         model = self.model
         shape = BlockShape(model.num_layers, model.num_kv_heads, BLOCK_SIZE, model.head_dim, dtype)
         self._caches = layer_caches(backend.allocate(shape, NUM_BLOCKS))

@@ -13,12 +13,15 @@ from tests.worker.models.driver import Driver, Row
 
 LENGTH = 41
 DTYPES = [torch.float32, torch.bfloat16]
+QUANTIZED = [("llama-biases-sharded", torch.bfloat16, "int8"), ("gpt2-tied", torch.bfloat16, "int4")]
 
 
-@pytest.fixture(params=[(case, dtype) for case in MAIN_CASES for dtype in DTYPES], ids=str)
+@pytest.fixture(
+    params=[*((case, dtype, "none") for case in MAIN_CASES for dtype in DTYPES), *QUANTIZED], ids=str
+)
 def driver(request: pytest.FixtureRequest, checkpoints: CheckpointCache) -> Driver:
-    case, dtype = request.param
-    return Driver(checkpoints.get(dataclasses.replace(CASES[case], dtype=dtype)), dtype)
+    case, dtype, quantization = request.param
+    return Driver(checkpoints.get(dataclasses.replace(CASES[case], dtype=dtype)), dtype, quantization)
 
 
 @pytest.fixture

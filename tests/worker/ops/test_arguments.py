@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from worker import ops
+from worker.packed_weight import PackedWeight
 
 
 def fp32(*shape: int) -> Tensor:
@@ -15,6 +16,17 @@ def fp32(*shape: int) -> Tensor:
 
 def bf16(*shape: int) -> Tensor:
     return torch.zeros(shape, dtype=torch.bfloat16)
+
+
+def packed(matrix: Tensor) -> PackedWeight:
+    return PackedWeight.of(matrix)
+
+
+def claiming(rows: int, columns: int) -> PackedWeight:
+    """A weight of one panel and four steps that says it is larger."""
+    weight = packed(fp32(3, 4))
+    weight.shape = (rows, columns)
+    return weight
 
 
 def int32(*values: int) -> Tensor:
@@ -61,9 +73,16 @@ VALUE_ERRORS: list[tuple[str, Callable[[], None]]] = [
     ("bias: expected 1 dim", lambda: ops.layer_norm(fp32(3, 4), fp32(3, 4), fp32(4), fp32(1, 4), 0)),
     ("x: expected an even", lambda: ops.silu_and_mul(fp32(3, 2), fp32(3, 5))),
     ("out: expected size 2", lambda: ops.silu_and_mul(fp32(3, 4), fp32(3, 4))),
-    ("weight: expected size 4", lambda: ops.linear(fp32(2, 3), fp32(2, 4), fp32(3, 5))),
-    ("out: expected size 3", lambda: ops.linear(fp32(2, 4), fp32(2, 4), fp32(3, 4))),
-    ("bias: expected size 3", lambda: ops.linear(fp32(2, 3), fp32(2, 4), fp32(3, 4), fp32(2))),
+    ("x: expected size 5", lambda: ops.linear(fp32(2, 3), fp32(2, 4), packed(fp32(3, 5)))),
+    ("x: expected size 3", lambda: ops.linear(bf16(2, 3), bf16(2, 4), packed(bf16(3, 3)))),
+    ("out: expected size 3", lambda: ops.linear(fp32(2, 4), fp32(2, 4), packed(fp32(3, 4)))),
+    ("bias: expected size 3", lambda: ops.linear(fp32(2, 3), fp32(2, 4), packed(fp32(3, 4)), fp32(2))),
+    ("packed: expected size 2 in dimension 0", lambda: ops.linear(fp32(1, 33), fp32(1, 4), claiming(33, 4))),
+    ("packed: expected size 5 in dimension 1", lambda: ops.linear(fp32(1, 3), fp32(1, 5), claiming(3, 5))),
+    ("source: its rows do not fit a weight of 3 from row 2", lambda: packed(fp32(3, 4)).fill(fp32(2, 4), 2)),
+    ("source: its rows do not fit", lambda: packed(fp32(3, 4)).fill(fp32(1, 4), -1)),
+    ("source: its columns do not fit a weight of 4 from", lambda: packed(fp32(3, 4)).fill(fp32(1, 4), 0, 1)),
+    ("source: expected 2 dimensions", lambda: packed(fp32(3, 4)).fill(fp32(4))),
     ("cos_sin: rot_dim", lambda: ops.rotary_embedding(fp32(1, 1, 8), fp32(1, 1, 8), int32(0), fp32(4, 3))),
     ("k: head size", lambda: ops.rotary_embedding(fp32(1, 1, 8), fp32(1, 1, 4), int32(0), fp32(4, 8))),
     (
@@ -130,11 +149,11 @@ VALUE_ERRORS: list[tuple[str, Callable[[], None]]] = [
 TYPE_ERRORS: list[tuple[str, Callable[[], None]]] = [
     ("x: unsupported dtype float16", lambda: ops.rms_norm(fp32(3, 4), fp32(3, 4).half(), fp32(4), 1e-6)),
     ("weight: dtype differs", lambda: ops.rms_norm(bf16(3, 4), bf16(3, 4), fp32(4), 1e-6)),
-    ("weight: dtype differs", lambda: ops.linear(fp32(2, 3), fp32(2, 4), bf16(3, 4))),
-    ("out: expected the dtype", lambda: ops.linear(bf16(2, 3), fp32(2, 4), fp32(3, 4))),
+    ("x: dtype differs", lambda: ops.linear(fp32(2, 3), fp32(2, 4), packed(bf16(3, 4)))),
+    ("out: expected the dtype", lambda: ops.linear(bf16(2, 3), fp32(2, 4), packed(fp32(3, 4)))),
     ("cos_sin: unsupported", lambda: ops.rotary_embedding(*[bf16(1, 1, 8)] * 2, int32(0), bf16(4, 8))),
     ("positions: unsupported", lambda: ops.rotary_embedding(*[fp32(1, 1, 8)] * 2, fp32(1), fp32(4, 8))),
-    ("token_ids: unsupported", lambda: ops.embedding(fp32(1, 4), fp32(1), fp32(5, 4))),
+    ("token_ids: unsupported", lambda: ops.embedding(fp32(1, 4), fp32(1), packed(fp32(5, 4)))),
     ("block_tables: unsupported", lambda: attend(block_tables=torch.zeros(2, 2, dtype=torch.int64))),
     ("logits: unsupported", lambda: sample_with(logits=bf16(2, 9))),
     ("seeds: unsupported", lambda: sample_with(seeds=int32(0, 0))),
@@ -161,9 +180,9 @@ def test_not_a_tensor_is_a_type_error() -> None:
 @pytest.mark.parametrize("tokens", [0, 1])
 def test_empty_batches_are_fine(tokens: int) -> None:
     ops.rms_norm(fp32(tokens, 4), fp32(tokens, 4), fp32(4), 1e-6)
-    ops.linear(fp32(tokens, 3), fp32(tokens, 4), fp32(3, 4))
+    ops.linear(fp32(tokens, 3), fp32(tokens, 4), packed(fp32(3, 4)))
     ops.silu_and_mul(fp32(tokens, 2), fp32(tokens, 4))
-    ops.embedding(fp32(tokens, 4), torch.zeros(tokens, dtype=torch.int32), fp32(5, 4))
+    ops.embedding(fp32(tokens, 4), torch.zeros(tokens, dtype=torch.int32), packed(fp32(5, 4)))
     attend(
         q=fp32(tokens, 4, 16),
         out=fp32(tokens, 4, 16),

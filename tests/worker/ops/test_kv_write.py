@@ -5,6 +5,7 @@ import torch
 
 from tests.worker.ops.helpers import assert_same_bits
 from worker import ops
+from worker.packed_weight import PackedWeight
 
 
 def interleaved(k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -56,13 +57,13 @@ def test_a_slot_past_the_cache_is_refused_before_anything_is_written() -> None:
 
 
 def test_embedding_copies_rows(dtype: torch.dtype) -> None:
-    weight, ids = torch.randn(20, 33).to(dtype), torch.tensor([3, 19, 0, 3], dtype=torch.int32)
-    out = torch.empty(4, 33, dtype=dtype)
-    ops.embedding(out, ids, weight)
+    weight, ids = torch.randn(70, 33).to(dtype), torch.tensor([3, 69, 32, 0, 31, 3], dtype=torch.int32)
+    out = torch.empty(6, 33, dtype=dtype)
+    ops.embedding(out, ids, PackedWeight.of(weight))
     assert_same_bits(out, weight[ids.long()])
 
 
 @pytest.mark.parametrize("token_id", [-1, 20])
 def test_embedding_refuses_an_id_outside_the_vocabulary(token_id: int) -> None:
     with pytest.raises(ValueError, match="token_ids"):
-        ops.embedding(torch.empty(1, 4), torch.tensor([token_id]), torch.randn(20, 4))
+        ops.embedding(torch.empty(1, 4), torch.tensor([token_id]), PackedWeight.of(torch.randn(20, 4)))

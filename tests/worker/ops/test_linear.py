@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 from tests.worker.ops.helpers import assert_as_exact_as_torch, assert_same_bits
 from worker import ops
+from worker.packed_weight import PackedWeight
 
 SHAPES = [(1, 1, 1), (1, 64, 9), (2, 33, 5), (3, 100, 64), (5, 257, 131), (18, 128, 70)]
 
@@ -16,7 +17,7 @@ def test_matches_reference(rows: int, depth: int, cols: int, has_bias: bool, dty
     x, weight = torch.randn(rows, depth).to(dtype), torch.randn(cols, depth).to(dtype)
     bias = torch.randn(cols).to(dtype) if has_bias else None
     out = torch.empty(rows, cols, dtype=dtype)
-    ops.linear(out, x, weight, bias)
+    ops.linear(out, x, PackedWeight.of(weight), bias)
     exact = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
     assert_as_exact_as_torch(out, F.linear(x, weight, bias), exact)
 
@@ -25,7 +26,7 @@ def test_matches_reference(rows: int, depth: int, cols: int, has_bias: bool, dty
 def test_float32_logits_from_bfloat16_keep_float32_precision(rows: int, depth: int, cols: int) -> None:
     x, weight = torch.randn(rows, depth).bfloat16(), torch.randn(cols, depth).bfloat16()
     out = torch.empty(rows, cols)
-    ops.linear(out, x, weight)
+    ops.linear(out, x, PackedWeight.of(weight))
     exact = F.linear(x.double(), weight.double())
     # The products are exact in float32; the sum of their magnitudes bounds what float32 additions lose.
     bound = F.linear(x.double().abs(), weight.double().abs()).max().item() * torch.finfo(torch.float32).eps
@@ -34,10 +35,10 @@ def test_float32_logits_from_bfloat16_keep_float32_precision(rows: int, depth: i
 
 def test_writes_only_its_slice_and_reads_strided_rows(dtype: torch.dtype) -> None:
     wide_x, wide_out = torch.randn(5, 100).to(dtype), torch.zeros(5, 90, dtype=dtype)
-    weight = torch.randn(30, 40).to(dtype)
+    packed = PackedWeight.of(torch.randn(30, 40).to(dtype))
     dense = torch.empty(5, 30, dtype=dtype)
-    ops.linear(dense, wide_x[:, 20:60].contiguous(), weight)
-    ops.linear(wide_out[:, 30:60], wide_x[:, 20:60], weight)
+    ops.linear(dense, wide_x[:, 20:60].contiguous(), packed)
+    ops.linear(wide_out[:, 30:60], wide_x[:, 20:60], packed)
     assert_same_bits(wide_out[:, 30:60], dense)
     assert wide_out[:, :30].abs().sum() == 0
     assert wide_out[:, 60:].abs().sum() == 0
@@ -50,20 +51,33 @@ def test_rows_do_not_depend_on_batch_or_threads(
 ) -> None:
     x, weight, bias = torch.randn(259, depth).to(dtype), torch.randn(cols, depth).to(dtype), torch.randn(cols)
     out_type = dtype if out_dtype == "same" else torch.float32
+    packed = PackedWeight.of(weight)
     whole = torch.empty(259, cols, dtype=out_type)
     ops.set_num_threads(2)
-    ops.linear(whole, x, weight, bias.to(dtype))
+    ops.linear(whole, x, packed, bias.to(dtype))
     for threads in (1, 2):
         ops.set_num_threads(threads)
         for start, end in [(0, 1), (258, 259), (1, 3), (5, 8), (9, 13), (100, 105), (17, 50)]:
             part = torch.empty(end - start, cols, dtype=out_type)
-            ops.linear(part, x[start:end], weight, bias.to(dtype))
+            ops.linear(part, x[start:end], packed, bias.to(dtype))
             assert_same_bits(part, whole[start:end])
 
 
 def test_columns_do_not_depend_on_how_the_weight_is_sharded(dtype: torch.dtype) -> None:
     x, weight = torch.randn(9, 130).to(dtype), torch.randn(77, 130).to(dtype)
     whole, shard = torch.empty(9, 77, dtype=dtype), torch.empty(9, 30, dtype=dtype)
-    ops.linear(whole, x, weight)
-    ops.linear(shard, x, weight[41:71])
+    ops.linear(whole, x, PackedWeight.of(weight))
+    ops.linear(shard, x, PackedWeight.of(weight[41:71]))
     assert_same_bits(shard, whole[:, 41:71])
+
+
+@pytest.mark.parametrize("depth", [1, 33, 40])
+@pytest.mark.parametrize("rows", [1, 3, 17])
+def test_what_lies_beside_the_rows_of_x_is_not_read(rows: int, depth: int, dtype: torch.dtype) -> None:
+    wide = torch.full((rows, depth + 9), torch.nan).to(dtype)
+    x, weight = torch.randn(rows, depth).to(dtype), PackedWeight.of(torch.randn(50, depth).to(dtype))
+    wide[:, 3 : depth + 3] = x
+    inside, alone = torch.empty(rows, 50, dtype=dtype), torch.empty(rows, 50, dtype=dtype)
+    ops.linear(inside, wide[:, 3 : depth + 3], weight)
+    ops.linear(alone, x, weight)
+    assert_same_bits(inside, alone)

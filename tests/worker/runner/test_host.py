@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 
 from worker.host import available_memory_bytes, usable_cores
-from worker.kv_cache import BlockShape, lazy_zeros
+from worker.kv_cache import BlockShape
+from worker.pages import zero_pages
 
 
 def write(folder: Path, **files: str) -> None:
@@ -64,7 +65,7 @@ def test_a_cache_is_zero_writable_and_not_backed_before_it_is_written() -> None:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     before = resident_bytes()
-    cache = lazy_zeros((64, 2, 16, 2**16), torch.bfloat16)
+    cache = zero_pages((64, 2, 16, 2**16), torch.bfloat16)
     assert cache.nbytes == 256 << 20
     cache[5] = 1.0
     assert (float(cache[5].sum()), float(cache[6].abs().sum())) == (2.0 * 16 * 2**16, 0.0)

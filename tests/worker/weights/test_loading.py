@@ -15,13 +15,15 @@ from safetensors.torch import load_file, save_file
 from engine_core.errors import ModelLoadError
 from tests.checkpoints import CheckpointCache, CheckpointSpec
 from tests.worker.weights.writing import file_bytes, split
-from worker import weights
+from worker import ops, weights
 from worker.attention.cpu import CpuAttention
 from worker.checkpoint import Checkpoint, stored_dtype
-from worker.layers.parameter import Part, WeightPlan
+from worker.layers.parameter import PackedParameter, Part, WeightPlan
 from worker.model_config import read_model_config
 from worker.models.base import Model
 from worker.models.registry import load_model
+from worker.packed_weight import PackedWeight
+from worker.quantization import FORMS
 from worker.safetensors_check import SafetensorsFile
 from worker.weights import load_weights
 
@@ -58,6 +60,14 @@ def no_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WeightPlan, "allocate", allocate)
 
 
+def rows_of(parameter: PackedParameter) -> torch.Tensor:
+    """All rows of a packed matrix, looked up one by one."""
+    weight = parameter.weight
+    out = torch.empty(weight.shape, dtype=weight.dtype)
+    ops.embedding(out, torch.arange(weight.shape[0]), weight)
+    return out
+
+
 def edit(path: Path, change: Callable[[Tensors], None]) -> None:
     tensors = load_file(path)
     change(tensors)
@@ -73,14 +83,53 @@ def test_fused_transposed_and_converted_tensors_land_in_their_rows(
     conv, vector = torch.randn(6, 4).half(), torch.randn(9)
     save_file({"q": q, "k": k, "conv": conv, "vector": vector}, tmp_path / SINGLE)
     plan = WeightPlan()
-    fused = plan.declare((8, 7), [Part("q", (5, 7)), Part("k", (3, 7), 5)])
-    turned = plan.declare((4, 6), [Part("conv", (6, 4), 0, True)])
-    plain = plan.declare_whole("vector", (9,))
+    fused = plan.declare_linear((8, 7), [Part("q", (5, 7)), Part("k", (3, 7), 5)])
+    turned = plan.declare_linear((4, 6), [Part("conv", (6, 4), 0, True)])
+    plain = plan.declare_vector(9, [Part("vector", (9,))])
     load_weights(tmp_path, plan, torch.float32, CPU, lambda loaded, total: None)
-    assert torch.equal(fused.tensor, torch.cat((q, k.float())))
-    assert torch.equal(turned.tensor, conv.float().t())
+    assert torch.equal(rows_of(fused), torch.cat((q, k.float())))
+    assert torch.equal(rows_of(turned), conv.float().t())
     assert torch.equal(plain.tensor, vector)
-    assert turned.tensor.is_contiguous()
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_quantised_tensors_are_rounded_by_whole_rows_however_they_are_stored(
+    quantization: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "CHUNK_BYTES", 40)
+    matrix, head = torch.randn(6, 70), torch.randn(5, 70).half()
+    tensors = {"straight": matrix, "turned": matrix.t().contiguous(), "head": head, "table": head.clone()}
+    save_file(tensors, tmp_path / SINGLE)
+    plan = WeightPlan(forms=FORMS[quantization])
+    straight = plan.declare_linear((6, 70), [Part("straight", (6, 70))])
+    turned = plan.declare_linear((6, 70), [Part("turned", (70, 6), 0, True)])
+    output_head, table = plan.declare_head("head", (5, 70)), plan.declare_rows("table", (5, 70))
+    load_weights(tmp_path, plan, torch.bfloat16, CPU, lambda loaded, total: None)
+    expected = PackedWeight((6, 70), torch.bfloat16, FORMS[quantization].linear)
+    expected.fill(matrix)
+    assert torch.equal(straight.weight.data, expected.data)
+    assert torch.equal(turned.weight.data, expected.data)
+    assert (output_head.weight.form, table.weight.form) == ("int8", "plain")
+    assert torch.equal(rows_of(table), head.bfloat16())
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
+def test_loading_never_holds_much_more_than_the_packed_weights(tmp_path: Path) -> None:
+    shape = (2048, 24 * 1024)
+    save_file({"a": torch.zeros(shape, dtype=torch.bfloat16)}, tmp_path / SINGLE)
+    plan = WeightPlan()
+    parameter = plan.declare_linear(shape, [Part("a", shape)])
+    before = memory_kib("VmRSS")
+    # Starts VmHWM, the highest VmRSS, anew.
+    Path("/proc/self/clear_refs").write_text("5")
+    load_weights(tmp_path, plan, torch.bfloat16, CPU, lambda loaded, total: None)
+    peak_bytes = (memory_kib("VmHWM") - before) * 1024
+    assert peak_bytes <= 1.3 * parameter.weight.data.nbytes
+
+
+def memory_kib(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -90,8 +139,8 @@ def test_progress_grows_to_the_total(
     monkeypatch.setattr(weights, "CHUNK_BYTES", 64)
     save_file({"a": torch.randn(10, 6), "b": torch.randn(3).bfloat16()}, tmp_path / SINGLE)
     plan = WeightPlan()
-    plan.declare_whole("a", (10, 6))
-    plan.declare_whole("b", (3,))
+    plan.declare_linear((10, 6), [Part("a", (10, 6))])
+    plan.declare_vector(3, [Part("b", (3,))])
     seen: list[tuple[int, int]] = []
     load_weights(tmp_path, plan, dtype, CPU, lambda loaded, total: seen.append((loaded, total)))
     assert seen[0] == (0, 246)

@@ -1,0 +1,182 @@
+"""Times the linear kernel beside torch's and a plain read: `python -m benchmarks.cpu_linear [--json F]`.
+
+The three are timed in turns within one process, so what else the machine does meanwhile falls on all of them.
+Up to 16 rows the weights come from memory, as in decoding: so many copies of the matrix are passed in one go
+that no cache holds them. From 64 rows on one matrix is used again and again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import get_args
+
+import torch
+import torch.nn.functional as F
+
+from worker import ops
+from worker.packed_weight import PackedWeight, WeightForm
+
+# Name, K, N: the matrices of the demo model and of models in the shapes of SmolLM2 135M and Qwen3 0.6B.
+SHAPES = [
+    ("demo qkv", 256, 512),
+    ("demo gate-up", 256, 1408),
+    ("demo down", 704, 256),
+    ("135M qkv", 576, 960),
+    ("135M gate-up", 576, 3072),
+    ("135M down", 1536, 576),
+    ("135M head", 576, 49152),
+    ("0.6B qkv", 1024, 4096),
+    ("0.6B gate-up", 1024, 6144),
+    ("0.6B down", 3072, 1024),
+    ("0.6B head", 1024, 151936),
+]
+TOKENS = (1, 4, 16, 64, 256, 1024)
+MAX_HEAD_TOKENS = 64
+COLD_BYTES = 256 * 2**20
+MAX_COLD_TOKENS = 16
+
+
+@dataclass(slots=True)
+class Result:
+    """Microseconds per call of the best and of the median round; `read_us` reads as many bytes."""
+
+    matrix: str
+    tokens: int
+    us: float
+    median_us: float
+    torch_us: float
+    torch_median_us: float
+    read_us: float
+    ratio: float
+    share_of_read: float
+    gflop_per_s: float
+
+
+class Matrix:
+    """One weight in both forms, in enough copies that no cache holds the packed ones."""
+
+    def __init__(
+        self, name: str, depth: int, cols: int, dtype: torch.dtype, form: WeightForm = "plain"
+    ) -> None:
+        self.name, self.depth, self.cols, self.dtype = name, depth, cols, dtype
+        plain = torch.randn(cols, depth).to(dtype)
+        packed = PackedWeight.of(plain, form)
+        self._copies = max(1, -(-COLD_BYTES // packed.num_bytes))
+        self._plain = [plain.clone() for _ in range(self._copies)]
+        self._packed = [PackedWeight.of(plain, form) for _ in range(self._copies)]
+
+    def measure(self, tokens: int, seconds: float, clock: Callable[[], float]) -> Result:
+        """Time ours, torch's and a read in turns for about this long."""
+        copies = self._copies if tokens <= MAX_COLD_TOKENS else 1
+        x = torch.randn(tokens, self.depth).to(self.dtype)
+        out = torch.empty(tokens, self.cols, dtype=self.dtype)
+
+        def ours() -> None:
+            for weight in self._packed[:copies]:
+                ops.linear(out, x, weight)
+
+        def torchs() -> None:
+            for weight in self._plain[:copies]:
+                F.linear(x, weight)
+
+        def read() -> None:
+            for weight in self._packed[:copies]:
+                weight.data.view(-1).view(torch.float32).sum()
+
+        times = [[t / copies for t in ts] for ts in in_turns([ours, torchs, read], seconds, clock)]
+        return self._result(tokens, *times)
+
+    def _result(self, tokens: int, ours: list[float], torchs: list[float], read: list[float]) -> Result:
+        best, torch_best = min(ours), min(torchs)
+        return Result(
+            self.name,
+            tokens,
+            best * 1e6,
+            statistics.median(ours) * 1e6,
+            torch_best * 1e6,
+            statistics.median(torchs) * 1e6,
+            min(read) * 1e6,
+            best / torch_best,
+            min(read) / best,
+            2 * tokens * self.depth * self.cols / best / 1e9,
+        )
+
+
+def in_turns(
+    calls: Sequence[Callable[[], None]], seconds: float, clock: Callable[[], float]
+) -> list[list[float]]:
+    """Seconds of every call, each called once per round, for as many rounds as fit and at least three."""
+    times: list[list[float]] = [[] for _ in calls]
+    for call in calls:
+        call()
+    end = time.perf_counter() + seconds
+    while len(times[0]) < 3 or time.perf_counter() < end:
+        for call, series in zip(calls, times, strict=True):
+            start = clock()
+            call()
+            series.append(clock() - start)
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--threads", type=int, default=2, help="threads of all sides (default: 2)")
+    parser.add_argument("--isa", default=ops.best_cpu_isa(), help="instruction set (default: the best)")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    parser.add_argument("--weights", choices=get_args(WeightForm), default="plain", help="form of ours")
+    parser.add_argument("--cpu-time", action="store_true", help="one thread, and its CPU time only")
+    parser.add_argument("--seconds", type=float, default=0.5, help="time per line (default: 0.5)")
+    parser.add_argument("--only", default="", help="matrices whose name contains this")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
+    options = parser.parse_args()
+    clock = time.thread_time if options.cpu_time else time.perf_counter
+    if options.cpu_time:
+        options.threads = 1
+    ops.set_isa(options.isa)
+    ops.set_num_threads(options.threads)
+    torch.set_num_threads(options.threads)
+    settings = f"{options.isa}, {options.dtype}, {options.weights} weights, {options.threads} thread(s)"
+    print(f"{settings}, torch {torch.__version__}, load {load()}")
+    print(
+        f"{'matrix':<13} {'T':>5} {'us':>9} {'(median)':>9} {'torch us':>9} {'(median)':>9} {'ratio':>6} "
+        f"{'of read':>7} {'GFLOP/s':>8}"
+    )
+    results = []
+    for name, depth, cols in SHAPES:
+        if options.only not in name:
+            continue
+        matrix = Matrix(name, depth, cols, getattr(torch, options.dtype), options.weights)
+        for tokens in TOKENS:
+            if "head" not in name or tokens <= MAX_HEAD_TOKENS:
+                results.append(r := matrix.measure(tokens, options.seconds, clock))
+                print(row(r), flush=True)
+    print(f"load {load()}")
+    if options.json:
+        document = {"isa": options.isa, "threads": options.threads, "results": [asdict(r) for r in results]}
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def row(r: Result) -> str:
+    share = f"{r.share_of_read:>7.2f}" if r.tokens <= MAX_COLD_TOKENS else f"{'':>7}"
+    return (
+        f"{r.matrix:<13} {r.tokens:>5} {r.us:>9.1f} {r.median_us:>9.1f} {r.torch_us:>9.1f} "
+        f"{r.torch_median_us:>9.1f} {r.ratio:>6.2f} {share} {r.gflop_per_s:>8.0f}"
+    )
+
+
+def load() -> str:
+    return f"{os.getloadavg()[0]:.1f}"
+
+
+if __name__ == "__main__":
+    with torch.inference_mode():
+        main()

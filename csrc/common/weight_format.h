@@ -1,0 +1,8 @@
+// In what form the weights of a linear layer are kept.
+#pragma once
+
+namespace splitserve {
+
+enum class WeightFormat { kFloat32, kBFloat16, kInt8, kInt4 };
+
+}  // namespace splitserve

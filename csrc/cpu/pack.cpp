@@ -1,0 +1,118 @@
+// Packing: elements of a weight matrix into their places in the panels.
+#include <algorithm>
+#include <cstring>
+
+#include "common/bfloat16.h"
+#include "cpu/packed_arg.h"
+#include "cpu/parallel.h"
+
+namespace splitserve {
+namespace {
+
+// A rectangle of a weight matrix whose first element belongs at (first_col, first_k) of the packed weight.
+template <typename Element>
+struct Source {
+  const Element* data;
+  int64_t cols, depth;
+  int64_t col_stride, k_stride;
+  int64_t first_col, first_k;
+};
+
+// The columns of `source` that belong to one panel.
+template <typename Element>
+void pack_panel(Element* packed, const Source<Element>& source, const PackedLayout& layout, int64_t panel) {
+  const int64_t begin = std::max(source.first_col, panel * kPanelCols);
+  const int64_t end = std::min(source.first_col + source.cols, (panel + 1) * kPanelCols);
+  for (int64_t k = 0; k < source.depth; ++k) {
+    Element* out = packed + layout.offset(begin, source.first_k + k);
+    const Element* in = source.data + (begin - source.first_col) * source.col_stride + k * source.k_stride;
+    for (int64_t i = 0; i < end - begin; ++i) out[i * layout.pair] = in[i * source.col_stride];
+  }
+}
+
+template <typename Element>
+void pack(const TensorView& packed, const TensorView& source, const PackedLayout& layout, int64_t first_col,
+          int64_t first_k) {
+  const Source<Element> part{static_cast<const Element*>(source.data_ptr()),
+                             source.size(0),
+                             source.size(1),
+                             source.stride(0),
+                             source.stride(1),
+                             first_col,
+                             first_k};
+  const int64_t first_panel = first_col / kPanelCols;
+  const int64_t panels = ceil_div(first_col + part.cols, kPanelCols) - first_panel;
+  host::parallel_for(panels, part.cols * part.depth, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      pack_panel(static_cast<Element*>(packed.data_ptr()), part, layout, first_panel + i);
+    }
+  });
+}
+
+void check_place(const TensorView& source, int64_t cols, int64_t depth, int64_t first_col, int64_t first_k) {
+  SPLITSERVE_CHECK_VALUE(first_col >= 0 && first_col + source.size(0) <= cols,
+                         "source: its rows do not fit a weight of " << cols << " from row " << first_col);
+  SPLITSERVE_CHECK_VALUE(
+      first_k >= 0 && first_k + source.size(1) <= depth,
+      "source: its columns do not fit a weight of " << depth << " from column " << first_k);
+}
+
+void pack_weight(TensorView packed, TensorView source, int64_t cols, int64_t depth, int64_t first_col,
+                 int64_t first_k) {
+  const WeightFormat format = packed_arg(packed, cols, depth);
+  SPLITSERVE_CHECK_VALUE(format != WeightFormat::kInt4, "packed: pack_int4 packs int4 weights");
+  cpu_arg(source, "source").rank(2).type({packed.dtype()});
+  check_place(source, cols, depth, first_col, first_k);
+  if (source.size(0) == 0) return;
+  const PackedLayout layout(format, depth);
+  switch (format) {
+    case WeightFormat::kFloat32:
+      return pack<uint32_t>(packed, source, layout, first_col, first_k);
+    case WeightFormat::kBFloat16:
+      return pack<uint16_t>(packed, source, layout, first_col, first_k);
+    default:
+      return pack<uint8_t>(packed, source, layout, first_col, first_k);
+  }
+}
+
+// The groups of one output: codes [depth] from -8 to 7, scales [groups].
+void pack_groups(char* panel, int64_t col, const int8_t* codes, const BFloat16* scales, int64_t depth) {
+  for (int64_t group = 0; group * kGroupDepth < depth; ++group) {
+    char* start = panel + group * kGroupBytes;
+    std::memcpy(start + col * 2, scales + group, 2);
+    for (int64_t block = 0; block < kGroupDepth / kBlockDepth; ++block) {
+      uint32_t nibbles = 0;
+      for (int64_t i = 0; i < kBlockDepth; ++i) {
+        const int64_t k = group * kGroupDepth + block * kBlockDepth + i;
+        const uint32_t code = k < depth ? static_cast<uint32_t>(codes[k]) & 15 : 0;
+        nibbles |= code << (i % 2 * 16 + i / 2 * 4);
+      }
+      std::memcpy(start + kGroupScaleBytes + block * kBlockBytes + col * 4, &nibbles, sizeof nibbles);
+    }
+  }
+}
+
+void pack_int4(TensorView packed, TensorView source, TensorView scales, int64_t cols, int64_t depth,
+               int64_t first_col) {
+  const WeightFormat format = packed_arg(packed, cols, depth);
+  SPLITSERVE_CHECK_VALUE(format == WeightFormat::kInt4, "packed: expected int4 weights");
+  cpu_arg(source, "source").rank(2).type({kInt8Type}).size(1, depth).rows_contiguous();
+  check_place(source, cols, depth, first_col, 0);
+  const int64_t rows = source.size(0);
+  cpu_arg(scales, "scales").rank(2).type({kBFloat16Type}).size(0, rows).rows_contiguous();
+  cpu_arg(scales, "scales").size(1, ceil_div(depth, kGroupDepth));
+  host::parallel_for(rows, rows * depth, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t col = first_col + row;
+      pack_groups(static_cast<char*>(packed.data_ptr()) + col / kPanelCols * panel_bytes(format, depth),
+                  col % kPanelCols, static_cast<const int8_t*>(source.data_ptr()) + row * source.stride(0),
+                  static_cast<const BFloat16*>(scales.data_ptr()) + row * scales.stride(0), depth);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace splitserve
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(pack_weight, splitserve::pack_weight);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(pack_int4, splitserve::pack_int4);

@@ -1,0 +1,61 @@
+// How the weights of a linear layer lie in memory: panels of 32 outputs, so that one register of weights
+// meets one broadcast input and no sum has to be added across lanes. The layout is the same for every
+// instruction set. What lies beyond the last output or input is zero.
+//
+// float32, bfloat16, int8:  packed[panel][step][col][pair] = weight[panel * 32 + col][step * kPair + pair]
+//
+//   A pair is as many neighbours along the input dimension as one step multiplies: 1 float32, else 2, as the
+//   dot product instructions of x86 and Arm want them. int8 has one float32 scale per output beside it.
+//
+// int4:  packed[panel][group] = 32 scales in bfloat16, then 4 blocks of 8 inputs, 32 bits per output each.
+//
+//   A group is 32 neighbours along the input dimension. In a block inputs 0, 2, 4, 6 are the nibbles of the
+//   lower half of the 32 bits and 1, 3, 5, 7 those of the upper half, lowest first, in two's complement; so
+//   one shift of all lanes brings a pair to the bottoms of their halves.
+#pragma once
+
+#include <cstdint>
+
+#include "common/weight_format.h"
+
+namespace splitserve {
+
+inline constexpr int64_t kPanelCols = 32;
+inline constexpr int64_t kGroupDepth = 32;
+inline constexpr int64_t kGroupScaleBytes = kPanelCols * 2;
+inline constexpr int64_t kBlockDepth = 8;
+inline constexpr int64_t kBlockBytes = kPanelCols * 4;
+inline constexpr int64_t kGroupBytes = kGroupScaleBytes + kGroupDepth / kBlockDepth * kBlockBytes;
+
+inline constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Bytes of a panel.
+inline constexpr int64_t panel_bytes(WeightFormat format, int64_t depth) {
+  switch (format) {
+    case WeightFormat::kFloat32:
+      return depth * kPanelCols * 4;
+    case WeightFormat::kBFloat16:
+      return ceil_div(depth, 2) * kPanelCols * 4;
+    case WeightFormat::kInt8:
+      return ceil_div(depth, 2) * kPanelCols * 2;
+    case WeightFormat::kInt4:
+      return ceil_div(depth, kGroupDepth) * kGroupBytes;
+  }
+  return 0;
+}
+
+// Where the elements of a packed weight other than int4 are, counted in elements.
+struct PackedLayout {
+  int64_t pair;
+  int64_t steps;
+
+  PackedLayout(WeightFormat format, int64_t depth)
+      : pair(format == WeightFormat::kFloat32 ? 1 : 2), steps(ceil_div(depth, pair)) {}
+
+  int64_t offset(int64_t col, int64_t k) const {
+    const int64_t step = col / kPanelCols * steps + k / pair;
+    return (step * kPanelCols + col % kPanelCols) * pair + k % pair;
+  }
+};
+
+}  // namespace splitserve

@@ -1,0 +1,49 @@
+// The check of a packed weight as an argument.
+#pragma once
+
+#include "common/check.h"
+#include "cpu/packed.h"
+
+namespace splitserve {
+
+inline constexpr DLDataType kInt8Type{kDLInt, 8, 1};
+inline constexpr DLDataType kUint8Type{kDLUInt, 8, 1};
+
+inline WeightFormat format_of(const TensorView& packed) {
+  const DLDataType type = packed.dtype();
+  if (same_type(type, kFloat32Type)) return WeightFormat::kFloat32;
+  if (same_type(type, kBFloat16Type)) return WeightFormat::kBFloat16;
+  return same_type(type, kInt8Type) ? WeightFormat::kInt8 : WeightFormat::kInt4;
+}
+
+// A weight of [cols, depth] as packed.h describes it: [panels, steps, 32, pair], or of uint8
+// [panels, groups, bytes] for int4; dense.
+inline WeightFormat packed_arg(const TensorView& packed, int64_t cols, int64_t depth) {
+  const Arg arg = cpu_arg(packed, "packed").type({kFloat32Type, kBFloat16Type, kInt8Type, kUint8Type});
+  const WeightFormat format = format_of(packed);
+  if (format == WeightFormat::kInt4) {
+    arg.rank(3).size(1, ceil_div(depth, kGroupDepth)).size(2, kGroupBytes);
+  } else {
+    const PackedLayout layout(format, depth);
+    arg.rank(4).size(1, layout.steps).size(2, kPanelCols).size(3, layout.pair);
+  }
+  arg.size(0, ceil_div(cols, kPanelCols));
+  SPLITSERVE_CHECK_VALUE(packed.IsContiguous(), "packed: must be contiguous");
+  return format;
+}
+
+// What activations are multiplied with weights of a format.
+inline DType activation_of(WeightFormat format) {
+  return format == WeightFormat::kFloat32 ? DType::kFloat32 : DType::kBFloat16;
+}
+
+// One float32 scale per output for int8, none for the other formats.
+inline const float* scales_arg(const Optional<TensorView>& scales, WeightFormat format, int64_t cols) {
+  SPLITSERVE_CHECK_VALUE(scales.has_value() == (format == WeightFormat::kInt8),
+                         "scales: int8 weights have them, others do not");
+  if (!scales.has_value()) return nullptr;
+  const TensorView view = *scales;
+  return cpu_arg(view, "scales").vector(kFloat32Type, cols).data<const float>();
+}
+
+}  // namespace splitserve

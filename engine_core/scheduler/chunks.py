@@ -1,0 +1,52 @@
+"""Which tokens of which rows a step computes: while it is planned, and while it is in flight."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from engine_core.scheduler.running import IntColumn
+
+
+class Chunks(NamedTuple):
+    """What a step computes of which rows; all int64 [n].
+
+    Attributes:
+        rows: in the order they are served.
+        num_tokens: of each, at least 1.
+        ends: num_computed_tokens of each after the step.
+    """
+
+    rows: IntColumn
+    num_tokens: IntColumn
+    ends: IntColumn
+
+    def select(self, which: slice | npt.NDArray[np.bool_]) -> Chunks:
+        """Return some of them, in the same order."""
+        return Chunks(self.rows[which], self.num_tokens[which], self.ends[which])
+
+    def behind(self, others: Chunks) -> Chunks:
+        """Return the others, then these."""
+        return Chunks(*map(np.concatenate, zip(others, self, strict=True)))
+
+
+class StepInFlight(NamedTuple):
+    """A planned step whose output has not been applied.
+
+    Attributes:
+        step: its number.
+        rows: int64 [n]; rows it computes.
+        num_computed_tokens: int64 [n]; their counts after it.
+        sampling_rows: int64 [m]; rows that sample in it, in the order of `rows`.
+        packed_sampling_rows: the same as the worker names them.
+        packed_num_tokens: int32 column [n]; tokens it computes of each of `rows`.
+    """
+
+    step: int
+    rows: IntColumn
+    num_computed_tokens: IntColumn
+    sampling_rows: IntColumn
+    packed_sampling_rows: bytes
+    packed_num_tokens: bytes

@@ -1,0 +1,71 @@
+"""Writes the body of one response straight to its connection, from wherever new data turns up.
+
+ASGI's send() is a coroutine: each piece costs a task's turn, a dict and one call per layer. Here the head and
+the end of a response go through ASGI as always, and the pieces between them do not. The HTTP protocol offers
+the way as an extension of the request's scope; what was written is told to the layers by scope["state"].
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+# scope["extensions"] key; the value makes the BodyWriter of the request in progress, given its on_change.
+BODY_EXTENSION = "splitserve.body"
+# scope["state"] key: bytes of body that were written this way.
+BODY_BYTES_STATE = "body_writer_bytes"
+
+
+class BodyWriter:
+    """The body of a response with chunked encoding; used between its head and its last piece.
+
+    The connection's buffer takes what is written while `paused`, too, so whoever writes holds back then and
+    goes on when on_change() is called.
+
+    Attributes:
+        paused: more bytes than the high-water mark (64 KiB) wait for the client to read.
+        lost: the connection has ended; nothing is written any more.
+        num_bytes: of body written so far.
+    """
+
+    __slots__ = ("_on_change", "_write", "lost", "num_bytes", "paused")
+
+    def __init__(self, transport: asyncio.Transport, on_change: Callable[[], None], *, paused: bool) -> None:
+        """Begin.
+
+        Args:
+            transport: of the connection.
+            on_change: called by the event loop after paused or lost has changed.
+            paused: whether the connection's buffer is over its mark now.
+        """
+        self._write = transport.write
+        self._on_change = on_change
+        self.paused = paused
+        self.lost = transport.is_closing()
+        self.num_bytes = 0
+
+    def write(self, data: bytes) -> None:
+        """Send a piece, at least one byte."""
+        if self.lost:
+            return
+        size = len(data)
+        self.num_bytes += size
+        self._write(b"%x\r\n%b\r\n" % (size, data))
+
+    def set_paused(self, paused: bool) -> None:
+        """Hear that the connection's buffer is over its high-water mark, or below the low one again."""
+        self.paused = paused
+        self._on_change()
+
+    def lose(self) -> None:
+        """Hear from the connection that it has ended."""
+        self.lost = True
+        self._on_change()
+
+    def close(self) -> None:
+        """Call on_change() no more."""
+        self._on_change = _ignore
+
+
+def _ignore() -> None:
+    pass

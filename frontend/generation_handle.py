@@ -1,0 +1,135 @@
+"""One request on its way through an engine: what is new in its n completions, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
+
+from engine_core.errors import SplitServeError
+from frontend.engine_client import EngineClient
+from frontend.generation import OutputDelta
+from frontend.pool_status import PoolStats
+from frontend.stream import SequenceStream
+
+
+class Generation(Protocol):
+    """A request in progress; belongs to the pool's event loop, and its owner closes it.
+
+    Attributes:
+        finished: whether each completion has had its last delta.
+    """
+
+    finished: bool
+
+    def take(self) -> list[OutputDelta]:
+        """Return what is new, at most one delta per completion; deltas that nobody takes join.
+
+        At most max_tokens tokens per completion are held.
+
+        Raises:
+            SplitServeError: the request failed; nothing more may be taken.
+        """
+
+    def close(self) -> None:
+        """End on the engine what still runs; safe to call twice."""
+
+
+class EngineGeneration:
+    """Completions that an engine samples, one sequence each."""
+
+    __slots__ = ("_client", "_closed", "_error", "_stats", "_streams", "finished")
+
+    def __init__(self, client: EngineClient, streams: Sequence[SequenceStream], stats: PoolStats) -> None:
+        """Take over sequences that were just opened.
+
+        Args:
+            client: the engine's.
+            streams: one per completion.
+            stats: of the pool, counted at the end.
+        """
+        self.finished = False
+        self._client = client
+        self._streams = streams
+        self._stats = stats
+        self._error: SplitServeError | None = None
+        self._closed = False
+        stats.requests_started += 1
+
+    def take(self) -> list[OutputDelta]:
+        """Return what is new; sequences that a stop string ends are ended on the engine at once."""
+        deltas = []
+        try:
+            for stream in self._streams:
+                delta = stream.take()
+                if delta is not None:
+                    deltas.append(delta)
+                    if stream.finished:
+                        self._end(stream)
+        except SplitServeError as error:
+            self._error = error
+            raise
+        return deltas
+
+    def close(self) -> None:
+        """End on the engine what still runs."""
+        if self._closed:
+            return
+        self._closed = True
+        self._client.abort([stream.source.request.handle for stream in self._streams])
+        # They know whom to wake, who knows this object: a circle that reference counts would not free.
+        self._streams = ()
+        self._stats.count_end(finished=self.finished, failed=self._error is not None)
+
+    def _end(self, stream: SequenceStream) -> None:
+        if stream.stopped_here:
+            self._client.abort([stream.source.request.handle])
+        self.finished = all(other.finished for other in self._streams)
+
+
+class SearchGeneration:
+    """Completions that a search brings all at once, run by a task of its own."""
+
+    def __init__(
+        self,
+        search: Coroutine[Any, Any, list[OutputDelta]],
+        on_ready: Callable[[], None],
+        stats: PoolStats,
+    ) -> None:
+        """Begin the search.
+
+        Args:
+            search: returns all deltas.
+            on_ready: called when it has ended.
+            stats: of the pool, counted at the end.
+        """
+        self.finished = False
+        self._on_ready: Callable[[], None] | None = on_ready
+        self._stats = stats
+        self._task = asyncio.create_task(search, name="search")
+        self._task.add_done_callback(self._on_done)
+        stats.requests_started += 1
+
+    def take(self) -> list[OutputDelta]:
+        """Return everything once it is there."""
+        if self.finished or not self._task.done():
+            return []
+        found = self._task.result()
+        self.finished = True
+        return found
+
+    def close(self) -> None:
+        """Cancel the search, which aborts the step that runs."""
+        if self._on_ready is None:
+            return
+        self._on_ready = None
+        failed = self._task.done() and self._task.exception() is not None
+        self._task.cancel()
+        self._stats.count_end(finished=self.finished, failed=failed)
+
+    def _on_done(self, task: asyncio.Task[list[OutputDelta]]) -> None:
+        if not task.cancelled():
+            # Asked for, so that asyncio does not miss it when nobody takes it any more.
+            task.exception()
+        if self._on_ready is not None:
+            self._on_ready()

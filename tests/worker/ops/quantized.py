@@ -1,0 +1,24 @@
+"""Quantised weights as the matrices they stand for."""
+
+import torch
+from torch import Tensor
+
+from worker.packed_weight import PackedWeight, WeightForm
+from worker.quantization import GROUP_COLUMNS, quantize_int4, quantize_int8
+
+FORMS: tuple[WeightForm, ...] = ("int8", "int4")
+
+
+def dequantized(matrix: Tensor, form: WeightForm) -> Tensor:
+    """What a matrix [N, K] is after rounding, in float64."""
+    if form == "int8":
+        codes, scales = quantize_int8(matrix)
+        return codes.double() * scales.double().unsqueeze(1)
+    codes, scales = quantize_int4(matrix)
+    return codes.double() * scales.double().repeat_interleave(GROUP_COLUMNS, dim=1)[:, : matrix.shape[1]]
+
+
+def weight_and_values(rows: int, columns: int, form: WeightForm) -> tuple[PackedWeight, Tensor]:
+    """A random packed weight, and the matrix it multiplies with."""
+    matrix = torch.randn(rows, columns).bfloat16()
+    return PackedWeight.of(matrix, form), dequantized(matrix, form)

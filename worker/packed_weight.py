@@ -1,0 +1,91 @@
+"""The weight of a linear layer in the order, and in the form, in which the kernels read it."""
+
+from __future__ import annotations
+
+import torch
+
+from worker import ops
+from worker.pages import zero_pages
+from worker.quantization import GROUP_COLUMNS, WeightForm, quantize_int4, quantize_int8
+
+_PANEL_ROWS = 32
+_GROUP_BYTES = _PANEL_ROWS * (2 + GROUP_COLUMNS // 2)
+
+
+class PackedWeight:
+    """A matrix [N, K] in panels of 32 rows; csrc/cpu/packed.h describes the layout.
+
+    It is made of zeros and filled piece by piece, so a checkpoint can be packed while it is read.
+
+    Args:
+        shape: (N, K), each at least 1.
+        dtype: bfloat16 or float32, that of the activations it multiplies; bfloat16 if it is quantised.
+        form: "plain" keeps the values in dtype, "int8" with a scale per row, "int4" with a scale per 32
+            columns of a row.
+
+    Attributes:
+        shape: (N, K).
+        dtype: of the activations.
+        form: as given.
+        data: [ceil(N / 32), ceil(K / pair), 32, pair], pair 1 for float32 and 2 for bfloat16 and int8;
+            for int4 uint8 [ceil(N / 32), ceil(K / 32), 576].
+        scales: float32 [N] for int8, else None.
+
+    Raises:
+        OSError: the address space is not there.
+    """
+
+    __slots__ = ("data", "dtype", "form", "scales", "shape")
+
+    def __init__(self, shape: tuple[int, int], dtype: torch.dtype, form: WeightForm = "plain") -> None:
+        assert form == "plain" or dtype == torch.bfloat16, "quantised weights multiply bfloat16"
+        self.shape = shape
+        self.dtype = dtype
+        self.form = form
+        self.data = _panels(shape, dtype, form)
+        self.scales = torch.zeros(shape[0]) if form == "int8" else None
+
+    @classmethod
+    def of(cls, matrix: torch.Tensor, form: WeightForm = "plain") -> PackedWeight:
+        """Pack a whole matrix [N, K]."""
+        weight = cls((matrix.shape[0], matrix.shape[1]), matrix.dtype, form)
+        weight.fill(matrix)
+        return weight
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory it takes."""
+        return self.data.nbytes + (self.scales.nbytes if self.scales is not None else 0)
+
+    def fill(self, source: torch.Tensor, first_row: int = 0, first_column: int = 0) -> None:
+        """Write a rectangle of the matrix; whole rows if they are quantised.
+
+        Args:
+            source: [n, k], of any strides; converted to the weight's dtype, or quantised.
+            first_row: row of the matrix where its first element belongs.
+            first_column: its column.
+
+        Raises:
+            ValueError: it does not fit.
+        """
+        if self.form == "plain":
+            ops.pack_weight(self, source.to(self.dtype), first_row, first_column)
+            return
+        if first_column != 0 or source.shape[1:] != self.shape[1:]:
+            raise ValueError(f"source: expected whole rows of {self.shape[1]} to quantise")
+        if self.scales is None:
+            ops.pack_int4(self, quantize_int4(source), first_row)
+        else:
+            codes, scales = quantize_int8(source)
+            ops.pack_weight(self, codes, first_row, 0)
+            self.scales[first_row : first_row + len(scales)] = scales
+
+
+def _panels(shape: tuple[int, int], dtype: torch.dtype, form: WeightForm) -> torch.Tensor:
+    rows, columns = shape
+    num_panels = -(-rows // _PANEL_ROWS)
+    if form == "int4":
+        return zero_pages((num_panels, -(-columns // GROUP_COLUMNS), _GROUP_BYTES), torch.uint8, huge=True)
+    pair = 4 // dtype.itemsize
+    kept = torch.int8 if form == "int8" else dtype
+    return zero_pages((num_panels, -(-columns // pair), _PANEL_ROWS, pair), kept, huge=True)

@@ -1,0 +1,71 @@
+"""How weights become small integers with scales while they are loaded: symmetric, rounded to nearest."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+
+from worker import ops
+
+GROUP_COLUMNS = 32
+
+WeightForm = Literal["plain", "int8", "int4"]
+
+
+class WeightForms(NamedTuple):
+    """In what form the matrices of a model are kept.
+
+    Attributes:
+        linear: those of attention and MLP.
+        head: the output head, and with it an embedding tied to it.
+    """
+
+    linear: WeightForm = "plain"
+    head: WeightForm = "plain"
+
+
+# The head stays in int8: 4 bits cost more there than in any other matrix, and its rows must be looked up
+# where it is the embedding too.
+FORMS = {
+    "none": WeightForms(),
+    "int8": WeightForms("int8", "int8"),
+    "int4": WeightForms("int4", "int8"),
+}
+
+
+class Quantized(NamedTuple):
+    """A matrix as integers.
+
+    Attributes:
+        codes: int8 [n, K].
+        scales: float32 [n] of a row's values, or bfloat16 [n, ceil(K / 32)] of a group's.
+    """
+
+    codes: torch.Tensor
+    scales: torch.Tensor
+
+
+def quantize_int8(rows: torch.Tensor) -> Quantized:
+    """Round rows [n, K] to multiples of their largest magnitude over 127."""
+    codes = torch.empty(rows.shape, dtype=torch.int8)
+    scales = torch.empty(rows.shape[0])
+    ops.quantize_int8(codes, scales, _readable(rows))
+    return Quantized(codes, scales)
+
+
+def quantize_int4(rows: torch.Tensor) -> Quantized:
+    """Round rows [n, K] to multiples of a scale per group of 32 columns, from -8 to 7 times it.
+
+    The value of the largest magnitude in a group becomes -8 scales, so a scale has the opposite sign of that
+    value and none of the 16 codes is wasted (the rule of llama.cpp's q4_0). Codes are chosen for the scale as
+    it is kept, in bfloat16.
+    """
+    codes = torch.empty(rows.shape, dtype=torch.int8)
+    scales = torch.empty(rows.shape[0], -(-rows.shape[1] // GROUP_COLUMNS), dtype=torch.bfloat16)
+    ops.quantize_int4(codes, scales, _readable(rows))
+    return Quantized(codes, scales)
+
+
+def _readable(rows: torch.Tensor) -> torch.Tensor:
+    return (rows.float() if rows.dtype == torch.float16 else rows).contiguous()
