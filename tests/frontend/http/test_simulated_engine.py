@@ -227,7 +227,14 @@ async def test_what_one_step_brings_is_sent_together(url: str) -> None:
 
 
 async def test_a_full_queue_is_429_and_the_server_recovers(url: str) -> None:
-    response = await complete(url, prompt=["x"] * 16, n=16, max_tokens=200, ignore_eos=True)
+    fills_all = {"prompt": "x", "n": 16, "max_tokens": 500, "ignore_eos": True, "stream": True}
+    async with (
+        httpx.AsyncClient(timeout=DEADLINE_S) as client,
+        client.stream("POST", f"{url}/v1/completions", json=fills_all) as stream,
+    ):
+        assert stream.status_code == 200
+        await anext(stream.aiter_lines())
+        response = await complete(url, prompt="x", n=16)
     assert response.status_code == 429
     assert int(response.headers["retry-after"]) >= 1
     assert response.json()["error"]["type"] == "rate_limit_error"
