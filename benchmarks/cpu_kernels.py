@@ -64,33 +64,58 @@ def measure(case: Case, seconds: float) -> Result:
     )
 
 
-def attention_case(dtype: torch.dtype, tokens: int, length: int, heads: int, kv_heads: int, dim: int) -> Case:
-    """The last `tokens` positions of one sequence of `length`; torch gets the cache already gathered."""
+@dataclass(slots=True)
+class AttentionShape:
+    """`rows` sequences of `length` positions, of which the last `tokens` are computed."""
+
+    rows: int
+    tokens: int
+    length: int
+    heads: int
+    kv_heads: int
+    dim: int
+
+    @property
+    def flops(self) -> float:
+        """Operations of both products, for the positions that are visible."""
+        visible = self.tokens * self.length - self.tokens * (self.tokens - 1) / 2
+        return 4 * self.rows * visible * self.heads * self.dim
+
+
+def attention_case(dtype: torch.dtype, shape: AttentionShape) -> Case:
+    """Blocks in random order; torch gets the cache already gathered.
+
+    The numbers are random, so it does not matter here that the cache is interleaved.
+    """
+    rows, tokens, length, kv_heads, dim = shape.rows, shape.tokens, shape.length, shape.kv_heads, shape.dim
     block_size, num_blocks = 16, -(-length // 16)
-    caches = [torch.randn(num_blocks, kv_heads, block_size, dim).to(dtype) for _ in range(2)]
-    q = torch.randn(tokens, heads, dim).to(dtype)
+    caches = [torch.randn(rows * num_blocks, kv_heads, block_size, dim).to(dtype) for _ in range(2)]
+    q = torch.randn(rows * tokens, shape.heads, dim).to(dtype)
     out = torch.empty_like(q)
-    table = torch.arange(num_blocks, dtype=torch.int32)[None]
-    cu_seqlens, seq_lens = (torch.tensor(x, dtype=torch.int32) for x in ([0, tokens], [length]))
-    k, v = (c.transpose(0, 1).reshape(1, kv_heads, -1, dim)[:, :, :length].contiguous() for c in caches)
-    q4 = q.transpose(0, 1)[None]
+    table = torch.randperm(rows * num_blocks).int().view(rows, num_blocks)
+    cu_seqlens = torch.arange(rows + 1, dtype=torch.int32) * tokens
+    seq_lens = torch.full((rows,), length, dtype=torch.int32)
+    k, v = (c.view(rows, kv_heads, -1, dim)[:, :, :length].contiguous() for c in caches)
+    q4 = q.view(rows, tokens, shape.heads, dim).transpose(1, 2)
     mask = None if tokens == 1 else torch.ones(tokens, length, dtype=torch.bool).tril(length - tokens)
-    visible = tokens * length - tokens * (tokens - 1) / 2
     return Case(
         "attention",
-        f"{name(dtype)} T={tokens} L={length} heads={heads}/{kv_heads} D={dim}",
+        f"{name(dtype)} R={rows} T={tokens} L={length} {shape.heads}/{kv_heads} D={dim}",
         lambda: ops.paged_attention(out, q, *caches, table, cu_seqlens, seq_lens, dim**-0.5),
         lambda: F.scaled_dot_product_attention(q4, k, v, attn_mask=mask, enable_gqa=True),
         k.nbytes + v.nbytes,
-        4 * visible * heads * dim,
+        shape.flops,
     )
 
 
 def attention_cases() -> Iterator[Case]:
     for dtype in (BF16, FP32):
         for tokens, length in ((1, 128), (1, 1024), (1, 8192), (128, 1024), (512, 512)):
-            yield attention_case(dtype, tokens, length, 16, 8, 64)
-            yield attention_case(dtype, tokens, length, 16, 8, 128)
+            yield attention_case(dtype, AttentionShape(1, tokens, length, 16, 8, 64))
+            yield attention_case(dtype, AttentionShape(1, tokens, length, 16, 8, 128))
+    # The heads of a model of 135M parameters.
+    for rows, tokens, length in ((32, 1, 1500), (1, 1, 16384), (1, 512, 512), (1, 512, 2560), (1, 512, 8704)):
+        yield attention_case(BF16, AttentionShape(rows, tokens, length, 9, 3, 64))
 
 
 def row_cases() -> Iterator[Case]:
@@ -157,15 +182,22 @@ def torch_sample(logits: Tensor, top_k: int, top_p: float) -> Tensor:
     return logits.softmax(-1).multinomial(1)
 
 
+def peaked_logits(rows: int, vocab: int) -> Tensor:
+    """Noise and 40 likely tokens, as a trained model's are."""
+    logits = torch.randn(rows, vocab) * 2.5
+    logits[:, :40] += torch.linspace(16, 6, 40)
+    return logits
+
+
 def sampling_cases() -> Iterator[Case]:
-    for rows in (1, 16):
-        logits = torch.randn(rows, 151936) * 3
+    for rows, vocab in ((1, 49152), (64, 49152), (1, 151936), (16, 151936)):
+        logits = peaked_logits(rows, vocab)
         integers = torch.arange(rows)
-        for top_k, top_p in ((0, 1.0), (50, 1.0), (0, 0.9), (50, 0.9)):
+        for temperature, top_k, top_p in ((0, 0, 1.0), (1, 0, 1.0), (1, 50, 1.0), (1, 0, 0.9), (1, 50, 0.9)):
             arguments = (
                 torch.empty(rows, dtype=torch.int32),
                 logits,
-                torch.ones(rows),
+                torch.full((rows,), float(temperature)),
                 torch.full((rows,), top_k, dtype=torch.int32),
                 torch.full((rows,), top_p),
                 torch.zeros(rows),
@@ -174,16 +206,18 @@ def sampling_cases() -> Iterator[Case]:
             )
             yield Case(
                 "sample",
-                f"R={rows} V=151936 k={top_k} p={top_p}",
+                f"R={rows} V={vocab} t={temperature} k={top_k} p={top_p}",
                 lambda arguments=arguments: ops.sample(*arguments),
-                lambda logits=logits, k=top_k, p=top_p: torch_sample(logits, k, p),
+                lambda logits=logits, t=temperature, k=top_k, p=top_p: (
+                    torch_sample(logits, k, p) if t else logits.argmax(-1)
+                ),
                 logits.nbytes,
             )
         ids, logprobs = torch.empty(rows, 6, dtype=torch.int32), torch.empty(rows, 6)
         index, ranks = integers.int(), torch.empty(rows, dtype=torch.int32)
         yield Case(
             "top_logprobs",
-            f"R={rows} V=151936 k=5",
+            f"R={rows} V={vocab} k=5",
             lambda a=(ids, logprobs, ranks, logits, index, index): ops.top_logprobs(*a),
             lambda logits=logits: logits.log_softmax(-1).topk(5),
             logits.nbytes,

@@ -77,7 +77,7 @@ class Admission:
         """Refuse a request for which the queue has no room; one alone may exceed the bound of tokens.
 
         Args:
-            num_waiting: requests that wait, preempted ones included.
+            num_waiting: requests that wait, preempted ones included, less those that free rows are there for.
             num_tokens: of the new request.
             now_s: monotonic seconds.
 

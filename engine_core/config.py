@@ -172,7 +172,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         check_choice("--scheduling-policy", self.policy, POLICIES)
         check_choice("--executor", self.executor, EXECUTORS)
         check_choice("--log-level", self.log_level, LOG_LEVELS)
-        check_range("--block-size", self.block_size, 1, 256)
+        check_range("--block-size", self.block_size, 2, 256)
+        if self.block_size % 2:
+            raise ConfigError(f"--block-size must be even, got {self.block_size}")
         check_range("--max-num-seqs", self.max_num_seqs, 1, 65536)
         check_range("--max-num-batched-tokens", self.max_num_batched_tokens, 1, MAX_STEP_TOKENS)
         check_range("--max-prefill-tokens", self.max_prefill_tokens, 0, MAX_STEP_TOKENS)

@@ -153,7 +153,10 @@ class EngineCore:
         self._open.check_new(frontend, message.handle)
         num_tokens = (len(message.prompt_token_ids) + len(message.resume_token_ids)) // TOKEN_BYTES
         now_s = self._clock.monotonic()
-        self._admission.check(len(self._scheduler.waiting), num_tokens, now_s)
+        scheduler = self._scheduler
+        # Those that free rows are there for start in the next step; so n siblings do not refuse each other.
+        num_waiting = max(0, len(scheduler.waiting) - scheduler.running.num_free_rows)
+        self._admission.check(num_waiting, num_tokens, now_s)
         request = self._make_request(frontend, message)
         self._open.add(request)
         self._scheduler.add(request)

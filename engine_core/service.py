@@ -272,6 +272,7 @@ class Service:
             max_num_seqs=self._config.max_num_seqs,
             max_logprobs=MAX_STEP_LOGPROBS,
             lease_s=self._config.lease_s,
+            max_num_waiting=self._config.max_num_waiting,
         )
         self.phase = Phase.SERVING
         self.post_all(self._ready)

@@ -19,7 +19,7 @@ from frontend.config import FrontendConfig
 from frontend.debug_requests import list_requests, show_request
 from frontend.disconnect import ClientGoneError
 from frontend.engine_metrics import collect_engines, collect_pool
-from frontend.errors_http import handle_error
+from frontend.error_handler import ErrorHandler
 from frontend.health import HealthProbe
 from frontend.limits import LimitsMiddleware, OpenRequests
 from frontend.metrics import FrontendMetrics
@@ -143,8 +143,9 @@ def _add_operator_routes(app: FastAPI, context: ApiContext, owners: AppOwners) -
 def _add_layers(app: FastAPI, context: ApiContext, owners: AppOwners) -> None:
     """Stack the layers, innermost first: limits, keys, CORS (whose preflights carry no key), log."""
     config = context.config
-    app.add_exception_handler(SplitServeError, handle_error)
-    app.add_exception_handler(HTTPException, handle_error)
+    errors = ErrorHandler()
+    app.add_exception_handler(SplitServeError, errors.handle)
+    app.add_exception_handler(HTTPException, errors.handle)
     app.add_exception_handler(ClientGoneError, _client_gone)
     app.add_exception_handler(ClientDisconnect, _client_gone)
     app.add_middleware(LimitsMiddleware, config=config, requests=owners.requests)

@@ -16,8 +16,9 @@ every open sequence fails with EngineUnavailableError, and `orphans` remembers t
     silence of 10 s       -                            -> lost           lose, -> lost, hello
 
 Hello is repeated every second until an answer comes (every ten seconds when refused); a ready or draining
-engine is pinged every second, which renews our lease. On Ready of the same epoch and lease, orphans are
-aborted: they still run there.
+engine is pinged every second, or four times per lease if that is more often, which renews our lease. When
+this process stood still for longer than its lease it assumes nothing: the engine's Pong has epoch 0 if it
+dropped us. On Ready of the same epoch and lease, orphans are aborted: they still run there.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ from frontend.engine_errors import finished_error, rejected_error
 HELLO_INTERVAL_S = 1.0
 REFUSED_INTERVAL_S = 10.0
 PING_INTERVAL_S = 1.0
+# A lease shorter than four seconds needs pings more often.
+PINGS_PER_LEASE = 4
 SILENCE_S = 10.0
 MAX_OPEN_SEQUENCES = 16384
 
@@ -85,7 +88,7 @@ class OpenSequence:
 
     Attributes:
         token_ids: the output so far, in four bytes per token.
-        wake: called when something new is there to take, once per message and callable.
+        wake: called when something new is there to take, once per wake_up() and callable.
         num_taken: how many of token_ids the stream has taken.
         logprobs: of the tokens not yet taken.
         num_cached_tokens: prompt tokens found in the prefix cache.
@@ -135,6 +138,8 @@ class EngineSession:
         self.last_pong: Pong | None = None
         self.last_pong_s: float | None = None
         self.message = ""
+        # Sequences of one request share their callable, which takes what all of them have got.
+        self._to_wake: dict[Callable[[], None], None] = {}
         self._hello = Hello(PROTOCOL_VERSION, frontend_id, software_version)
         self._next_id = 0
         self._last_hello_s = float("-inf")
@@ -167,7 +172,7 @@ class EngineSession:
             self._say_hello(now_s)
 
     def receive(self, message: EngineMessage, now_s: float) -> None:
-        """Take one message of the engine.
+        """Take one message of the engine; wake_up() follows when those that have arrived are taken.
 
         Raises:
             ProtocolError: its columns do not fit each other; nothing of it was taken.
@@ -193,6 +198,12 @@ class EngineSession:
                     self.state = EngineState.DRAINING
             case CallResult():
                 pass
+
+    def wake_up(self) -> None:
+        """Tell every stream for which tokens or an end have come; one that is behind gets them in one go."""
+        woken, self._to_wake = self._to_wake, {}
+        for wake in woken:
+            wake()
 
     # --- commands ---
 
@@ -246,18 +257,14 @@ class EngineSession:
 
     def _tick_serving(self, now_s: float, gap_s: float) -> None:
         assert self.ready is not None
-        if gap_s >= self.ready.lease_s:
-            # Our own process stood still: the engine has dropped us, and knows none of our requests any more.
-            self._lose(f"this frontend stood still for {gap_s:.0f} s and its lease ran out")
-            self._say_hello(now_s)
-            return
         if gap_s > PING_INTERVAL_S:
-            # What the engine sent meanwhile is still unread.
+            # Our own process stood still. What the engine sent meanwhile is still unread; whether it has
+            # dropped us it knows alone, and the pong to the ping below will say.
             self._last_heard_s += gap_s
         if now_s - self._last_heard_s > SILENCE_S:
             self._lose(f"the engine has been silent for {SILENCE_S:.0f} s")
             self._say_hello(now_s)
-        elif now_s - self._last_ping_s >= PING_INTERVAL_S:
+        elif now_s - self._last_ping_s >= min(PING_INTERVAL_S, self.ready.lease_s / PINGS_PER_LEASE):
             self.ping(now_s)
 
     def _receive_ready(self, ready: Ready, now_s: float) -> None:
@@ -293,10 +300,8 @@ class EngineSession:
         indices = unpack_int32(outputs.token_indices).tolist()
         if not len(handles) == len(token_ids) == len(indices):
             raise ProtocolError(f"columns of {len(handles)}, {len(token_ids)} and {len(indices)} rows")
-        # Sequences of one request share their callable, which takes what all of them have got.
-        wakes: dict[Callable[[], None], None] = {}
         self._add_logprobs(outputs)
-        find = self.open_sequences.get
+        find, to_wake = self.open_sequences.get, self._to_wake
         for handle, token_id, index in zip(handles, token_ids, indices, strict=True):
             sequence = find(handle)
             if sequence is None:
@@ -304,13 +309,11 @@ class EngineSession:
                 self.counters.stale_outputs += 1
             elif index == len(sequence.token_ids):
                 sequence.token_ids.append(token_id)
-                wakes[sequence.wake] = None
+                to_wake[sequence.wake] = None
             else:
                 self._out_of_order(sequence, index)
         for end in outputs.finished:
-            self._finish(end, wakes)
-        for wake in wakes:
-            wake()
+            self._finish(end)
 
     def _add_logprobs(self, outputs: StepOutputs) -> None:
         for started in outputs.started:
@@ -324,12 +327,12 @@ class EngineSession:
             if (sequence := self.open_sequences.get(entry.key)) is not None:
                 sequence.prompt_logprobs.append(entry)
 
-    def _finish(self, end: Finished, wakes: dict[Callable[[], None], None]) -> None:
+    def _finish(self, end: Finished) -> None:
         sequence = self.open_sequences.pop(end.handle, None)
         if sequence is not None:
             sequence.num_cached_tokens = end.num_cached_tokens
             sequence.finished, sequence.error = end, finished_error(end)
-            wakes[sequence.wake] = None
+            self._to_wake[sequence.wake] = None
 
     def _out_of_order(self, sequence: OpenSequence, index: int) -> None:
         """Drop a repeated token; a gap cannot be mended, so it ends the request."""

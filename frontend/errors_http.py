@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from http import HTTPStatus
 
 import msgspec
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import Response
 
 from engine_core.errors import SplitServeError
 
 MAX_MESSAGE_CHARS = 600
-
-logger = logging.getLogger("frontend")
 
 _TYPES = {
     401: "authentication_error",
@@ -86,13 +82,6 @@ def error_response(error: Exception) -> Response:
     if isinstance(error, HTTPException) and error.headers:
         headers.update(error.headers)
     return Response(msgspec.json.encode(body), status, headers, "application/json")
-
-
-async def handle_error(request: Request, error: Exception) -> Response:
-    """FastAPI's exception handler for SplitServeError and HTTPException."""
-    if isinstance(error, SplitServeError) and error.status >= 500:
-        logger.warning("request_error code=%s detail=%r", error.code, str(error)[:MAX_MESSAGE_CHARS])
-    return error_response(error)
 
 
 def _from_starlette(error: HTTPException) -> ErrorBody:

@@ -1,7 +1,8 @@
 """uvicorn's HTTP protocol with the limits it lacks: header size and time, connections, pipelined requests.
 
 phase of a connection           ends by                           if not in time
-IDLE, no request in progress    first byte                        closed (keep-alive time, or header time)
+IDLE, no request in progress    first byte                        closed (keep-alive time, header time, or
+                                                                  0.1 s from the beginning of a drain)
 HEADERS                         the blank line                    408
 in progress (body, response)    the end of the response           frontend.limits
 """
@@ -27,6 +28,8 @@ from frontend.limits import ABORT_EXTENSION
 MAX_HEADER_BYTES = 16 * 1024
 MAX_HEADERS = 64
 MAX_PIPELINED = 8
+# A request that is on its way when the process begins to drain arrives within this; then idle links go.
+DRAIN_GRACE_S = 0.1
 
 
 class ConnectionLimits:
@@ -73,6 +76,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._num_header_bytes = 0
         self._refusal: HttpError | None = None
         self._body: BodyWriter | None = None
+        self._draining = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection and start the time it has for its first request."""
@@ -146,6 +150,19 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= MAX_PIPELINED:
             raise _abandon(self, HttpError(400, "bad_http", "Too many pipelined requests."))
         super().on_headers_complete()
+        if self._draining:
+            self.cycle.keep_alive = False
+
+    def shutdown(self) -> None:
+        """Begin to drain: what is in progress or on its way is answered, then the connection is closed.
+
+        Closing an idle connection at once would reset it under a request that was sent but not yet read.
+        """
+        self._draining = True
+        if self._in_progress():
+            super().shutdown()
+        else:
+            self.loop.call_later(DRAIN_GRACE_S, self._close_if_idle)
 
     def on_response_complete(self) -> None:
         """Let go of the body; pipelined requests come one after the other."""
@@ -180,6 +197,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _close_if_idle(self) -> None:
+        # Headers that have begun have their own time.
+        if not self._in_headers and not self._in_progress():
+            self.transport.close()
 
     def _on_timer(self) -> None:
         self._timer = None

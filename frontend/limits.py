@@ -1,4 +1,4 @@
-"""What one client may take of this process: open requests, body size and time, unread output."""
+"""What clients may take of this process: requests, starts per turn, body size and time, unread output."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from frontend.config import FrontendConfig
 from frontend.errors_http import HttpError, error_response
+from frontend.turn_gate import TurnGate
 
 ABORT_EXTENSION = "splitserve.abort"
 # How long an aborted connection may take to be reported as gone.
@@ -117,6 +118,7 @@ class LimitsMiddleware:
         self._app = app
         self._config = config
         self._requests = requests
+        self._gate = TurnGate()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run one request within the limits."""
@@ -130,8 +132,9 @@ class LimitsMiddleware:
             return
         scope.setdefault("state", {})["open_request"] = request
         sender = _Sender(request, send)
-        body = BodyReceiver(scope, receive, self._config.max_body_bytes, self._config.body_timeout_s)
         try:
+            await self._gate.enter()
+            body = BodyReceiver(scope, receive, self._config, self._gate)
             await self._app(scope, body.receive, sender.send)
         except asyncio.CancelledError:
             if request.end_reason is None:
@@ -172,14 +175,20 @@ class _Sender:
 
 
 class BodyReceiver:
-    """Counts the body while it arrives, against a size and an absolute deadline."""
+    """Counts the body while it arrives, against a size and an absolute deadline.
 
-    def __init__(self, scope: Scope, receive: Receive, max_bytes: int, timeout_s: float) -> None:
+    Made in the turn in which the request passed the gate. What follows a body is most of a request's work, so
+    a body that is there only later passes the gate again.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, config: FrontendConfig, gate: TurnGate) -> None:
         self._headers = [(name, value) for name, value in scope["headers"] if name in _BODY_HEADERS]
         self._receive = receive
-        self._max_bytes = max_bytes
-        self._timeout_s = timeout_s
-        self._deadline = time.monotonic() + timeout_s
+        self._max_bytes = config.max_body_bytes
+        self._timeout_s = config.body_timeout_s
+        self._deadline = time.monotonic() + self._timeout_s
+        self._gate = gate
+        self._turn = gate.turn
         self._num_bytes = 0
         self._complete = False
         self._headers_checked = False
@@ -203,6 +212,8 @@ class BodyReceiver:
                 408, "request_timeout", f"The body did not arrive within {self._timeout_s:g} s."
             ) from None
         self._count(message)
+        if self._complete and self._gate.turn != self._turn:
+            await self._gate.enter()
         return message
 
     def _count(self, message: Message) -> None:

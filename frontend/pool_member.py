@@ -185,6 +185,7 @@ class PoolMember:
                 max_num_seqs=ready.max_num_seqs,
                 max_logprobs=ready.max_logprobs,
                 created=created,
+                max_num_waiting=ready.max_num_waiting,
             )
         self._on_change()
 

@@ -19,6 +19,7 @@ class ServedModel:
         max_num_seqs: requests one engine runs at a time.
         epoch: life of the engine this was learnt from.
         created: Unix time at which this process first saw the model.
+        max_num_waiting: requests that may wait on one engine beside those that run.
     """
 
     names: tuple[str, ...]
@@ -28,6 +29,12 @@ class ServedModel:
     max_num_seqs: int
     max_logprobs: int
     created: int
+    max_num_waiting: int = 4096
+
+    @property
+    def max_num_open(self) -> int:
+        """Requests that one engine holds at most, running and waiting."""
+        return self.max_num_seqs + self.max_num_waiting
 
 
 @dataclass(slots=True, frozen=True)

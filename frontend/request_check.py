@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine_core.errors import ContextLengthError, InvalidRequestError
+from engine_core.sampling_params import SamplingParams
 from frontend.generation import GenerationRequest
 from frontend.pool_status import ServedModel
 
@@ -19,8 +20,31 @@ def check_request(request: GenerationRequest, model: ServedModel) -> None:
     for name, value in (("logprobs", sampling.logprobs), ("prompt_logprobs", sampling.prompt_logprobs)):
         if value is not None and value > model.max_logprobs:
             raise InvalidRequestError(f"{name} must be at most {model.max_logprobs}, got {value}", name)
+    check_num_sequences(1, sampling, model.max_num_open)
     check_prompt(request.prompt_token_ids, model.info.vocab_size)
     check_context(len(request.prompt_token_ids), sampling.max_tokens, model.info.max_model_len)
+
+
+def check_num_sequences(num_prompts: int, sampling: SamplingParams, max_num_open: int) -> None:
+    """Check that a request's sequences find room in idle engines; otherwise no retry would ever succeed.
+
+    Args:
+        num_prompts: each has as many sequences as `sampling` says.
+        sampling: validated.
+        max_num_open: sequences that the engines hold at most, running and waiting.
+
+    Raises:
+        InvalidRequestError: names the limit.
+    """
+    name = "n" if sampling.best_of is None else "best_of"
+    width = sampling.best_of or sampling.n
+    if num_prompts * width > max_num_open:
+        times = "" if num_prompts == 1 else " times the number of prompts"
+        raise InvalidRequestError(
+            f"{name}{times} must be at most {max_num_open}, which is what runs and waits at once here "
+            f"(--max-num-seqs, --max-num-waiting), got {num_prompts * width}",
+            name,
+        )
 
 
 def check_prompt(token_ids: list[int], vocab_size: int) -> None:

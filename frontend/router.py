@@ -145,7 +145,7 @@ class EnginePool:
             model: any name of a served model; "" is the first one.
             request: not yet checked.
             on_ready: called by the event loop when something may be there to take, or an error to be raised;
-                at most once per message of the engine and callable. It must not raise.
+                once for all that has arrived, however many sequences got some. It must not raise.
 
         Raises:
             InvalidRequestError: a field is wrong.

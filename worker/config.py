@@ -46,7 +46,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         check_choice("--dtype", self.dtype, DTYPES)
         check_choice("--quantization", self.quantization, QUANTIZATIONS)
         _within("--rank", self.rank, 0, 65535)
-        _within("--block-size", self.block_size, 1, 256)
+        _within("--block-size", self.block_size, 2, 256)
+        if self.block_size % 2:
+            raise ConfigError(f"--block-size must be even, got {self.block_size}")
         _within("--max-num-seqs", self.max_num_seqs, 1, 65536)
         _within("--max-num-batched-tokens", self.max_num_batched_tokens, 1, 2**20)
         _within("--max-model-len", self.max_model_len, 0, 2**24)

@@ -17,7 +17,7 @@ class KVCache(NamedTuple):
 
     Attributes:
         k: [num_blocks, num_kv_heads, block_size, head_dim] in the model dtype; token `t` of a row lies in
-            block `block_table[t // block_size]` at offset `t % block_size`.
+            block `block_table[t // block_size]`. The backend lays the last two dimensions out.
         v: the same.
     """
 

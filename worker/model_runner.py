@@ -117,10 +117,12 @@ class ModelRunner:
             sampling = sampling[~np.isin(inputs.rows[sampling], list(self._batch.failures))]
         for begin in range(0, len(sampling), self._max_logits_rows):
             chunk = sampling[begin : begin + self._max_logits_rows]
-            last = torch.from_numpy(inputs.cu_seqlens[chunk + 1] - np.int32(1))
+            chosen, rows = hidden, inputs.rows
             # A pure decode step samples from every hidden state there is.
-            chosen = hidden if len(chunk) == len(hidden) else hidden[last]
-            sampled = self._sampler.sample(self._model.compute_logits(chosen), inputs.rows[chunk])
+            if len(chunk) != len(hidden):
+                chosen = hidden[torch.from_numpy(inputs.cu_seqlens[chunk + 1] - np.int32(1))]
+                rows = inputs.rows[chunk]
+            sampled = self._sampler.sample(self._model.compute_logits(chosen), rows)
             self._batch.append(sampled.rows, sampled.token_ids)
             for error in sampled.errors:
                 self._batch.fail(error)

@@ -189,8 +189,9 @@ def kv_write(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mappin
     Args:
         k: [T, Hkv, D].
         v: like k.
-        k_cache: [num_blocks, Hkv, block_size, D].
-        v_cache: like k_cache.
+        k_cache: [num_blocks, Hkv, block_size, D], the last two dimensions contiguous; within them keys lie as
+            [D / P, block_size, P], where P elements are 4 bytes; block_size and D are multiples of P.
+        v_cache: like k_cache; within them values lie as [block_size / P, D, P].
         slot_mapping: int32 or int64 [T], block * block_size + offset; a negative slot is skipped.
     """
     _kv_write(k, v, k_cache, v_cache, slot_mapping)
@@ -228,8 +229,8 @@ def paged_attention(
     Args:
         out: [T, Hq, D], D a multiple of 8 up to 256.
         q: like out.
-        k_cache: [num_blocks, Hkv, block_size, D]; this step's keys are already in it.
-        v_cache: like k_cache.
+        k_cache: as kv_write leaves it; this step's keys are already in it.
+        v_cache: likewise.
         block_tables: int32 [R, max_blocks].
         cu_seqlens_q: int32 [R + 1]: request r owns rows cu_seqlens_q[r] to cu_seqlens_q[r + 1] of q.
         seq_lens: int32 [R]: context length with this step's tokens; the rows of q are the last of it.

@@ -20,14 +20,15 @@ KvRows rows_of(const DeviceArgs& args, const TensorView& tensor, const char* nam
 
 KvSlots slots_of(const DeviceArgs& args, const TensorView& cache, const char* name,
                  const KvWriteParams& params, const TensorView& like) {
-  args(cache, name)
-      .activation(params.dtype)
+  const Arg arg = args(cache, name);
+  arg.activation(params.dtype)
       .rank(4)
       .size(0, like.size(0))
       .size(1, params.heads)
       .size(2, like.size(2))
       .size(3, params.head_dim)
       .rows_contiguous();
+  if (kInterleavedCache) arg.interleaved();
   return {cache.data_ptr(), cache.stride(0), cache.stride(1), cache.stride(2)};
 }
 

@@ -91,6 +91,22 @@ class Arg {
     return *this;
   }
 
+  // A KV cache [num_blocks, kv_heads, block_size, head_dim] whose blocks are interleaved in pairs of 4 bytes.
+  const Arg& interleaved() const {
+    const int64_t pair = 4 / dtype_bytes(activation()), block_size = tensor_.size(2), dim = tensor_.size(3);
+    if (block_size == 0 || block_size % pair != 0) {
+      TVM_FFI_THROW(ValueError) << name_ << ": block size must be a multiple of " << pair << ", got "
+                                << block_size;
+    }
+    if (dim % pair != 0) {
+      TVM_FFI_THROW(ValueError) << name_ << ": head size must be a multiple of " << pair << ", got " << dim;
+    }
+    if (tensor_.stride(3) != 1 || (block_size > 1 && tensor_.stride(2) != dim)) {
+      TVM_FFI_THROW(ValueError) << name_ << ": the last two dimensions must be contiguous";
+    }
+    return *this;
+  }
+
   // A one-dimensional parameter vector of a given type and length.
   const Arg& vector(DLDataType dtype, int64_t length) const {
     return rank(1).type({dtype}).size(0, length).rows_contiguous();

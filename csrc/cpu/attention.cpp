@@ -15,8 +15,8 @@ KvCache cache_of(const TensorView& cache, const char* name, const TensorView& li
       .size(1, p.kv_heads)
       .size(2, p.block_size)
       .size(3, p.head_dim)
-      .rows_contiguous();
-  return {cache.data_ptr(), cache.stride(0), cache.stride(1), cache.stride(2)};
+      .interleaved();
+  return {cache.data_ptr(), cache.stride(0), cache.stride(1)};
 }
 
 void set_queries(AttentionParams* p, const TensorView& out, const TensorView& q, const TensorView& k_cache) {
@@ -34,12 +34,10 @@ void set_queries(AttentionParams* p, const TensorView& out, const TensorView& q,
       .size(1, p->heads)
       .size(2, p->head_dim)
       .rows_contiguous();
-  constexpr int64_t kMaxHeadDim = 256;
   SPLITSERVE_CHECK_VALUE(p->head_dim >= 8 && p->head_dim <= kMaxHeadDim && p->head_dim % 8 == 0,
                          "q: head size must be a multiple of 8 up to 256, got " << p->head_dim);
   SPLITSERVE_CHECK_VALUE(p->kv_heads > 0 && p->heads % p->kv_heads == 0,
                          "q: " << p->heads << " heads are not a multiple of " << p->kv_heads << " KV heads");
-  SPLITSERVE_CHECK_VALUE(p->block_size > 0, "k_cache: block size is 0");
   p->out = out.data_ptr();
   p->q = q.data_ptr();
   p->out_token_stride = out.stride(0);

@@ -6,9 +6,11 @@
 
 namespace splitserve {
 
+inline constexpr int64_t kMaxHeadDim = 256;
+
 struct KvCache {
-  const void* data;  // [num_blocks, kv_heads, block_size, head_dim]
-  int64_t block_stride, head_stride, slot_stride;
+  const void* data;  // [num_blocks, kv_heads, block_size * head_dim], see attention_chunk.h
+  int64_t block_stride, head_stride;
 };
 
 struct AttentionParams {

@@ -17,4 +17,7 @@ inline bool is_before(const Candidate& a, const Candidate& b) {
 
 void sort_candidates(Candidate* candidates, int64_t count);
 
+// The k-th largest value, k from 1 to count; reorders the values.
+float kth_largest(float* values, int64_t count, int64_t k);
+
 }  // namespace splitserve

@@ -13,6 +13,8 @@ inline constexpr DLDeviceType kDeviceType = kDLCPU;
 inline constexpr bool kHasFloat16 = false;
 // Ids are in memory that the checks can read.
 inline constexpr bool kChecksIds = true;
+// Blocks of the KV cache are interleaved, see cpu/attention_chunk.h.
+inline constexpr bool kInterleavedCache = true;
 // Longest row of a norm.
 inline constexpr int64_t kMaxNormBytes = INT64_MAX;
 

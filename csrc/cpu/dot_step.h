@@ -1,8 +1,7 @@
 // One step of a dot product: what a register of operands is, and how it is added to a register of sums.
 //
 // A lane holds kPair neighbours of the dimension that is summed over, so a bfloat16 lane is 32 bits wide like
-// a float one. Both ways of multiplying here are built from it: dot_tile.h, where the lanes of a register are
-// parts of one sum, and panel_tile.h, where each lane is a sum of its own.
+// a float one. Under linear and attention alike each lane of the sums is a result of its own.
 #pragma once
 
 #include "cpu/vec.h"

@@ -9,16 +9,11 @@
 #include "cpu/vec_math.h"
 
 namespace splitserve::SPLITSERVE_ISA {
+namespace {
 
 inline constexpr int kBins = 1024;
 inline constexpr float kBinsPerUnit =
     32.0f;  // bins cover 32 units below the maximum, the last one all the rest
-
-SPLITSERVE_INLINE IntVec lane_ids() {
-  IntVec ids;
-  for (int i = 0; i < kLanes; ++i) ids[i] = i;
-  return ids;
-}
 
 // A row of logits with lanes past its end reading as -inf.
 struct Row {
@@ -31,12 +26,8 @@ struct Row {
   }
 };
 
-struct Highest {
-  float logit;
-  int32_t token_id;  // the lowest id with that logit; -1 if the row holds a NaN
-};
-
-inline Highest find_highest(const Row& row) {
+// The largest logit; NaN if there is one.
+SPLITSERVE_INLINE float highest_logit(const Row& row) {
   Vec highest = broadcast(-__builtin_inff());
   IntVec nan{};
   for (int64_t i = 0; i < row.size; i += kLanes) {
@@ -44,11 +35,30 @@ inline Highest find_highest(const Row& row) {
     highest = max(logits, highest);
     nan |= logits != logits;
   }
-  if (any(nan)) return {__builtin_nanf(""), -1};
-  const float logit = max_lanes(highest);
-  int32_t token_id = 0;
-  while (row.logits[token_id] != logit) ++token_id;
-  return {logit, token_id};
+  return any(nan) ? __builtin_nanf("") : max_lanes(highest);
+}
+
+// The lowest id with a logit that the row holds.
+SPLITSERVE_INLINE int32_t first_with(const Row& row, float logit) {
+  int64_t i = 0;
+  while (i + kLanes < row.size && !any(row(i) == broadcast(logit))) i += kLanes;
+  while (row.logits[i] != logit) ++i;
+  return static_cast<int32_t>(i);
+}
+
+// A logit that at least k tokens reach, -inf for a k beyond kGroups. Tokens are dealt out to groups; the
+// highest of each group is a token of its own.
+inline constexpr int64_t kGroups = 256;
+SPLITSERVE_INLINE float reached_by(const Row& row, int64_t k) {
+  if (k > kGroups) return -__builtin_inff();
+  Vec highest[kGroups / kLanes];
+  for (Vec& group : highest) group = broadcast(-__builtin_inff());
+  for (int64_t i = 0; i < row.size; i += kGroups) {
+    for (int64_t v = 0; v < kGroups / kLanes; ++v) highest[v] = max(row(i + v * kLanes), highest[v]);
+  }
+  float values[kGroups];
+  for (int64_t v = 0; v < kGroups / kLanes; ++v) store(values + v * kLanes, highest[v]);
+  return kth_largest(values, kGroups, k);
 }
 
 // Which tokens take part: x = (logit - max) / temperature at least min_x, and not after `cut` in preference
@@ -79,6 +89,18 @@ struct ProbabilityWeight {
   SPLITSERVE_INLINE static Vec of(Vec x) { return exp(x); }
 };
 
+// Sum of exp(x) over the tokens that pass the filter, in an order fixed by the row's length.
+SPLITSERVE_INLINE float total_probability(const Row& row, const Filter& filter) {
+  Vec sums[4] = {};
+  IntVec ids = lane_ids();
+  for (int64_t i = 0, turn = 0; i < row.size; i += kLanes, ids += kLanes, ++turn) {
+    const Vec logits = row(i), x = filter.x(logits);
+    const IntVec kept = filter.keeps(logits, x, ids);
+    if (any(kept)) sums[turn & 3] = sums[turn & 3] + (kept ? exp(x) : Vec{});
+  }
+  return sum_lanes((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
 struct Histogram {
   double weight[kBins];
   int32_t count[kBins];
@@ -96,28 +118,27 @@ void for_each_kept(const Row& row, const Filter& filter, const Fn& fn) {
   for (int64_t i = 0; i < row.size; i += kLanes, ids += kLanes) {
     const Vec logits = row(i), x = filter.x(logits);
     // A row whose maximum is infinite gives x = NaN; min() against NaN keeps such tokens.
-    const IntVec kept = filter.keeps(logits, min(x, broadcast(-0.0f)), ids);
-    if (!any(kept)) continue;
+    uint32_t kept = lane_bits(filter.keeps(logits, min(x, broadcast(-0.0f)), ids));
+    if (i + kLanes > row.size) kept &= (1u << (row.size - i)) - 1;
+    if (kept == 0) continue;
     const IntVec bins = bins_of(x);
     const Vec weights = Weight::of(x);
-    for (int lane = 0; lane < kLanes && i + lane < row.size; ++lane) {
-      if (kept[lane]) fn(static_cast<int32_t>(i + lane), logits[lane], bins[lane], weights[lane]);
+    for (; kept != 0; kept &= kept - 1) {
+      const int lane = __builtin_ctz(kept);
+      fn(static_cast<int32_t>(i + lane), logits[lane], bins[lane], weights[lane]);
     }
   }
 }
 
-// The last token of the shortest preference-ordered list whose weight reaches target(total weight); at least
-// one token.
-template <typename Weight, typename Target>
-Candidate find_cut(const Row& row, const Filter& filter, const Target& target_of) {
+// The last token of the shortest preference-ordered list whose weight reaches target, at least one token;
+// filter.cut if there is none. Cost follows the number of tokens that pass the filter.
+template <typename Weight>
+Candidate find_cut(const Row& row, const Filter& filter, double target) {
   Histogram histogram = {};
   for_each_kept<Weight>(row, filter, [&](int32_t, float, int32_t bin, float weight) {
     histogram.weight[bin] += weight;
     histogram.count[bin] += 1;
   });
-  double total = 0.0;
-  for (int bin = 0; bin < kBins; ++bin) total += histogram.weight[bin];
-  const double target = target_of(total);
   double before = 0.0;
   int bin = 0;
   for (; bin < kBins; ++bin) {
@@ -128,7 +149,10 @@ Candidate find_cut(const Row& row, const Filter& filter, const Target& target_of
   auto* band =
       static_cast<Candidate*>(std::malloc(static_cast<size_t>(histogram.count[bin]) * sizeof(Candidate)));
   int64_t count = 0;
-  for_each_kept<UnitWeight>(row, filter, [&](int32_t token_id, float logit, int32_t token_bin, float) {
+  Filter down_to_bin = filter;
+  const float least_x = static_cast<float>(bin + 1) / -kBinsPerUnit;
+  if (bin + 1 < kBins && least_x > filter.min_x) down_to_bin.min_x = least_x;
+  for_each_kept<UnitWeight>(row, down_to_bin, [&](int32_t token_id, float logit, int32_t token_bin, float) {
     if (token_bin == bin) band[count++] = {logit, token_id};
   });
   sort_candidates(band, count);
@@ -142,4 +166,21 @@ Candidate find_cut(const Row& row, const Filter& filter, const Target& target_of
   return cut;
 }
 
+// The k-th token.
+SPLITSERVE_INLINE Candidate find_top_k(const Row& row, Filter filter, int64_t k) {
+  const float least_x = filter.x(broadcast(reached_by(row, k)))[0];
+  if (least_x > filter.min_x) filter.min_x = least_x;
+  return find_cut<UnitWeight>(row, filter, static_cast<double>(k));
+}
+
+// The last token of those whose mass reaches top_p. Tokens of which all together are not half of the rest
+// cannot be among them.
+SPLITSERVE_INLINE Candidate find_top_p(const Row& row, Filter filter, float top_p) {
+  const float total = total_probability(row, filter);
+  const float least_x = log(0.5f * (1.0f - top_p) * total / static_cast<float>(row.size));
+  if (least_x > filter.min_x) filter.min_x = least_x;
+  return find_cut<ProbabilityWeight>(row, filter, static_cast<double>(top_p) * static_cast<double>(total));
+}
+
+}  // namespace
 }  // namespace splitserve::SPLITSERVE_ISA

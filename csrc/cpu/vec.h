@@ -37,6 +37,12 @@ SPLITSERVE_INLINE Vec broadcast(float x) { return Vec{} + x; }
 SPLITSERVE_INLINE UintVec as_uint(Vec x) { return reinterpret_cast<UintVec>(x); }
 SPLITSERVE_INLINE Vec as_float(UintVec x) { return reinterpret_cast<Vec>(x); }
 
+SPLITSERVE_INLINE IntVec lane_ids() {
+  IntVec ids;
+  for (int i = 0; i < kLanes; ++i) ids[i] = i;
+  return ids;
+}
+
 // Where the hardware has it, one rounding; elsewhere two. Either way the same for every element.
 SPLITSERVE_INLINE Vec fma(Vec a, Vec b, Vec c) {
 #if defined(__AVX512F__)
@@ -75,18 +81,21 @@ SPLITSERVE_INLINE Vec min(Vec a, Vec b) {
 #endif
 }
 
-// True when any lane of a comparison's result is set.
-SPLITSERVE_INLINE bool any(IntVec mask) {
+// Bit i tells whether lane i of a comparison's result is set.
+SPLITSERVE_INLINE uint32_t lane_bits(IntVec mask) {
 #if defined(__AVX512F__)
-  return _mm512_movepi32_mask(reinterpret_cast<__m512i>(mask)) != 0;
+  return _mm512_movepi32_mask(reinterpret_cast<__m512i>(mask));
 #elif defined(__AVX2__)
-  return _mm256_movemask_ps(reinterpret_cast<__m256>(mask)) != 0;
+  return static_cast<uint32_t>(_mm256_movemask_ps(reinterpret_cast<__m256>(mask)));
 #else
-  int32_t bits = 0;
-  for (int i = 0; i < kLanes; ++i) bits |= mask[i];
-  return bits != 0;
+  uint32_t bits = 0;
+  for (int i = 0; i < kLanes; ++i) bits |= (static_cast<uint32_t>(mask[i]) & 1u) << i;
+  return bits;
 #endif
 }
+
+// True when any lane of a comparison's result is set.
+SPLITSERVE_INLINE bool any(IntVec mask) { return lane_bits(mask) != 0; }
 
 SPLITSERVE_INLINE Vec load(const float* p) {
   Vec v;
@@ -180,6 +189,9 @@ SPLITSERVE_INLINE float sum_lanes(Vec v) { return sum_lanes(v, v, v, v)[0]; }
 // NaN if any lane is NaN and no later lane is larger than it by the rule of max(); callers check NaN
 // themselves.
 SPLITSERVE_INLINE float max_lanes(Vec v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps(v);
+#endif
   float result = v[0];
   for (int i = 1; i < kLanes; ++i) result = result > v[i] ? result : v[i];
   return result;

@@ -117,6 +117,7 @@ class Ready(Wire, frozen=True, tag=1):
     Attributes:
         lease_renewed: answer to a Hello of a frontend whose lease was alive: its requests go on. False: the
             engine holds no request of this frontend.
+        max_num_waiting: requests that may wait beside max_num_seqs that run.
     """
 
     protocol_version: int
@@ -129,6 +130,7 @@ class Ready(Wire, frozen=True, tag=1):
     max_logprobs: int
     lease_s: float
     lease_renewed: bool = False
+    max_num_waiting: int = 4096
 
 
 class Refused(Wire, frozen=True, tag=2):

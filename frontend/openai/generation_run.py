@@ -21,6 +21,7 @@ from frontend.openai.fields import GenerationFields
 from frontend.openai.prompts import Prompt
 from frontend.openai.timeouts import read_timeouts
 from frontend.openai.usage import UsageCounter
+from frontend.request_check import check_num_sequences
 from frontend.router import ServedModel
 
 BodyT = TypeVar("BodyT", bound=GenerationFields)
@@ -116,12 +117,22 @@ class GenerationRun:
         Raises:
             SplitServeError: as EnginePool.open().
         """
+        if len(self._requests) > 1:
+            self._check_room()
         for request in self._requests:
             self._model_metrics.prompt_tokens.observe(len(request.prompt_token_ids))
             self._model_metrics.params_n.observe(self.n)
             self._model_metrics.params_max_tokens.observe(request.sampling.max_tokens or 0)
         for request in self._requests:
             self._generations.append(await self._pool.open(self._model_name, request, on_ready))
+
+    def _check_room(self) -> None:
+        """Refuse more sequences than all engines of the model together ever hold."""
+        models = [status.model for status in self._pool.status()]
+        limits = [m.max_num_open for m in models if m is not None and m.names[0] == self._model_name]
+        # Without an engine it is the pool that says so.
+        if limits:
+            check_num_sequences(len(self._requests), self._requests[0].sampling, sum(limits))
 
     def take(self) -> list[tuple[int, OutputDelta]]:
         """Return what is new as pairs of prompt index and delta, counted and timed.

@@ -122,15 +122,20 @@ def test_a_handle_is_unique_per_frontend_while_open() -> None:
     engine.check_integrity()
 
 
-def test_the_queue_is_bounded() -> None:
+def test_the_queue_is_bounded_beside_the_rows_that_are_free() -> None:
     engine = make_engine()
-    for handle in range(3):
+    for handle in range(CONFIG.max_num_seqs + CONFIG.max_num_waiting):
         engine.add(b"f", make_message(handle=handle))
     with pytest.raises(OverloadedError) as caught:
-        engine.add(b"f", make_message(handle=3))
+        engine.add(b"f", make_message(handle=7))
     assert (caught.value.status, caught.value.code) == (429, "overloaded")
+    # Four start; the bound is the same for those that come when no row is free.
     engine.plan()
-    engine.add(b"f", make_message(handle=3))
+    assert engine.stats().num_waiting == CONFIG.max_num_waiting
+    with pytest.raises(OverloadedError):
+        engine.add(b"f", make_message(handle=7))
+    engine.abort(b"f", [0])
+    engine.add(b"f", make_message(handle=7))
 
 
 def test_a_model_shorter_than_configured_sets_the_limit() -> None:

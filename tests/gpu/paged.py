@@ -6,12 +6,22 @@ import torch
 from torch import Tensor
 
 from tests.gpu.conftest import Gpu
-from tests.worker.ops.paged import PagedBatch
+from tests.worker.ops.paged import PagedBatch, Sequence, Shape
 from worker.cuda_ops import AttentionShape
 
 # As csrc/cuda/attention.h has it: words before the values of a partial row.
 PARTIAL_HEADER = 4
 ROOM = 4096
+
+
+def paged(shape: Shape, sequences: list[Sequence]) -> PagedBatch:
+    """The caches of some sequences, on the CPU and as a GPU lays them out."""
+    return PagedBatch(shape, sequences, _write_rows)
+
+
+def _write_rows(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
+    blocks, offsets = slots // k_cache.shape[2], slots % k_cache.shape[2]
+    k_cache[blocks, :, offsets], v_cache[blocks, :, offsets] = k, v
 
 
 def attend(

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from tests.gpu.conftest import Gpu
-from tests.gpu.paged import attend
+from tests.gpu.paged import attend, paged
 from tests.worker.ops.helpers import assert_as_exact_as_torch, assert_same_bits
-from tests.worker.ops.paged import PagedBatch, Sequence, Shape, reference, widened
+from tests.worker.ops.paged import Sequence, Shape, reference, widened
 from worker import ops
 
 SHAPES = [
@@ -45,7 +45,7 @@ def test_prefill_matches_reference(
     gpu: Gpu, shape: Shape, options: dict[str, float], dtype: torch.dtype
 ) -> None:
     sequences = [Sequence.random(shape, length, dtype) for length in LENGTHS]
-    batch = Batch(shape, sequences)
+    batch = paged(shape, sequences)
     outputs = attend(gpu, batch, [(0, length) for length in LENGTHS], **options)
     for sequence, out in zip(sequences, outputs, strict=True):
         exact = reference(widened(sequence), shape.scale, **options)
@@ -57,7 +57,7 @@ def test_chunks_and_decode_give_the_bits_of_a_prefill(
     gpu: Gpu, shape: Shape, options: dict[str, float], dtype: torch.dtype
 ) -> None:
     length = 140
-    batch = Batch(shape, [Sequence.random(shape, length, dtype)])
+    batch = paged(shape, [Sequence.random(shape, length, dtype)])
     (whole,) = attend(gpu, batch, [(0, length)], **options)
     for begin, end in [(0, 1), (64, 129), (63, 64), (139, 140), (120, 123)]:
         (part,) = attend(gpu, batch, [(begin, end)], **options)
@@ -70,7 +70,7 @@ def test_split_or_not_a_long_context_gives_the_same_exact_bits(
     gpu: Gpu, shape: Shape, options: dict[str, float]
 ) -> None:
     sequence, begin = Sequence.random(shape, LONG, torch.bfloat16), 2030
-    batch = Batch(shape, [sequence])
+    batch = paged(shape, [sequence])
     (whole,) = attend(gpu, batch, [(begin, LONG)], **options)
     torchs = reference(sequence, shape.scale, begin, **options)
     exact = reference(widened(sequence), shape.scale, begin, **options)
@@ -85,7 +85,7 @@ def test_split_or_not_a_long_context_gives_the_same_exact_bits(
 def test_long_float32_context_matches_reference(gpu: Gpu) -> None:
     shape = Shape(2, 1, 16)
     sequence = Sequence.random(shape, LONG, torch.float32)
-    (out,) = attend(gpu, Batch(shape, [sequence]), [(LONG - 3, LONG)])
+    (out,) = attend(gpu, paged(shape, [sequence]), [(LONG - 3, LONG)])
     exact = reference(widened(sequence), shape.scale, LONG - 3)
     assert_as_exact_as_torch(out, reference(sequence, shape.scale, LONG - 3), exact)
 
@@ -94,9 +94,9 @@ def test_rows_do_not_depend_on_other_requests(gpu: Gpu, dtype: torch.dtype) -> N
     shape = Shape(6, 2, 32, 7)
     spans = [(89, 90), (0, 1), (0, 33), (40, 150), (63, 64)]
     sequences = [Sequence.random(shape, end, dtype) for _, end in spans]
-    together = attend(gpu, Batch(shape, sequences), spans)
+    together = attend(gpu, paged(shape, sequences), spans)
     for sequence, span, out in zip(sequences, spans, together, strict=True):
-        (alone,) = attend(gpu, Batch(shape, [sequence]), [span])
+        (alone,) = attend(gpu, paged(shape, [sequence]), [span])
         assert_same_bits(alone, out)
 
 
@@ -109,7 +109,7 @@ def test_random_steps_match_reference(gpu: Gpu, seed: int) -> None:
     spans = [(draw.choice([end - 1, draw.randrange(end)]), end) for end in ends]
     window = draw.choice([0, 0, draw.randint(1, 80)])
     sequences = [Sequence.random(shape, end, torch.float16) for end in ends]
-    outputs = attend(gpu, Batch(shape, sequences), spans, sliding_window=window)
+    outputs = attend(gpu, paged(shape, sequences), spans, sliding_window=window)
     for sequence, (begin, _), out in zip(sequences, spans, outputs, strict=True):
         exact = reference(widened(sequence), shape.scale, begin, window)
         assert_as_exact_as_torch(out, reference(sequence, shape.scale, begin, window), exact)
@@ -117,7 +117,7 @@ def test_random_steps_match_reference(gpu: Gpu, seed: int) -> None:
 
 def test_positions_outside_the_window_may_hold_anything(gpu: Gpu, dtype: torch.dtype) -> None:
     shape = Shape(2, 2, 16)
-    batch = Batch(shape, [Sequence.random(shape, 100, dtype)])
+    batch = paged(shape, [Sequence.random(shape, 100, dtype)])
     (clean,) = attend(gpu, batch, [(90, 100)], sliding_window=20)
     # Blocks 0 to 3 hold positions 0 to 63; the first row sees positions from 71 on.
     batch.k_cache[batch.block_tables[0, :4].long()] = float("nan")
@@ -130,9 +130,9 @@ def test_positions_outside_the_window_may_hold_anything(gpu: Gpu, dtype: torch.d
 def test_a_nan_query_spoils_its_own_row_only(gpu: Gpu, dtype: torch.dtype) -> None:
     shape = Shape(4, 2, 16)
     sequence = Sequence.random(shape, 20, dtype)
-    (clean,) = attend(gpu, Batch(shape, [sequence]), [(0, 20)])
+    (clean,) = attend(gpu, paged(shape, [sequence]), [(0, 20)])
     sequence.q[7, 1, 3] = float("nan")
-    (dirty,) = attend(gpu, Batch(shape, [sequence]), [(0, 20)])
+    (dirty,) = attend(gpu, paged(shape, [sequence]), [(0, 20)])
     assert dirty[7, 1].isnan().all()
     clean[7, 1] = dirty[7, 1] = 0
     assert_same_bits(clean, dirty)
@@ -140,25 +140,15 @@ def test_a_nan_query_spoils_its_own_row_only(gpu: Gpu, dtype: torch.dtype) -> No
 
 def test_a_block_outside_the_cache_is_not_read(gpu: Gpu, dtype: torch.dtype) -> None:
     shape = Shape(2, 1, 16)
-    batch = Batch(shape, [Sequence.random(shape, 40, dtype)])
+    batch = paged(shape, [Sequence.random(shape, 40, dtype)])
     batch.block_tables[0, 1] = 1 << 30
     (out,) = attend(gpu, batch, [(39, 40)])
     assert out.isfinite().all()
 
 
 def test_arguments_are_checked(gpu: Gpu) -> None:
-    batch = Batch(Shape(4, 2, 12), [Sequence.random(Shape(4, 2, 12), 5, torch.bfloat16)])
+    batch = paged(Shape(4, 2, 12), [Sequence.random(Shape(4, 2, 12), 5, torch.bfloat16)])
     with pytest.raises(ValueError, match="q: head size must be a multiple of 8"):
         attend(gpu, batch, [(0, 5)])
     with pytest.raises(ValueError, match="out of range"):
         gpu.ops.attention_plan_size(1, 1, 4, 2, 64, 0)
-
-
-class Batch(PagedBatch):
-    """On the CPU, where the reference is computed; float16 too, which the CPU's kernels do not write."""
-
-    def __init__(self, shape: Shape, sequences: list[Sequence]) -> None:
-        floats = [Sequence(s.q.float(), s.k.float(), s.v.float()) for s in sequences]
-        super().__init__(shape, floats)
-        dtype = sequences[0].q.dtype
-        self.sequences, self.k_cache, self.v_cache = sequences, self.k_cache.to(dtype), self.v_cache.to(dtype)

@@ -2,384 +2,363 @@
 //
 // A row (one query head of one token) walks the positions it may see in chunks of kChunk and segments of
 // kSegment, both aligned to absolute position 0. A segment starts from nothing; segments are merged in order.
-// Positions the row must not see take no part in any operation of that row. So its bits do not depend on
+// Positions the row must not see take part in no operation of that row. So its bits do not depend on
 // which rows share its tile, on how the prompt was cut into steps, or on whether segments ran on one thread
 // or on many.
+//
+// Weights are rounded to the type of the values before they multiply them, as in FlashAttention (Dao et al.,
+// 2022); dot products and all sums are float32.
 #include "cpu/attention.h"
 
-#include <cmath>
 #include <cstdlib>
 
-#include "cpu/dot_tile.h"
+#include "cpu/attention_chunk.h"
+#include "cpu/attention_state.h"
 #include "cpu/parallel.h"
-#include "cpu/vec_math.h"
 
 namespace splitserve::SPLITSERVE_ISA {
 namespace {
 
-inline constexpr int64_t kChunk = 64;
 inline constexpr int64_t kSegment = 1024;
-inline constexpr int64_t kRowsPerTile = 32;
+// Rows that share what is loaded of keys and values.
+inline constexpr int64_t kTileRows = 48;
+// Of these, rows whose sums are in registers at the same time, and registers of each row.
+#if defined(__AVX512BF16__)
+inline constexpr int kGroupRows = 6, kGroupVecs = 4;
+#elif defined(__AVX512F__)
+inline constexpr int kGroupRows = 4, kGroupVecs = 4;
+#else
+inline constexpr int kGroupRows = 4, kGroupVecs = 2;
+#endif
 
 int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
-// Running state of the softmax of a tile's rows: maximum, sum of weights, weighted sum of values.
-struct State {
-  float* max;     // [rows]
-  float* sum;     // [rows]
-  float* keep;    // [rows], what the current chunk's maximum leaves of the values so far
-  float* values;  // [rows, width]
-};
-
-// Some query tokens of one request with all query heads of one KV head: rows = tokens * group.
+// Some of the rows that read one KV head for one request: those of its tokens, heads of a token side by side.
 struct Tile {
   int64_t request, kv_head;
-  int64_t first_token, tokens;  // rows of q
-  int64_t first_position;       // absolute position of the first token
+  int64_t first_row, rows;  // among the tokens * heads / kv_heads rows of the request
 };
 
-template <typename T>
-class Attention {
- public:
-  explicit Attention(const AttentionParams& params)
-      : p(params),
-        group(p.heads / p.kv_heads),
-        tokens_per_tile(max_of(1, kRowsPerTile / group)),
-        max_rows(tokens_per_tile * group),
-        width(round_up(p.head_dim, kLanes)) {}
+// sums[i][v] += left(i, step) * right(step, v) for the steps from begin to end, in order.
+template <typename T, int kRows, int kVecs, typename Left, typename Right>
+SPLITSERVE_INLINE void add_products(Vec (*sums)[kVecs], int64_t begin, int64_t end, const Left& left,
+                                    const Right& right) {
+  using Step = DotStep<T>;
+  for (int64_t step = begin; step < end; ++step) {
+    typename Step::Operand operands[kVecs];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) operands[v] = right(step, v);
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+      const typename Step::Operand operand = left(i, step);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v) sums[i][v] = Step::accumulate(sums[i][v], operand, operands[v]);
+    }
+  }
+}
 
-  void run() const {
-    int64_t num_tiles = 0, work = 0, max_segments = 1;
-    for (int64_t r = 0; r < p.requests; ++r) {
-      num_tiles += tiles_of(r);
-      work += query_len(r) * p.seq_lens[r];
-      if (query_len(r) > 0) max_segments = max_of(max_segments, (p.seq_lens[r] + kSegment - 1) / kSegment);
+// Computes one tile.
+template <typename T>
+class TileAttention {
+ public:
+  TileAttention(const AttentionParams& params, const Tile& tile)
+      : p(params),
+        tile(tile),
+        width(round_up(params.head_dim, kLanes)),
+        scoring(params),
+        finder(params, tile.request, tile.kv_head) {
+    const int64_t group = p.heads / p.kv_heads, first_token = p.cu_seqlens_q[tile.request];
+    const int64_t tokens = p.cu_seqlens_q[tile.request + 1] - first_token;
+    for (int64_t i = 0; i < tile.rows; ++i) {
+      const int64_t token = (tile.first_row + i) / group;
+      const int64_t head = tile.kv_head * group + (tile.first_row + i) % group;
+      positions[i] = p.seq_lens[tile.request] - tokens + token;
+      queries[i] =
+          static_cast<const T*>(p.q) + (first_token + token) * p.q_token_stride + head * p.q_head_stride;
+      outputs[i] =
+          static_cast<T*>(p.out) + (first_token + token) * p.out_token_stride + head * p.out_head_stride;
     }
-    work *= p.heads * p.head_dim;
-    auto* starts =
-        static_cast<TileStart*>(std::malloc(static_cast<size_t>(num_tiles + 1) * sizeof(TileStart)));
-    list_tiles(starts);
-    num_tiles *= p.kv_heads;
-    if (max_segments > 1 && num_tiles < 2 * num_threads()) {
-      run_split(starts, num_tiles, max_segments, work);
-    } else {
-      run_whole(starts, num_tiles, work);
+  }
+
+  int64_t first_segment() const { return window_start(positions[0]) / kSegment; }
+  int64_t end_segment() const { return positions[tile.rows - 1] / kSegment + 1; }
+
+  // Adds all the tile's rows see of segment `index` to a state that has seen nothing.
+  void segment(int64_t index, const State& state) {
+    const int64_t seen_from = max_of(index * kSegment, window_start(positions[0]));
+    const int64_t end = min_of((index + 1) * kSegment, positions[tile.rows - 1] + 1);
+    for (int64_t start = seen_from / kChunk * kChunk; start < end; start += kChunk) {
+      if (start <= seen_from) find(start, seen_from, end, &chunk);
+      next = chunk;
+      if (start + kChunk < end) find(start + kChunk, seen_from, end, &next);
+      groups<kGroupRows>(0, start, state);
+      chunk = next;
     }
-    std::free(starts);
+  }
+
+  void write(const State& total) const {
+    for (int64_t row = 0; row < tile.rows; ++row) {
+      const float inverse = 1.0f / sum_lanes(load(total.sums + row * kLanes));
+      for (int64_t d = 0; d < p.head_dim; d += kLanes)
+        store_up_to(outputs[row] + d, load(total.values + row * width + d) * inverse, p.head_dim - d);
+    }
   }
 
  private:
-  int64_t query_len(int64_t r) const { return p.cu_seqlens_q[r + 1] - p.cu_seqlens_q[r]; }
-  int64_t tiles_of(int64_t r) const { return (query_len(r) + tokens_per_tile - 1) / tokens_per_tile; }
-
-  struct TileStart {
-    int64_t request, offset;  // offset: query tokens of the request before the tile
-  };
-
-  void list_tiles(TileStart* starts) const {
-    for (int64_t r = 0; r < p.requests; ++r) {
-      for (int64_t i = 0; i < tiles_of(r); ++i) *starts++ = {r, i * tokens_per_tile};
-    }
-  }
-
-  Tile tile_at(const TileStart* starts, int64_t index) const {
-    const auto [r, offset] = starts[index / p.kv_heads];
-    Tile tile;
-    tile.kv_head = index % p.kv_heads;
-    tile.request = r;
-    tile.first_token = p.cu_seqlens_q[r] + offset;
-    tile.tokens = min_of(tokens_per_tile, query_len(r) - offset);
-    tile.first_position = p.seq_lens[r] - query_len(r) + offset;
-    return tile;
-  }
-
-  int64_t state_floats() const { return max_rows * (3 + width); }
-  State state_in(float* buffer) const {
-    return {buffer, buffer + max_rows, buffer + 2 * max_rows, buffer + 3 * max_rows};
-  }
-  // Two states (running and segment), then the scores of one chunk.
-  int64_t scratch_floats() const { return round_up(2 * state_floats() + max_rows * kChunk, 16); }
-
-  static float* allocate(int64_t floats) {
-    return static_cast<float*>(
-        std::aligned_alloc(64, static_cast<size_t>(round_up(floats, 16)) * sizeof(float)));
-  }
-
-  void run_whole(const TileStart* starts, int64_t num_tiles, int64_t work) const {
-    const int64_t workers = min_of(num_tiles, 4 * num_threads());
-    parallel_tasks(workers, work, [&](int64_t worker) {
-      float* scratch = allocate(scratch_floats());
-      float* scores = scratch + 2 * state_floats();
-      const State total = state_in(scratch), part = state_in(scratch + state_floats());
-      // Interleaved, because later tiles of a prompt see more positions.
-      for (int64_t index = worker; index < num_tiles; index += workers) {
-        const Tile tile = tile_at(starts, index);
-        clear(total);
-        for (int64_t s = first_segment(tile); s < end_segment(tile); ++s) {
-          clear(part);
-          segment(tile, s, part, scores);
-          merge(tile, total, part);
-        }
-        write(tile, total);
-      }
-      std::free(scratch);
-    });
-  }
-
-  // Few rows over a long context: one task per segment, merged afterwards in the same order.
-  void run_split(const TileStart* starts, int64_t num_tiles, int64_t max_segments, int64_t work) const {
-    float* parts = allocate(num_tiles * max_segments * state_floats());
-    parallel_tasks(num_tiles * max_segments, work, [&](int64_t task) {
-      const Tile tile = tile_at(starts, task / max_segments);
-      const int64_t s = task % max_segments;
-      if (s < first_segment(tile) || s >= end_segment(tile)) return;
-      float* scores = allocate(max_rows * kChunk);
-      const State part = state_in(parts + task * state_floats());
-      clear(part);
-      segment(tile, s, part, scores);
-      std::free(scores);
-    });
-    float* scratch = allocate(state_floats());
-    const State total = state_in(scratch);
-    for (int64_t index = 0; index < num_tiles; ++index) {
-      const Tile tile = tile_at(starts, index);
-      clear(total);
-      for (int64_t s = first_segment(tile); s < end_segment(tile); ++s) {
-        merge(tile, total, state_in(parts + (index * max_segments + s) * state_floats()));
-      }
-      write(tile, total);
-    }
-    std::free(scratch);
-    std::free(parts);
-  }
+  static constexpr int kPair = DotStep<T>::kPair;
 
   // A row at `position` sees [window_start(position), position].
   int64_t window_start(int64_t position) const {
     return p.sliding_window > 0 ? max_of(0, position + 1 - p.sliding_window) : 0;
   }
-  int64_t tile_end(const Tile& tile) const { return tile.first_position + tile.tokens; }
-  int64_t first_segment(const Tile& tile) const { return window_start(tile.first_position) / kSegment; }
-  int64_t end_segment(const Tile& tile) const { return (tile_end(tile) - 1) / kSegment + 1; }
 
-  void clear(const State& state) const {
-    for (int64_t i = 0; i < max_rows; ++i) {
-      state.max[i] = -INFINITY;
-      state.sum[i] = 0.0f;
+  void find(int64_t start, int64_t seen_from, int64_t end, Chunk<T>* found) {
+    finder.find(start, {max_of(0, seen_from - start), min_of(kChunk, end - start)}, found);
+  }
+
+  Range seen_by(int64_t row, int64_t start) const {
+    return {max_of(0, window_start(positions[row]) - start), min_of(kChunk, positions[row] + 1 - start)};
+  }
+
+  // The rows from `row` on, kRows at a time, then what is left of them.
+  template <int kRows>
+  void groups(int64_t row, int64_t start, const State& state) const {
+    for (; row + kRows <= tile.rows; row += kRows) {
+      if (positions[row + kRows - 1] >= start) add_chunk<kRows>(row, start, state);
     }
-    std::memset(state.values, 0, static_cast<size_t>(max_rows * width) * sizeof(float));
-  }
-
-  const T* slot(const KvCache& cache, const Tile& tile, int64_t position) const {
-    const int64_t block = p.block_tables[tile.request * p.block_table_stride + position / p.block_size];
-    return static_cast<const T*>(cache.data) + block * cache.block_stride + tile.kv_head * cache.head_stride +
-           position % p.block_size * cache.slot_stride;
-  }
-
-  const T* query(const Tile& tile, int64_t row) const {
-    return static_cast<const T*>(p.q) + (tile.first_token + row / group) * p.q_token_stride +
-           (tile.kv_head * group + row % group) * p.q_head_stride;
-  }
-
-  // The part of chunk [start, start + kChunk) that a row sees, relative to start; empty when begin >= end.
-  struct Range {
-    int64_t begin, end;
-  };
-  Range visible(const Tile& tile, int64_t row, int64_t start) const {
-    const int64_t position = tile.first_position + row / group;
-    return {max_of(0, window_start(position) - start), min_of(kChunk, position + 1 - start)};
-  }
-
-  void segment(const Tile& tile, int64_t index, const State& state, float* scores) const {
-    const int64_t begin = max_of(index * kSegment, window_start(tile.first_position)) / kChunk * kChunk;
-    const int64_t end = min_of((index + 1) * kSegment, tile_end(tile));
-    for (int64_t start = begin; start < end; start += kChunk) {
-      // Only positions some row of the tile sees are touched: the rest of the block table may be stale.
-      const int64_t from = max_of(0, window_start(tile.first_position) - start);
-      const int64_t to = min_of(kChunk, end - start);
-      const T* keys[kChunk];
-      const T* values[kChunk];
-      for (int64_t j = from; j < to; ++j) {
-        keys[j] = slot(p.k, tile, start + j);
-        values[j] = slot(p.v, tile, start + j);
-      }
-      const int64_t rows = tile.tokens * group;
-      score(tile, rows, keys, from, to, scores);
-      for (int64_t row = 0; row < rows; ++row)
-        weigh(visible(tile, row, start), row, state, scores + row * kChunk);
-      int64_t row = 0;
-      for (; row + kTileRows <= rows; row += kTileRows) {
-        add_values<kTileRows>(tile, row, start, values, state, scores);
-      }
-      for (; row < rows; ++row) add_values<1>(tile, row, start, values, state, scores);
+    if constexpr (kRows > 1) {
+      if (row < tile.rows) groups<kRows - 1>(row, start, state);
     }
-  }
-
-  // scores[row, j] = q[row] . k[j] for j in [from, to)
-  void score(const Tile& tile, int64_t rows, const T* const* keys, int64_t from, int64_t to,
-             float* scores) const {
-    int64_t row = 0;
-    for (; row + kTileRows <= rows; row += kTileRows)
-      score_rows<kTileRows>(tile, row, keys, from, to, scores);
-    for (; row < rows; ++row) score_rows<1>(tile, row, keys, from, to, scores);
   }
 
   template <int kRows>
-  void score_rows(const Tile& tile, int64_t row, const T* const* keys, int64_t from, int64_t to,
-                  float* scores) const {
-    constexpr int kCols = kRows == 1 ? 4 : kTileCols;
-    const T* queries[kRows];
-    for (int i = 0; i < kRows; ++i) queries[i] = query(tile, row + i);
-    int64_t j = from;
-    for (; j + kCols <= to; j += kCols)
-      score_tile<kRows, kCols>(queries, keys + j, scores + row * kChunk + j);
-    for (; j < to; ++j) score_tile<kRows, 1>(queries, keys + j, scores + row * kChunk + j);
-  }
-
-  template <int kRows, int kCols>
-  void score_tile(const T* const* queries, const T* const* keys, float* scores) const {
-    float tile[kRows * kCols];
-    dot_tile<T, kRows, kCols>(queries, keys, p.head_dim, tile);
+  void add_chunk(int64_t row, int64_t start, const State& state) const {
+    alignas(64) float dots[kRows * kChunk];
+    alignas(64) T weights[kRows * kChunk];
+    float keep[kRows];
+    Range seen[kRows];
+    score<kRows>(row, dots);
     for (int i = 0; i < kRows; ++i) {
-      for (int j = 0; j < kCols; ++j) scores[i * kChunk + j] = tile[i * kCols + j];
+      seen[i] = seen_by(row + i, start);
+      if (!seen[i].empty())
+        keep[i] = weigh(scoring, seen[i], row + i, state, dots + i * kChunk, weights + i * kChunk);
     }
-  }
-
-  // Turns a row's scores into weights exp(score - max).
-  void weigh(Range range, int64_t row, const State& state, float* scores) const {
-    if (range.begin >= range.end) return;
-    for (int64_t j = 0; j < range.begin; ++j) scores[j] = -INFINITY;
-    for (int64_t j = range.end; j < kChunk; ++j) scores[j] = -INFINITY;
-    Vec highest = broadcast(-INFINITY);
-    for (int64_t j = 0; j < kChunk; j += kLanes) {
-      Vec s = load(scores + j) * p.scale;
-      if (p.softcap > 0.0f) {
-        const Vec capped = p.softcap * tanh(s / p.softcap);
-        s = s > broadcast(-INFINITY) ? capped : s;
-      }
-      store(scores + j, s);
-      highest = max(highest, s);
-    }
-    const float old_max = state.max[row];
-    const float chunk_max = max_lanes(highest);
-    const float new_max = old_max > chunk_max ? old_max : chunk_max;
-    Vec sum{};
-    for (int64_t j = 0; j < kChunk; j += kLanes) {
-      const Vec weight = exp(load(scores + j) - new_max);
-      store(scores + j, weight);
-      sum = sum + weight;
-    }
-    const float keep = exp(old_max - new_max);
-    state.max[row] = new_max;
-    state.sum[row] = state.sum[row] * keep + sum_lanes(sum);
-    state.keep[row] = keep;
-  }
-
-  // Some rows of a tile and what each sees of the chunk: they differ at its ends and share its middle.
-  template <int kRows>
-  struct Rows {
-    Range all[kRows];
-    Range shared;  // empty, at the end of every row, if there is no common part
-  };
-
-  template <int kRows>
-  Rows<kRows> rows_of(const Tile& tile, int64_t row, int64_t start) const {
-    Rows<kRows> rows;
-    rows.shared = {0, kChunk};
-    for (int i = 0; i < kRows; ++i) {
-      rows.all[i] = visible(tile, row + i, start);
-      rows.shared.begin = max_of(rows.shared.begin, rows.all[i].begin);
-      rows.shared.end = min_of(rows.shared.end, rows.all[i].end);
-    }
-    if (rows.shared.begin >= rows.shared.end) rows.shared = {kChunk, kChunk};
-    return rows;
-  }
-
-  // values[row + i] = values[row + i] * keep + weighted sum of the chunk's values. The chunk is summed from
-  // zero: that loses less than adding each position to a long running sum.
-  template <int kRows>
-  void add_values(const Tile& tile, int64_t row, int64_t start, const T* const* values, const State& state,
-                  const float* scores) const {
-    constexpr int kStrip = kTileCols;
-    const Rows<kRows> rows = rows_of<kRows>(tile, row, start);
     int64_t d = 0;
-    for (; d + kStrip * kLanes <= p.head_dim; d += kStrip * kLanes) {
-      add_strip<kRows, kStrip>(rows, row, d, values, state, scores + row * kChunk);
-    }
-    for (; d < p.head_dim; d += kLanes)
-      add_strip<kRows, 1>(rows, row, d, values, state, scores + row * kChunk);
+    for (; d + kGroupVecs * kLanes <= p.head_dim; d += kGroupVecs * kLanes)
+      add_values<kRows, kGroupVecs>(row, d, seen, weights, keep, state);
+    for (; d < p.head_dim; d += kLanes) add_values<kRows, 1>(row, d, seen, weights, keep, state);
   }
 
-  template <int kRows, int kVecs>
-  SPLITSERVE_INLINE void add_strip(const Rows<kRows>& rows, int64_t row, int64_t d, const T* const* values,
-                                   const State& state, const float* weights) const {
-    Vec acc[kRows][kVecs] = {};
-#pragma GCC unroll 8
-    for (int i = 0; i < kRows; ++i) {
-      const Range before{rows.all[i].begin, min_of(rows.shared.begin, rows.all[i].end)};
-      add_weighted<1, kVecs>(acc + i, weights + i * kChunk, values, d, before);
-    }
-    add_weighted<kRows, kVecs>(acc, weights, values, d, rows.shared);
-#pragma GCC unroll 8
-    for (int i = 0; i < kRows; ++i) {
-      add_weighted<1, kVecs>(acc + i, weights + i * kChunk, values, d, {rows.shared.end, rows.all[i].end});
-      if (rows.all[i].begin >= rows.all[i].end) continue;
-      float* sums = state.values + (row + i) * width + d;
-      for (int v = 0; v < kVecs; ++v) {
-        store(sums + v * kLanes, load(sums + v * kLanes) * state.keep[row + i] + acc[i][v]);
-      }
-    }
-  }
-
-  // acc[i] += sum over j of the range, in order, of weights[i, j] * values[j]
-  template <int kRows, int kVecs>
-  SPLITSERVE_INLINE void add_weighted(Vec (*acc)[kVecs], const float* weights, const T* const* values,
-                                      int64_t d, Range range) const {
-    for (int64_t j = range.begin; j < range.end; ++j) {
-      Vec value[kVecs];
-      if constexpr (kVecs == 1) {
-        value[0] = load_up_to(values[j] + d, p.head_dim - d);
-      } else {
-#pragma GCC unroll 8
-        for (int v = 0; v < kVecs; ++v) value[v] = load(values[j] + d + v * kLanes);
-      }
+  // dots[i, j] = query of row + i times key j of the chunk
+  template <int kRows>
+  SPLITSERVE_INLINE void score(int64_t row, float* dots) const {
+    for (int64_t first = 0; first < kChunk / kLanes; first += kGroupVecs) {
+      Vec sums[kRows][kGroupVecs] = {};
+      add_products<T, kRows, kGroupVecs>(
+          sums, 0, p.head_dim / kPair,
+          [&](int i, int64_t step) __attribute__((always_inline)) {
+            return DotStep<T>::broadcast(queries[row + i] + step * kPair);
+          },
+          [&](int64_t step, int v) __attribute__((always_inline)) {
+            __builtin_prefetch(next.keys[first + v] + step * next.key_stride);
+            return DotStep<T>::load(chunk.keys[first + v] + step * chunk.key_stride);
+          });
 #pragma GCC unroll 8
       for (int i = 0; i < kRows; ++i) {
-        const Vec weight = broadcast(weights[i * kChunk + j]);
 #pragma GCC unroll 8
-        for (int v = 0; v < kVecs; ++v) acc[i][v] = fma(weight, value[v], acc[i][v]);
+        for (int v = 0; v < kGroupVecs; ++v) store(dots + i * kChunk + (first + v) * kLanes, sums[i][v]);
       }
     }
   }
 
-  void merge(const Tile& tile, const State& total, const State& part) const {
-    for (int64_t row = 0; row < tile.tokens * group; ++row) {
-      // A row that saw nothing in this segment is left alone.
-      if (part.sum[row] == 0.0f) continue;
-      const float new_max = total.max[row] > part.max[row] ? total.max[row] : part.max[row];
-      const float keep = exp(total.max[row] - new_max), take = exp(part.max[row] - new_max);
-      total.max[row] = new_max;
-      total.sum[row] = total.sum[row] * keep + part.sum[row] * take;
-      for (int64_t d = row * width; d < (row + 1) * width; d += kLanes) {
-        store(total.values + d, load(total.values + d) * keep + load(part.values + d) * take);
-      }
+  // The pairs of positions that every row sees whole; empty, at the end of the chunk, if there is none.
+  template <int kRows>
+  static Range shared_pairs(const Range* seen) {
+    Range shared{0, kChunk / kPair};
+    for (int i = 0; i < kRows; ++i) {
+      shared.begin = max_of(shared.begin, (seen[i].begin + kPair - 1) / kPair);
+      shared.end = min_of(shared.end, max_of(0, seen[i].end) / kPair);
+    }
+    return shared.empty() ? Range{kChunk / kPair, kChunk / kPair} : shared;
+  }
+
+  // values[row + i] = values[row + i] * keep[i] + weighted sum of the chunk's values, for kVecs registers of
+  // dimensions from d on. The chunk is summed from zero: that loses less than adding each position to a long
+  // running sum.
+  template <int kRows, int kVecs>
+  SPLITSERVE_INLINE void add_values(int64_t row, int64_t d, const Range* seen, const T* weights,
+                                    const float* keep, const State& state) const {
+    constexpr int64_t kPairs = kChunk / kPair;
+    const Range shared = shared_pairs<kRows>(seen);
+    Vec sums[kRows][kVecs] = {};
+    if (shared.begin > 0) add_edges<kRows, kVecs>(sums, weights, d, seen, {0, shared.begin});
+    add_products<T, kRows, kVecs>(
+        sums, shared.begin, shared.end,
+        [&](int i, int64_t pair) __attribute__((always_inline)) {
+          return DotStep<T>::broadcast(weights + i * kChunk + pair * kPair);
+        },
+        [&](int64_t pair, int v) __attribute__((always_inline)) {
+          __builtin_prefetch(next.values[pair] + (d + v * kLanes) * kPair);
+          return load_values<kVecs>(pair, d + v * kLanes);
+        });
+    if (shared.end < kPairs) add_edges<kRows, kVecs>(sums, weights, d, seen, {shared.end, kPairs});
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+      if (seen[i].empty()) continue;
+      float* values = state.values + (row + i) * width + d;
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v)
+        store(values + v * kLanes, load(values + v * kLanes) * keep[i] + sums[i][v]);
     }
   }
 
-  void write(const Tile& tile, const State& total) const {
-    for (int64_t row = 0; row < tile.tokens * group; ++row) {
-      T* out = static_cast<T*>(p.out) + (tile.first_token + row / group) * p.out_token_stride +
-               (tile.kv_head * group + row % group) * p.out_head_stride;
-      const float inverse = 1.0f / total.sum[row];
-      for (int64_t d = 0; d < p.head_dim; d += kLanes) {
-        store_up_to(out + d, load(total.values + row * width + d) * inverse, p.head_dim - d);
-      }
+  // Those of `pairs` that a row sees, or half of which it sees. The sums go through memory, so that the
+  // common case keeps them in registers.
+  template <int kRows, int kVecs>
+  SPLITSERVE_INLINE void add_edges(Vec (&sums)[kRows][kVecs], const T* weights, int64_t d, const Range* seen,
+                                   Range pairs) const {
+    alignas(64) float buffer[kRows * kVecs * kLanes];
+#pragma GCC unroll 64
+    for (int i = 0; i < kRows * kVecs; ++i) store(buffer + i * kLanes, sums[i / kVecs][i % kVecs]);
+    for (int i = 0; i < kRows; ++i) {
+      if (!seen[i].empty())
+        add_row_edge<kVecs>(buffer + i * kVecs * kLanes, weights + i * kChunk, d, seen[i], pairs);
     }
+#pragma GCC unroll 64
+    for (int i = 0; i < kRows * kVecs; ++i) sums[i / kVecs][i % kVecs] = load(buffer + i * kLanes);
+  }
+
+  template <int kVecs>
+  [[gnu::noinline]] void add_row_edge(float* buffer, const T* weights, int64_t d, Range seen,
+                                      Range pairs) const {
+    pairs.begin = max_of(pairs.begin, seen.begin / kPair);
+    pairs.end = min_of(pairs.end, (seen.end + kPair - 1) / kPair);
+    Vec sums[1][kVecs];
+    for (int v = 0; v < kVecs; ++v) sums[0][v] = load(buffer + v * kLanes);
+    add_products<T, 1, kVecs>(
+        sums, pairs.begin, pairs.end,
+        [&](int, int64_t pair)
+            __attribute__((always_inline)) { return DotStep<T>::broadcast(weights + pair * kPair); },
+        [&](int64_t pair, int v)
+            __attribute__((always_inline)) { return load_seen_values<kVecs>(pair, d + v * kLanes, seen); });
+    for (int v = 0; v < kVecs; ++v) store(buffer + v * kLanes, sums[0][v]);
+  }
+
+  template <int kVecs>
+  SPLITSERVE_INLINE typename DotStep<T>::Operand load_values(int64_t pair, int64_t d) const {
+    const T* values = chunk.values[pair] + d * kPair;
+    if (kVecs > 1 || d + kLanes <= p.head_dim) return DotStep<T>::load(values);
+    return load_end(values, (p.head_dim - d) * kPair);
+  }
+
+  // A pair of positions with zeros for one that is not seen: a weight of 0 does not hide a NaN.
+  template <int kVecs>
+  SPLITSERVE_INLINE typename DotStep<T>::Operand load_seen_values(int64_t pair, int64_t d, Range seen) const {
+    if (pair * kPair >= seen.begin && (pair + 1) * kPair <= seen.end) return load_values<kVecs>(pair, d);
+    const int64_t hidden = pair * kPair < seen.begin ? 0 : 1;
+    T values[kLanes * kPair] = {};
+    const int64_t count = min_of(kLanes, p.head_dim - d);
+    std::memcpy(values, chunk.values[pair] + d * kPair, static_cast<size_t>(count * kPair) * sizeof(T));
+    for (int64_t i = 0; i < kLanes; ++i) values[i * kPair + hidden] = T{};
+    return DotStep<T>::load(values);
   }
 
   const AttentionParams& p;
-  const int64_t group, tokens_per_tile, max_rows, width;
+  const Tile tile;
+  const int64_t width;
+  const Scoring scoring;
+  ChunkFinder<T> finder;
+  Chunk<T> chunk, next;  // the memory of `next` is asked for while `chunk` is computed
+  int64_t positions[kTileRows];
+  const T* queries[kTileRows];
+  T* outputs[kTileRows];
+};
+
+// Splits a call into tiles, and these into segments where tiles alone would leave threads without work.
+template <typename T>
+class Attention {
+ public:
+  explicit Attention(const AttentionParams& params)
+      : p(params), group(p.heads / p.kv_heads), width(round_up(p.head_dim, kLanes)) {}
+
+  void run() const {
+    int64_t num_tiles = 0, work = 0, max_segments = 1;
+    for (int64_t r = 0; r < p.requests; ++r) {
+      num_tiles += tiles_of(r) * p.kv_heads;
+      work += rows_of(r) * p.kv_heads * p.seq_lens[r] * p.head_dim;
+      if (rows_of(r) > 0) max_segments = max_of(max_segments, (p.seq_lens[r] + kSegment - 1) / kSegment);
+    }
+    auto* tiles = static_cast<Tile*>(std::malloc(static_cast<size_t>(num_tiles + 1) * sizeof(Tile)));
+    list_tiles(tiles);
+    if (max_segments > 1 && num_tiles < 2 * num_threads()) {
+      run_split(tiles, num_tiles, max_segments, work);
+    } else {
+      run_whole(tiles, num_tiles, work);
+    }
+    std::free(tiles);
+  }
+
+ private:
+  int64_t rows_of(int64_t r) const { return (p.cu_seqlens_q[r + 1] - p.cu_seqlens_q[r]) * group; }
+  int64_t tiles_of(int64_t r) const { return (rows_of(r) + kTileRows - 1) / kTileRows; }
+
+  // The last tile of a request first: it sees the most.
+  void list_tiles(Tile* tiles) const {
+    for (int64_t r = 0; r < p.requests; ++r) {
+      for (int64_t i = tiles_of(r) - 1; i >= 0; --i) {
+        const int64_t first = i * kTileRows, rows = min_of(kTileRows, rows_of(r) - first);
+        for (int64_t head = 0; head < p.kv_heads; ++head) *tiles++ = {r, head, first, rows};
+      }
+    }
+  }
+
+  void run_whole(const Tile* tiles, int64_t num_tiles, int64_t work) const {
+    parallel_tasks(num_tiles, work, [&](int64_t index) {
+      alignas(64) float buffers[2][State::floats(kTileRows, kMaxHeadDim)];
+      const int64_t rows = tiles[index].rows;
+      const State total(buffers[0], rows, width), part(buffers[1], rows, width);
+      TileAttention<T> tile(p, tiles[index]);
+      total.clear(rows);
+      for (int64_t s = tile.first_segment(); s < tile.end_segment(); ++s) {
+        part.clear(rows);
+        tile.segment(s, part);
+        for (int64_t row = 0; row < rows; ++row) total.merge(row, part);
+      }
+      tile.write(total);
+    });
+  }
+
+  // Few rows over a long context: one task per segment, merged afterwards in the same order.
+  void run_split(const Tile* tiles, int64_t num_tiles, int64_t max_segments, int64_t work) const {
+    const int64_t floats = State::floats(kTileRows, width);
+    auto* parts = static_cast<float*>(std::aligned_alloc(
+        64, static_cast<size_t>(round_up(num_tiles * (max_segments + 1) * floats, 16)) * sizeof(float)));
+    const auto state_of = [&](int64_t index, int64_t s) {
+      return State(parts + (index * (max_segments + 1) + s) * floats, tiles[index].rows, width);
+    };
+    parallel_tasks(num_tiles * max_segments, work, [&](int64_t task) {
+      const int64_t index = task / max_segments, s = task % max_segments;
+      TileAttention<T> tile(p, tiles[index]);
+      if (s < tile.first_segment() || s >= tile.end_segment()) return;
+      state_of(index, s).clear(tiles[index].rows);
+      tile.segment(s, state_of(index, s));
+    });
+    for (int64_t index = 0; index < num_tiles; ++index) {
+      const TileAttention<T> tile(p, tiles[index]);
+      const State total = state_of(index, max_segments);
+      total.clear(tiles[index].rows);
+      for (int64_t s = tile.first_segment(); s < tile.end_segment(); ++s) {
+        for (int64_t row = 0; row < tiles[index].rows; ++row) total.merge(row, state_of(index, s));
+      }
+      tile.write(total);
+    }
+    std::free(parts);
+  }
+
+  const AttentionParams& p;
+  const int64_t group, width;
 };
 
 }  // namespace

@@ -12,14 +12,17 @@
 namespace splitserve::SPLITSERVE_ISA {
 namespace {
 
-// -log(1 - u) for 32 random bits. u is exact near 0, where the winners are; the quotient repairs the rounding
-// of 1 - u.
-SPLITSERVE_INLINE Vec exponential(UintVec bits) {
-  const Vec u = (__builtin_convertvector(bits, Vec) + 0.5f) * 0x1p-32f;
+// In (0, 1), exact near 0, where the winners are.
+SPLITSERVE_INLINE Vec uniform(UintVec bits) { return (__builtin_convertvector(bits, Vec) + 0.5f) * 0x1p-32f; }
+
+// -log(1 - u); the quotient repairs the rounding of 1 - u.
+SPLITSERVE_INLINE Vec exponential(Vec u) {
   const Vec rest = max(1.0f - u, broadcast(0x1p-25f));
   const Vec rounded = 1.0f - rest;
   return rounded > Vec{} ? -log(rest) * (u / rounded) : u;
 }
+
+inline constexpr float kLog2E = 1.44269504f;
 
 struct Best {
   Vec score = broadcast(__builtin_inff());
@@ -33,36 +36,36 @@ struct Best {
     return ids[best];
   }
 
-  float lowest() const {
-    float lowest = score[0];
-    for (int i = 1; i < kLanes; ++i) lowest = score[i] < lowest ? score[i] : lowest;
-    return lowest;
+  // log2 of the score that a token must be below to win, and a little for rounding.
+  float limit() const {
+    constexpr float kSlack = 0.01f;
+    return log(-max_lanes(-score)) * kLog2E + kSlack;
   }
 };
 
-// Least x with which a token can still beat `score`: e is never below 2^-33.
-float least_useful_x(float score) {
-  constexpr float kLogOfLeastNoise = -22.88f;
-  constexpr float kSlack = 0.01f;
-  return kLogOfLeastNoise - kSlack - log(score);
+// At most log2 of the score of a token: e is never below u, nor u below the power of two in its exponent.
+SPLITSERVE_INLINE Vec least_score_log2(Vec u, Vec x) {
+  const IntVec exponent = reinterpret_cast<IntVec>(as_uint(u) >> 23) - 127;
+  return __builtin_convertvector(exponent, Vec) - x * kLog2E;
 }
 
+// Noise and score cost ten times their bound, which is enough for nearly all tokens.
 int32_t draw(const Row& row, const Filter& filter, NoiseKey key) {
-  // How often the bound for skipping is refreshed, in tokens.
-  constexpr int64_t kBlock = 64 * kLanes;
   Best best;
-  float least_x = -__builtin_inff();
+  float limit = __builtin_inff();
   IntVec ids = lane_ids();
   for (int64_t i = 0; i < row.size; i += kLanes, ids += kLanes) {
-    if (i % kBlock == 0 && i > 0 && best.lowest() < __builtin_inff()) least_x = least_useful_x(best.lowest());
     const Vec logits = row(i), x = filter.x(logits);
-    const IntVec kept = filter.keeps(logits, x, ids) & (x > broadcast(least_x));
+    const IntVec passed = filter.keeps(logits, x, ids);
+    if (!any(passed)) continue;
+    const Vec u = uniform(noise_bits(key, reinterpret_cast<UintVec>(ids)));
+    const IntVec kept = passed & (least_score_log2(u, x) < broadcast(limit));
     if (!any(kept)) continue;
-    const Vec noise = exponential(noise_bits(key, reinterpret_cast<UintVec>(ids)));
-    const Vec score = kept ? noise * exp(-x) : broadcast(__builtin_inff());
+    const Vec score = kept ? exponential(u) * exp(-x) : broadcast(__builtin_inff());
     const IntVec better = score < best.score;
     best.score = better ? score : best.score;
     best.ids = better ? ids : best.ids;
+    limit = best.limit();
   }
   return best.token_id();
 }
@@ -70,14 +73,8 @@ int32_t draw(const Row& row, const Filter& filter, NoiseKey key) {
 Filter make_filter(const SampleParams& p, int64_t r, const Row& row, float max) {
   Filter filter = keep_all(max, p.temperature[r]);
   if (p.min_p[r] > 0.0f) filter.min_x = log(p.min_p[r] < 1.0f ? p.min_p[r] : 1.0f);
-  if (p.top_k[r] > 0 && p.top_k[r] < p.vocab) {
-    const double k = p.top_k[r];
-    filter.cut = find_cut<UnitWeight>(row, filter, [k](double) { return k; });
-  }
-  if (p.top_p[r] < 1.0f) {
-    const double top_p = p.top_p[r];
-    filter.cut = find_cut<ProbabilityWeight>(row, filter, [top_p](double total) { return top_p * total; });
-  }
+  if (p.top_k[r] > 0 && p.top_k[r] < p.vocab) filter.cut = find_top_k(row, filter, p.top_k[r]);
+  if (p.top_p[r] < 1.0f) filter.cut = find_top_p(row, filter, p.top_p[r]);
   return filter;
 }
 
@@ -85,11 +82,12 @@ int32_t sample_row(const SampleParams& p, int64_t r) {
   // Below this the quotient by the temperature may overflow, and only the maximum has any probability.
   constexpr float kMinTemperature = 1e-30f;
   const Row row{p.logits + r * p.logits_stride, p.vocab};
-  const Highest highest = find_highest(row);
-  const bool is_finite = highest.logit - highest.logit == 0.0f;
-  if (!is_finite || !(p.temperature[r] >= kMinTemperature)) return highest.token_id;
+  const float highest = highest_logit(row);
+  if (highest != highest) return -1;
+  const bool is_finite = highest - highest == 0.0f;
+  if (!is_finite || !(p.temperature[r] >= kMinTemperature)) return first_with(row, highest);
   const NoiseKey key = noise_key(static_cast<uint64_t>(p.seeds[r]), static_cast<uint64_t>(p.positions[r]));
-  return draw(row, make_filter(p, r, row, highest.logit), key);
+  return draw(row, make_filter(p, r, row, highest), key);
 }
 
 }  // namespace

@@ -99,7 +99,7 @@ def test_the_second_step_in_flight_is_planned_before_the_first_has_ended() -> No
 
 
 def test_requests_beyond_the_queue_are_rejected_and_counted() -> None:
-    outcome = run_exact([(0.0, 8, 2)] * 4, max_num_waiting="2")
+    outcome = run_exact([(0.0, 8, 2)] * 4, max_num_seqs="1", max_num_waiting="1")
     assert outcome.measurements.outcome.tolist() == [COMPLETE, COMPLETE, REJECTED, REJECTED]
     assert make_report(outcome).rejected == 2
 

@@ -77,8 +77,9 @@ def test_the_work_of_a_step() -> None:
 
 
 def test_clients_of_a_closed_loop_go_on_after_a_rejection() -> None:
-    values = {"requests": "60", "arrivals": "closed", "clients": "10", "max_num_waiting": "2"}
-    seen = simulate(make_settings({**values, "output_tokens": "4", "num_blocks": "500"})).measurements
+    values = {"requests": "60", "arrivals": "closed", "clients": "10"}
+    bounds = {"max_num_seqs": "1", "max_num_waiting": "1"}
+    seen = simulate(make_settings(values | bounds | {"output_tokens": "4", "num_blocks": "500"})).measurements
     assert set(seen.outcome.tolist()) == {COMPLETE, REJECTED}
     # Two of ten find room at first. The eight others come back together a second later.
     assert (seen.sent_s[seen.outcome == REJECTED] == 0).sum() == 8

@@ -167,13 +167,44 @@ def test_a_serving_engine_is_pinged_every_second(state: EngineState) -> None:
     assert session.last_pong_s == NOW + 3
 
 
-def test_a_frontend_that_stood_still_past_its_lease_gives_its_requests_up() -> None:
+def stood_still() -> tuple[EngineSession, OpenSequence]:
+    """A session that ticks again after longer than lease and silence, with what came meanwhile unread."""
     session = session_in(S.READY)
     sequence = session.open_sequences[900]
     session.tick(NOW + 0.25)
-    session.tick(NOW + 10.5)
+    session.outbox.clear()
+    session.tick(NOW + 42.0)
+    return session, sequence
+
+
+@pytest.mark.parametrize(("lease_s", "num_pings"), [(1.0, 8), (2.0, 4), (4.0, 2), (3600.0, 2)])
+def test_a_short_lease_is_renewed_four_times_in_its_time(lease_s: float, num_pings: int) -> None:
+    session = EngineSession("f", "0", "ipc://e")
+    session.receive(ready(lease_s=lease_s), NOW)
+    session.outbox.clear()
+    for quarter in range(1, 9):
+        session.tick(NOW + quarter / 4)
+    assert [type(message) for message in session.outbox] == [Ping] * num_pings
+
+
+def test_a_frontend_that_stood_still_past_its_lease_asks_and_keeps_its_requests() -> None:
+    session, sequence = stood_still()
+    assert [type(message) for message in session.outbox] == [Ping]
+    session.receive(tokens(900, [5, 6]), NOW + 42.0)
+    session.receive(pong(), NOW + 42.1)
+    session.tick(NOW + 42.25)
+    assert (session.state, sequence.error) == (S.READY, None)
+    assert sequence.token_ids.tolist() == [5, 6]
+
+
+def test_a_frontend_that_stood_still_and_was_dropped_gives_its_requests_up() -> None:
+    session, sequence = stood_still()
+    late = session.open(add(901), wake)
+    session.receive(pong(epoch=0), NOW + 42.1)
     assert session.state is S.LOST
-    assert "stood still" in str(sequence.error)
+    assert isinstance(sequence.error, EngineUnavailableError)
+    assert isinstance(late.error, EngineUnavailableError), "what a stranger asks for is ignored"
+    assert [type(message) for message in session.outbox] == [Hello]
 
 
 def test_a_short_standstill_is_not_taken_for_the_engines_silence() -> None:
@@ -246,12 +277,19 @@ class Opened:
         self.wakes[handle] += 1
 
 
-def test_tokens_reach_their_sequences_with_one_wake_up_per_message() -> None:
+def test_tokens_of_all_messages_that_have_arrived_wake_their_sequence_once() -> None:
     opened = Opened(1, 2, 3)
     opened.session.receive(outputs([(1, 10, 0), (2, 20, 0), (1, 11, 1)]), NOW)
-    assert opened.sequences[1].token_ids.tolist() == [10, 11]
+    opened.session.receive(outputs([(1, 12, 2)]), NOW)
+    assert opened.wakes == {1: 0, 2: 0, 3: 0}
+    opened.session.wake_up()
+    assert opened.sequences[1].token_ids.tolist() == [10, 11, 12]
     assert opened.sequences[2].token_ids.tolist() == [20]
     assert opened.wakes == {1: 1, 2: 1, 3: 0}
+    opened.session.receive(outputs([(2, 21, 1)]), NOW)
+    opened.session.wake_up()
+    opened.session.wake_up()
+    assert opened.wakes == {1: 1, 2: 2, 3: 0}
 
 
 def test_sequences_that_share_a_callable_wake_it_once_when_all_have_their_tokens() -> None:
@@ -264,6 +302,7 @@ def test_sequences_that_share_a_callable_wake_it_once_when_all_have_their_tokens
 
     sequences += [session.open(add(handle), look) for handle in (1, 2, 3)]
     session.receive(outputs([(1, 10, 0), (2, 20, 0), (1, 11, 1)], [end(3)]), NOW)
+    session.wake_up()
     assert seen == [[2, 1, 0]]
 
 
@@ -305,6 +344,7 @@ def test_the_end_comes_with_the_last_token() -> None:
     opened = Opened(1)
     finished = Finished(1, FinishReason.STOP, 5, num_cached_tokens=3)
     opened.session.receive(outputs([(1, 5, 0)], [finished]), NOW)
+    opened.session.wake_up()
     assert opened.sequences[1].finished == finished
     assert opened.sequences[1].num_cached_tokens == 3
     assert opened.wakes[1] == 1

@@ -76,6 +76,12 @@ async def occupied(served: Service, headers: dict[str, str] | None = None) -> As
 
 
 @pytest.fixture
+async def small(tmp_path: Path) -> AsyncGenerator[Service, None]:
+    async with service(tmp_path, "--max-num-seqs=4", "--max-num-waiting=2") as served:
+        yield served
+
+
+@pytest.fixture
 async def narrow(tmp_path: Path) -> AsyncGenerator[Service, None]:
     """One row, a queue of two requests and forty tokens."""
     flags = ("--max-num-seqs=1", "--max-num-waiting=2", "--max-waiting-tokens=40", "--log-wait=0.05")
@@ -126,6 +132,32 @@ async def test_time_in_the_queue_and_time_at_all_may_run_out(narrow: Service) ->
     for kind in ("queue_timeout", "timeout"):
         assert f'splitserve:requests_timed_out_total{{engine="engine-0",kind="{kind}"' in metrics
     assert "request waits request_id=cmpl-w2 waits_for=rows" in narrow.log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"n": 6}, None),
+        ({"prompt": ["a", "b", "c"], "n": 2}, None),
+        ({"use_beam_search": True, "best_of": 6}, None),
+        ({"n": 7}, "n"),
+        ({"prompt": ["a", "b", "c", "d"], "n": 2}, "n"),
+        ({"prompt": ["a"] * 7}, "n"),
+        ({"use_beam_search": True, "best_of": 7}, "best_of"),
+    ],
+    ids=str,
+)
+async def test_sequences_of_one_request_find_room_or_are_refused_for_good(
+    small: Service, fields: dict, param: str | None
+) -> None:
+    """Four rows and a queue of two: an idle engine takes six at once, and never more."""
+    answer = await small.complete(max_tokens=2, **fields)
+    assert answer.status_code == (400 if param else 200), answer.text
+    if param:
+        error = answer.json()["error"]
+        assert error["param"] == param
+        assert "must be at most 6" in error["message"]
+        assert "--max-num-waiting" in error["message"]
 
 
 async def test_tenants_get_the_engine_by_weight(tmp_path: Path) -> None:

@@ -97,6 +97,36 @@ async def test_past_the_shutdown_time_a_whole_answer_is_503(pool: FakePool) -> N
     assert response.headers["retry-after"] == "1"
 
 
+@pytest.mark.parametrize("is_fresh", [True, False])
+async def test_a_request_on_its_way_when_draining_begins_is_answered(pool: FakePool, is_fresh: bool) -> None:
+    request = b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n"
+    async with serving(pool) as (url, server), asyncio.timeout(5):
+        reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(url).port)
+        if not is_fresh:
+            writer.write(request)
+            await reader.readuntil(b'{"status":"ok"}')
+        while not server.server_state.connections:
+            await asyncio.sleep(0)
+        writer.write(request)
+        (connection,) = server.server_state.connections
+        connection.shutdown()
+        answer = await reader.read()
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"connection: close" in answer
+    assert answer.endswith(b'{"status":"ok"}')
+
+
+async def test_an_idle_connection_is_closed_when_draining_begins(pool: FakePool) -> None:
+    async with serving(pool) as (url, server), asyncio.timeout(5):
+        reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(url).port)
+        while not server.server_state.connections:
+            await asyncio.sleep(0)
+        server.handle_exit(signal.SIGTERM, None)
+        assert await reader.read() == b""
+        writer.close()
+
+
 async def test_a_second_signal_ends_the_application_too(pool: FakePool) -> None:
     async with serving(pool) as (_, server):
         for _ in range(2):

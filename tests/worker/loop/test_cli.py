@@ -46,7 +46,8 @@ def test_quantization_has_a_flag() -> None:
     ("flag", "value"),
     [
         ("--rank", "-1"),
-        ("--block-size", "0"),
+        ("--block-size", "1"),
+        ("--block-size", "15"),
         ("--block-size", "257"),
         ("--max-num-seqs", "0"),
         ("--max-num-batched-tokens", "0"),
@@ -66,7 +67,7 @@ def test_values_out_of_range_are_refused_by_name(flag: str, value: str) -> None:
 def test_a_bad_value_exits_with_code_2_and_says_why() -> None:
     argv = [sys.executable, "-m", "worker.cli", *REQUIRED, "--block-size", "0"]
     run = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert (run.returncode, run.stderr) == (2, "worker: --block-size must be from 1 to 256, got 0\n")
+    assert (run.returncode, run.stderr) == (2, "worker: --block-size must be from 2 to 256, got 0\n")
 
 
 def test_the_hello_is_sent_before_torch_is_imported() -> None:

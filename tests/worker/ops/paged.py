@@ -1,5 +1,6 @@
 """Builds paged caches for the attention tests, and computes attention in float64 without paging."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -40,9 +41,14 @@ class Sequence:
 
 
 class PagedBatch:
-    """The caches of some sequences, in scattered blocks; every slot without a token holds NaN."""
+    """The caches of some sequences, in scattered blocks; every slot without a token holds NaN.
 
-    def __init__(self, shape: Shape, sequences: list[Sequence]) -> None:
+    `write` is the kv_write of the kernels under test: devices lay a block out as suits them.
+    """
+
+    def __init__(
+        self, shape: Shape, sequences: list[Sequence], write: Callable[..., None] = ops.kv_write
+    ) -> None:
         self.shape, self.sequences = shape, sequences
         counts = [-(-len(s) // shape.block_size) for s in sequences]
         num_blocks, dtype = sum(counts) + 2, sequences[0].q.dtype
@@ -57,7 +63,7 @@ class PagedBatch:
             positions = torch.arange(len(sequence))
             blocks = self.block_tables[i, positions // shape.block_size].long()
             slots = blocks * shape.block_size + positions % shape.block_size
-            ops.kv_write(sequence.k, sequence.v, self.k_cache, self.v_cache, slots)
+            write(sequence.k, sequence.v, self.k_cache, self.v_cache, slots)
 
     def attend(self, spans: list[tuple[int, int]], **options: float) -> list[Tensor]:
         """Attention of positions [begin, end) of each sequence, in one call."""

@@ -90,6 +90,19 @@ VALUE_ERRORS: list[tuple[str, Callable[[], None]]] = [
         lambda: ops.kv_write(*[fp32(2, 2, 8)] * 2, *[fp32(1, 2, 4, 8)] * 2, int32(0)),
     ),
     (
+        "k_cache: block size must be a multiple of 2, got 5",
+        lambda: attend(k_cache=bf16(5, 2, 5, 16), q=bf16(3, 4, 16), out=bf16(3, 4, 16)),
+    ),
+    (
+        "v_cache: the last two dimensions must be contiguous",
+        lambda: attend(v_cache=fp32(5, 2, 8, 32)[..., :16]),
+    ),
+    ("k_cache: block size must be a multiple", lambda: attend(k_cache=fp32(5, 2, 0, 16))),
+    (
+        "k_cache: head size must be a multiple of 2, got 7",
+        lambda: ops.kv_write(*[bf16(1, 2, 7)] * 2, *[bf16(1, 2, 4, 7)] * 2, int32(0)),
+    ),
+    (
         "v_cache: expected size",
         lambda: ops.kv_write(*[fp32(1, 2, 8)] * 2, fp32(1, 2, 4, 8), fp32(1, 2, 4, 9), int32(0)),
     ),

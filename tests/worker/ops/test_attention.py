@@ -9,9 +9,11 @@ from worker import ops
 
 SHAPES = [
     Shape(4, 4, 8),
-    Shape(6, 2, 24, 5),
+    Shape(6, 2, 24, 6),
     Shape(8, 2, 64),
     Shape(5, 1, 80, 32),
+    Shape(4, 2, 40, 48),
+    Shape(60, 1, 16),
     Shape(7, 1, 128),
     Shape(2, 1, 256),
 ]
@@ -72,7 +74,7 @@ def test_splitting_a_long_context_over_threads_does_not_change_bits(
 
 
 def test_rows_do_not_depend_on_other_requests(dtype: torch.dtype) -> None:
-    shape = Shape(6, 2, 32, 7)
+    shape = Shape(6, 2, 32, 10)
     lengths = [90, 1, 33, 150, 64]
     spans = [(89, 90), (0, 1), (0, 33), (40, 150), (63, 64)]
     sequences = [Sequence.random(shape, length, dtype) for length in lengths]
@@ -127,3 +129,16 @@ def test_a_nan_query_spoils_its_own_row_only(dtype: torch.dtype) -> None:
     assert dirty[7, 1].isnan().all()
     clean[7, 1] = dirty[7, 1] = 0
     assert_same_bits(clean, dirty)
+
+
+@pytest.mark.parametrize("position", [7, 12])
+def test_a_nan_key_or_value_spoils_no_earlier_row(position: int, dtype: torch.dtype) -> None:
+    shape = Shape(4, 2, 24)
+    sequence = Sequence.random(shape, 70, dtype)
+    (clean,) = PagedBatch(shape, [sequence]).attend([(0, 70)])
+    sequence.k[position] = sequence.v[position] = float("nan")
+    batch = PagedBatch(shape, [sequence])
+    for begin in (0, 3):
+        (dirty,) = batch.attend([(begin, 70)])
+        assert_same_bits(dirty[: position - begin], clean[begin:position])
+        assert dirty[position - begin :].isnan().all()

@@ -1,4 +1,4 @@
-"""kv_write and embedding: plain copies to and from indexed rows."""
+"""kv_write and embedding: copies to and from indexed rows."""
 
 import pytest
 import torch
@@ -8,22 +8,45 @@ from worker import ops
 from worker.packed_weight import PackedWeight
 
 
+def interleaved(k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rearrange plain caches [N, heads, block_size, D] into the layout of paged_attention."""
+    pair = 4 // k.element_size()
+    blocks, heads, size, dim = k.shape
+    keys = k.view(blocks, heads, size, dim // pair, pair).transpose(2, 3)
+    values = v.view(blocks, heads, size // pair, pair, dim).transpose(3, 4)
+    return keys.reshape(k.shape), values.reshape(v.shape)
+
+
 @pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
 def test_writes_each_token_to_its_slot_and_skips_negative_ones(
     index_dtype: torch.dtype, dtype: torch.dtype
 ) -> None:
-    qkv = torch.randn(4, 6, 24).to(dtype)
+    qkv = torch.randn(5, 6, 24).to(dtype)
     k, v = qkv[:, 2:4], qkv[:, 4:6]
-    k_cache, v_cache = torch.zeros(5, 2, 3, 24, dtype=dtype), torch.zeros(5, 2, 3, 24, dtype=dtype)
-    expected_k, expected_v = k_cache.clone(), v_cache.clone()
-    slots = [14, -1, 0, 7]
+    k_cache, v_cache = torch.zeros(5, 2, 6, 24, dtype=dtype), torch.zeros(5, 2, 6, 24, dtype=dtype)
+    plain_k, plain_v = k_cache.clone(), v_cache.clone()
+    slots = [29, -1, 0, 7, 6]
     for token, slot in enumerate(slots):
         if slot >= 0:
-            expected_k[slot // 3, :, slot % 3] = k[token]
-            expected_v[slot // 3, :, slot % 3] = v[token]
+            plain_k[slot // 6, :, slot % 6] = k[token]
+            plain_v[slot // 6, :, slot % 6] = v[token]
     ops.kv_write(k, v, k_cache, v_cache, torch.tensor(slots, dtype=index_dtype))
+    expected_k, expected_v = interleaved(plain_k, plain_v)
     assert_same_bits(k_cache, expected_k)
     assert_same_bits(v_cache, expected_v)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 7])
+def test_tokens_that_share_a_pair_are_both_written_on_any_number_of_threads(
+    threads: int, dtype: torch.dtype
+) -> None:
+    k, v = torch.randn(2, 512, 4, 32).to(dtype).unbind()
+    caches = [torch.zeros(32, 4, 16, 32, dtype=dtype) for _ in range(2)]
+    ops.set_num_threads(threads)
+    ops.kv_write(k, v, *caches, torch.arange(512))
+    plain = [x.view(32, 16, 4, 32).transpose(1, 2).contiguous() for x in (k, v)]
+    for cache, expected in zip(caches, interleaved(*plain), strict=True):
+        assert_same_bits(cache, expected)
 
 
 def test_a_slot_past_the_cache_is_refused_before_anything_is_written() -> None:

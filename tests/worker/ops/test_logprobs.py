@@ -38,6 +38,15 @@ def test_ties_come_lowest_id_first_in_order_and_rank() -> None:
     assert ranks.tolist() == [3, 3 + 6]
 
 
+@pytest.mark.parametrize("k", [1, 20])
+@pytest.mark.parametrize("step", [-1.0, 0.0, 0.01, 1.0])
+def test_rows_in_which_many_tokens_displace_others(step: float, k: int) -> None:
+    row = torch.arange(1000)[None] * step
+    ids, _, _ = run(row, [0], [500], k)
+    expected = row[0].sort(descending=True, stable=True).indices[:k]
+    assert torch.equal(ids[0, 1:].long(), expected)
+
+
 def test_fewer_tokens_than_asked_for_are_padded() -> None:
     ids, logprobs, _ = run(torch.zeros(1, 3), [0], [1], 5)
     assert ids[0].tolist() == [1, 0, 1, 2, -1, -1]

@@ -1,0 +1,101 @@
+// Finds the keys and values of one chunk of positions in the paged cache.
+//
+// Within a block and KV head the cache is interleaved so that a register takes what a sum needs: keys as
+// [head_dim / kPair, block_size, kPair], hence one register holds a pair of dimensions of several positions;
+// values as [block_size / kPair, head_dim, kPair], hence one holds a pair of positions of several dimensions.
+#pragma once
+
+#include "cpu/attention.h"
+#include "cpu/dot_step.h"
+
+namespace splitserve::SPLITSERVE_ISA {
+namespace {
+
+// Positions whose scores are turned into weights together. Chunks begin at multiples of it.
+inline constexpr int64_t kChunk = 64;
+
+// A range of positions relative to the start of a chunk; empty when begin >= end.
+struct Range {
+  int64_t begin, end;
+  bool empty() const { return begin >= end; }
+};
+
+template <typename T>
+struct Chunk {
+  const T* keys[kChunk / kLanes];               // pair 0 of kLanes positions each
+  int64_t key_stride;                           // from one pair of dimensions to the next
+  const T* values[kChunk / DotStep<T>::kPair];  // dimension 0 of a pair of positions each
+};
+
+template <typename T>
+class ChunkFinder {
+ public:
+  ChunkFinder(const AttentionParams& params, int64_t request, int64_t kv_head)
+      : p(params),
+        table(params.block_tables + request * params.block_table_stride),
+        kv_head(kv_head),
+        is_direct(params.block_size % kLanes == 0) {
+    if (!is_direct) std::memset(gathered, 0, sizeof gathered);
+  }
+
+  // The chunk that begins at position `start`. Only blocks that hold a position of `needed` are touched: the
+  // rest of the block table may be stale. What the chunk's keys say of other positions is undefined. The
+  // chunk is good until the one after the next is asked for.
+  void find(int64_t start, Range needed, Chunk<T>* chunk) {
+    const int64_t align = is_direct ? kLanes : kPair;
+    needed.begin = needed.begin / align * align;
+    chunk->key_stride = (is_direct ? p.block_size : kChunk) * kPair;
+    // What is not needed has an address all the same.
+    const T *keys = block_of(p.k, start + needed.begin), *values = block_of(p.v, start + needed.begin);
+    T* const copy = gathered[start / kChunk % 2];
+    for (int64_t v = 0; v < kChunk / kLanes; ++v)
+      chunk->keys[v] = is_direct ? keys : copy + v * kLanes * kPair;
+    for (int64_t pair = 0; pair < kChunk / kPair; ++pair) chunk->values[pair] = values;
+    for (int64_t j = needed.begin; j < needed.end;) {
+      const int64_t offset = (start + j) % p.block_size, left = p.block_size - offset;
+      const int64_t count = left < kChunk - j ? left : kChunk - j;
+      if (is_direct) {
+        point_to_keys(block_of(p.k, start + j), offset, j, count, chunk);
+      } else {
+        gather_keys(block_of(p.k, start + j), offset, j, count, copy);
+      }
+      point_to_values(block_of(p.v, start + j), offset, j, count, chunk);
+      j += count;
+    }
+  }
+
+ private:
+  static constexpr int kPair = DotStep<T>::kPair;
+
+  const T* block_of(const KvCache& cache, int64_t position) const {
+    return static_cast<const T*>(cache.data) + table[position / p.block_size] * cache.block_stride +
+           kv_head * cache.head_stride;
+  }
+
+  // Positions j to j + count of the chunk are positions `offset` and following of the block.
+  void point_to_keys(const T* block, int64_t offset, int64_t j, int64_t count, Chunk<T>* chunk) const {
+    for (int64_t i = 0; i < count; i += kLanes) chunk->keys[(j + i) / kLanes] = block + (offset + i) * kPair;
+  }
+
+  void gather_keys(const T* block, int64_t offset, int64_t j, int64_t count, T* copy) const {
+    for (int64_t step = 0; step < p.head_dim / kPair; ++step) {
+      std::memcpy(copy + (step * kChunk + j) * kPair, block + (step * p.block_size + offset) * kPair,
+                  static_cast<size_t>(count * kPair) * sizeof(T));
+    }
+  }
+
+  void point_to_values(const T* block, int64_t offset, int64_t j, int64_t count, Chunk<T>* chunk) const {
+    for (int64_t i = 0; i < count; i += kPair)
+      chunk->values[(j + i) / kPair] = block + (offset + i) * p.head_dim;
+  }
+
+  const AttentionParams& p;
+  const int32_t* table;
+  const int64_t kv_head;
+  const bool is_direct;
+  // Where blocks are no whole registers, keys of one chunk and the next, [head_dim / kPair, kChunk, kPair].
+  alignas(64) T gathered[2][kMaxHeadDim * kChunk];
+};
+
+}  // namespace
+}  // namespace splitserve::SPLITSERVE_ISA

@@ -1,0 +1,49 @@
+"""Answers the errors that routes raise, and warns of those of the server without flooding the log."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from engine_core.errors import SplitServeError
+from frontend.errors_http import error_response
+from frontend.event_log import log_event
+
+WARN_INTERVAL_S = 10.0
+
+
+class ErrorHandler:
+    """FastAPI's exception handler for SplitServeError and HTTPException; one per app, for its event loop.
+
+    Errors from 500 up show their words in the request's own log line. Beside it there is a warning for each
+    code, at most one in WARN_INTERVAL_S: with an engine down, every request fails alike. Codes are few, those
+    of our error classes.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin with nothing warned of; `clock` gives seconds."""
+        self._clock = clock
+        self._warned_s: dict[str, float] = {}
+        self._num_unwarned: dict[str, int] = {}
+
+    async def handle(self, request: Request, error: Exception) -> Response:
+        """Log and answer one error."""
+        if isinstance(error, SplitServeError) and error.status >= 500:
+            detail = str(error)
+            request.state.log |= {"code": error.code, "detail": detail}
+            self._warn(error.code, detail)
+        return error_response(error)
+
+    def _warn(self, code: str, detail: str) -> None:
+        now_s = self._clock()
+        num_errors = self._num_unwarned.get(code, 0) + 1
+        last_s = self._warned_s.get(code)
+        if last_s is not None and now_s - last_s < WARN_INTERVAL_S:
+            self._num_unwarned[code] = num_errors
+            return
+        self._warned_s[code], self._num_unwarned[code] = now_s, 0
+        log_event("request_error", {"code": code, "count": num_errors, "detail": detail}, logging.WARNING)
