@@ -120,7 +120,7 @@ def test_the_help_names_every_default(capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize(
     ("words", "flag", "allowed"),
     [
-        (["--block-size", "0"], "--block-size", "from 1 to 256"),
+        (["--block-size", "0"], "--block-size", "from 2 to 256"),
         (["--max-num-seqs", "-3"], "--max-num-seqs", "from 1 to"),
         (["--lease", "nan"], "--lease", "from 1 to 3600"),
         (["--drain-timeout", "inf"], "--drain-timeout", "from 0 to"),
@@ -233,7 +233,7 @@ def test_serve_names_no_flag_twice() -> None:
     [
         (["--port", "70000"], "--port must be from 0 to 65535"),
         (["--api-server-count", "0"], "--api-server-count must be from 1 to 64"),
-        (["--block-size", "999"], "--block-size must be from 1 to 256"),
+        (["--block-size", "999"], "--block-size must be from 2 to 256"),
         (["--host", "no.such.host.invalid"], "cannot listen on no.such.host.invalid"),
         (["--uds", "/no/such/folder/api.sock"], "cannot listen on /no/such/folder/api.sock"),
     ],
