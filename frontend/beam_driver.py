@@ -127,7 +127,8 @@ class BeamRun:
     async def _step(self, beams: Sequence[Beam]) -> list[OpenSequence]:
         """Return the ended requests of one step, one per beam."""
         client, changed, timeout_s = self._choose(), asyncio.Event(), self._left_s()
-        requests = [self._add_request(client, i, beam, timeout_s) for i, beam in enumerate(beams)]
+        sampling = self._step_sampling(is_first=self._first is None)
+        requests = [self._add_request(client, i, beam, sampling, timeout_s) for i, beam in enumerate(beams)]
         sources = client.open(requests, changed.set)
         try:
             while not all(_has_ended(source) for source in sources):
@@ -137,19 +138,20 @@ class BeamRun:
             client.abort([request.handle for request in requests])
         return sources
 
-    def _add_request(self, client: EngineClient, index: int, beam: Beam, timeout_s: float) -> AddRequest:
+    def _add_request(
+        self, client: EngineClient, index: int, beam: Beam, sampling: SamplingParams, timeout_s: float
+    ) -> AddRequest:
         request = self._request
-        is_first = self._first is None
         return AddRequest(
             handle=client.session.next_handle(),
             request_id=f"{request.request_id}-{index}"[:128],
             prompt_token_ids=self._prompt + pack_int32([token.token_id for token in beam.tokens]),
-            sampling=self._step_sampling(is_first=is_first),
+            sampling=sampling,
             priority=request.priority,
             tenant=request.tenant,
             cache_salt=request.cache_salt,
             timeout_s=timeout_s,
-            queue_timeout_s=request.queue_timeout_s if is_first else NO_QUEUE_TIMEOUT_S,
+            queue_timeout_s=request.queue_timeout_s if self._first is None else NO_QUEUE_TIMEOUT_S,
         )
 
     def _step_sampling(self, *, is_first: bool) -> SamplingParams:

@@ -123,7 +123,9 @@ class SearchGeneration:
         if self._on_ready is None:
             return
         self._on_ready = None
-        failed = self._task.done() and self._task.exception() is not None
+        # A task that the loop's end has cancelled has no exception to ask for.
+        ended = self._task.done() and not self._task.cancelled()
+        failed = ended and self._task.exception() is not None
         self._task.cancel()
         self._stats.count_end(finished=self.finished, failed=failed)
 

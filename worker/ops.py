@@ -1,4 +1,4 @@
-"""The kernels, one function per operation: thin, in place or into tensors the caller owns.
+"""The kernels of a step, one function per operation: thin, in place or into tensors the caller owns.
 
 T: tokens of the batch, H: hidden size, D: head size, Hq and Hkv: query and KV heads, R: requests,
 V: vocabulary. Activations are bfloat16 or float32 and all of one call have the same dtype. The last dimension
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from worker.packed_weight import PackedWeight
-    from worker.quantization import Quantized
 
 _lib = load_library("splitserve_cpu")
 # Looked up once: an attribute of a module object costs more than the call.
@@ -35,10 +34,6 @@ _kv_write = _lib.kv_write
 _move_blocks = _lib.move_blocks
 _paged_attention = _lib.paged_attention
 _linear = _lib.linear
-_pack_weight = _lib.pack_weight
-_pack_int4 = _lib.pack_int4
-_quantize_int8 = _lib.quantize_int8
-_quantize_int4 = _lib.quantize_int4
 _embedding = _lib.embedding
 _apply_penalties = _lib.apply_penalties
 _sample = _lib.sample
@@ -254,53 +249,6 @@ def linear(out: Tensor, x: Tensor, weight: PackedWeight, bias: Tensor | None = N
     """
     cols, depth = weight.shape
     _linear(out, x, weight.data, weight.scales, cols, depth, bias)
-
-
-def pack_weight(weight: PackedWeight, source: Tensor, first_row: int, first_column: int) -> None:
-    """Write a rectangle of a packed matrix.
-
-    Args:
-        weight: [N, K], not in int4.
-        source: [n, k] of any strides, dtype of the weight's data.
-        first_row: row of the matrix where source begins.
-        first_column: its column.
-    """
-    rows, columns = weight.shape
-    _pack_weight(weight.data, source, rows, columns, first_row, first_column)
-
-
-def pack_int4(weight: PackedWeight, source: Quantized, first_row: int) -> None:
-    """Write whole rows of a packed matrix in int4.
-
-    Args:
-        weight: [N, K].
-        source: [n, K] in groups.
-        first_row: row of the matrix where source begins.
-    """
-    rows, columns = weight.shape
-    _pack_int4(weight.data, source.codes, source.scales, rows, columns, first_row)
-
-
-def quantize_int8(codes: Tensor, scales: Tensor, rows: Tensor) -> None:
-    """Round rows to multiples of a scale; a row with a NaN gets the scale NaN.
-
-    Args:
-        codes: int8 [n, K], written: -127 to 127.
-        scales: float32 [n], written.
-        rows: float32 or bfloat16 [n, K].
-    """
-    _quantize_int8(codes, scales, rows)
-
-
-def quantize_int4(codes: Tensor, scales: Tensor, rows: Tensor) -> None:
-    """Round rows to multiples of a scale per 32 columns; a group with a NaN gets the scale NaN.
-
-    Args:
-        codes: int8 [n, K], written: -8 to 7.
-        scales: bfloat16 [n, ceil(K / 32)], written.
-        rows: float32 or bfloat16 [n, K].
-    """
-    _quantize_int4(codes, scales, rows)
 
 
 def embedding(out: Tensor, token_ids: Tensor, weight: PackedWeight) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from worker import ops
+from worker import pack_ops
 from worker.pages import zero_pages
 from worker.quantization import GROUP_COLUMNS, WeightForm, quantize_int4, quantize_int8
 
@@ -69,15 +69,15 @@ class PackedWeight:
             ValueError: it does not fit.
         """
         if self.form == "plain":
-            ops.pack_weight(self, source.to(self.dtype), first_row, first_column)
+            pack_ops.pack_weight(self, source.to(self.dtype), first_row, first_column)
             return
         if first_column != 0 or source.shape[1:] != self.shape[1:]:
             raise ValueError(f"source: expected whole rows of {self.shape[1]} to quantise")
         if self.scales is None:
-            ops.pack_int4(self, quantize_int4(source), first_row)
+            pack_ops.pack_int4(self, quantize_int4(source), first_row)
         else:
             codes, scales = quantize_int8(source)
-            ops.pack_weight(self, codes, first_row, 0)
+            pack_ops.pack_weight(self, codes, first_row, 0)
             self.scales[first_row : first_row + len(scales)] = scales
 
 

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from worker import ops
+from worker import pack_ops
 
 GROUP_COLUMNS = 32
 
@@ -50,7 +50,7 @@ def quantize_int8(rows: torch.Tensor) -> Quantized:
     """Round rows [n, K] to multiples of their largest magnitude over 127."""
     codes = torch.empty(rows.shape, dtype=torch.int8)
     scales = torch.empty(rows.shape[0])
-    ops.quantize_int8(codes, scales, _readable(rows))
+    pack_ops.quantize_int8(codes, scales, _readable(rows))
     return Quantized(codes, scales)
 
 
@@ -63,7 +63,7 @@ def quantize_int4(rows: torch.Tensor) -> Quantized:
     """
     codes = torch.empty(rows.shape, dtype=torch.int8)
     scales = torch.empty(rows.shape[0], -(-rows.shape[1] // GROUP_COLUMNS), dtype=torch.bfloat16)
-    ops.quantize_int4(codes, scales, _readable(rows))
+    pack_ops.quantize_int4(codes, scales, _readable(rows))
     return Quantized(codes, scales)
 
 

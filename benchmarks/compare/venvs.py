@@ -7,9 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-# Wheels of torch without CUDA; what is pinned with +cpu comes from here or the install fails, so that no
-# machine without a GPU gets gigabytes of CUDA packages.
-TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
+# Without CUDA, or the install fails: nobody gets gigabytes of CUDA packages unasked. pip has to know an index
+# that holds it, see docs/performance.md.
 TORCH = "torch==2.13.0+cpu"
 # Others ask for them; of no use to text models, and built for CUDA they break whoever imports them.
 UNWANTED = ["torchvision", "torchaudio", "torchcodec"]
@@ -41,7 +40,7 @@ def make_venv(folder: Path, packages: Sequence[str], log: Path, environment: Map
     if not Path(python).exists():
         run_logged([sys.executable, "-m", "venv", str(folder)], log)
     pip = [python, "-m", "pip", "--disable-pip-version-check"]
-    run_logged([*pip, "install", "--extra-index-url", TORCH_INDEX, *packages], log, environment)
+    run_logged([*pip, "install", *packages], log, environment)
     run_logged([*pip, "uninstall", "--yes", *UNWANTED], log)
     recipe.write_text(wanted)
     return True
