@@ -21,6 +21,7 @@ POLICIES = ("fcfs", "priority", "fair")
 EXECUTORS = ("multiproc", "simulated")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 MAX_TENANT_WEIGHTS = 1000
+MAX_RANKS = 64
 
 
 def runtime_directory() -> str:
@@ -105,7 +106,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         kv_cache_memory_bytes: 0 lets the worker choose.
         num_blocks: overrides the size of the KV pool; 0 derives it from memory.
         kv_offload_gb: GiB of host memory for blocks that leave the pool; 0 for no tier.
-        num_threads: compute threads of a worker; 0 takes all cores the process may use.
+        num_threads: compute threads of each worker; 0 shares all cores the process may use among them.
+        tensor_parallel_size: workers that part each layer among them.
         drain_timeout_s: how long running requests may go on after SIGTERM.
         lease_s: a frontend silent for longer loses its requests.
         step_timeout_s: a worker that takes longer for one step counts as lost.
@@ -144,6 +146,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_blocks: int = 0
     kv_offload_gb: float = 0.0
     num_threads: int = 0
+    tensor_parallel_size: int = 1
     drain_timeout_s: float = 30.0
     lease_s: float = 10.0
     step_timeout_s: float = 60.0
@@ -160,6 +163,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_events_replay_address: str = ""
     kv_events_topic: str = ""
     kv_events_buffer_steps: int = 10_000
+
+    @property
+    def num_ranks(self) -> int:
+        """How many workers there are."""
+        return self.tensor_parallel_size
 
     def validate(self) -> None:
         """Check every value against its range.
@@ -185,6 +193,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         check_range("--num-blocks", self.num_blocks, 0, 2**30)
         check_range("--kv-offload-gb", self.kv_offload_gb, 0, 2**20)
         check_range("--num-threads", self.num_threads, 0, 1024)
+        check_range("--tensor-parallel-size", self.tensor_parallel_size, 1, MAX_RANKS)
+        if self.tensor_parallel_size > 1 and self.executor == "simulated":
+            raise ConfigError("--tensor-parallel-size must be 1 with --executor simulated")
         check_range("--drain-timeout", self.drain_timeout_s, 0, 86400)
         check_range("--lease", self.lease_s, 1, 3600)
         check_range("--step-timeout", self.step_timeout_s, 1, 3600)

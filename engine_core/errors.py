@@ -95,6 +95,12 @@ class WorkerError(SplitServeError):
     code = "worker_failed"
 
 
+class RankLostError(WorkerError):
+    """A rank waited in vain for another: it tells that one is lost, and seldom which."""
+
+    code = "rank_lost"
+
+
 class IntegrityError(SplitServeError):
     """A check_integrity() found broken bookkeeping; always a bug of ours, the message names the facts."""
 

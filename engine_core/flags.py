@@ -39,6 +39,7 @@ class Flag(NamedTuple):
         metavar: placeholder of the value in the help.
         many: takes several values.
         negatable: a switch with a --no- form.
+        alias: a short name.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Flag(NamedTuple):
     metavar: str = ""
     many: bool = False
     negatable: bool = False
+    alias: str = ""
 
 
 FlagTable = Mapping[str, Sequence[Flag]]
@@ -86,9 +88,17 @@ ENGINE_FLAGS: FlagTable = {
         Flag(
             "--num-threads",
             "num_threads",
-            "compute threads of a worker; 0 takes every core",
+            "compute threads of each worker; 0 shares every core among them",
             int,
             metavar="N",
+        ),
+        Flag(
+            "--tensor-parallel-size",
+            "tensor_parallel_size",
+            "workers that part each layer among them",
+            int,
+            metavar="N",
+            alias="-tp",
         ),
         Flag(
             "--step-timeout",
@@ -284,6 +294,7 @@ def add_flag(group: argparse._ArgumentGroup, flag: Flag, default: object = "") -
     if not flag.many and default != "":
         text += f" (default: {f'{default:g}' if isinstance(default, float) else default})"
     group.add_argument(
+        *([flag.alias] if flag.alias else []),
         flag.name,
         dest=flag.field,
         action="extend" if flag.many else "store",

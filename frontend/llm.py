@@ -46,7 +46,8 @@ class LLM:
         dtype: "auto", "float32", "bfloat16" or "float16".
         quantization: "none", or "int8" or "int4" weights, rounded while they are loaded.
         max_model_len: longest sequence in tokens; 0 takes the model's limit.
-        num_threads: compute threads; 0 takes every core.
+        num_threads: compute threads of each worker; 0 shares every core among them.
+        tensor_parallel_size: worker processes that part each layer among them.
         kv_cache_memory_bytes: memory of the KV cache; 0 takes what can be spared.
         num_blocks: number of KV blocks, whatever memory they take; 0 derives it.
         kv_offload_gb: GiB of host memory that evicted KV blocks move to; 0 drops them.
@@ -75,6 +76,7 @@ class LLM:
         quantization: str = "none",
         max_model_len: int = 0,
         num_threads: int = 0,
+        tensor_parallel_size: int = 1,
         kv_cache_memory_bytes: int = 0,
         num_blocks: int = 0,
         kv_offload_gb: float = 0.0,
@@ -96,6 +98,7 @@ class LLM:
             f"--quantization={quantization}",
             f"--max-model-len={max_model_len}",
             f"--num-threads={num_threads}",
+            f"--tensor-parallel-size={tensor_parallel_size}",
             f"--kv-cache-memory-bytes={kv_cache_memory_bytes}",
             f"--num-blocks={num_blocks}",
             f"--kv-offload-gb={kv_offload_gb}",

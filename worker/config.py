@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
-from engine_core.config import DTYPES, QUANTIZATIONS, check_address, check_choice
+from engine_core.config import DTYPES, MAX_RANKS, QUANTIZATIONS, check_address, check_choice, check_range
 from engine_core.errors import ConfigError
 
 
@@ -23,6 +25,10 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_model_len: longest sequence in tokens; 0 takes the checkpoint's limit.
         num_threads: compute threads; 0 takes every core this process may use.
         kv_cache_memory_bytes: memory to offer for the KV cache; 0 derives it from what is free.
+        tensor_parallel_size: ranks that part each layer among them.
+        rendezvous: where the ranks meet, file:///PATH or tcp://HOST:PORT; empty for a single rank.
+        num_local_ranks: ranks that share this machine's cores and memory.
+        exchange_timeout_s: longest wait for the other ranks within a step.
     """
 
     model: str
@@ -36,6 +42,15 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int = 0
     num_threads: int = 0
     kv_cache_memory_bytes: int = 0
+    tensor_parallel_size: int = 1
+    rendezvous: str = ""
+    num_local_ranks: int = 1
+    exchange_timeout_s: float = 60.0
+
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks the engine has."""
+        return self.tensor_parallel_size
 
     def validate(self) -> None:
         """Check every value against its range.
@@ -45,7 +60,6 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         """
         check_choice("--dtype", self.dtype, DTYPES)
         check_choice("--quantization", self.quantization, QUANTIZATIONS)
-        _within("--rank", self.rank, 0, 65535)
         _within("--block-size", self.block_size, 2, 256)
         if self.block_size % 2:
             raise ConfigError(f"--block-size must be even, got {self.block_size}")
@@ -54,6 +68,15 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         _within("--max-model-len", self.max_model_len, 0, 2**24)
         _within("--num-threads", self.num_threads, 0, 1024)
         _within("--kv-cache-memory-bytes", self.kv_cache_memory_bytes, 0, 2**50)
+        _within("--tensor-parallel-size", self.tensor_parallel_size, 1, MAX_RANKS)
+        _within("--rank", self.rank, 0, self.num_ranks - 1)
+        _within("--num-local-ranks", self.num_local_ranks, 1, self.num_ranks)
+        check_range("--exchange-timeout", self.exchange_timeout_s, 0.1, 3600)
+        is_rendezvous = re.fullmatch(r"file:///.{1,200}|tcp://[^/]{1,200}:\d{1,5}", self.rendezvous)
+        if self.num_ranks > 1 and not is_rendezvous:
+            raise ConfigError(
+                f"--rendezvous must be file:///PATH or tcp://HOST:PORT, got {self.rendezvous!r}"
+            )
         if self.connect:
             check_address("--connect", self.connect)
 

@@ -55,9 +55,11 @@ def layer_caches(pool: torch.Tensor) -> list[KVCache]:
     return [KVCache(layer[0], layer[1]) for layer in pool]
 
 
-def default_cache_bytes() -> int:
+def default_cache_bytes(num_local_ranks: int = 1) -> int:
     """Memory offered to the KV cache when no size is configured: 40% of what is free, at most 4 GiB.
+
+    Ranks of one machine share what is free.
 
     The rest is left to activations, logits, the page cache of the weights and the machine's other processes.
     """
-    return min(_MAX_DEFAULT_BYTES, int(available_memory_bytes() * _DEFAULT_SHARE))
+    return min(_MAX_DEFAULT_BYTES, int(available_memory_bytes() * _DEFAULT_SHARE / num_local_ranks))

@@ -15,6 +15,8 @@ from worker.host_blocks import HostBlocks
 from worker.input_batch import InputBatch, Int32, StepInputs
 from worker.kv_cache import KVCache
 from worker.models.base import Model
+from worker.parallel.agreement import Agreement, Chosen
+from worker.parallel.group import RankGroup
 from worker.prompt_scorer import PromptScorer
 from worker.sampler import Sampled, Sampler
 
@@ -37,6 +39,13 @@ class _StepResult:
         self.token_ids.append(sampled.token_ids)
         self.logprobs += sampled.logprobs
         self.errors += sampled.errors
+
+    @property
+    def chosen(self) -> Chosen:
+        """What the ranks have to agree on."""
+        none = np.empty(0, np.int32)
+        rows, token_ids = np.concatenate([none, *self.rows]), np.concatenate([none, *self.token_ids])
+        return Chosen(rows, token_ids, [error.row for error in self.errors])
 
     def pack(self, step: int, compute_s: float, move_s: float) -> ModelRunnerOutput:
         return ModelRunnerOutput(
@@ -61,6 +70,7 @@ class ModelRunner:
         host_blocks: HostBlocks,
         batch: InputBatch,
         vocab_size: int,
+        group: RankGroup | None = None,
     ) -> None:
         """Build a runner with an empty batch.
 
@@ -70,6 +80,7 @@ class ModelRunner:
             host_blocks: moves blocks of kv_caches out and in.
             batch: no other runner's.
             vocab_size: width of the model's logits.
+            group: the ranks that part the model's layers; None if there is one.
         """
         self._model = model
         self._kv_caches = kv_caches
@@ -78,6 +89,7 @@ class ModelRunner:
         self._max_logits_rows = max(1, _MAX_LOGITS_BYTES // (4 * vocab_size))
         self._sampler = Sampler(batch)
         self._prompt_scorer = PromptScorer(model, batch, self._max_logits_rows)
+        self._agreement = None if group is None else Agreement(group, batch)
 
     @torch.inference_mode()
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
@@ -97,6 +109,8 @@ class ModelRunner:
             hidden = self._model.forward(inputs.token_ids, inputs.meta, self._kv_caches)
             self._score_prompts(hidden, inputs, result)
             self._sample(hidden, inputs, result)
+            if self._agreement is not None:
+                self._agreement.settle(inputs.rows, result.chosen)
         return result.pack(step.step, time.perf_counter() - started, move_s)
 
     def _move(self, step: SchedulerOutput) -> float:
@@ -113,8 +127,6 @@ class ModelRunner:
 
     def _sample(self, hidden: torch.Tensor, inputs: StepInputs, result: _StepResult) -> None:
         sampling = inputs.sampling
-        if self._batch.failures:
-            sampling = sampling[~np.isin(inputs.rows[sampling], list(self._batch.failures))]
         for begin in range(0, len(sampling), self._max_logits_rows):
             chunk = sampling[begin : begin + self._max_logits_rows]
             chosen, rows = hidden, inputs.rows
@@ -122,8 +134,15 @@ class ModelRunner:
             if len(chunk) != len(hidden):
                 chosen = hidden[torch.from_numpy(inputs.cu_seqlens[chunk + 1] - np.int32(1))]
                 rows = inputs.rows[chunk]
-            sampled = self._sampler.sample(self._model.compute_logits(chosen), rows)
-            self._batch.append(sampled.rows, sampled.token_ids)
-            for error in sampled.errors:
-                self._batch.fail(error)
-            result.add(sampled)
+            logits = self._model.compute_logits(chosen)
+            # Where another rank samples, this one has its part in all rows of logits, whatever fails there.
+            if logits is not None:
+                self._take(self._sampler.sample(logits, rows), result)
+
+    def _take(self, sampled: Sampled, result: _StepResult) -> None:
+        if self._batch.failures:
+            sampled = sampled.without(self._batch.failures)
+        self._batch.append(sampled.rows, sampled.token_ids)
+        for error in sampled.errors:
+            self._batch.fail(error)
+        result.add(sampled)

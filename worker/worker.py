@@ -28,6 +28,7 @@ from worker.model_config import ModelConfig, read_model_config
 from worker.model_runner import ModelRunner
 from worker.models.base import Model
 from worker.models.registry import load_model
+from worker.parallel.group import RankGroup
 from worker.warm_up import warm_up
 from worker.weights import Progress
 
@@ -53,7 +54,8 @@ class Worker:
         self._backend: AttentionBackend = CpuAttention()
         self._loaded: _Loaded | None = None
         self._runner: ModelRunner | None = None
-        num_threads = config.num_threads or usable_cores()
+        self._group: RankGroup | None = None
+        num_threads = config.num_threads or max(1, usable_cores() // config.num_local_ranks)
         torch.set_num_threads(num_threads)
         ops.set_num_threads(num_threads)
 
@@ -66,18 +68,23 @@ class Worker:
         Raises:
             ConfigError: the configuration does not fit the checkpoint.
             ModelLoadError: the checkpoint cannot be served; the message names the file and the reason.
+            RankLostError: the other ranks cannot be reached.
         """
         started = time.perf_counter()
         config = read_model_config(self._config.model).limited_to(self._config.max_model_len)
         dtype = resolve_dtype(self._config.dtype, config)
         quantization = self._config.quantization
         check_quantization(quantization, dtype)
-        model = load_model(config, dtype, self._backend, progress, quantization=quantization)
+        self._group = self._meet()
+        model = load_model(
+            config, dtype, self._backend, progress, quantization=quantization, group=self._group
+        )
         self._loaded = loaded = _Loaded(config, dtype, model, quantization)
         return WorkerReady(
             model=_describe(loaded),
             block_bytes=loaded.block_shape(self._config.block_size).num_bytes,
-            available_bytes=self._config.kv_cache_memory_bytes or default_cache_bytes(),
+            available_bytes=self._config.kv_cache_memory_bytes
+            or default_cache_bytes(self._config.num_local_ranks),
             load_s=time.perf_counter() - started,
         )
 
@@ -107,9 +114,29 @@ class Worker:
         except (OSError, MemoryError, RuntimeError) as error:
             raise ConfigError(f"no memory for a KV cache of {num_blocks} blocks: {error}") from None
         host_blocks = HostBlocks(pool, shape, num_host_blocks)
-        self._runner = ModelRunner(model, layer_caches(pool), host_blocks, batch, config.vocab_size)
+        self._runner = ModelRunner(
+            model, layer_caches(pool), host_blocks, batch, config.vocab_size, self._group
+        )
         warm_up(self._runner, limits)
         return KVCacheReady(num_blocks, host_blocks.measure_ns())
+
+    def close(self) -> None:
+        """Leave the other ranks."""
+        if self._group is not None:
+            from worker.parallel.distributed import part
+
+            part()
+
+    def _meet(self) -> RankGroup | None:
+        config = self._config
+        if config.num_ranks == 1:
+            return None
+        # torch.distributed takes 0.3 s to import, for nothing where there is one rank.
+        from worker.parallel.distributed import DistributedGroup, meet
+
+        device = torch.device("cpu")
+        meet(config.rendezvous, config.rank, config.num_ranks, device, config.exchange_timeout_s)
+        return DistributedGroup(device)
 
     def _limits(self, config: ModelConfig, num_blocks: int) -> BatchLimits:
         return BatchLimits(

@@ -16,7 +16,7 @@ class Model(Protocol):
 
     Attributes:
         num_layers: KV caches it needs, one per layer.
-        num_kv_heads, head_dim: shape of each token's key and value in every layer.
+        num_kv_heads, head_dim: shape of each token's key and value in every layer, on this rank.
         num_params: numbers it was trained with, tied weights counted once.
     """
 
@@ -39,5 +39,8 @@ class Model(Protocol):
             Final hidden states [T, H] in the model dtype, in a buffer that the next call overwrites.
         """
 
-    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return fp32 logits [S, V] of hidden [S, H], in a buffer that the next call overwrites."""
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor | None:
+        """Return fp32 logits [S, V] of hidden [S, H], in a buffer that the next call overwrites.
+
+        All ranks call it; None on those that do not sample.
+        """
