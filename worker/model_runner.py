@@ -11,6 +11,8 @@ import torch
 from engine_core.ipc.codec import pack_int32, unpack_int32
 from engine_core.ipc.wire import TokenLogprobs
 from engine_core.ipc.worker_messages import ModelRunnerOutput, RowError, SchedulerOutput
+from worker.attention.metadata import AttentionMetadata
+from worker.device.base import Device
 from worker.host_blocks import HostBlocks
 from worker.input_batch import InputBatch, Int32, StepInputs
 from worker.kv_cache import KVCache
@@ -65,6 +67,7 @@ class ModelRunner:
 
     def __init__(
         self,
+        device: Device,
         model: Model,
         kv_caches: list[KVCache],
         host_blocks: HostBlocks,
@@ -75,6 +78,7 @@ class ModelRunner:
         """Build a runner with an empty batch.
 
         Args:
+            device: of all else.
             model: loaded.
             kv_caches: one per layer.
             host_blocks: moves blocks of kv_caches out and in.
@@ -82,13 +86,14 @@ class ModelRunner:
             vocab_size: width of the model's logits.
             group: the ranks that part the model's layers; None if there is one.
         """
+        self._device = device
         self._model = model
         self._kv_caches = kv_caches
         self._host_blocks = host_blocks
         self._batch = batch
         self._max_logits_rows = max(1, _MAX_LOGITS_BYTES // (4 * vocab_size))
-        self._sampler = Sampler(batch)
-        self._prompt_scorer = PromptScorer(model, batch, self._max_logits_rows)
+        self._sampler = Sampler(device, batch)
+        self._prompt_scorer = PromptScorer(device, model, batch, self._max_logits_rows)
         self._agreement = None if group is None else Agreement(group, batch)
 
     @torch.inference_mode()
@@ -106,7 +111,8 @@ class ModelRunner:
         inputs = self._batch.prepare(step)
         result = _StepResult(inputs.errors)
         if len(inputs.rows):
-            hidden = self._model.forward(inputs.token_ids, inputs.meta, self._kv_caches)
+            token_ids, *layout = self._device.place((inputs.token_ids, *inputs.meta))
+            hidden = self._model.forward(token_ids, AttentionMetadata(*layout), self._kv_caches)
             self._score_prompts(hidden, inputs, result)
             self._sample(hidden, inputs, result)
             if self._agreement is not None:
@@ -132,7 +138,8 @@ class ModelRunner:
             chosen, rows = hidden, inputs.rows
             # A pure decode step samples from every hidden state there is.
             if len(chunk) != len(hidden):
-                chosen = hidden[torch.from_numpy(inputs.cu_seqlens[chunk + 1] - np.int32(1))]
+                ends = torch.from_numpy(inputs.cu_seqlens[chunk + 1] - np.int32(1))
+                chosen = hidden[self._device.place([ends])[0]]
                 rows = inputs.rows[chunk]
             logits = self._model.compute_logits(chosen)
             # Where another rank samples, this one has its part in all rows of logits, whatever fails there.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from worker.attention.base import AttentionBackend
+from worker.device.kernels import Kernels, Matrix
 from worker.layers.parameter import WeightPlan
 from worker.layers.workspace import Workspace
 from worker.model_config import ModelConfig
@@ -19,12 +20,14 @@ class LayerContext(NamedTuple):
         plan: where layers declare their weights.
         workspace: where they keep activations.
         backend: what computes attention.
+        ops: the device's kernels for all else.
         group: the ranks that part each layer; None if this one holds all of it.
     """
 
     plan: WeightPlan
     workspace: Workspace
     backend: AttentionBackend
+    ops: Kernels[Matrix]
     group: RankGroup | None = None
 
     def share(self, total: int) -> range:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from worker import ops
 from worker.layers.context import LayerContext
 
 
@@ -28,6 +27,7 @@ class Embedding:
         is_head: bool = False,
         is_whole: bool = False,
     ) -> None:
+        self._ops = ctx.ops
         self._group = None if is_whole else ctx.group
         self._workspace = ctx.workspace
         self._role = role
@@ -39,12 +39,12 @@ class Embedding:
         """Return the rows of ids (int32 [T]) as [T, size] in this layer's buffer."""
         out = self._workspace.take(self._role, ids.shape[0], self.weight.shape[1])
         if self._group is None:
-            ops.embedding(out, ids, self.weight.weight)
+            self._ops.embedding(out, ids, self.weight.weight)
             return out
         own = self._workspace.take("own_rows", *out.shape)
         places = ids - self._rows.start
         is_elsewhere = (places < 0) | (places >= len(self._rows))
-        ops.embedding(own, places.masked_fill_(is_elsewhere, 0), self.weight.weight)
+        self._ops.embedding(own, places.masked_fill_(is_elsewhere, 0), self.weight.weight)
         own[is_elsewhere] = 0
         # All but one of the ranks add zeros, so this is exact.
         self._group.sum_into(out, own)
@@ -60,6 +60,7 @@ class OutputHead:
     """
 
     def __init__(self, ctx: LayerContext, name: str, shape: tuple[int, int], tied: Embedding | None) -> None:
+        self._ops = ctx.ops
         self._group = ctx.group
         self._workspace = ctx.workspace
         self._vocab_size = shape[0]
@@ -69,5 +70,5 @@ class OutputHead:
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor | None:
         """Return the logits in a buffer that the next call overwrites; None on ranks that do not sample."""
         out = self._workspace.take("logits", hidden.shape[0], self._weight.shape[0], torch.float32)
-        ops.linear(out, hidden, self._weight.weight)
+        self._ops.linear(out, hidden, self._weight.weight)
         return out if self._group is None else self._group.gather_columns(out, self._vocab_size)

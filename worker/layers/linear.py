@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import torch
 
-from worker import ops
 from worker.layers.context import LayerContext
 from worker.layers.parameter import DenseParameter, PackedParameter, Part, WeightPlan
 
@@ -54,6 +53,7 @@ class ColumnLinear:
     """
 
     def __init__(self, ctx: LayerContext, role: str, sources: Sequence[Source], spec: LinearSpec) -> None:
+        self._ops = ctx.ops
         self._workspace = ctx.workspace
         self._role = role
         self._weight, self._bias = _declare(ctx.plan, sources, spec)
@@ -61,7 +61,7 @@ class ColumnLinear:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return x W^T + b in this layer's buffer."""
         out = self._workspace.take(self._role, x.shape[0], self._weight.shape[0])
-        ops.linear(out, x, self._weight.weight, self._bias.tensor if self._bias else None)
+        self._ops.linear(out, x, self._weight.weight, self._bias.tensor if self._bias else None)
         return out
 
 
@@ -75,6 +75,7 @@ class RowLinear:
     """
 
     def __init__(self, ctx: LayerContext, role: str, source: Source, spec: LinearSpec) -> None:
+        self._ops = ctx.ops
         self._group = ctx.group
         self._workspace = ctx.workspace
         self._role = role
@@ -86,11 +87,11 @@ class RowLinear:
         out = self._workspace.take(self._role, count, width)
         bias = self._bias.tensor if self._bias else None
         if self._group is None:
-            ops.linear(out, x, self._weight.weight, bias)
+            self._ops.linear(out, x, self._weight.weight, bias)
             return out
         # Rounded once, after the sum, as one rank alone would.
         partial = self._workspace.take("partial_sums", count, width, torch.float32)
-        ops.linear(partial, x, self._weight.weight)
+        self._ops.linear(partial, x, self._weight.weight)
         self._group.sum_into(out, partial, bias)
         return out
 

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 from tests.checkpoints import CheckpointCache, CheckpointSpec
 from worker import ops
+from worker.device.cpu import CpuDevice
 from worker.layers.parameter import PackedParameter, Part, WeightPlan
 from worker.model_config import ModelConfig, read_model_config
 from worker.parallel.shares import check_shares, head_share, scaled, share
@@ -96,7 +97,7 @@ def test_a_share_holds_the_numbers_that_the_whole_would(tmp_path: Path, layout: 
     own = plan.declare_linear((len(layout.outputs), len(layout.inputs)), [part])
     loaded: list[tuple[int, int]] = []
     load_weights(
-        tmp_path, plan, torch.bfloat16, torch.device("cpu"), lambda done, total: loaded.append((done, total))
+        tmp_path, plan, torch.bfloat16, CpuDevice(), lambda done, total: loaded.append((done, total))
     )
     rows, columns = layout.outputs, layout.inputs
     expected = dense(whole)[rows.start : rows.stop, columns.start : columns.stop]
@@ -120,7 +121,7 @@ def test_parts_of_one_tensor_fill_one_parameter(tmp_path: Path) -> None:
     vector = plan.declare_vector(
         6, [Part("b", (12,), 2 * i, outputs=outputs) for i, outputs in enumerate(taken)]
     )
-    load_weights(tmp_path, plan, torch.float32, torch.device("cpu"), lambda done, total: None)
+    load_weights(tmp_path, plan, torch.float32, CpuDevice(), lambda done, total: None)
     columns = [i for outputs in taken for i in outputs]
     assert columns == [2, 3, 6, 7, 10, 11]
     assert torch.equal(dense(matrix), stored.t()[columns])
