@@ -11,6 +11,8 @@ import torch
 from engine_core.ipc.codec import pack_int32, unpack_int32
 from engine_core.ipc.wire import TokenLogprobs
 from engine_core.ipc.worker_messages import ModelRunnerOutput, RowError, SchedulerOutput
+from worker.attention.metadata import AttentionMetadata
+from worker.device.base import Device
 from worker.host_blocks import HostBlocks
 from worker.input_batch import InputBatch, Int32, StepInputs
 from worker.kv_cache import KVCache
@@ -56,6 +58,7 @@ class ModelRunner:
 
     def __init__(
         self,
+        device: Device,
         model: Model,
         kv_caches: list[KVCache],
         host_blocks: HostBlocks,
@@ -65,19 +68,21 @@ class ModelRunner:
         """Build a runner with an empty batch.
 
         Args:
+            device: of all else.
             model: loaded.
             kv_caches: one per layer.
             host_blocks: moves blocks of kv_caches out and in.
             batch: no other runner's.
             vocab_size: width of the model's logits.
         """
+        self._device = device
         self._model = model
         self._kv_caches = kv_caches
         self._host_blocks = host_blocks
         self._batch = batch
         self._max_logits_rows = max(1, _MAX_LOGITS_BYTES // (4 * vocab_size))
-        self._sampler = Sampler(batch)
-        self._prompt_scorer = PromptScorer(model, batch, self._max_logits_rows)
+        self._sampler = Sampler(device, batch)
+        self._prompt_scorer = PromptScorer(device, model, batch, self._max_logits_rows)
 
     @torch.inference_mode()
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
@@ -94,7 +99,8 @@ class ModelRunner:
         inputs = self._batch.prepare(step)
         result = _StepResult(inputs.errors)
         if len(inputs.rows):
-            hidden = self._model.forward(inputs.token_ids, inputs.meta, self._kv_caches)
+            token_ids, *layout = self._device.place((inputs.token_ids, *inputs.meta))
+            hidden = self._model.forward(token_ids, AttentionMetadata(*layout), self._kv_caches)
             self._score_prompts(hidden, inputs, result)
             self._sample(hidden, inputs, result)
         return result.pack(step.step, time.perf_counter() - started, move_s)
@@ -120,7 +126,8 @@ class ModelRunner:
             chosen, rows = hidden, inputs.rows
             # A pure decode step samples from every hidden state there is.
             if len(chunk) != len(hidden):
-                chosen = hidden[torch.from_numpy(inputs.cu_seqlens[chunk + 1] - np.int32(1))]
+                ends = torch.from_numpy(inputs.cu_seqlens[chunk + 1] - np.int32(1))
+                chosen = hidden[self._device.place([ends])[0]]
                 rows = inputs.rows[chunk]
             sampled = self._sampler.sample(self._model.compute_logits(chosen), rows)
             self._batch.append(sampled.rows, sampled.token_ids)

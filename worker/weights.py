@@ -12,6 +12,7 @@ import torch
 
 from engine_core.errors import ModelLoadError
 from worker.checkpoint import Checkpoint, CheckpointTensor
+from worker.device.base import Device
 from worker.layers.parameter import Parameter, Part, WeightPlan
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ class Assignment(NamedTuple):
 
 
 def load_weights(
-    directory: str | Path, plan: WeightPlan, dtype: torch.dtype, device: torch.device, progress: Progress
+    directory: str | Path, plan: WeightPlan, dtype: torch.dtype, device: Device, progress: Progress
 ) -> None:
     """Check a checkpoint against a plan, then allocate the plan's parameters and fill them.
 
@@ -113,7 +114,7 @@ def _named(names: list[str]) -> str:
     return f"{'tensor' if len(names) == 1 else 'tensors'} {shown}{more}"
 
 
-def _allocate(plan: WeightPlan, dtype: torch.dtype, device: torch.device) -> None:
+def _allocate(plan: WeightPlan, dtype: torch.dtype, device: Device) -> None:
     try:
         plan.allocate(dtype, device)
     except RuntimeError as error:

@@ -19,11 +19,13 @@ from worker import ops
 from worker.attention.base import AttentionBackend
 from worker.attention.cpu import CpuAttention
 from worker.config import WorkerConfig
+from worker.device.base import Device
+from worker.device.cpu import CpuDevice
 from worker.dtypes import check_quantization, dtype_name, resolve_dtype
 from worker.host import usable_cores
 from worker.host_blocks import HostBlocks
 from worker.input_batch import BatchLimits, InputBatch
-from worker.kv_cache import BlockShape, default_cache_bytes, layer_caches
+from worker.kv_cache import BlockShape, layer_caches
 from worker.model_config import ModelConfig, read_model_config
 from worker.model_runner import ModelRunner
 from worker.models.base import Model
@@ -50,6 +52,7 @@ class Worker:
         """
         config.validate()
         self._config = config
+        self._device: Device = CpuDevice()
         self._backend: AttentionBackend = CpuAttention()
         self._loaded: _Loaded | None = None
         self._runner: ModelRunner | None = None
@@ -72,12 +75,12 @@ class Worker:
         dtype = resolve_dtype(self._config.dtype, config)
         quantization = self._config.quantization
         check_quantization(quantization, dtype)
-        model = load_model(config, dtype, self._backend, progress, quantization=quantization)
+        model = load_model(config, dtype, self._device, self._backend, progress, quantization)
         self._loaded = loaded = _Loaded(config, dtype, model, quantization)
         return WorkerReady(
             model=_describe(loaded),
             block_bytes=loaded.block_shape(self._config.block_size).num_bytes,
-            available_bytes=self._config.kv_cache_memory_bytes or default_cache_bytes(),
+            available_bytes=self._config.kv_cache_memory_bytes or self._device.default_cache_bytes(),
             load_s=time.perf_counter() - started,
         )
 
@@ -106,8 +109,9 @@ class Worker:
             pool = self._backend.allocate(shape, num_blocks)
         except (OSError, MemoryError, RuntimeError) as error:
             raise ConfigError(f"no memory for a KV cache of {num_blocks} blocks: {error}") from None
-        host_blocks = HostBlocks(pool, shape, num_host_blocks)
-        self._runner = ModelRunner(model, layer_caches(pool), host_blocks, batch, config.vocab_size)
+        host_blocks = HostBlocks(self._device, pool, shape, num_host_blocks)
+        caches = layer_caches(pool)
+        self._runner = ModelRunner(self._device, model, caches, host_blocks, batch, config.vocab_size)
         warm_up(self._runner, limits)
         return KVCacheReady(num_blocks, host_blocks.measure_ns())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from worker.attention.base import AttentionBackend
+from worker.device.kernels import Kernels, Matrix
 from worker.layers.parameter import WeightPlan
 from worker.layers.workspace import Workspace
 
@@ -16,8 +17,10 @@ class LayerContext(NamedTuple):
         plan: where layers declare their weights.
         workspace: where they keep activations.
         backend: what computes attention.
+        ops: the device's kernels for all else.
     """
 
     plan: WeightPlan
     workspace: Workspace
     backend: AttentionBackend
+    ops: Kernels[Matrix]

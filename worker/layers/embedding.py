@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from worker import ops
 from worker.layers.context import LayerContext
 
 
@@ -20,6 +19,7 @@ class Embedding:
     def __init__(
         self, ctx: LayerContext, role: str, name: str, shape: tuple[int, int], is_head: bool = False
     ) -> None:
+        self._ops = ctx.ops
         self._workspace = ctx.workspace
         self._role = role
         declare = ctx.plan.declare_head if is_head else ctx.plan.declare_rows
@@ -28,7 +28,7 @@ class Embedding:
     def __call__(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the rows of ids (int32 [T]) as [T, size] in this layer's buffer."""
         out = self._workspace.take(self._role, ids.shape[0], self.weight.shape[1])
-        ops.embedding(out, ids, self.weight.weight)
+        self._ops.embedding(out, ids, self.weight.weight)
         return out
 
 
@@ -41,11 +41,12 @@ class OutputHead:
     """
 
     def __init__(self, ctx: LayerContext, name: str, shape: tuple[int, int], tied: Embedding | None) -> None:
+        self._ops = ctx.ops
         self._workspace = ctx.workspace
         self._weight = tied.weight if tied else ctx.plan.declare_head(f"{name}.weight", shape)
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the logits in a buffer that the next call overwrites."""
         out = self._workspace.take("logits", hidden.shape[0], self._weight.shape[0], torch.float32)
-        ops.linear(out, hidden, self._weight.weight)
+        self._ops.linear(out, hidden, self._weight.weight)
         return out

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import torch
 
-from worker import ops
 from worker.layers.context import LayerContext
 from worker.layers.parameter import DenseParameter, PackedParameter, Part, WeightPlan
 
@@ -47,6 +46,7 @@ class ColumnLinear:
     """
 
     def __init__(self, ctx: LayerContext, role: str, sources: Sequence[Source], spec: LinearSpec) -> None:
+        self._ops = ctx.ops
         self._workspace = ctx.workspace
         self._role = role
         self._weight, self._bias = _declare(ctx.plan, sources, spec)
@@ -54,7 +54,7 @@ class ColumnLinear:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return x W^T + b in this layer's buffer."""
         out = self._workspace.take(self._role, x.shape[0], self._weight.shape[0])
-        ops.linear(out, x, self._weight.weight, self._bias.tensor if self._bias else None)
+        self._ops.linear(out, x, self._weight.weight, self._bias.tensor if self._bias else None)
         return out
 
 
@@ -67,6 +67,7 @@ class RowLinear:
     """
 
     def __init__(self, ctx: LayerContext, role: str, source: Source, spec: LinearSpec) -> None:
+        self._ops = ctx.ops
         self._workspace = ctx.workspace
         self._role = role
         self._weight, self._bias = _declare(ctx.plan, [source], spec)
@@ -74,7 +75,7 @@ class RowLinear:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return x W^T + b in this layer's buffer."""
         out = self._workspace.take(self._role, x.shape[0], self._weight.shape[0])
-        ops.linear(out, x, self._weight.weight, self._bias.tensor if self._bias else None)
+        self._ops.linear(out, x, self._weight.weight, self._bias.tensor if self._bias else None)
         return out
 
 

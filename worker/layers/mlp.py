@@ -6,7 +6,6 @@ from typing import Literal
 
 import torch
 
-from worker import ops
 from worker.layers.context import LayerContext
 from worker.layers.linear import ColumnLinear, LinearSpec, RowLinear, Source
 
@@ -19,6 +18,7 @@ class GatedMLP:
     """
 
     def __init__(self, ctx: LayerContext, name: str, hidden_size: int, inner_size: int, bias: bool) -> None:
+        self._ops = ctx.ops
         self._workspace = ctx.workspace
         self._inner_size = inner_size
         sources = [Source(f"{name}.gate_proj", inner_size), Source(f"{name}.up_proj", inner_size)]
@@ -31,7 +31,7 @@ class GatedMLP:
         """Map x [T, H] to [T, H] in the buffer of residual deltas."""
         gate_up = self._gate_up(x)
         activated = self._workspace.take("mlp_activated", x.shape[0], self._inner_size)
-        ops.silu_and_mul(activated, gate_up)
+        self._ops.silu_and_mul(activated, gate_up)
         return self._down(activated)
 
 
@@ -51,6 +51,7 @@ class GeluMLP:
         inner_size: int,
         approximate: Literal["none", "tanh"],
     ) -> None:
+        self._ops = ctx.ops
         self._workspace = ctx.workspace
         self._inner_size = inner_size
         self._approximate = approximate
@@ -62,5 +63,5 @@ class GeluMLP:
         """Map x [T, H] to [T, H] in the buffer of residual deltas."""
         inner = self._up(x)
         activated = self._workspace.take("mlp_activated", x.shape[0], self._inner_size)
-        ops.gelu(activated, inner, self._approximate)
+        self._ops.gelu(activated, inner, self._approximate)
         return self._down(activated)

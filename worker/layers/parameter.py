@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import torch
 
-from worker.packed_weight import PackedWeight
+from worker.device.base import Device
+from worker.device.kernels import Matrix
 from worker.quantization import FORMS, WeightForm, WeightForms
 
 
@@ -56,7 +57,7 @@ class Parameter(ABC):
         return math.prod(self.shape)
 
     @abstractmethod
-    def allocate(self, dtype: torch.dtype, device: torch.device) -> None:
+    def allocate(self, dtype: torch.dtype, device: Device) -> None:
         """Take its memory; the loader fills all of it."""
 
     def takes_pieces(self, part: Part) -> bool:
@@ -89,9 +90,9 @@ class DenseParameter(Parameter):
         assert self._tensor is not None, "the parameter is not allocated"
         return self._tensor
 
-    def allocate(self, dtype: torch.dtype, device: torch.device) -> None:
+    def allocate(self, dtype: torch.dtype, device: Device) -> None:
         """Take its memory."""
-        self._tensor = torch.empty(self.shape, dtype=dtype, device=device)
+        self._tensor = torch.empty(self.shape, dtype=dtype, device=device.torch_device)
 
     def fill(self, part: Part, first: int, rows: torch.Tensor) -> None:
         """Write some elements of a part."""
@@ -100,7 +101,7 @@ class DenseParameter(Parameter):
 
 
 class PackedParameter(Parameter):
-    """A matrix in the order and form in which the kernels read it, packed while it is loaded.
+    """A matrix in the order and form in which the device's kernels read it, packed while it is loaded.
 
     Args:
         form: whether and how it is quantised.
@@ -111,18 +112,17 @@ class PackedParameter(Parameter):
     def __init__(self, shape: tuple[int, int], parts: Sequence[Part], form: WeightForm = "plain") -> None:
         super().__init__(shape, parts)
         self._form = form
-        self._weight: PackedWeight | None = None
+        self._weight: Matrix | None = None
 
     @property
-    def weight(self) -> PackedWeight:
+    def weight(self) -> Matrix:
         """The weight; only there once it is allocated."""
         assert self._weight is not None, "the parameter is not allocated"
         return self._weight
 
-    def allocate(self, dtype: torch.dtype, device: torch.device) -> None:
+    def allocate(self, dtype: torch.dtype, device: Device) -> None:
         """Reserve its memory, which is taken as it is filled."""
-        assert device.type == "cpu", "weights are packed for the CPU's kernels"
-        self._weight = PackedWeight((self.shape[0], self.shape[1]), dtype, self._form)
+        self._weight = device.matrix((self.shape[0], self.shape[1]), dtype, self._form)
 
     def takes_pieces(self, part: Part) -> bool:
         """A scale comes from whole rows, and a piece of a transposed tensor has none."""
@@ -155,9 +155,9 @@ class Table:
         assert self._tensor is not None, "the table is not allocated"
         return self._tensor
 
-    def allocate(self, device: torch.device) -> None:
+    def allocate(self, device: Device) -> None:
         """Compute it."""
-        self._tensor = self._make().to(device)
+        self._tensor = self._make().to(device.torch_device)
 
 
 class WeightPlan:
@@ -220,7 +220,7 @@ class WeightPlan:
         self._tables.append(table)
         return table
 
-    def allocate(self, dtype: torch.dtype, device: torch.device) -> None:
+    def allocate(self, dtype: torch.dtype, device: Device) -> None:
         """Take the memory of every parameter and compute the tables."""
         for parameter in self._parameters:
             parameter.allocate(dtype, device)

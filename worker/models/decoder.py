@@ -45,7 +45,7 @@ class Decoder:
 
     def __init__(self, ctx: LayerContext, config: ModelConfig, traits: DecoderTraits) -> None:
         assert config.rope is not None, "these architectures have a rotary embedding"
-        rotary = RotaryEmbedding(ctx.plan, config.rope, config.head_dim, config.max_model_len)
+        rotary = RotaryEmbedding(ctx, config.rope, config.head_dim, config.max_model_len)
         self.num_layers = config.num_layers
         self.num_kv_heads = config.num_kv_heads
         self.head_dim = config.head_dim

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 
 from worker.attention.base import AttentionBackend
+from worker.device.base import Device
 from worker.layers.context import LayerContext
 from worker.layers.parameter import WeightPlan
 from worker.layers.workspace import Workspace
@@ -42,9 +43,9 @@ ARCHITECTURES = {
 def load_model(
     config: ModelConfig,
     dtype: torch.dtype,
+    device: Device,
     backend: AttentionBackend,
     progress: Progress,
-    device: torch.device | None = None,
     quantization: str = "none",
 ) -> Model:
     """Check the checkpoint against the config, then load its weights.
@@ -52,19 +53,19 @@ def load_model(
     Args:
         config: from read_model_config, perhaps limited_to a shorter context.
         dtype: of weights and activations.
-        backend: computes attention.
+        device: where the weights go and all else is computed.
+        backend: computes attention, on the same device.
         progress: called with (loaded_bytes, total_bytes) from this thread, first with (0, total_bytes).
-        device: where the weights go; None is the CPU.
         quantization: "none", "int8" or "int4"; dtype is bfloat16 unless it is "none".
 
     Raises:
         ModelLoadError: names the file and tensor that is missing, misshapen or damaged; raised before the
             memory of the weights is taken, unless a file is cut short while it is read.
     """
-    device = device or torch.device("cpu")
     architecture = ARCHITECTURES[config.architecture]
     ignored = ["lm_head.weight"] if config.tie_word_embeddings else []
     plan = WeightPlan(architecture.prefix, ignored, FORMS[quantization])
-    model = architecture.build(LayerContext(plan, Workspace(dtype, device), backend), config)
+    workspace = Workspace(dtype, device.torch_device)
+    model = architecture.build(LayerContext(plan, workspace, backend, device.ops), config)
     load_weights(config.path, plan, dtype, device, progress)
     return model
