@@ -245,18 +245,16 @@ class WeightPlan:
         """Add a matrix of attention or MLP made of these parts."""
         return self._declare_matrix(shape, parts, self._forms.linear)
 
-    def declare_head(self, name: str, shape: tuple[int, int], rows: range) -> PackedParameter:
-        """Add rows of a checkpoint tensor of this shape: an output head, or an embedding that is one too."""
-        return self._declare_rows(name, shape, rows, self._forms.head)
+    def declare_head(self, name: str, shape: tuple[int, int], rows: range | None = None) -> PackedParameter:
+        """Add an output head, or an embedding that is one too: one checkpoint tensor, or rows of it."""
+        return self._declare_rows(Part(name, shape, outputs=rows), self._forms.head)
 
-    def declare_rows(self, name: str, shape: tuple[int, int], rows: range) -> PackedParameter:
-        """Add rows of a checkpoint tensor of this shape that are only looked up; never quantised."""
-        return self._declare_rows(name, shape, rows, "plain")
+    def declare_rows(self, name: str, shape: tuple[int, int], rows: range | None = None) -> PackedParameter:
+        """Add rows that are only looked up, never quantised: one checkpoint tensor, or rows of it."""
+        return self._declare_rows(Part(name, shape, outputs=rows), "plain")
 
-    def _declare_rows(
-        self, name: str, shape: tuple[int, int], rows: range, form: WeightForm
-    ) -> PackedParameter:
-        return self._declare_matrix((len(rows), shape[1]), [Part(name, shape, outputs=rows)], form)
+    def _declare_rows(self, part: Part, form: WeightForm) -> PackedParameter:
+        return self._declare_matrix((part.num_rows, part.shape[1]), [part], form)
 
     def _declare_matrix(
         self, shape: tuple[int, int], parts: Sequence[Part], form: WeightForm
