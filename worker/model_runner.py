@@ -11,6 +11,7 @@ import torch
 from engine_core.ipc.codec import pack_int32, unpack_int32
 from engine_core.ipc.wire import TokenLogprobs
 from engine_core.ipc.worker_messages import ModelRunnerOutput, RowError, SchedulerOutput
+from worker.attention.base import AttentionBackend
 from worker.attention.metadata import AttentionMetadata
 from worker.device.base import Device
 from worker.host_blocks import HostBlocks
@@ -68,6 +69,7 @@ class ModelRunner:
     def __init__(
         self,
         device: Device,
+        backend: AttentionBackend,
         model: Model,
         kv_caches: list[KVCache],
         host_blocks: HostBlocks,
@@ -79,6 +81,7 @@ class ModelRunner:
 
         Args:
             device: of all else.
+            backend: the model's.
             model: loaded.
             kv_caches: one per layer.
             host_blocks: moves blocks of kv_caches out and in.
@@ -87,6 +90,7 @@ class ModelRunner:
             group: the ranks that part the model's layers; None if there is one.
         """
         self._device = device
+        self._backend = backend
         self._model = model
         self._kv_caches = kv_caches
         self._host_blocks = host_blocks
@@ -111,13 +115,18 @@ class ModelRunner:
         inputs = self._batch.prepare(step)
         result = _StepResult(inputs.errors)
         if len(inputs.rows):
-            token_ids, *layout = self._device.place((inputs.token_ids, *inputs.meta))
-            hidden = self._model.forward(token_ids, AttentionMetadata(*layout), self._kv_caches)
+            hidden = self._forward(inputs)
             self._score_prompts(hidden, inputs, result)
             self._sample(hidden, inputs, result)
             if self._agreement is not None:
                 self._agreement.settle(inputs.rows, result.chosen)
         return result.pack(step.step, time.perf_counter() - started, move_s)
+
+    def _forward(self, inputs: StepInputs) -> torch.Tensor:
+        token_ids, *layout = self._device.place((inputs.token_ids, *inputs.meta))
+        meta = AttentionMetadata(*layout)
+        self._backend.begin_step(meta)
+        return self._model.forward(token_ids, meta, self._kv_caches)
 
     def _move(self, step: SchedulerOutput) -> float:
         """Move blocks before anything of the step is written; return the seconds it took."""

@@ -22,7 +22,7 @@ _MEETING = timedelta(hours=1)
 _all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 
 
-def meet(rendezvous: str, rank: int, num_ranks: int, device: torch.device, timeout_s: float) -> None:
+def meet(rendezvous: str, rank: int, num_ranks: int, device: torch.device) -> None:
     """Join this process's ranks; returns once all have come.
 
     Args:
@@ -30,7 +30,6 @@ def meet(rendezvous: str, rank: int, num_ranks: int, device: torch.device, timeo
         rank: of this process.
         num_ranks: how many join.
         device: what this rank computes on.
-        timeout_s: longest wait within one exchange from now on.
 
     Raises:
         RankLostError: they cannot be joined.
@@ -46,8 +45,6 @@ def meet(rendezvous: str, rank: int, num_ranks: int, device: torch.device, timeo
             world_size=num_ranks,
             timeout=_MEETING,
         )
-        dist.barrier()
-        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s))
 
 
 def part() -> None:
@@ -64,6 +61,12 @@ class DistributedGroup:
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
         self._buffers = Workspace(torch.float32, device)
+
+    def begin(self, timeout_s: float) -> None:
+        """Wait until all ranks have loaded; see RankGroup."""
+        with _peers():
+            dist.barrier()
+            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s))
 
     def sum_into(self, out: torch.Tensor, partial: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         """Write the sum of all ranks' partial sums, and a bias, to out; see RankGroup."""

@@ -297,6 +297,10 @@ def test_the_worker_gets_every_setting_it_needs() -> None:
         "--tensor-parallel-size": "1",
         "--num-local-ranks": "1",
         "--exchange-timeout": "48.0",
+        "--device": "auto",
+        "--attention-backend": "auto",
+        "--gpu-memory-utilization": "0.9",
+        "--log-level": "info",
     }
 
 
