@@ -47,6 +47,7 @@ class LLM:
         quantization: "none", or "int8" or "int4" weights, rounded while they are loaded.
         max_model_len: longest sequence in tokens; 0 takes the model's limit.
         num_threads: compute threads; 0 takes every core.
+        enforce_eager: run every kernel of a step by itself, and record no decode steps.
         kv_cache_memory_bytes: memory of the KV cache; 0 takes what can be spared.
         num_blocks: number of KV blocks, whatever memory they take; 0 derives it.
         kv_offload_gb: GiB of host memory that evicted KV blocks move to; 0 drops them.
@@ -75,6 +76,7 @@ class LLM:
         quantization: str = "none",
         max_model_len: int = 0,
         num_threads: int = 0,
+        enforce_eager: bool = False,
         kv_cache_memory_bytes: int = 0,
         num_blocks: int = 0,
         kv_offload_gb: float = 0.0,
@@ -96,6 +98,7 @@ class LLM:
             f"--quantization={quantization}",
             f"--max-model-len={max_model_len}",
             f"--num-threads={num_threads}",
+            "--enforce-eager" if enforce_eager else "--no-enforce-eager",
             f"--kv-cache-memory-bytes={kv_cache_memory_bytes}",
             f"--num-blocks={num_blocks}",
             f"--kv-offload-gb={kv_offload_gb}",

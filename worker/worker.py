@@ -19,6 +19,7 @@ from worker import ops
 from worker.attention.base import AttentionBackend
 from worker.attention.cpu import CpuAttention
 from worker.config import WorkerConfig
+from worker.decode_graphs import DecodeGraphs
 from worker.device.base import Device
 from worker.device.cpu import CpuDevice
 from worker.dtypes import check_quantization, dtype_name, resolve_dtype
@@ -27,7 +28,7 @@ from worker.host_blocks import HostBlocks
 from worker.input_batch import BatchLimits, InputBatch
 from worker.kv_cache import BlockShape, layer_caches
 from worker.model_config import ModelConfig, read_model_config
-from worker.model_runner import ModelRunner
+from worker.model_runner import ModelRunner, max_logits_rows
 from worker.models.base import Model
 from worker.models.registry import load_model
 from worker.warm_up import warm_up
@@ -111,7 +112,10 @@ class Worker:
             raise ConfigError(f"no memory for a KV cache of {num_blocks} blocks: {error}") from None
         host_blocks = HostBlocks(self._device, pool, shape, num_host_blocks)
         caches = layer_caches(pool)
-        self._runner = ModelRunner(self._device, model, caches, host_blocks, batch, config.vocab_size)
+        graphs = None
+        if not self._config.enforce_eager:
+            graphs = DecodeGraphs(model, caches, batch, limits, max_logits_rows(config.vocab_size))
+        self._runner = ModelRunner(self._device, model, caches, host_blocks, batch, config.vocab_size, graphs)
         warm_up(self._runner, limits)
         return KVCacheReady(num_blocks, host_blocks.measure_ns())
 

@@ -72,7 +72,14 @@ def worker_argv(config: EngineConfig, address: str) -> list[str]:
         "--num-threads": str(config.num_threads),
         "--kv-cache-memory-bytes": str(config.kv_cache_memory_bytes),
     }
-    return [sys.executable, "-m", "worker.cli", *(word for option in options.items() for word in option)]
+    switches = ["--enforce-eager"] if config.enforce_eager else []
+    return [
+        sys.executable,
+        "-m",
+        "worker.cli",
+        *(word for option in options.items() for word in option),
+        *switches,
+    ]
 
 
 class MultiprocExecutor(Executor):

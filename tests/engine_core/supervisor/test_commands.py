@@ -36,6 +36,7 @@ OTHER_VALUES = {
     "max_model_len": (["--max-model-len", "77"], 77),
     "executor": (["--executor", "simulated"], "simulated"),
     "num_threads": (["--num-threads", "3"], 3),
+    "enforce_eager": (["--enforce-eager"], True),
     "step_timeout_s": (["--step-timeout", "2.5"], 2.5),
     "simulated_step_ms": (["--simulated-step-ms", "4"], 4.0),
     "block_size": (["--block-size", "32"], 32),
