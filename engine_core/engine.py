@@ -216,8 +216,13 @@ class EngineCore:
         self._report(result)
 
     def take_outputs(self) -> dict[FrontendId, StepOutputs]:
-        """Return what each frontend has to hear since the last call; others are left out."""
-        return self._outputs.take()
+        """Return what each frontend has to hear now; others are left out."""
+        return self._outputs.take(self._clock.monotonic())
+
+    @property
+    def outputs_due_s(self) -> float:
+        """Time by which take_outputs() has to be called though no step ends; inf if nothing is gathered."""
+        return self._outputs.due_s
 
     def reset_prefix_cache(self) -> int:
         """Forget all cached prefixes; returns how many blocks held one."""
@@ -308,6 +313,7 @@ class EngineCore:
             namespace=self._scheduler.kv.index.namespace(message.tenant, message.cache_salt),
             repetition=checked.repetition,
             priority=message.priority,
+            streams=message.streams,
         )
 
     def _end_if_complete(self, request: Request) -> None:

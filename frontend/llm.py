@@ -257,7 +257,7 @@ class LLM:
         output = RequestOutput(request_id, prompt, token_ids, completions)
         params = _fit_context(job.params, len(token_ids), served.info.max_model_len)
         async with aclosing(
-            self._runner.generate(GenerationRequest(request_id, token_ids, params))
+            self._runner.generate(GenerationRequest(request_id, token_ids, params, streams=False))
         ) as deltas:
             async for delta in deltas:
                 collect_outputs(output, (delta,), served.assets.tokenizer)

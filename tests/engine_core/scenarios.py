@@ -134,6 +134,7 @@ class _Scenario:
             tenant=chance.choice(TENANTS),
             cache_salt=chance.choice(["", "", "", "salt"]),
             timeout_s=chance.choice([0.0, 0.0, 0.0, 0.0, 3.0, 20.0]),
+            streams=chance.random() < 0.6,
             max_tokens=max_tokens,
             min_tokens=0 if max_tokens in (0, 1) else chance.choice([0, 0, 0, 3]),
             stop_token_ids=chance.choice([(), (), (1,), (self._vocab_size - 1, 1)]),
