@@ -17,6 +17,8 @@ MAX_SEQUENCE_TOKENS = 2**23
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 QUANTIZATIONS = ("none", "int8", "int4")
+DEVICES = ("auto", "cpu", "cuda")
+ATTENTION_BACKENDS = ("auto", "cpu", "cuda", "flash_attn", "torch")
 POLICIES = ("fcfs", "priority", "fair")
 EXECUTORS = ("multiproc", "simulated")
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -123,6 +125,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         kv_events_replay_address: where subscribers ask for batches they missed; "" offers none.
         kv_events_topic: first frame of every batch.
         kv_events_buffer_steps: batches kept for those who missed some.
+        device: where workers compute, "auto", "cpu" or "cuda".
+        attention_backend: "auto" or one of ATTENTION_BACKENDS.
+        gpu_memory_utilization: share of a GPU's memory that a worker may take.
     """
 
     model: str
@@ -162,6 +167,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_events_replay_address: str = ""
     kv_events_topic: str = ""
     kv_events_buffer_steps: int = 10_000
+    device: str = "auto"
+    attention_backend: str = "auto"
+    gpu_memory_utilization: float = 0.9
 
     def validate(self) -> None:
         """Check every value against its range.
@@ -171,6 +179,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         """
         check_choice("--dtype", self.dtype, DTYPES)
         check_choice("--quantization", self.quantization, QUANTIZATIONS)
+        check_choice("--device", self.device, DEVICES)
+        check_choice("--attention-backend", self.attention_backend, ATTENTION_BACKENDS)
+        check_range("--gpu-memory-utilization", self.gpu_memory_utilization, 0.05, 1)
         check_choice("--scheduling-policy", self.policy, POLICIES)
         check_choice("--executor", self.executor, EXECUTORS)
         check_choice("--log-level", self.log_level, LOG_LEVELS)

@@ -9,7 +9,16 @@ from typing import NamedTuple
 
 import msgspec
 
-from engine_core.config import DTYPES, EXECUTORS, LOG_LEVELS, POLICIES, QUANTIZATIONS, EngineConfig
+from engine_core.config import (
+    ATTENTION_BACKENDS,
+    DEVICES,
+    DTYPES,
+    EXECUTORS,
+    LOG_LEVELS,
+    POLICIES,
+    QUANTIZATIONS,
+    EngineConfig,
+)
 from engine_core.errors import ConfigError
 
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
@@ -84,6 +93,18 @@ ENGINE_FLAGS: FlagTable = {
             choices=EXECUTORS,
         ),
         Flag(
+            "--device",
+            "device",
+            "where to compute; auto takes a GPU if one can be used",
+            choices=DEVICES,
+        ),
+        Flag(
+            "--attention-backend",
+            "attention_backend",
+            "what computes attention; auto picks by device and says why in the log",
+            choices=ATTENTION_BACKENDS,
+        ),
+        Flag(
             "--num-threads",
             "num_threads",
             "compute threads of a worker; 0 takes every core",
@@ -120,6 +141,13 @@ ENGINE_FLAGS: FlagTable = {
             "memory of the KV cache, e.g. 4G; 0 takes what the worker can spare",
             parse_bytes,
             metavar="BYTES",
+        ),
+        Flag(
+            "--gpu-memory-utilization",
+            "gpu_memory_utilization",
+            "share of a GPU's memory that a worker may take, weights included",
+            float,
+            metavar="SHARE",
         ),
         Flag(
             "--num-blocks",

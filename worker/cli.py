@@ -25,6 +25,16 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", required=True, metavar="DIR", help="checkpoint directory")
     parser.add_argument("--dtype", default=defaults.dtype, help="auto, float32 or bfloat16")
     parser.add_argument("--quantization", default=defaults.quantization, help="none, int8 or int4 weights")
+    parser.add_argument("--device", default=defaults.device, help="auto, cpu or cuda")
+    parser.add_argument("--log-level", default=defaults.log_level, help="debug, info, warning or error")
+    parser.add_argument("--attention-backend", default=defaults.attention_backend, help="auto or a name")
+    parser.add_argument(
+        "--gpu-memory-utilization",
+        type=float,
+        default=defaults.gpu_memory_utilization,
+        metavar="SHARE",
+        help="share of a GPU's memory to take",
+    )
     for name, text in (
         ("rank", "index of this worker within its engine"),
         ("block_size", "tokens per KV block"),
@@ -61,6 +71,10 @@ def read_config(argv: Sequence[str]) -> WorkerConfig:
         num_threads=flags.num_threads,
         kv_cache_memory_bytes=flags.kv_cache_memory_bytes,
         enforce_eager=flags.enforce_eager,
+        device=flags.device,
+        attention_backend=flags.attention_backend,
+        gpu_memory_utilization=flags.gpu_memory_utilization,
+        log_level=flags.log_level,
     )
     config.validate()
     return config
@@ -81,6 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     try:
         config = read_config(sys.argv[1:] if argv is None else argv)
+        logging.getLogger().setLevel(config.log_level.upper())
         if os.getppid() != parent_pid:
             return EXIT_OK
         return run(config, parent_pid)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from engine_core.config import DTYPES, QUANTIZATIONS, check_address, check_choice
+from engine_core.config import (
+    ATTENTION_BACKENDS,
+    DEVICES,
+    DTYPES,
+    LOG_LEVELS,
+    QUANTIZATIONS,
+    check_address,
+    check_choice,
+)
 from engine_core.errors import ConfigError
 
 
@@ -24,6 +32,10 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         num_threads: compute threads; 0 takes every core this process may use.
         kv_cache_memory_bytes: memory to offer for the KV cache; 0 derives it from what is free.
         enforce_eager: run every step kernel by kernel, and record no decode steps.
+        device: where to compute, "auto", "cpu" or "cuda".
+        attention_backend: "auto" or one of ATTENTION_BACKENDS.
+        gpu_memory_utilization: share of a GPU's memory that the worker may take.
+        log_level: "debug", "info", "warning" or "error".
     """
 
     model: str
@@ -38,6 +50,10 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_threads: int = 0
     kv_cache_memory_bytes: int = 0
     enforce_eager: bool = False
+    device: str = "auto"
+    attention_backend: str = "auto"
+    gpu_memory_utilization: float = 0.9
+    log_level: str = "info"
 
     def validate(self) -> None:
         """Check every value against its range.
@@ -47,6 +63,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         """
         check_choice("--dtype", self.dtype, DTYPES)
         check_choice("--quantization", self.quantization, QUANTIZATIONS)
+        check_choice("--device", self.device, DEVICES)
+        check_choice("--attention-backend", self.attention_backend, ATTENTION_BACKENDS)
         _within("--rank", self.rank, 0, 65535)
         _within("--block-size", self.block_size, 2, 256)
         if self.block_size % 2:
@@ -56,10 +74,12 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         _within("--max-model-len", self.max_model_len, 0, 2**24)
         _within("--num-threads", self.num_threads, 0, 1024)
         _within("--kv-cache-memory-bytes", self.kv_cache_memory_bytes, 0, 2**50)
+        check_choice("--log-level", self.log_level, LOG_LEVELS)
+        _within("--gpu-memory-utilization", self.gpu_memory_utilization, 0.05, 1)
         if self.connect:
             check_address("--connect", self.connect)
 
 
-def _within(flag: str, value: int, low: int, high: int) -> None:
+def _within(flag: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
         raise ConfigError(f"{flag} must be from {low} to {high}, got {value}")

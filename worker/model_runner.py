@@ -11,6 +11,7 @@ import torch
 from engine_core.ipc.codec import pack_int32, unpack_int32
 from engine_core.ipc.wire import TokenLogprobs
 from engine_core.ipc.worker_messages import ModelRunnerOutput, RowError, SchedulerOutput
+from worker.attention.base import AttentionBackend
 from worker.attention.metadata import AttentionMetadata
 from worker.decode_graphs import DecodeGraph, DecodeGraphs
 from worker.device.base import Device
@@ -65,6 +66,7 @@ class ModelRunner:
     def __init__(
         self,
         device: Device,
+        backend: AttentionBackend,
         model: Model,
         kv_caches: list[KVCache],
         host_blocks: HostBlocks,
@@ -76,6 +78,7 @@ class ModelRunner:
 
         Args:
             device: of all else.
+            backend: the model's.
             model: loaded.
             kv_caches: one per layer.
             host_blocks: moves blocks of kv_caches out and in.
@@ -84,6 +87,7 @@ class ModelRunner:
             graphs: decodes the rows of this batch; None runs every step eagerly.
         """
         self._device = device
+        self._backend = backend
         self._model = model
         self._kv_caches = kv_caches
         self._host_blocks = host_blocks
@@ -113,6 +117,12 @@ class ModelRunner:
             result = self._draw(graph)
         return result.pack(step.step, time.perf_counter() - started, move_s)
 
+    def _forward(self, inputs: StepInputs) -> torch.Tensor:
+        token_ids, *layout = self._device.place((inputs.token_ids, *inputs.meta))
+        meta = AttentionMetadata(*layout)
+        self._backend.begin_step(meta)
+        return self._model.forward(token_ids, meta, self._kv_caches)
+
     def _move(self, step: SchedulerOutput) -> float:
         """Move blocks before anything of the step is written; return the seconds it took."""
         started = time.perf_counter()
@@ -124,9 +134,7 @@ class ModelRunner:
         inputs = self._batch.prepare(step)
         if not len(inputs.rows):
             return _StepResult(inputs.errors)
-        token_ids, *layout = self._device.place((inputs.token_ids, *inputs.meta))
-        hidden = self._model.forward(token_ids, AttentionMetadata(*layout), self._kv_caches)
-        return self._finish(hidden, inputs)
+        return self._finish(self._forward(inputs), inputs)
 
     @torch.inference_mode()
     def _finish(self, hidden: torch.Tensor, inputs: StepInputs) -> _StepResult:

@@ -57,7 +57,7 @@ def load_weights(
         progress(0, total_bytes)
         _allocate(plan, dtype, device)
         loaded_bytes = 0
-        staging = _Staging()
+        staging = _Staging(device)
         # In file order, so that the disk is read sequentially.
         for assignment in sorted(assignments, key=_file_order):
             for num_bytes in _stream(assignment, staging):
@@ -126,15 +126,16 @@ def _file_order(assignment: Assignment) -> tuple[str, int]:
 
 
 class _Staging:
-    """The one buffer through which all chunks go; it grows to the largest."""
+    """The buffer of all chunks, in memory that the device copies from; it grows to the largest."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: Device) -> None:
+        self._device = device
         self._buffer = torch.empty(0, dtype=torch.uint8)
 
     def take(self, num_bytes: int) -> torch.Tensor:
         """Return that many bytes of undefined content, lost when taken again."""
         if self._buffer.numel() < num_bytes:
-            self._buffer = torch.empty(num_bytes, dtype=torch.uint8)
+            self._buffer = self._device.host_pages((num_bytes,), torch.uint8)
         return self._buffer[:num_bytes]
 
 

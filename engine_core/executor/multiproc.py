@@ -71,6 +71,10 @@ def worker_argv(config: EngineConfig, address: str) -> list[str]:
         "--max-model-len": str(config.max_model_len),
         "--num-threads": str(config.num_threads),
         "--kv-cache-memory-bytes": str(config.kv_cache_memory_bytes),
+        "--device": config.device,
+        "--attention-backend": config.attention_backend,
+        "--gpu-memory-utilization": str(config.gpu_memory_utilization),
+        "--log-level": config.log_level,
     }
     switches = ["--enforce-eager"] if config.enforce_eager else []
     return [

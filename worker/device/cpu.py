@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -60,7 +60,7 @@ class CpuDevice(Device):
     def synchronize(self) -> None:
         """Kernels return when they are done."""
 
-    def default_cache_bytes(self) -> int:
+    def default_cache_bytes(self, run_largest_step: Callable[[], int]) -> int:
         """40% of what is free, at most 4 GiB.
 
         The rest is left to activations, logits, the page cache of the weights and the machine's other

@@ -286,6 +286,10 @@ def test_the_worker_gets_every_setting_it_needs() -> None:
         "--max-model-len": "0",
         "--num-threads": "3",
         "--kv-cache-memory-bytes": "0",
+        "--device": "auto",
+        "--attention-backend": "auto",
+        "--gpu-memory-utilization": "0.9",
+        "--log-level": "info",
     }
 
 
