@@ -106,7 +106,7 @@ class StepApplier:
         return rows, token_ids
 
     def _end_failed_rows(self, output: ModelRunnerOutput, flight: StepInFlight) -> list[EndedRequest]:
-        ended = []
+        ended: list[EndedRequest] = []
         for error in output.errors:
             if error.code != DeviceMemoryError.code:
                 self._end_failed_row(error, flight, ended)
