@@ -101,6 +101,13 @@ class RankLostError(WorkerError):
     code = "rank_lost"
 
 
+class DeviceMemoryError(SplitServeError):
+    """A step did not fit a worker's memory; the engine tries again with less, then ends the request."""
+
+    code = "out_of_memory"
+    status = 503
+
+
 class IntegrityError(SplitServeError):
     """A check_integrity() found broken bookkeeping; always a bug of ours, the message names the facts."""
 

@@ -71,6 +71,8 @@ class MultiprocExecutor(Executor):
         # By rank.
         self._workers: list[WorkerProcess] = []
         self._ranks = Ranks(config.num_ranks, 0, config.step_timeout_s, clock)
+        # Why workers end, as far as they have said it.
+        self._last_words: dict[int, WorkerFailed] = {}
 
     @property
     def sockets(self) -> Sequence[zmq.Socket | int]:
@@ -124,6 +126,8 @@ class MultiprocExecutor(Executor):
         messages = [message for frame in frames if (message := self._take(*frame)) is not None]
         for worker in self._workers:
             worker.pass_on_output()
+        if self._last_words:
+            raise self._cause(*next(iter(self._last_words.items())))
         if not frames:
             self._check_alive()
         return messages
@@ -158,7 +162,8 @@ class MultiprocExecutor(Executor):
         except ProtocolError as error:
             raise WorkerError(f"{self._ranks.name(rank)} sent an invalid message: {error}") from None
         if isinstance(message, WorkerFailed):
-            raise self._cause(rank, message)
+            self._last_words[rank] = message
+            return None
         heard = self._ranks.take(rank, message)
         if self._ranks.have_met:
             # They have met and never reconnect: from here on a crash leaves no file behind.
@@ -182,9 +187,9 @@ class MultiprocExecutor(Executor):
         worker = self._workers[rank]
         code = worker.exit_code(_EXIT_GRACE_S)
         # What it sent and printed before it ended tells more than its exit code.
-        failed = self._last_words().get(rank)
-        if failed is not None:
-            return self._cause(rank, failed)
+        self._hear_last_words()
+        if rank in self._last_words:
+            return self._cause(rank, self._last_words[rank])
         how = reason or "it ended" if code is None else describe_exit(code)
         when = "" if self._ranks.are_serving else " while starting"
         tail = worker.last_lines()
@@ -196,31 +201,30 @@ class MultiprocExecutor(Executor):
         """Return what ended a rank: its own words, or the loss of the rank it waited for."""
         if failed.code != RankLostError.code:
             return _failure(self._ranks.name(rank), failed)
-        witnesses = {rank}
         # Others may tell the same, and the one that is lost may be about to end, or to say why it does.
         for _ in range(_EXIT_GRACE_S * 1000 // _LAST_WORDS_MS):
-            for other, words in self._last_words().items():
+            ended = [rank for rank, worker in enumerate(self._workers) if worker.exit_code() is not None]
+            self._hear_last_words()
+            for other, words in self._last_words.items():
                 if words.code != RankLostError.code:
                     return _failure(self._ranks.name(other), words)
-                witnesses.add(other)
-            for other, worker in enumerate(self._workers):
-                if other not in witnesses and worker.exit_code() is not None:
+            for other in ended:
+                if other not in self._last_words:
                     return self._loss(other, "")
-        silent = [self._ranks.name(other) for other in range(len(self._workers)) if other not in witnesses]
+        ranks = range(len(self._workers))
+        silent = [self._ranks.name(other) for other in ranks if other not in self._last_words]
         who = f"{' and '.join(silent)} did not take part" if silent else "the ranks lost each other"
         return WorkerError(f"{who}: {failed.message}")
 
-    def _last_words(self) -> dict[int, WorkerFailed]:
-        """Return why ranks end, as far as they have said so by now, or say so in a moment."""
+    def _hear_last_words(self) -> None:
+        """Keep why workers end, as far as they have said so by now, or say so in a moment."""
         assert self._router is not None
-        words = {}
         while self._router.socket.poll(_LAST_WORDS_MS):
             for identity, frame in self._router.receive(_MAX_MESSAGES_PER_CALL):
                 with contextlib.suppress(ProtocolError):
                     message = from_worker_decoder.decode(frame) if isinstance(frame, bytes) else None
                     if isinstance(message, WorkerFailed):
-                        words[self._rank_of(identity)] = message
-        return words
+                        self._last_words[self._rank_of(identity)] = message
 
     def _end_workers(self, timeout_s: float) -> None:
         if timeout_s > 0 and self._router is not None:

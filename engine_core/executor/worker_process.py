@@ -59,7 +59,9 @@ def worker_argv(config: EngineConfig, place: Place) -> list[str]:
     }
     if place.rendezvous:
         options["--rendezvous"] = place.rendezvous
-    return [sys.executable, "-m", "worker.cli", *(word for option in options.items() for word in option)]
+    switches = ["--enforce-eager"] if config.enforce_eager else []
+    words = [word for option in options.items() for word in option]
+    return [sys.executable, "-m", "worker.cli", *words, *switches]
 
 
 class WorkerProcess:
