@@ -64,11 +64,6 @@ class Ranks:
         """Whether every rank has a KV cache."""
         return len(self._caches) == self._num_ranks
 
-    @property
-    def num_in_flight(self) -> int:
-        """Steps whose result the engine waits for."""
-        return len(self._owed[self._output_rank])
-
     def name(self, rank: int) -> str:
         """What a rank is called in errors."""
         return "the worker" if self._num_ranks == 1 else f"the worker of rank {rank}"
