@@ -80,13 +80,17 @@ class DecodeGraph:
     def _record_forward(self) -> None:
         with Recording() as recording:
             token_ids, meta = self._step.lay_out()
-            self.hidden = self._model.forward(token_ids, meta, self._kv_caches)
+            hidden = self._model.forward(token_ids, meta, self._kv_caches)
+        assert hidden is not None, "a pipeline records nothing"
+        self.hidden = hidden
         self._forward = recording.replay
 
     @torch.inference_mode()
     def _record_draw(self) -> None:
         with Recording() as recording:
-            self._step.draw(self._model.compute_logits(self.hidden))
+            logits = self._model.compute_logits(self.hidden)
+            assert logits is not None, "several ranks record nothing"
+            self._step.draw(logits)
         self._draw = recording.replay
 
 

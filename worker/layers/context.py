@@ -10,8 +10,8 @@ from worker.layers.parameter import WeightPlan
 from worker.layers.workspace import Workspace
 from worker.model_config import ModelConfig
 from worker.parallel.group import RankGroup
-from worker.parallel.stage import Stage
 from worker.parallel.shares import HeadShare, head_share, share
+from worker.parallel.stage import Stage
 
 
 class LayerContext(NamedTuple):

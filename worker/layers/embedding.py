@@ -87,6 +87,7 @@ def output_head(
     """Return the head that a model ends with.
 
     Args:
+        ctx: of the model.
         config: says whether the head is tied to the embedding.
         embedding_name: of the embedding's tensor.
         embedding: None if an earlier stage holds it; a tied head is loaded once more then.

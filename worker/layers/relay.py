@@ -28,7 +28,11 @@ class Relay:
 
     def layers(self, num_layers: int) -> range:
         """Return which of a model's layers this stage holds."""
-        return range(num_layers) if self._stage is None else share(num_layers, self._stage.index, self._stage.count)
+        return (
+            range(num_layers)
+            if self._stage is None
+            else share(num_layers, self._stage.index, self._stage.count)
+        )
 
     def take_over(self, num_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Wait for a step of T tokens; return residual and delta, [T, H] each."""
