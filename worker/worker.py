@@ -33,6 +33,7 @@ from worker.model_config import ModelConfig, read_model_config
 from worker.model_runner import ModelRunner, max_logits_rows
 from worker.models.base import Model
 from worker.models.registry import load_model
+from worker.parallel.group import RankGroup
 from worker.warm_up import warm_up
 from worker.weights import Progress
 
@@ -59,10 +60,13 @@ class Worker:
         """
         config.validate()
         self._config = config
-        self._device = device or open_device(config.device, config.rank, config.gpu_memory_utilization)
+        self._device = device or open_device(
+            config.device, config.rank, config.gpu_memory_utilization, config.num_local_ranks
+        )
         self._loaded: _Loaded | None = None
         self._runner: ModelRunner | None = None
-        num_threads = config.num_threads or usable_cores()
+        self._group: RankGroup | None = None
+        num_threads = config.num_threads or max(1, usable_cores() // config.num_local_ranks)
         torch.set_num_threads(num_threads)
         ops.set_num_threads(num_threads)
 
@@ -75,6 +79,7 @@ class Worker:
         Raises:
             ConfigError: the configuration does not fit the checkpoint or the device.
             ModelLoadError: the checkpoint cannot be served; the message names the file and the reason.
+            RankLostError: the other ranks cannot be reached.
         """
         started = time.perf_counter()
         config = read_model_config(self._config.model).limited_to(self._config.max_model_len)
@@ -83,8 +88,11 @@ class Worker:
         check_quantization(quantization, dtype, self._device)
         needs = AttentionNeeds(dtype, self._config.block_size)
         backend = choose_backend(self._config.attention_backend, self._device, needs)
-        model = load_model(config, dtype, self._device, backend, progress, quantization)
+        self._group = self._meet()
+        model = load_model(config, dtype, self._device, backend, progress, quantization, self._group)
         self._loaded = loaded = _Loaded(config, dtype, model, quantization, backend)
+        if self._group is not None:
+            self._group.begin(self._config.exchange_timeout_s)
         return WorkerReady(
             model=_describe(loaded),
             block_bytes=loaded.block_shape(self._config.block_size).num_bytes,
@@ -114,6 +122,24 @@ class Worker:
         warm_up(self._runner, limits)
         return KVCacheReady(num_blocks, host_blocks.measure_ns())
 
+    def close(self) -> None:
+        """Leave the other ranks."""
+        if self._group is not None:
+            from worker.parallel.distributed import part
+
+            part()
+
+    def _meet(self) -> RankGroup | None:
+        config = self._config
+        if config.num_ranks == 1:
+            return None
+        # torch.distributed takes 0.3 s to import, for nothing where there is one rank.
+        from worker.parallel.distributed import DistributedGroup, meet
+
+        device = self._device.torch_device
+        meet(config.rendezvous, config.rank, config.num_ranks, device)
+        return DistributedGroup(device)
+
     def _make_runner(
         self, loaded: _Loaded, limits: BatchLimits, num_host_blocks: int = 0
     ) -> tuple[ModelRunner, HostBlocks]:
@@ -126,12 +152,21 @@ class Worker:
         host_blocks = HostBlocks(self._device, pool, shape, num_host_blocks)
         caches = layer_caches(pool)
         graphs = None
-        # Recordings hold our CPU kernels; another backend may compute with anything.
-        if not self._config.enforce_eager and isinstance(loaded.backend, CpuAttention):
+        # Recordings hold our CPU kernels; another backend may compute with anything, and ranks exchange sums.
+        can_record = isinstance(loaded.backend, CpuAttention) and self._group is None
+        if can_record and not self._config.enforce_eager:
             max_rows = max_logits_rows(limits.vocab_size)
             graphs = DecodeGraphs(loaded.model, caches, batch, limits, max_rows)
         runner = ModelRunner(
-            self._device, loaded.backend, loaded.model, caches, host_blocks, batch, limits.vocab_size, graphs
+            self._device,
+            loaded.backend,
+            loaded.model,
+            caches,
+            host_blocks,
+            batch,
+            limits.vocab_size,
+            graphs,
+            self._group,
         )
         return runner, host_blocks
 
