@@ -32,7 +32,7 @@ from worker.model_runner import ModelRunner
 from worker.models.base import Model
 from worker.models.registry import load_model
 from worker.warm_up import warm_up
-from worker.weights import Progress
+from worker.weights import Loader, Progress, load_weights
 
 
 def _no_progress(loaded_bytes: int, total_bytes: int) -> None:
@@ -45,12 +45,15 @@ class Worker:
     Life: load() -> init_kv_cache() -> execute() any number of times. One thread.
     """
 
-    def __init__(self, config: WorkerConfig, device: Device | None = None) -> None:
+    def __init__(
+        self, config: WorkerConfig, device: Device | None = None, loader: Loader = load_weights
+    ) -> None:
         """Find the device and set the thread counts; nothing is loaded yet.
 
         Args:
             config: what the worker was told.
             device: to compute on; None takes the one that the configuration names.
+            loader: fills the weights.
 
         Raises:
             ConfigError: a value is out of range, or the device cannot be used.
@@ -58,6 +61,7 @@ class Worker:
         config.validate()
         self._config = config
         self._device = device or open_device(config.device, config.rank, config.gpu_memory_utilization)
+        self._loader = loader
         self._loaded: _Loaded | None = None
         self._runner: ModelRunner | None = None
         num_threads = config.num_threads or usable_cores()
@@ -81,7 +85,7 @@ class Worker:
         check_quantization(quantization, dtype, self._device)
         needs = AttentionNeeds(dtype, self._config.block_size)
         backend = choose_backend(self._config.attention_backend, self._device, needs)
-        model = load_model(config, dtype, self._device, backend, progress, quantization)
+        model = load_model(config, dtype, self._device, backend, progress, quantization, self._loader)
         self._loaded = loaded = _Loaded(config, dtype, model, quantization, backend)
         return WorkerReady(
             model=_describe(loaded),

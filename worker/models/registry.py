@@ -16,7 +16,7 @@ from worker.model_config import ModelConfig
 from worker.models import gpt2, llama, mistral, qwen2, qwen3
 from worker.models.base import Model
 from worker.quantization import FORMS
-from worker.weights import Progress, load_weights
+from worker.weights import Loader, Progress, load_weights
 
 
 class Architecture(NamedTuple):
@@ -47,6 +47,7 @@ def load_model(
     backend: AttentionBackend,
     progress: Progress,
     quantization: str = "none",
+    loader: Loader = load_weights,
 ) -> Model:
     """Check the checkpoint against the config, then load its weights.
 
@@ -57,6 +58,7 @@ def load_model(
         backend: computes attention, on the same device.
         progress: called with (loaded_bytes, total_bytes) from this thread, first with (0, total_bytes).
         quantization: "none", "int8" or "int4"; dtype is bfloat16 unless it is "none".
+        loader: fills the weights.
 
     Raises:
         ModelLoadError: names the file and tensor that is missing, misshapen or damaged; raised before the
@@ -67,5 +69,5 @@ def load_model(
     plan = WeightPlan(architecture.prefix, ignored, FORMS[quantization])
     workspace = Workspace(dtype, device.torch_device)
     model = architecture.build(LayerContext(plan, workspace, backend, device.ops), config)
-    load_weights(config.path, plan, dtype, device, progress)
+    loader(config.path, plan, dtype, device, progress)
     return model
