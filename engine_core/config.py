@@ -108,6 +108,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         num_blocks: overrides the size of the KV pool; 0 derives it from memory.
         kv_offload_gb: GiB of host memory for blocks that leave the pool; 0 for no tier.
         num_threads: compute threads of a worker; 0 takes all cores the process may use.
+        enforce_eager: the worker runs every kernel of a step by itself, and records no decode steps.
         drain_timeout_s: how long running requests may go on after SIGTERM.
         lease_s: a frontend silent for longer loses its requests.
         step_timeout_s: a worker that takes longer for one step counts as lost.
@@ -149,6 +150,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_blocks: int = 0
     kv_offload_gb: float = 0.0
     num_threads: int = 0
+    enforce_eager: bool = False
     drain_timeout_s: float = 30.0
     lease_s: float = 10.0
     step_timeout_s: float = 60.0

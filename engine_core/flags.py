@@ -112,6 +112,13 @@ ENGINE_FLAGS: FlagTable = {
             metavar="N",
         ),
         Flag(
+            "--enforce-eager",
+            "enforce_eager",
+            "run every kernel of a step by itself, and record no decode steps",
+            None,
+            negatable=True,
+        ),
+        Flag(
             "--step-timeout",
             "step_timeout_s",
             "seconds of one step after which the worker counts as lost",

@@ -49,6 +49,7 @@ class LLM:
         device: "auto", "cpu" or "cuda"; auto takes a GPU if one can be used.
         attention_backend: "auto", "cpu", "cuda", "flash_attn" or "torch".
         num_threads: compute threads; 0 takes every core.
+        enforce_eager: run every kernel of a step by itself, and record no decode steps.
         gpu_memory_utilization: share of a GPU's memory that may be taken, weights included.
         kv_cache_memory_bytes: memory of the KV cache; 0 takes what can be spared.
         num_blocks: number of KV blocks, whatever memory they take; 0 derives it.
@@ -80,6 +81,7 @@ class LLM:
         device: str = "auto",
         attention_backend: str = "auto",
         num_threads: int = 0,
+        enforce_eager: bool = False,
         gpu_memory_utilization: float = 0.9,
         kv_cache_memory_bytes: int = 0,
         num_blocks: int = 0,
@@ -104,6 +106,7 @@ class LLM:
             f"--device={device}",
             f"--attention-backend={attention_backend}",
             f"--num-threads={num_threads}",
+            "--enforce-eager" if enforce_eager else "--no-enforce-eager",
             f"--gpu-memory-utilization={gpu_memory_utilization}",
             f"--kv-cache-memory-bytes={kv_cache_memory_bytes}",
             f"--num-blocks={num_blocks}",

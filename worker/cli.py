@@ -46,6 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
     ):
         flag = "--" + name.replace("_", "-")
         parser.add_argument(flag, type=int, default=getattr(defaults, name), metavar="N", help=text)
+    parser.add_argument("--enforce-eager", action="store_true", help="record no decode steps")
     return parser
 
 
@@ -69,6 +70,7 @@ def read_config(argv: Sequence[str]) -> WorkerConfig:
         max_model_len=flags.max_model_len,
         num_threads=flags.num_threads,
         kv_cache_memory_bytes=flags.kv_cache_memory_bytes,
+        enforce_eager=flags.enforce_eager,
         device=flags.device,
         attention_backend=flags.attention_backend,
         gpu_memory_utilization=flags.gpu_memory_utilization,

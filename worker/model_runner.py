@@ -13,16 +13,22 @@ from engine_core.ipc.wire import TokenLogprobs
 from engine_core.ipc.worker_messages import ModelRunnerOutput, RowError, SchedulerOutput
 from worker.attention.base import AttentionBackend
 from worker.attention.metadata import AttentionMetadata
+from worker.decode_graphs import DecodeGraph, DecodeGraphs
 from worker.device.base import Device
 from worker.host_blocks import HostBlocks
 from worker.input_batch import InputBatch, Int32, StepInputs
 from worker.kv_cache import KVCache
 from worker.models.base import Model
 from worker.prompt_scorer import PromptScorer
-from worker.sampler import Sampled, Sampler
+from worker.sampler import Sampled, Sampler, split_errors
 
 # Logits are the largest activation: never more than this many bytes of them at once (but at least one row).
 _MAX_LOGITS_BYTES = 128 << 20
+
+
+def max_logits_rows(vocab_size: int) -> int:
+    """Rows of fp32 logits that may exist at once."""
+    return max(1, _MAX_LOGITS_BYTES // (4 * vocab_size))
 
 
 @dataclass(slots=True)
@@ -66,6 +72,7 @@ class ModelRunner:
         host_blocks: HostBlocks,
         batch: InputBatch,
         vocab_size: int,
+        graphs: DecodeGraphs | None,
     ) -> None:
         """Build a runner with an empty batch.
 
@@ -77,6 +84,7 @@ class ModelRunner:
             host_blocks: moves blocks of kv_caches out and in.
             batch: no other runner's.
             vocab_size: width of the model's logits.
+            graphs: decodes the rows of this batch; None runs every step eagerly.
         """
         self._device = device
         self._backend = backend
@@ -84,11 +92,11 @@ class ModelRunner:
         self._kv_caches = kv_caches
         self._host_blocks = host_blocks
         self._batch = batch
-        self._max_logits_rows = max(1, _MAX_LOGITS_BYTES // (4 * vocab_size))
+        self._graphs = graphs
+        self._max_logits_rows = max_logits_rows(vocab_size)
         self._sampler = Sampler(device, batch)
         self._prompt_scorer = PromptScorer(device, model, batch, self._max_logits_rows)
 
-    @torch.inference_mode()
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
         """Run one step.
 
@@ -100,12 +108,13 @@ class ModelRunner:
         started = time.perf_counter()
         self._batch.apply(step)
         move_s = self._move(step) if step.moves_from or step.moves_to else 0.0
-        inputs = self._batch.prepare(step)
-        result = _StepResult(inputs.errors)
-        if len(inputs.rows):
-            hidden = self._forward(inputs)
-            self._score_prompts(hidden, inputs, result)
-            self._sample(hidden, inputs, result)
+        graph = self._graphs.forward(step) if self._graphs is not None else None
+        if graph is None:
+            result = self._run_eagerly(step)
+        elif graph.needs_sampler:
+            result = self._finish(graph.hidden, graph.inputs())
+        else:
+            result = self._draw(graph)
         return result.pack(step.step, time.perf_counter() - started, move_s)
 
     def _forward(self, inputs: StepInputs) -> torch.Tensor:
@@ -119,6 +128,32 @@ class ModelRunner:
         started = time.perf_counter()
         self._host_blocks.move(unpack_int32(step.moves_from), unpack_int32(step.moves_to))
         return time.perf_counter() - started
+
+    @torch.inference_mode()
+    def _run_eagerly(self, step: SchedulerOutput) -> _StepResult:
+        inputs = self._batch.prepare(step)
+        if not len(inputs.rows):
+            return _StepResult(inputs.errors)
+        return self._finish(self._forward(inputs), inputs)
+
+    @torch.inference_mode()
+    def _finish(self, hidden: torch.Tensor, inputs: StepInputs) -> _StepResult:
+        """Score prompts and sample, with every feature that rows may have."""
+        result = _StepResult(inputs.errors)
+        self._score_prompts(hidden, inputs, result)
+        self._sample(hidden, inputs, result)
+        return result
+
+    def _draw(self, graph: DecodeGraph) -> _StepResult:
+        """Take the tokens that the graph draws and appends."""
+        result = _StepResult([])
+        sampled = Sampled(graph.rows, graph.draw(), [], [])
+        if graph.num_failed:
+            sampled = split_errors(sampled.rows, sampled.token_ids, [])
+            for error in sampled.errors:
+                self._batch.fail(error)
+        result.add(sampled)
+        return result
 
     def _score_prompts(self, hidden: torch.Tensor, inputs: StepInputs, result: _StepResult) -> None:
         result.prompt_logprobs, broken = self._prompt_scorer.score(hidden, inputs)

@@ -17,8 +17,10 @@ from engine_core.ipc.worker_messages import (
 )
 from worker import ops
 from worker.attention.base import AttentionBackend
+from worker.attention.cpu import CpuAttention
 from worker.attention.select import AttentionNeeds, choose_backend
 from worker.config import WorkerConfig
+from worker.decode_graphs import DecodeGraphs
 from worker.device.base import Device
 from worker.device.select import open_device
 from worker.dtypes import check_quantization, dtype_name, resolve_dtype
@@ -28,7 +30,7 @@ from worker.input_batch import BatchLimits, InputBatch
 from worker.kv_cache import BlockShape, layer_caches
 from worker.largest_step import blocks_of_largest_step, run_largest_step
 from worker.model_config import ModelConfig, read_model_config
-from worker.model_runner import ModelRunner
+from worker.model_runner import ModelRunner, max_logits_rows
 from worker.models.base import Model
 from worker.models.registry import load_model
 from worker.warm_up import warm_up
@@ -127,8 +129,13 @@ class Worker:
             raise ConfigError(f"no memory for a KV cache of {limits.num_blocks} blocks: {error}") from None
         host_blocks = HostBlocks(self._device, pool, shape, num_host_blocks)
         caches = layer_caches(pool)
+        graphs = None
+        # Recordings hold our CPU kernels; another backend may compute with anything.
+        if not self._config.enforce_eager and isinstance(loaded.backend, CpuAttention):
+            max_rows = max_logits_rows(limits.vocab_size)
+            graphs = DecodeGraphs(loaded.model, caches, batch, limits, max_rows)
         runner = ModelRunner(
-            self._device, loaded.backend, loaded.model, caches, host_blocks, batch, limits.vocab_size
+            self._device, loaded.backend, loaded.model, caches, host_blocks, batch, limits.vocab_size, graphs
         )
         return runner, host_blocks
 

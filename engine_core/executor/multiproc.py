@@ -76,7 +76,14 @@ def worker_argv(config: EngineConfig, address: str) -> list[str]:
         "--gpu-memory-utilization": str(config.gpu_memory_utilization),
         "--log-level": config.log_level,
     }
-    return [sys.executable, "-m", "worker.cli", *(word for option in options.items() for word in option)]
+    switches = ["--enforce-eager"] if config.enforce_eager else []
+    return [
+        sys.executable,
+        "-m",
+        "worker.cli",
+        *(word for option in options.items() for word in option),
+        *switches,
+    ]
 
 
 class MultiprocExecutor(Executor):

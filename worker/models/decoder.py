@@ -56,6 +56,7 @@ class Decoder:
         self._norm = RMSNorm(ctx, "model.norm", config.hidden_size, config.norm_eps)
         self._head = OutputHead(ctx, "lm_head", shape, self._embedding if is_tied else None)
         self.num_params = ctx.plan.num_elements
+        self.workspace = ctx.workspace
 
     def forward(
         self, token_ids: torch.Tensor, meta: AttentionMetadata, kv_caches: Sequence[KVCache]

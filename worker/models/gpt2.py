@@ -43,6 +43,7 @@ class GPT2:
         self._norm = LayerNorm(ctx, f"{PREFIX}ln_f", config.hidden_size, config.norm_eps)
         self._head = OutputHead(ctx, "lm_head", shape, self._embedding if is_tied else None)
         self.num_params = ctx.plan.num_elements
+        self.workspace = ctx.workspace
 
     def forward(
         self, token_ids: torch.Tensor, meta: AttentionMetadata, kv_caches: Sequence[KVCache]

@@ -293,9 +293,18 @@ def test_the_worker_gets_every_setting_it_needs() -> None:
     }
 
 
+def test_the_worker_is_told_to_record_nothing_only_if_the_engine_is() -> None:
+    argv = [
+        worker_argv(EngineConfig(model="/m", enforce_eager=eager), "ipc:///x/y") for eager in (False, True)
+    ]
+    assert argv[1] == [*argv[0], "--enforce-eager"]
+
+
 def test_the_real_worker_takes_these_flags() -> None:
-    words = worker_argv(EngineConfig(model="/no/such/model"), "ipc:///tmp/none/worker.sock")
+    words = worker_argv(
+        EngineConfig(model="/no/such/model", enforce_eager=True), "ipc:///tmp/none/worker.sock"
+    )
     done = subprocess.run([*words, "--help"], capture_output=True, text=True, timeout=DEADLINE_S)
     assert done.returncode == 0
-    for flag in words[3::2]:
+    for flag in [*words[3:-1:2], words[-1]]:
         assert flag in done.stdout
