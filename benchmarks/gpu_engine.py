@@ -3,9 +3,9 @@
     python -m benchmarks.gpu_engine [--shape qwen3-0.6b,llama-3.1-8b,qwen2.5-14b] [--device auto]
         [--batches 1,8,64,256] [--context 1024] [--peers] [--seconds 240] [--json FILE]
 
-Per shape: decode tokens/s by batch size beside the floor (weights and KV cache read once at the copy bandwidth
-measured here), a step's time by phase, prefill tokens/s, 64 requests from prompt to end, and with --peers the
-same by transformers. What does not fit --seconds is left out and named.
+Per shape: decode tokens/s by batch size beside the floor (weights and KV cache read once, at the bandwidth of
+copies measured here), a step's time by phase, prefill tokens/s, 64 requests from prompt to end, and with
+--peers the same by transformers. What does not fit --seconds is left out and named.
 """
 
 from __future__ import annotations

@@ -96,8 +96,7 @@ class DecodeGraphs:
     A step is recorded the second time its number of rows is met, and runs eagerly before. All recordings are
     dropped when the model's buffers move.
 
-    Another device offers the model runner the same: forward() returns None for a step that has to run
-    eagerly, else an object with rows, hidden, needs_sampler, inputs(), draw() and num_failed.
+    Another device offers the model runner the same, see worker.step_graphs.
     """
 
     def __init__(

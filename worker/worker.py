@@ -20,19 +20,22 @@ from worker.attention.base import AttentionBackend
 from worker.attention.cpu import CpuAttention
 from worker.attention.select import AttentionNeeds, choose_backend
 from worker.config import WorkerConfig
+from worker.cuda_graphs import CudaGraphs
 from worker.decode_graphs import DecodeGraphs
 from worker.device.base import Device
+from worker.device.cuda import CudaDevice
 from worker.device.select import open_device
 from worker.dtypes import check_quantization, dtype_name, resolve_dtype
 from worker.host import usable_cores
 from worker.host_blocks import HostBlocks
 from worker.input_batch import BatchLimits, InputBatch
-from worker.kv_cache import BlockShape, layer_caches
+from worker.kv_cache import BlockShape, KVCache, layer_caches
 from worker.largest_step import blocks_of_largest_step, run_largest_step
 from worker.model_config import ModelConfig, read_model_config
 from worker.model_runner import ModelRunner, max_logits_rows
 from worker.models.base import Model
 from worker.models.registry import load_model
+from worker.step_graphs import StepGraphs
 from worker.warm_up import warm_up
 from worker.weights import Loader, Progress, load_weights
 
@@ -129,15 +132,22 @@ class Worker:
             raise ConfigError(f"no memory for a KV cache of {limits.num_blocks} blocks: {error}") from None
         host_blocks = HostBlocks(self._device, pool, shape, num_host_blocks)
         caches = layer_caches(pool)
-        graphs = None
-        # Recordings hold our CPU kernels; another backend may compute with anything.
-        if not self._config.enforce_eager and isinstance(loaded.backend, CpuAttention):
-            max_rows = max_logits_rows(limits.vocab_size)
-            graphs = DecodeGraphs(loaded.model, caches, batch, limits, max_rows)
+        graphs = None if self._config.enforce_eager else self._make_graphs(loaded, caches, batch, limits)
         runner = ModelRunner(
             self._device, loaded.backend, loaded.model, caches, host_blocks, batch, limits.vocab_size, graphs
         )
         return runner, host_blocks
+
+    def _make_graphs(
+        self, loaded: _Loaded, caches: list[KVCache], batch: InputBatch, limits: BatchLimits
+    ) -> StepGraphs | None:
+        model, backend, max_rows = loaded.model, loaded.backend, max_logits_rows(limits.vocab_size)
+        # Recordings of a CPU hold our own kernels; another backend may compute with anything.
+        if isinstance(backend, CpuAttention):
+            return DecodeGraphs(model, caches, batch, limits, max_rows)
+        if isinstance(self._device, CudaDevice) and backend.can_be_captured:
+            return CudaGraphs(self._device, backend, model, caches, batch, max_rows)
+        return None
 
     def _default_cache_bytes(self) -> int:
         """Ask the device, which may measure what a step takes beside the cache."""
