@@ -23,6 +23,7 @@ POLICIES = ("fcfs", "priority", "fair")
 EXECUTORS = ("multiproc", "simulated")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 MAX_TENANT_WEIGHTS = 1000
+MAX_RANKS = 64
 
 
 def runtime_directory() -> str:
@@ -107,7 +108,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         kv_cache_memory_bytes: 0 lets the worker choose.
         num_blocks: overrides the size of the KV pool; 0 derives it from memory.
         kv_offload_gb: GiB of host memory for blocks that leave the pool; 0 for no tier.
-        num_threads: compute threads of a worker; 0 takes all cores the process may use.
+        num_threads: compute threads of each worker; 0 shares all cores the process may use among them.
+        tensor_parallel_size: workers that part each layer among them.
         enforce_eager: the worker runs every kernel of a step by itself, and records no decode steps.
         drain_timeout_s: how long running requests may go on after SIGTERM.
         lease_s: a frontend silent for longer loses its requests.
@@ -150,6 +152,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_blocks: int = 0
     kv_offload_gb: float = 0.0
     num_threads: int = 0
+    tensor_parallel_size: int = 1
     enforce_eager: bool = False
     drain_timeout_s: float = 30.0
     lease_s: float = 10.0
@@ -170,6 +173,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "auto"
     attention_backend: str = "auto"
     gpu_memory_utilization: float = 0.9
+
+    @property
+    def num_ranks(self) -> int:
+        """How many workers there are."""
+        return self.tensor_parallel_size
 
     def validate(self) -> None:
         """Check every value against its range.
@@ -198,6 +206,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         check_range("--num-blocks", self.num_blocks, 0, 2**30)
         check_range("--kv-offload-gb", self.kv_offload_gb, 0, 2**20)
         check_range("--num-threads", self.num_threads, 0, 1024)
+        check_range("--tensor-parallel-size", self.tensor_parallel_size, 1, MAX_RANKS)
+        if self.tensor_parallel_size > 1 and self.executor == "simulated":
+            raise ConfigError("--tensor-parallel-size must be 1 with --executor simulated")
         check_range("--drain-timeout", self.drain_timeout_s, 0, 86400)
         check_range("--lease", self.lease_s, 1, 3600)
         check_range("--step-timeout", self.step_timeout_s, 1, 3600)

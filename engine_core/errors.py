@@ -95,6 +95,12 @@ class WorkerError(SplitServeError):
     code = "worker_failed"
 
 
+class RankLostError(WorkerError):
+    """A rank waited in vain for another: it tells that one is lost, and seldom which."""
+
+    code = "rank_lost"
+
+
 class DeviceMemoryError(SplitServeError):
     """A step did not fit a worker's memory; the engine tries again with less, then ends the request."""
 

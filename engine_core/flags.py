@@ -48,6 +48,7 @@ class Flag(NamedTuple):
         metavar: placeholder of the value in the help.
         many: takes several values.
         negatable: a switch with a --no- form.
+        alias: a short name.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Flag(NamedTuple):
     metavar: str = ""
     many: bool = False
     negatable: bool = False
+    alias: str = ""
 
 
 FlagTable = Mapping[str, Sequence[Flag]]
@@ -107,9 +109,17 @@ ENGINE_FLAGS: FlagTable = {
         Flag(
             "--num-threads",
             "num_threads",
-            "compute threads of a worker; 0 takes every core",
+            "compute threads of each worker; 0 shares every core among them",
             int,
             metavar="N",
+        ),
+        Flag(
+            "--tensor-parallel-size",
+            "tensor_parallel_size",
+            "workers that part each layer among them",
+            int,
+            metavar="N",
+            alias="-tp",
         ),
         Flag(
             "--enforce-eager",
@@ -319,6 +329,7 @@ def add_flag(group: argparse._ArgumentGroup, flag: Flag, default: object = "") -
     if not flag.many and default != "":
         text += f" (default: {f'{default:g}' if isinstance(default, float) else default})"
     group.add_argument(
+        *([flag.alias] if flag.alias else []),
         flag.name,
         dest=flag.field,
         action="extend" if flag.many else "store",

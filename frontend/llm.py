@@ -48,7 +48,8 @@ class LLM:
         max_model_len: longest sequence in tokens; 0 takes the model's limit.
         device: "auto", "cpu" or "cuda"; auto takes a GPU if one can be used.
         attention_backend: "auto", "cpu", "cuda", "flash_attn" or "torch".
-        num_threads: compute threads; 0 takes every core.
+        num_threads: compute threads of each worker; 0 shares every core among them.
+        tensor_parallel_size: worker processes that part each layer among them.
         enforce_eager: run every kernel of a step by itself, and record no decode steps.
         gpu_memory_utilization: share of a GPU's memory that may be taken, weights included.
         kv_cache_memory_bytes: memory of the KV cache; 0 takes what can be spared.
@@ -81,6 +82,7 @@ class LLM:
         device: str = "auto",
         attention_backend: str = "auto",
         num_threads: int = 0,
+        tensor_parallel_size: int = 1,
         enforce_eager: bool = False,
         gpu_memory_utilization: float = 0.9,
         kv_cache_memory_bytes: int = 0,
@@ -106,6 +108,7 @@ class LLM:
             f"--device={device}",
             f"--attention-backend={attention_backend}",
             f"--num-threads={num_threads}",
+            f"--tensor-parallel-size={tensor_parallel_size}",
             "--enforce-eager" if enforce_eager else "--no-enforce-eager",
             f"--gpu-memory-utilization={gpu_memory_utilization}",
             f"--kv-cache-memory-bytes={kv_cache_memory_bytes}",

@@ -43,10 +43,21 @@ def build_parser() -> argparse.ArgumentParser:
         ("max_model_len", "longest sequence; 0: the checkpoint's limit"),
         ("num_threads", "compute threads; 0: all cores this process may use"),
         ("kv_cache_memory_bytes", "memory for the KV cache; 0: a share of what is free"),
+        ("tensor_parallel_size", "ranks that part each layer among them"),
+        ("num_local_ranks", "ranks that share this machine"),
     ):
         flag = "--" + name.replace("_", "-")
         parser.add_argument(flag, type=int, default=getattr(defaults, name), metavar="N", help=text)
     parser.add_argument("--enforce-eager", action="store_true", help="record no decode steps")
+    parser.add_argument("--rendezvous", default="", metavar="URL", help="where the ranks meet")
+    parser.add_argument(
+        "--exchange-timeout",
+        dest="exchange_timeout_s",
+        type=float,
+        default=defaults.exchange_timeout_s,
+        metavar="S",
+        help="longest wait for the other ranks within a step",
+    )
     return parser
 
 
@@ -75,6 +86,10 @@ def read_config(argv: Sequence[str]) -> WorkerConfig:
         attention_backend=flags.attention_backend,
         gpu_memory_utilization=flags.gpu_memory_utilization,
         log_level=flags.log_level,
+        tensor_parallel_size=flags.tensor_parallel_size,
+        rendezvous=flags.rendezvous,
+        num_local_ranks=flags.num_local_ranks,
+        exchange_timeout_s=flags.exchange_timeout_s,
     )
     config.validate()
     return config

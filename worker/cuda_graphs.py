@@ -52,7 +52,13 @@ class CudaGraph:
             self._hidden = model.forward(step.token_ids, step.meta, caches)
 
         self._forward = device.capture(forward)
-        self._draw = device.capture(lambda: step.draw(device.ops, model.compute_logits(self._hidden)))
+
+        def draw() -> None:
+            logits = model.compute_logits(self._hidden)
+            assert logits is not None, "a model of several ranks is not captured"
+            step.draw(device.ops, logits)
+
+        self._draw = device.capture(draw)
         self._inputs: StepInputs | None = None
         self._batch: InputBatch | None = None
 

@@ -86,7 +86,9 @@ class DecodeGraph:
     @torch.inference_mode()
     def _record_draw(self) -> None:
         with Recording() as recording:
-            self._step.draw(self._model.compute_logits(self.hidden))
+            logits = self._model.compute_logits(self.hidden)
+            assert logits is not None, "a model of several ranks is not recorded"
+            self._step.draw(logits)
         self._draw = recording.replay
 
 

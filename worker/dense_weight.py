@@ -42,17 +42,26 @@ class DenseWeight:
         """Memory it takes."""
         return self.data.nbytes
 
-    def fill(self, source: torch.Tensor, first_row: int = 0, first_column: int = 0) -> None:
+    def fill(
+        self,
+        source: torch.Tensor,
+        first_row: int = 0,
+        first_column: int = 0,
+        kept: range | None = None,
+    ) -> None:
         """Write a rectangle; returns once the source may be overwritten.
 
         Args:
             source: [n, k] of any strides and dtype, converted.
             first_row: row of the matrix where its first element belongs.
             first_column: its column.
+            kept: columns of source that belong to the matrix; None for all.
 
         Raises:
             ValueError: it does not fit.
         """
+        if kept is not None:
+            source = source[:, kept.start : kept.stop]
         rows, columns = source.shape
         target = self.data[first_row : first_row + rows, first_column : first_column + columns]
         if target.shape != source.shape:

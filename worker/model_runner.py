@@ -20,6 +20,8 @@ from worker.host_blocks import HostBlocks
 from worker.input_batch import InputBatch, Int32, StepInputs
 from worker.kv_cache import KVCache
 from worker.models.base import Model
+from worker.parallel.agreement import Agreement, Chosen
+from worker.parallel.group import RankGroup
 from worker.prompt_scorer import PromptScorer
 from worker.sampler import Sampled, Sampler, split_errors
 from worker.step_graphs import StepGraph, StepGraphs
@@ -51,6 +53,13 @@ class _StepResult:
         self.logprobs += sampled.logprobs
         self.errors += sampled.errors
 
+    @property
+    def chosen(self) -> Chosen:
+        """What the ranks have to agree on."""
+        none = np.empty(0, np.int32)
+        rows, token_ids = np.concatenate([none, *self.rows]), np.concatenate([none, *self.token_ids])
+        return Chosen(rows, token_ids, [error.row for error in self.errors])
+
     def pack(self, step: int, compute_s: float, move_s: float) -> ModelRunnerOutput:
         return ModelRunnerOutput(
             step=step,
@@ -77,6 +86,7 @@ class ModelRunner:
         batch: InputBatch,
         vocab_size: int,
         graphs: StepGraphs | None,
+        group: RankGroup | None = None,
     ) -> None:
         """Build a runner with an empty batch.
 
@@ -89,6 +99,7 @@ class ModelRunner:
             batch: no other runner's.
             vocab_size: width of the model's logits.
             graphs: decodes the rows of this batch; None runs every step eagerly.
+            group: the ranks that part the model's layers; None if there is one.
         """
         self._device = device
         self._backend = backend
@@ -100,6 +111,7 @@ class ModelRunner:
         self._max_logits_rows = max_logits_rows(vocab_size)
         self._sampler = Sampler(device, batch)
         self._prompt_scorer = PromptScorer(device, model, batch, self._max_logits_rows)
+        self._agreement = None if group is None else Agreement(group, batch)
 
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
         """Run one step.
@@ -108,7 +120,7 @@ class ModelRunner:
             WorkerError: engine and worker disagree about the batch or the KV cache's places.
             ProtocolError: a column is malformed.
             RuntimeError: the device failed; nothing can be said about any row of the step. Too little memory
-                is no such failure: then all rows of the step fail.
+                is no such failure, unless there are several ranks: then all rows of the step fail.
         """
         started = time.perf_counter()
         self._batch.apply(step)
@@ -116,6 +128,8 @@ class ModelRunner:
         try:
             result = self._run(step)
         except torch.OutOfMemoryError as error:
+            if self._agreement is not None:
+                raise  # The other ranks wait for this one, and cannot be told.
             result = self._give_up(step, error)
         return result.pack(step.step, time.perf_counter() - started, move_s)
 
@@ -164,6 +178,8 @@ class ModelRunner:
         result = _StepResult(inputs.errors)
         self._score_prompts(hidden, inputs, result)
         self._sample(hidden, inputs, result)
+        if self._agreement is not None:
+            self._agreement.settle(inputs.rows, result.chosen)
         return result
 
     def _draw(self, graph: StepGraph) -> _StepResult:
@@ -185,8 +201,6 @@ class ModelRunner:
 
     def _sample(self, hidden: torch.Tensor, inputs: StepInputs, result: _StepResult) -> None:
         sampling = inputs.sampling
-        if self._batch.failures:
-            sampling = sampling[~np.isin(inputs.rows[sampling], list(self._batch.failures))]
         for begin in range(0, len(sampling), self._max_logits_rows):
             chunk = sampling[begin : begin + self._max_logits_rows]
             chosen, rows = hidden, inputs.rows
@@ -195,8 +209,15 @@ class ModelRunner:
                 ends = torch.from_numpy(inputs.cu_seqlens[chunk + 1] - np.int32(1))
                 chosen = hidden[self._device.place([ends])[0]]
                 rows = inputs.rows[chunk]
-            sampled = self._sampler.sample(self._model.compute_logits(chosen), rows)
-            self._batch.append(sampled.rows, sampled.token_ids)
-            for error in sampled.errors:
-                self._batch.fail(error)
-            result.add(sampled)
+            logits = self._model.compute_logits(chosen)
+            # Where another rank samples, this one has its part in all rows of logits, whatever fails there.
+            if logits is not None:
+                self._take(self._sampler.sample(logits, rows), result)
+
+    def _take(self, sampled: Sampled, result: _StepResult) -> None:
+        if self._batch.failures:
+            sampled = sampled.without(self._batch.failures)
+        self._batch.append(sampled.rows, sampled.token_ids)
+        for error in sampled.errors:
+            self._batch.fail(error)
+        result.add(sampled)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +36,16 @@ class Sampled(NamedTuple):
     token_ids: Int32
     logprobs: list[TokenLogprobs]
     errors: list[RowError]
+
+    def without(self, failures: Collection[int]) -> Sampled:
+        """Return this without rows that had failed before."""
+        keep = ~np.isin(self.rows, list(failures))
+        return Sampled(
+            self.rows[keep],
+            self.token_ids[keep],
+            [entry for entry in self.logprobs if entry.key not in failures],
+            [error for error in self.errors if error.row not in failures],
+        )
 
 
 class _Gathered:

@@ -35,6 +35,7 @@ from worker.model_config import ModelConfig, read_model_config
 from worker.model_runner import ModelRunner, max_logits_rows
 from worker.models.base import Model
 from worker.models.registry import load_model
+from worker.parallel.group import RankGroup
 from worker.step_graphs import StepGraphs
 from worker.warm_up import warm_up
 from worker.weights import Loader, Progress, load_weights
@@ -65,11 +66,14 @@ class Worker:
         """
         config.validate()
         self._config = config
-        self._device = device or open_device(config.device, config.rank, config.gpu_memory_utilization)
+        self._device = device or open_device(
+            config.device, config.rank, config.gpu_memory_utilization, config.num_local_ranks
+        )
         self._loader = loader
         self._loaded: _Loaded | None = None
         self._runner: ModelRunner | None = None
-        num_threads = config.num_threads or usable_cores()
+        self._group: RankGroup | None = None
+        num_threads = config.num_threads or max(1, usable_cores() // config.num_local_ranks)
         torch.set_num_threads(num_threads)
         ops.set_num_threads(num_threads)
 
@@ -82,6 +86,7 @@ class Worker:
         Raises:
             ConfigError: the configuration does not fit the checkpoint or the device.
             ModelLoadError: the checkpoint cannot be served; the message names the file and the reason.
+            RankLostError: the other ranks cannot be reached.
         """
         started = time.perf_counter()
         config = read_model_config(self._config.model).limited_to(self._config.max_model_len)
@@ -90,8 +95,13 @@ class Worker:
         check_quantization(quantization, dtype, self._device)
         needs = AttentionNeeds(dtype, self._config.block_size)
         backend = choose_backend(self._config.attention_backend, self._device, needs)
-        model = load_model(config, dtype, self._device, backend, progress, quantization, self._loader)
+        self._group = self._meet()
+        model = load_model(
+            config, dtype, self._device, backend, progress, quantization, self._group, self._loader
+        )
         self._loaded = loaded = _Loaded(config, dtype, model, quantization, backend)
+        if self._group is not None:
+            self._group.begin(self._config.exchange_timeout_s)
         return WorkerReady(
             model=_describe(loaded),
             block_bytes=loaded.block_shape(self._config.block_size).num_bytes,
@@ -121,6 +131,24 @@ class Worker:
         warm_up(self._runner, limits)
         return KVCacheReady(num_blocks, host_blocks.measure_ns())
 
+    def close(self) -> None:
+        """Leave the other ranks."""
+        if self._group is not None:
+            from worker.parallel.distributed import part
+
+            part()
+
+    def _meet(self) -> RankGroup | None:
+        config = self._config
+        if config.num_ranks == 1:
+            return None
+        # torch.distributed takes 0.3 s to import, for nothing where there is one rank.
+        from worker.parallel.distributed import DistributedGroup, meet
+
+        device = self._device.torch_device
+        meet(config.rendezvous, config.rank, config.num_ranks, device)
+        return DistributedGroup(device)
+
     def _make_runner(
         self, loaded: _Loaded, limits: BatchLimits, num_host_blocks: int = 0
     ) -> tuple[ModelRunner, HostBlocks]:
@@ -134,7 +162,15 @@ class Worker:
         caches = layer_caches(pool)
         graphs = None if self._config.enforce_eager else self._make_graphs(loaded, caches, batch, limits)
         runner = ModelRunner(
-            self._device, loaded.backend, loaded.model, caches, host_blocks, batch, limits.vocab_size, graphs
+            self._device,
+            loaded.backend,
+            loaded.model,
+            caches,
+            host_blocks,
+            batch,
+            limits.vocab_size,
+            graphs,
+            self._group,
         )
         return runner, host_blocks
 
@@ -142,6 +178,9 @@ class Worker:
         self, loaded: _Loaded, caches: list[KVCache], batch: InputBatch, limits: BatchLimits
     ) -> StepGraphs | None:
         model, backend, max_rows = loaded.model, loaded.backend, max_logits_rows(limits.vocab_size)
+        if self._group is not None:
+            # Ranks exchange sums, which no recording holds.
+            return None
         # Recordings of a CPU hold our own kernels; another backend may compute with anything.
         if isinstance(backend, CpuAttention):
             return DecodeGraphs(model, caches, batch, limits, max_rows)

@@ -21,6 +21,7 @@ from worker.quantization import WeightForm
 _ALIGNMENT = 16
 
 if TYPE_CHECKING:
+    from torch.cuda.graphs import _POOL_HANDLE
 
     def _checked(ops: CudaOps) -> Kernels[DenseWeight]:
         return ops
@@ -47,10 +48,9 @@ class CudaDevice(Device):
         self.torch_device = torch_device
         self._memory_utilization = memory_utilization
         self._is_real = torch_device.type == "cuda"
+        self._graph_pool: _POOL_HANDLE | None = None
         if self._is_real:
             torch.cuda.set_device(torch_device)
-            # Graphs never run side by side, so they share their memory.
-            self._graph_pool = torch.cuda.graph_pool_handle()
             # Partial sums stay in float32, and float32 products are float32 products.
             torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
             torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
@@ -128,6 +128,8 @@ class CudaDevice(Device):
         torch.cuda.synchronize()
         with torch.cuda.graph(graph, pool=self._graph_pool):
             run()
+        # Graphs never run side by side, so they share their memory.
+        self._graph_pool = graph.pool()
         return graph.replay
 
     @property

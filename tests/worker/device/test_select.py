@@ -46,7 +46,7 @@ def test_the_cpu_can_be_asked_for() -> None:
     [
         (torch.version, "cuda", None, 0, "this torch was built without CUDA"),
         (torch.cuda, "is_available", lambda: False, 0, "torch finds no GPU or no driver"),
-        (torch.cuda, "device_count", lambda: 1, 1, "rank 1 needs a GPU of its own, and there are 1"),
+        (torch.cuda, "device_count", lambda: 1, 1, "2 ranks need a GPU each, and there are 1"),
         (torch.cuda, "get_device_capability", lambda index: (7, 5), 0, "compute capability 8.0"),
         (select, "cuda_ops", no_library, 0, "libsplitserve_cuda.so is missing"),
     ],
@@ -56,5 +56,7 @@ def test_a_gpu_that_cannot_be_used_is_refused_with_the_reason(
 ) -> None:
     gpu_machine.setattr(where, name, value)
     with pytest.raises(ConfigError, match=f"--device cuda cannot be used: .*{reason}"):
-        open_device("cuda", rank)
-    assert isinstance(open_device("auto", rank), CpuDevice)
+        open_device("cuda", rank, num_local_ranks=rank + 1)
+    for any_rank in range(rank + 1):
+        chosen = open_device("auto", any_rank, num_local_ranks=rank + 1)
+        assert isinstance(chosen, CpuDevice), "one rank on a GPU and one on the CPU could not work together"
