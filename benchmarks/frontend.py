@@ -209,7 +209,7 @@ class Turn:
         command = ["benchmarks.stream_readers", "127.0.0.1", str(port), str(num_streams), path]
         with started(command) as readers:
             asked = body | {"max_tokens": CONTEXT_TOKENS - 64, "stream": True, "ignore_eos": True}
-            if "".join(_ask(readers, json.dumps(asked))) != "flowing\n":
+            if "".join(ask(readers, json.dumps(asked))) != "flowing\n":
                 raise RuntimeError("the streams do not flow")
             time.sleep(SETTLE_S)
             begin = self._sample(readers)
@@ -222,7 +222,7 @@ class Turn:
         user_s, system_s = cpu_s(Path(f"/proc/{self._frontend_pid}/stat").read_text())
         engine_cpu_s = sum(cpu_s(Path(f"/proc/{self._engine_pid}/stat").read_text()))
         at_s = time.monotonic()
-        counts = json.loads(_ask(readers, "counts"))
+        counts = json.loads(ask(readers, "counts"))
         if counts["ended"]:
             raise RuntimeError(f"{counts['ended']} streams have ended too early")
         return Sample(at_s, user_s, system_s, engine_cpu_s, tokens, counts["events"])
@@ -231,7 +231,8 @@ class Turn:
         return pss_kb(Path(f"/proc/{self._frontend_pid}/smaps_rollup").read_text())
 
 
-def _ask(readers: subprocess.Popen[str], line: str) -> str:
+def ask(readers: subprocess.Popen[str], line: str) -> str:
+    """Write a line to the readers and return their answer."""
     assert readers.stdin is not None
     assert readers.stdout is not None
     readers.stdin.write(line + "\n")

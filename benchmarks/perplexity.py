@@ -23,6 +23,7 @@ from training.packing import token_weights
 from training.tokenizer import render
 from worker.attention.cpu import CpuAttention
 from worker.attention.metadata import AttentionMetadata
+from worker.device.cpu import CpuDevice
 from worker.kv_cache import BlockShape, layer_caches
 from worker.model_config import read_model_config
 from worker.models.registry import load_model
@@ -55,7 +56,7 @@ class Scorer:
         backend = CpuAttention()
         config = read_model_config(model)
         self._model = load_model(
-            config, torch.bfloat16, backend, lambda loaded, total: None, quantization=quantization
+            config, torch.bfloat16, CpuDevice(), backend, lambda loaded, total: None, quantization
         )
         sizes = (self._model.num_layers, self._model.num_kv_heads, BLOCK_SIZE, self._model.head_dim)
         cache = backend.allocate(BlockShape(*sizes, torch.bfloat16), MAX_TOKENS // BLOCK_SIZE)

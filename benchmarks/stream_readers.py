@@ -1,9 +1,10 @@
 """Many HTTP clients in one cheap process: each opens a stream, and what comes is counted, not parsed.
 
-Usage: python -m benchmarks.stream_readers HOST PORT NUM_STREAMS PATH < script
+Usage: python -m benchmarks.stream_readers HOST PORT NUM_STREAMS PATH [--again] < script
 
 The first line of stdin is the body of all requests. When every stream has brought its first event, "flowing"
-is written to stdout; each further line of stdin is answered with the counts so far, as one line of JSON.
+is written to stdout; each further line of stdin is answered with the counts so far, as one line of JSON. With
+--again a stream that ends is followed by a new one.
 """
 
 from __future__ import annotations
@@ -48,10 +49,13 @@ def post(path: str, body: bytes) -> bytes:
 
 
 class StreamReaders:
-    """The streams of this process."""
+    """The streams of this process; `again`: one that ends is followed by a new one."""
 
-    def __init__(self, address: tuple[str, int], request: bytes, num_streams: int) -> None:
+    def __init__(
+        self, address: tuple[str, int], request: bytes, num_streams: int, *, again: bool = False
+    ) -> None:
         self.counts = Counts()
+        self._again = again
         self._address = address
         self._request = request
         self._to_open = num_streams
@@ -111,6 +115,7 @@ class StreamReaders:
             self._epoll.unregister(fd)
             del self._sockets[fd]
             client.close()
+            self._to_open += self._again
         elif data.startswith(HEAD) and not data.startswith(HEAD + b"200"):
             raise RuntimeError(f"a stream was refused: {data[:500]!r}")
         self.counts = Counts(events + num_events, num_bytes + len(data), ended + is_end)
@@ -118,9 +123,9 @@ class StreamReaders:
 
 def main() -> int:
     """Run until stdin ends."""
-    host, port, num_streams, path = sys.argv[1:]
+    host, port, num_streams, path, *again = sys.argv[1:]
     body = sys.stdin.readline().strip().encode()
-    readers = StreamReaders((host, int(port)), post(path, body), int(num_streams))
+    readers = StreamReaders((host, int(port)), post(path, body), int(num_streams), again=again == ["--again"])
     readers.watch(sys.stdin.fileno())
     told = False
     while True:

@@ -208,7 +208,8 @@ class EngineCore:
         result = self._applier.apply(output)
         flight = result.flight
         compute_s = output.compute_s - output.move_s
-        self._costs.observe(flight.packed_num_tokens, flight.num_computed_tokens, compute_s)
+        if not result.ran_out_of_memory:
+            self._costs.observe(flight.packed_num_tokens, flight.num_computed_tokens, compute_s)
         self._num_steps += 1
         self._worker_compute_s += output.compute_s
         self._worker_wait_s += output.wait_s
@@ -216,8 +217,13 @@ class EngineCore:
         self._report(result)
 
     def take_outputs(self) -> dict[FrontendId, StepOutputs]:
-        """Return what each frontend has to hear since the last call; others are left out."""
-        return self._outputs.take()
+        """Return what each frontend has to hear now; others are left out."""
+        return self._outputs.take(self._clock.monotonic())
+
+    @property
+    def outputs_due_s(self) -> float:
+        """Time by which take_outputs() has to be called though no step ends; inf if nothing is gathered."""
+        return self._outputs.due_s
 
     def reset_prefix_cache(self) -> int:
         """Forget all cached prefixes; returns how many blocks held one."""
@@ -308,6 +314,7 @@ class EngineCore:
             namespace=self._scheduler.kv.index.namespace(message.tenant, message.cache_salt),
             repetition=checked.repetition,
             priority=message.priority,
+            streams=message.streams,
         )
 
     def _end_if_complete(self, request: Request) -> None:

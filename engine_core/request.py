@@ -94,6 +94,7 @@ class Request:
         repetition: of its emitted tokens, if it is to end when they go round in a loop.
         leader: running request whose prefix it waits for, see engine_core.scheduler.followers.
         num_awaited_tokens: tokens of the leader's prefix that it waits for, whole blocks.
+        streams: its tokens are sent as they come; otherwise they may be gathered.
     """
 
     frontend: FrontendId
@@ -125,6 +126,7 @@ class Request:
     repetition: RepetitionTail | None = None
     leader: Request | None = None
     num_awaited_tokens: int = 0
+    streams: bool = True
 
     @property
     def num_stored_tokens(self) -> int:

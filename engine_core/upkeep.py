@@ -60,7 +60,7 @@ class Upkeep:
         if self._service.phase is Phase.LOADING:
             due.append(self._loading_s)
         if engine is not None and engine.has_requests:
-            due.append(self._expire_s)
+            due += (self._expire_s, engine.outputs_due_s)
         return min(due)
 
     def run(self, engine: EngineCore | None) -> None:

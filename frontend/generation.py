@@ -20,6 +20,7 @@ class GenerationRequest:
         cache_salt: narrows prefix-cache sharing further.
         timeout_s: 0 means never.
         queue_timeout_s: longest wait before it first runs; 0 takes the engine's default.
+        streams: deltas are wanted token by token, not some 50 ms late and joined.
     """
 
     request_id: str
@@ -30,6 +31,7 @@ class GenerationRequest:
     cache_salt: str = ""
     timeout_s: float = 0.0
     queue_timeout_s: float = 0.0
+    streams: bool = True
 
 
 @dataclass(slots=True)

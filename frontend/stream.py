@@ -49,6 +49,8 @@ def split_request(request: GenerationRequest, next_handle: Callable[[], int]) ->
             cache_salt=request.cache_salt,
             timeout_s=request.timeout_s,
             queue_timeout_s=request.queue_timeout_s if index == 0 else NO_QUEUE_TIMEOUT_S,
+            # A stop string is found here, and the engine must not run on for long after it.
+            streams=request.streams or bool(sampling.stop),
         )
         for index in range(sampling.n)
     ]

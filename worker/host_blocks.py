@@ -10,10 +10,9 @@ import numpy.typing as npt
 import torch
 
 from engine_core.errors import ConfigError, WorkerError
-from worker import ops
+from worker.device.base import Device
 from worker.host import available_memory_bytes
 from worker.kv_cache import BlockShape
-from worker.pages import zero_pages
 
 Int32 = npt.NDArray[np.int32]
 
@@ -29,10 +28,11 @@ class HostBlocks:
     device can copy it at once; its pages are backed when they are first written.
     """
 
-    def __init__(self, pool: torch.Tensor, shape: BlockShape, num_host_blocks: int) -> None:
+    def __init__(self, device: Device, pool: torch.Tensor, shape: BlockShape, num_host_blocks: int) -> None:
         """Take address space for the tier.
 
         Args:
+            device: of the pool.
             pool: what the attention backend allocated, [num_layers, 2, num_blocks, ...].
             shape: of the pool's blocks.
             num_host_blocks: 0 for no tier; then moves stay within the pool.
@@ -40,6 +40,7 @@ class HostBlocks:
         Raises:
             ConfigError: the memory is not there; names the flag.
         """
+        self._device = device
         self._pool = pool.view(shape.num_pieces, -1, shape.piece_elements)
         self._num_blocks = self._pool.shape[1]
         self._num_host_blocks = num_host_blocks
@@ -49,8 +50,9 @@ class HostBlocks:
             # The pool's pages are taken as they are written, so they count as free still.
             _check_room(num_bytes, available_memory_bytes() - pool.nbytes)
         try:
-            self._host = zero_pages((num_host_blocks, shape.num_pieces, shape.piece_elements), shape.dtype)
-        except OSError as error:
+            host_shape = (num_host_blocks, shape.num_pieces, shape.piece_elements)
+            self._host = device.host_pages(host_shape, shape.dtype)
+        except (OSError, RuntimeError) as error:
             raise ConfigError(f"--kv-offload-gb: no memory for {num_host_blocks} blocks: {error}") from None
 
     def move(self, moves_from: Int32, moves_to: Int32) -> None:
@@ -68,7 +70,7 @@ class HostBlocks:
         if len(places) and places.view(np.uint32).max() >= num_places:
             raise WorkerError(f"a step names places to move beyond the {num_places} there are")
         both = torch.from_numpy(places)
-        ops.move_blocks(self._pool, self._host, both[: len(moves_from)], both[len(moves_from) :])
+        self._device.ops.move_blocks(self._pool, self._host, both[: len(moves_from)], both[len(moves_from) :])
 
     def measure_ns(self) -> int:
         """Move blocks out and back, and return the median nanoseconds of one move; 0 without a tier.
@@ -89,6 +91,7 @@ class HostBlocks:
     def _timed_ns(self, moves_from: Int32, moves_to: Int32) -> int:
         started = time.perf_counter_ns()
         self.move(moves_from, moves_to)
+        self._device.synchronize()
         return time.perf_counter_ns() - started
 
 

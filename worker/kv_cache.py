@@ -1,15 +1,10 @@
-"""How the paged KV cache of one rank is laid out, what a block costs, and how much memory it may take."""
+"""How the paged KV cache of one rank is laid out, and what a block costs."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import torch
-
-from worker.host import available_memory_bytes
-
-_MAX_DEFAULT_BYTES = 4 << 30
-_DEFAULT_SHARE = 0.4
 
 
 class KVCache(NamedTuple):
@@ -53,11 +48,3 @@ class BlockShape(NamedTuple):
 def layer_caches(pool: torch.Tensor) -> list[KVCache]:
     """Return each layer's part of a pool [num_layers, 2, num_blocks, ...] of an attention backend."""
     return [KVCache(layer[0], layer[1]) for layer in pool]
-
-
-def default_cache_bytes() -> int:
-    """Memory offered to the KV cache when no size is configured: 40% of what is free, at most 4 GiB.
-
-    The rest is left to activations, logits, the page cache of the weights and the machine's other processes.
-    """
-    return min(_MAX_DEFAULT_BYTES, int(available_memory_bytes() * _DEFAULT_SHARE))

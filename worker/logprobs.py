@@ -14,7 +14,7 @@ import torch
 from engine_core.ipc.codec import pack_float32, pack_int32
 from engine_core.ipc.wire import TokenLogprobs
 from engine_core.ipc.worker_messages import RowError
-from worker import ops
+from worker.device.base import Device
 
 # Rank of a token in logits that hold a NaN or an infinity, where there is no order.
 NO_RANK = 0
@@ -40,10 +40,11 @@ class Wanted(NamedTuple):
     asked: Mapping[int, npt.NDArray[np.int32]] = MappingProxyType({})
 
 
-def gather_logprobs(logits: torch.Tensor, wanted: Wanted) -> list[TokenLogprobs]:
+def gather_logprobs(device: Device, logits: torch.Tensor, wanted: Wanted) -> list[TokenLogprobs]:
     """Log-softmax of raw logits at the wanted rows: the token, its rank, top alternatives, ids asked for.
 
     Args:
+        device: of the logits.
         logits: float32 [S, V].
         wanted: what to take from it.
 
@@ -53,12 +54,12 @@ def gather_logprobs(logits: torch.Tensor, wanted: Wanted) -> list[TokenLogprobs]
     count, width = len(wanted.keys), 1 + min(int(wanted.num_top.max(initial=0)), logits.shape[1])
     if not count:
         return []
-    token_ids = torch.empty((count, width), dtype=torch.int32)
-    logprobs = torch.empty((count, width), dtype=torch.float32)
-    ranks = torch.empty(count, dtype=torch.int32)
-    indices, sampled = torch.from_numpy(wanted.indices), torch.from_numpy(wanted.token_ids)
-    ops.top_logprobs(token_ids, logprobs, ranks, logits, indices, sampled)
-    ids, values, rank = token_ids.numpy(), logprobs.numpy(), ranks.tolist()
+    token_ids = device.empty((count, width), torch.int32)
+    logprobs = device.empty((count, width), torch.float32)
+    ranks = device.empty((count,), torch.int32)
+    given = device.place([torch.from_numpy(wanted.indices), torch.from_numpy(wanted.token_ids)])
+    device.ops.top_logprobs(token_ids, logprobs, ranks, logits, *given)
+    ids, values, rank = device.fetch(token_ids), device.fetch(logprobs), device.fetch(ranks).tolist()
     ends = (1 + np.minimum(wanted.num_top, width - 1)).tolist()
     keys, token_indices = wanted.keys.tolist(), wanted.token_indices.tolist()
     entries = [
@@ -71,22 +72,20 @@ def gather_logprobs(logits: torch.Tensor, wanted: Wanted) -> list[TokenLogprobs]
         )
         for i in range(count)
     ]
-    return _add_asked(logits, wanted, entries) if wanted.asked else entries
+    return _add_asked(device, logits, wanted, entries) if wanted.asked else entries
 
 
-def _add_asked(logits: torch.Tensor, wanted: Wanted, entries: list[TokenLogprobs]) -> list[TokenLogprobs]:
+def _add_asked(
+    device: Device, logits: torch.Tensor, wanted: Wanted, entries: list[TokenLogprobs]
+) -> list[TokenLogprobs]:
     """Append the ids asked for to the columns of their entries, in one call for all rows."""
     places = list(wanted.asked)
     lengths = [len(wanted.asked[i]) for i in places]
     ends, token_ids = np.cumsum([0, *lengths], dtype=np.int32), np.concatenate(list(wanted.asked.values()))
-    logprobs = np.empty(len(token_ids), np.float32)
-    ops.token_logprobs(
-        torch.from_numpy(logprobs),
-        logits,
-        torch.from_numpy(wanted.indices[places]),
-        torch.from_numpy(ends),
-        torch.from_numpy(token_ids),
-    )
+    out = device.empty((len(token_ids),), torch.float32)
+    given = device.place([torch.from_numpy(column) for column in (wanted.indices[places], ends, token_ids)])
+    device.ops.token_logprobs(out, logits, *given)
+    logprobs = device.fetch(out)
     for i, begin, end in zip(places, ends[:-1].tolist(), ends[1:].tolist(), strict=True):
         entries[i] = msgspec.structs.replace(
             entries[i],

@@ -35,9 +35,9 @@ class TokenMasker:
         indices = self._state.rows_with(Feature.ALLOWED_TOKEN_IDS, rows)
         if not len(indices):
             return
-        flat, which = logits.view(-1), torch.from_numpy(indices)
+        flat, which = logits.view(-1), torch.from_numpy(indices).to(logits.device)
         token_ids = [self._state.allowed_token_ids[row] for row in rows[indices].tolist()]
-        places = flat_places(indices, token_ids, logits.shape[1])
+        places = flat_places(indices, token_ids, logits)
         kept, all_of_rows = flat[places], logits[which]
         # A NaN stays: such a row has to fail whatever it allows.
         logits[which] = torch.where(all_of_rows.isnan(), all_of_rows, -torch.inf)
@@ -64,11 +64,13 @@ class TokenMasker:
     @staticmethod
     def _mask(logits: torch.Tensor, indices: npt.NDArray[np.intp], token_ids: list[torch.Tensor]) -> None:
         if len(indices):
-            logits.view(-1).index_fill_(0, flat_places(indices, token_ids, logits.shape[1]), -torch.inf)
+            logits.view(-1).index_fill_(0, flat_places(indices, token_ids, logits), -torch.inf)
 
 
 def flat_places(
-    indices: npt.NDArray[np.intp], token_ids: Sequence[torch.Tensor], vocab_size: int
+    indices: npt.NDArray[np.intp], token_ids: Sequence[torch.Tensor], logits: torch.Tensor
 ) -> torch.Tensor:
-    """Places, int64, of the token ids of each index in logits seen as one vector."""
-    return torch.cat([ids + i * vocab_size for i, ids in zip(indices.tolist(), token_ids, strict=True)])
+    """Places, int64, of the token ids of each index in logits [S, V] seen as one vector, on their device."""
+    width = logits.shape[1]
+    places = torch.cat([ids + i * width for i, ids in zip(indices.tolist(), token_ids, strict=True)])
+    return places.to(logits.device)

@@ -7,6 +7,7 @@ import torch
 
 from engine_core.ipc.wire import TokenLogprobs
 from engine_core.ipc.worker_messages import RowError
+from worker.device.base import Device
 from worker.input_batch import InputBatch, StepInputs
 from worker.logprobs import NO_RANK, Wanted, gather_logprobs, numerical_error
 from worker.models.base import Model
@@ -19,8 +20,9 @@ class PromptScorer:
     The first token of a prompt has no logprob; the last position's logits belong to the first output token.
     """
 
-    def __init__(self, model: Model, batch: InputBatch, max_rows: int) -> None:
+    def __init__(self, device: Device, model: Model, batch: InputBatch, max_rows: int) -> None:
         """Args: max_rows is how many rows of logits may exist at once."""
+        self._device = device
         self._model = model
         self._batch = batch
         self._max_rows = max_rows
@@ -33,8 +35,8 @@ class PromptScorer:
             inputs: its layout.
 
         Returns:
-            Logprobs with `key` the row and `token_index` the position in the prompt, ascending per row; and
-            errors of the rows whose logits were not numbers.
+            On the rank that samples, logprobs with `key` the row and `token_index` the position in the
+            prompt, ascending per row; and errors of the rows whose logits were not numbers.
         """
         scored: list[TokenLogprobs] = []
         broken: list[RowError] = []
@@ -56,7 +58,8 @@ class PromptScorer:
         for begin in range(start, end, self._max_rows):
             stop = min(begin + self._max_rows, end)
             logits = self._model.compute_logits(hidden[offset + begin - start : offset + stop - start])
-            scored += gather_logprobs(logits, self._wanted(row, begin, stop))
+            if logits is not None:
+                scored += gather_logprobs(self._device, logits, self._wanted(row, begin, stop))
         return None if any(entry.rank == NO_RANK for entry in scored) else scored
 
     def _wanted(self, row: int, begin: int, stop: int) -> Wanted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 
 from engine_core.ipc.wire import TokenLogprobs
 from engine_core.ipc.worker_messages import RowError
-from worker import ops
+from worker.device.base import Device
 from worker.input_batch import Index, InputBatch, Int32
 from worker.logprobs import NO_RANK, Wanted, gather_logprobs, numerical_error
 from worker.masking import TokenMasker, flat_places
@@ -36,13 +37,24 @@ class Sampled(NamedTuple):
     logprobs: list[TokenLogprobs]
     errors: list[RowError]
 
+    def without(self, failures: Collection[int]) -> Sampled:
+        """Return this without rows that had failed before."""
+        keep = ~np.isin(self.rows, list(failures))
+        return Sampled(
+            self.rows[keep],
+            self.token_ids[keep],
+            [entry for entry in self.logprobs if entry.key not in failures],
+            [error for error in self.errors if error.row not in failures],
+        )
+
 
 class _Gathered:
     """What the kernel is told of the rows of a step, in tensors that stay while their number does."""
 
-    def __init__(self, batch: InputBatch, count: int) -> None:
+    def __init__(self, device: Device, batch: InputBatch, count: int) -> None:
         """Args: batch owns the columns; count of rows, at most max_num_seqs."""
         self.count = count
+        self._device = device
         state = batch.sampling
         columns = (state.temperature, state.top_k, state.top_p, state.min_p, state.seed)
         # In the order of the kernel's arguments; the token to be drawn stands behind all known ones.
@@ -52,11 +64,11 @@ class _Gathered:
         ]
         self._tensors = [torch.from_numpy(gathered) for _, gathered in self._pairs]
 
-    def take(self, index: Index) -> list[torch.Tensor]:
+    def take(self, index: Index) -> Sequence[torch.Tensor]:
         """Gather the rows of `index` [count]; the tensors hold them until the next call."""
         for column, gathered in self._pairs:
             gathered[:] = column[index]
-        return self._tensors
+        return self._device.place(self._tensors)
 
 
 class Sampler:
@@ -68,13 +80,13 @@ class Sampler:
     on nothing else. Logprobs are those of the model's own logits, before any of the above.
     """
 
-    def __init__(self, batch: InputBatch) -> None:
-        """Args: batch owns the rows; the sampler reads its columns and never appends."""
+    def __init__(self, device: Device, batch: InputBatch) -> None:
+        """Args: device of the logits; batch owns the rows, its columns are read and never appended to."""
+        self._device = device
         self._batch = batch
         self._state = batch.sampling
         self._masker = TokenMasker(batch)
-        self._history = torch.from_numpy(batch.tokens)
-        self._gathered = _Gathered(batch, 0)
+        self._gathered = _Gathered(device, batch, 0)
 
     def sample(self, logits: torch.Tensor, rows: Int32) -> Sampled:
         """Choose one token per row.
@@ -87,11 +99,11 @@ class Sampler:
         index = rows.astype(np.intp)
         features = int(np.bitwise_or.reduce(self._state.features[index], initial=0))
         if not features:
-            return _split_errors(rows, self._draw(logits, index), [])
+            return split_errors(rows, self._draw(logits, index), [])
         asking = self._state.rows_with(Feature.LOGPROBS, rows)
         raw, raw_indices = logits, asking
         if features & ADJUSTING:
-            raw, raw_indices = logits[torch.from_numpy(asking)], np.arange(len(asking))
+            raw, raw_indices = logits[self._place(asking)], np.arange(len(asking))
             self._adjust(logits, rows)
         token_ids = self._draw(logits, index)
         if features & MASKING:
@@ -102,15 +114,16 @@ class Sampler:
         if any(entry.rank == NO_RANK for entry in logprobs):
             broken = [entry.key for entry in logprobs if entry.rank == NO_RANK]
             token_ids[np.isin(rows, broken)] = _NOT_A_NUMBER
-        return _split_errors(rows, token_ids, logprobs)
+        return split_errors(rows, token_ids, logprobs)
 
     def _adjust(self, logits: torch.Tensor, rows: Int32) -> None:
         flat = logits.view(-1)
         biased = self._state.rows_with(Feature.LOGIT_BIAS, rows)
         if len(biased):
             entries = [self._state.logit_bias[row] for row in rows[biased].tolist()]
-            places = flat_places(biased, [entry.token_ids for entry in entries], logits.shape[1])
-            flat.index_add_(0, places, torch.cat([entry.values for entry in entries]))
+            places = flat_places(biased, [entry.token_ids for entry in entries], logits)
+            values = torch.cat([entry.values for entry in entries])
+            flat.index_add_(0, places, values.to(logits.device))
         self._masker.apply(logits, rows)
         penalised = self._state.rows_with(Feature.PENALTIES, rows)
         if len(penalised):
@@ -120,30 +133,35 @@ class Sampler:
         """Mark rows that have every token masked: the kernel draws a masked token only then."""
         masked = self._state.rows_with(MASKING, rows)
         masked = masked[token_ids[masked] >= 0]
-        drawn = logits[torch.from_numpy(masked), torch.from_numpy(token_ids[masked]).long()]
-        token_ids[masked[drawn.isneginf().numpy()]] = _NOTHING_LEFT
+        drawn = logits[self._place(masked), self._place(token_ids[masked].astype(np.intp))]
+        token_ids[masked[self._device.fetch(drawn.isneginf())]] = _NOTHING_LEFT
 
     def _penalise(self, logits: torch.Tensor, rows: Int32, indices: npt.NDArray[np.intp]) -> None:
         state, batch, chosen = self._state, self._batch, rows[indices]
-        ops.apply_penalties(
-            logits,
-            torch.from_numpy(indices.astype(np.int32)),
-            self._history,
-            torch.from_numpy(chosen),
-            torch.from_numpy(batch.num_prompt_tokens[chosen]),
-            torch.from_numpy(batch.num_tokens[chosen]),
-            torch.from_numpy(state.repetition[chosen]),
-            torch.from_numpy(state.frequency[chosen]),
-            torch.from_numpy(state.presence[chosen]),
+        lengths = batch.num_tokens[chosen]
+        columns = (
+            indices.astype(np.int32),
+            batch.num_prompt_tokens[chosen],
+            lengths,
+            state.repetition[chosen],
+            state.frequency[chosen],
+            state.presence[chosen],
         )
+        which, *rest = self._device.place([torch.from_numpy(column) for column in columns])
+        history = self._device.histories(batch.tokens, chosen, int(lengths.max()))
+        self._device.ops.apply_penalties(logits, which, history.token_ids, history.rows, *rest)
+
+    def _place(self, array: npt.NDArray[np.intp]) -> torch.Tensor:
+        """Indices on the device of the logits."""
+        return self._device.place([torch.from_numpy(array)])[0]
 
     def _draw(self, logits: torch.Tensor, index: Index) -> Int32:
         """Returns int32 [S], -1 where the logits hold a NaN."""
         if len(index) != self._gathered.count:
-            self._gathered = _Gathered(self._batch, len(index))
-        token_ids = np.empty(len(index), np.int32)
-        ops.sample(torch.from_numpy(token_ids), logits, *self._gathered.take(index))
-        return token_ids
+            self._gathered = _Gathered(self._device, self._batch, len(index))
+        token_ids = self._device.empty((len(index),), torch.int32)
+        self._device.ops.sample(token_ids, logits, *self._gathered.take(index))
+        return self._device.fetch(token_ids)
 
     def _logprobs(
         self, raw: torch.Tensor, indices: npt.NDArray[np.intp], rows: Int32, token_ids: Int32
@@ -160,10 +178,10 @@ class Sampler:
                 for i in self._state.rows_with(Feature.LOGPROB_TOKEN_IDS, rows).tolist()
             },
         )
-        return gather_logprobs(raw, wanted)
+        return gather_logprobs(self._device, raw, wanted)
 
 
-def _split_errors(rows: Int32, token_ids: Int32, logprobs: list[TokenLogprobs]) -> Sampled:
+def split_errors(rows: Int32, token_ids: Int32, logprobs: list[TokenLogprobs]) -> Sampled:
     """Turn the rows whose token is negative into errors."""
     if token_ids.min(initial=0) >= 0:
         return Sampled(rows, token_ids, logprobs, [])

@@ -10,8 +10,9 @@ namespace splitserve::SPLITSERVE_ISA {
 
 // Waking a helper costs a few microseconds; below this many touched elements one thread is faster.
 inline constexpr int64_t kMinParallelWork = 32768;
-// Parts per thread, so that a thread which is late or interrupted leaves little to wait for.
-inline constexpr int64_t kPartsPerThread = 4;
+// Parts per thread, so that a thread which is late or interrupted leaves little to wait for; and how much one
+// part may touch: 8 million products take about 30 us.
+inline constexpr int64_t kPartsPerThread = 4, kMaxPartWork = int64_t{1} << 23;
 
 // Calls fn(task) for each task in [0, count); `work` is the number of elements the whole call touches.
 template <typename Fn>
@@ -24,7 +25,11 @@ void parallel_tasks(int64_t count, int64_t work, const Fn& fn) {
 // Calls fn(begin, end) for consecutive parts that cover [0, count).
 template <typename Fn>
 void parallel_for(int64_t count, int64_t work, const Fn& fn) {
-  int64_t parts = work < kMinParallelWork || num_threads() == 1 ? 1 : num_threads() * kPartsPerThread;
+  int64_t parts = 1;
+  if (work >= kMinParallelWork && num_threads() > 1) {
+    parts = num_threads() * kPartsPerThread;
+    if (parts < work / kMaxPartWork) parts = work / kMaxPartWork;
+  }
   if (parts > count) parts = count;
   parallel_tasks(parts, work, [&](int64_t part) { fn(count * part / parts, count * (part + 1) / parts); });
 }

@@ -29,24 +29,34 @@ SPLITSERVE_INLINE Vec exp(Vec x) {
   return x < broadcast(kMin) ? Vec{} : result;
 }
 
-// 2^x for x up to 127, relative error below 3 units in the last place; exactly 0 below -125, so that masked
-// scores (-inf) weigh nothing. NaN stays NaN. Minimax polynomial of (2^r - 1) / r on [-1/2, 1/2], found by
-// iteratively reweighted least squares.
+// 2^x for x up to 127, relative error below 3 units in the last place; exactly 0 for -inf and all that is far
+// below the smallest float, so that masked scores weigh nothing. NaN stays NaN. Minimax polynomial of
+// (2^r - 1) / r on [-1/2, 1/2], found by iteratively reweighted least squares.
 SPLITSERVE_INLINE Vec exp2(Vec x) {
+#if defined(__AVX512F__)
+  const Vec n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT);
+  const Vec r = x - n;
+#else
   constexpr float kMin = -125.0f;
   constexpr float kRound = 12582912.0f;  // as in exp()
   const Vec clamped = max(broadcast(kMin), x);
   const Vec shifted = clamped + kRound;
   const Vec r = clamped - (shifted - kRound);
+#endif
   Vec p = broadcast(1.326472731307149e-3f);
   p = fma(p, r, broadcast(9.671512991189957e-3f));
   p = fma(p, r, broadcast(5.550733581185341e-2f));
   p = fma(p, r, broadcast(2.4022242426872253e-1f));
   p = fma(p, r, broadcast(6.931470036506653e-1f));
   p = fma(p, r, broadcast(1.0f));
+#if defined(__AVX512F__)
+  // Where x is -inf, r and p are NaN; of NaN and -inf the instruction makes 0.
+  return _mm512_scalef_ps(p, n);
+#else
   // The integer part is in the low bits of `shifted`; multiplying keeps a NaN in p one.
   const Vec result = p * as_float((as_uint(shifted) << 23) + 0x3f800000u);
   return x < broadcast(kMin) ? Vec{} : result;
+#endif
 }
 
 SPLITSERVE_INLINE float exp(float x) { return exp(broadcast(x))[0]; }

@@ -49,6 +49,8 @@ class AddRequest(Wire, frozen=True, tag=1):
         cache_salt: narrows prefix-cache sharing further.
         timeout_s: seconds from arrival after which the engine ends the request; 0 means never.
         queue_timeout_s: seconds it may wait before it first runs; 0 takes the engine's default.
+        streams: every token is wanted at once. Otherwise the engine may gather tokens, but for the first and
+            the last, for engine_core.scheduler.output.GATHER_S.
     """
 
     handle: int
@@ -61,6 +63,7 @@ class AddRequest(Wire, frozen=True, tag=1):
     cache_salt: str = ""
     timeout_s: float = 0.0
     queue_timeout_s: float = 0.0
+    streams: bool = True
 
 
 class Abort(Wire, frozen=True, tag=2):

@@ -1,4 +1,10 @@
-"""What each frontend has to hear: tokens in columns, everything rare in lists, one message each."""
+"""What each frontend has to hear: tokens in columns, everything rare in lists, one message each.
+
+A message leaves as soon as it holds anything that somebody waits for: a token of a request that streams, a
+request's start or first token, an end, or logprobs, which are large. Other tokens are gathered for GATHER_S,
+since each message costs the engine and the frontend tens of microseconds; an answer that is read as a whole
+loses nothing by it.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +20,10 @@ from engine_core.ipc.wire import TokenLogprobs
 from engine_core.request import FrontendId
 from engine_core.scheduler.running import IntColumn, RunningRows
 
+# Short beside what a person or a timeout notices, long beside a step.
+GATHER_S = 0.05
+NEVER = float("inf")
+
 
 class TokenColumns(NamedTuple):
     """Tokens one step emitted for one frontend; packed columns of the same length, as they go on the wire.
@@ -24,6 +34,7 @@ class TokenColumns(NamedTuple):
         handles: int64 column.
         token_ids: int32 column.
         token_indices: int32 column; index of each token within its request's output.
+        urgent: somebody waits for one of them.
     """
 
     frontend_idx: int
@@ -31,6 +42,7 @@ class TokenColumns(NamedTuple):
     handles: bytes
     token_ids: bytes
     token_indices: bytes
+    urgent: bool = True
 
 
 class Recipients:
@@ -40,9 +52,9 @@ class Recipients:
         """Args: rows [n], occupied; the array is kept, and names this object."""
         self.rows = rows
         self._num_prompt_tokens = running.num_prompt_tokens[rows]
-        handles = running.handles[rows]
+        handles, streams = running.handles[rows], running.streams[rows]
         self._parts = [
-            (idx, which, pack_int64(handles[which]))
+            (idx, which, pack_int64(handles[which]), bool(streams[which].any()))
             for idx, which in split_by_value(running.frontend_idx[rows])
         ]
 
@@ -61,8 +73,9 @@ class Recipients:
                 handles,
                 pack_int32(token_ids[which]),
                 pack_int32(indices[which]),
+                streams or not indices[which].all(),
             )
-            for idx, which, handles in self._parts
+            for idx, which, handles, streams in self._parts
         ]
 
 
@@ -79,6 +92,8 @@ def split_by_value(values: IntColumn) -> list[tuple[int, npt.NDArray[np.intp] | 
 
 @dataclass(slots=True)
 class _Pending:
+    urgent: bool = False
+    due_s: float = NEVER
     tokens: list[TokenColumns] = field(default_factory=list)
     started: list[Started] = field(default_factory=list)
     finished: list[Finished] = field(default_factory=list)
@@ -87,47 +102,57 @@ class _Pending:
 
 
 class OutputCollector:
-    """Collects outputs until the loop takes them, after every step, which bounds what piles up."""
+    """Collects outputs until the loop takes them, after every step: what piles up is that of GATHER_S."""
 
     def __init__(self, epoch: int) -> None:
         self._epoch = epoch
         self._pending: dict[FrontendId, _Pending] = {}
 
+    @property
+    def due_s(self) -> float:
+        """Time of the next message of gathered tokens, as take() has seen them; inf for none."""
+        return min([pending.due_s for pending in self._pending.values()], default=NEVER)
+
     def add_tokens(self, frontend: FrontendId, tokens: TokenColumns) -> None:
         """Add the tokens one step emitted for one frontend."""
-        self._of(frontend).tokens.append(tokens)
+        pending = self._of(frontend)
+        pending.tokens.append(tokens)
+        pending.urgent |= tokens.urgent
 
     def add_started(self, frontend: FrontendId, started: Started) -> None:
         """Add a request that left the queue for the first time."""
-        self._of(frontend).started.append(started)
+        self._urgent(frontend).started.append(started)
 
     def add_finished(self, frontend: FrontendId, finished: Finished) -> None:
         """Add the end of a request."""
-        self._of(frontend).finished.append(finished)
+        self._urgent(frontend).finished.append(finished)
 
     def add_logprobs(self, frontend: FrontendId, logprobs: TokenLogprobs) -> None:
         """Add the logprobs of an emitted token."""
-        self._of(frontend).logprobs.append(logprobs)
+        self._urgent(frontend).logprobs.append(logprobs)
 
     def add_prompt_logprobs(self, frontend: FrontendId, logprobs: TokenLogprobs) -> None:
         """Add the logprobs of a prompt token."""
-        self._of(frontend).prompt_logprobs.append(logprobs)
+        self._urgent(frontend).prompt_logprobs.append(logprobs)
 
     def drop(self, frontend: FrontendId) -> None:
         """Forget what was meant for a frontend that is gone."""
         self._pending.pop(frontend, None)
 
-    def take(self) -> dict[FrontendId, StepOutputs]:
-        """Return one message per frontend that has something to hear, and start afresh."""
-        if not self._pending:
-            return {}
-        pending, self._pending = self._pending, {}
-        return {frontend: self._message(of) for frontend, of in pending.items()}
+    def take(self, now_s: float) -> dict[FrontendId, StepOutputs]:
+        """Return one message per frontend that has something to hear, and start afresh for these."""
+        ready = [frontend for frontend, pending in self._pending.items() if _is_ready(pending, now_s)]
+        return {frontend: self._message(self._pending.pop(frontend)) for frontend in ready}
 
     def _of(self, frontend: FrontendId) -> _Pending:
         pending = self._pending.get(frontend)
         if pending is None:
             pending = self._pending[frontend] = _Pending()
+        return pending
+
+    def _urgent(self, frontend: FrontendId) -> _Pending:
+        pending = self._of(frontend)
+        pending.urgent = True
         return pending
 
     def _message(self, of: _Pending) -> StepOutputs:
@@ -142,3 +167,10 @@ class OutputCollector:
             logprobs=of.logprobs,
             prompt_logprobs=of.prompt_logprobs,
         )
+
+
+def _is_ready(pending: _Pending, now_s: float) -> bool:
+    """Whether a message leaves now; the first look at tokens that can wait sets their time."""
+    if pending.due_s == NEVER:
+        pending.due_s = now_s + GATHER_S
+    return pending.urgent or now_s >= pending.due_s

@@ -53,6 +53,7 @@ class RunningRows:
         self.first_stop_at = column()
         self.stops_at_eos = np.zeros(max_num_seqs, np.bool_)
         self.has_stop_ids = np.zeros(max_num_seqs, np.bool_)
+        self.streams = np.zeros(max_num_seqs, np.bool_)
         self.first_step = column(NEVER)
         self.next_flush_at = column(NEVER)
         self.tail = np.zeros((max_num_seqs, block_size), np.int32)
@@ -124,6 +125,7 @@ class RunningRows:
         self.first_stop_at[row] = request.num_prompt_tokens + sampling.min_tokens
         self.stops_at_eos[row] = not sampling.ignore_eos
         self.has_stop_ids[row] = bool(sampling.stop_token_ids)
+        self.streams[row] = request.streams
         self.first_step[row] = step
         self.next_flush_at[row] = (num_known // self.block_size + 1) * self.block_size
         self._insert_into_order(row, request)

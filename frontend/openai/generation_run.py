@@ -267,6 +267,7 @@ def _requests(plan: Plan[BodyT], tenant: str) -> list[GenerationRequest]:
             cache_salt=body.cache_salt or "",
             timeout_s=timeout_s,
             queue_timeout_s=queue_timeout_s,
+            streams=bool(body.stream),
         )
         for i, (prompt, sampling) in enumerate(zip(plan.prompts, plan.params, strict=True))
     ]

@@ -38,6 +38,7 @@ class Tracked:
     expected: list[int]
     output: list[int]
     num_resumed: int
+    streams: bool
     started: Started | None = None
     finished: Finished | None = None
     was_aborted: bool = False
@@ -60,8 +61,10 @@ class EngineDriver:
         depth: int = 1,
         faults: Sequence[Fault] = (),
         sliding_window: int = 0,
+        step_s: float = STEP_S,
     ) -> None:
         self.config = config
+        self._step_s = step_s
         self.rule = rule or TokenRule(vocab_size=50, eos_token_ids=(0,))
         self.depth = depth
         self.clock = ManualClock()
@@ -72,7 +75,7 @@ class EngineDriver:
             block_size=config.block_size,
             sliding_window=sliding_window,
         )
-        self.executor = SimulatedExecutor(self.clock, model, step_time_s=STEP_S, faults=faults)
+        self.executor = SimulatedExecutor(self.clock, model, step_time_s=step_s, faults=faults)
         self.executor.start()
         self.executor.init_kv_cache(config.num_blocks, config.num_host_blocks)
         self.executor.receive()
@@ -96,6 +99,7 @@ class EngineDriver:
         cache_salt: str = "",
         timeout_s: float = 0.0,
         queue_timeout_s: float = 0.0,
+        streams: bool = True,
         **sampling_fields: object,
     ) -> Tracked:
         """Add a request that must be accepted; num_resumed of its tokens count as emitted already."""
@@ -117,9 +121,10 @@ class EngineDriver:
             cache_salt=cache_salt,
             timeout_s=timeout_s,
             queue_timeout_s=queue_timeout_s,
+            streams=streams,
         )
         sequence = Tracked(
-            frontend, handle, list(prompt), sampling, expected, expected[:num_resumed], num_resumed
+            frontend, handle, list(prompt), sampling, expected, expected[:num_resumed], num_resumed, streams
         )
         self.sequences[frontend, handle] = sequence
         self.engine.add(frontend, message)
@@ -165,7 +170,7 @@ class EngineDriver:
 
     def apply(self) -> None:
         """Let the oldest step in flight end and apply it."""
-        self.clock.advance(STEP_S)
+        self.clock.advance(self._step_s)
         for message in self.executor.receive():
             assert isinstance(message, ModelRunnerOutput)
             self.engine.apply(message)
@@ -228,6 +233,7 @@ class EngineDriver:
         self._hear_logprobs(frontend, outputs)
         for finished in outputs.finished:
             sequence = self._open_sequence(frontend, finished.handle)
+            assert not sequence.was_aborted
             sequence.finished = finished
 
     def _hear_logprobs(self, frontend: bytes, outputs: StepOutputs) -> None:
@@ -243,7 +249,8 @@ class EngineDriver:
 
     def _open_sequence(self, frontend: bytes, handle: int) -> Tracked:
         sequence = self.sequences[frontend, handle]
-        assert not sequence.was_aborted, f"output for request {handle} after its abort"
+        # What was gathered before the abort comes after it; a frontend ignores it.
+        assert not (sequence.was_aborted and sequence.streams), f"output for request {handle} after its abort"
         assert sequence.finished is None, f"output for request {handle} after its end"
         return sequence
 

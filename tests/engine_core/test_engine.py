@@ -14,11 +14,12 @@ from engine_core.errors import (
     SplitServeError,
 )
 from engine_core.executor.simulated_tokens import TokenRule
-from engine_core.ipc.codec import pack_int32, unpack_int64
-from engine_core.ipc.messages import AddRequest, FinishReason
+from engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
+from engine_core.ipc.messages import AddRequest, FinishReason, StepOutputs
 from engine_core.ipc.wire import ModelInfo
 from engine_core.ipc.worker_messages import ModelRunnerOutput
 from engine_core.sampling_params import SamplingParams
+from engine_core.scheduler.output import GATHER_S, NEVER
 from tests.engine_core.engine_driver import EngineDriver
 
 CONFIG = SchedulerConfig(
@@ -285,6 +286,40 @@ def test_one_message_per_frontend_and_step() -> None:
         b"b": [1],
     }
     assert driver.engine.take_outputs() == {}
+
+
+def test_tokens_of_a_request_that_does_not_stream_come_joined_and_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = EngineDriver(CONFIG, step_s=0.4 * GATHER_S)
+    messages: list[StepOutputs] = []
+    take_outputs = driver.engine.take_outputs
+
+    def listen() -> dict[bytes, StepOutputs]:
+        taken = take_outputs()
+        messages.extend(taken.values())
+        return taken
+
+    monkeypatch.setattr(driver.engine, "take_outputs", listen)
+    sequence = driver.add([1, 2, 3], b"a", max_tokens=12, ignore_eos=True, streams=False)
+    driver.run()
+    assert len(sequence.output) == 12
+    # Start and first token leave at once, then the others as their time comes, the last with the end.
+    counts = [len(unpack_int32(message.token_ids)) for message in messages]
+    assert counts == [0, 1, 4, 4, 3]
+    assert [len(message.finished) for message in messages] == [0, 0, 0, 0, 1]
+
+
+def test_gathered_tokens_are_due_though_no_step_ends() -> None:
+    driver = EngineDriver(CONFIG, step_s=GATHER_S / 100)
+    sequence = driver.add([1, 2, 3], b"a", max_tokens=12, ignore_eos=True, streams=False)
+    driver.turn()
+    assert (len(sequence.output), driver.engine.outputs_due_s) == (1, NEVER)
+    driver.turn()
+    assert (len(sequence.output), driver.engine.outputs_due_s) == (1, driver.clock.monotonic() + GATHER_S)
+    driver.clock.advance(GATHER_S)
+    driver.take_outputs()
+    assert (len(sequence.output), driver.engine.outputs_due_s) == (2, NEVER)
 
 
 def test_a_timeout_ends_a_request_wherever_it_stands() -> None:

@@ -6,7 +6,6 @@ from typing import Protocol
 
 import torch
 
-from worker import ops
 from worker.layers.context import LayerContext
 from worker.layers.parameter import Part
 
@@ -27,6 +26,7 @@ class RMSNorm:
     """x / rms(x) * weight over the last dimension."""
 
     def __init__(self, ctx: LayerContext, name: str, size: int, eps: float) -> None:
+        self._ops = ctx.ops
         self._workspace = ctx.workspace
         self._weight = ctx.plan.declare_vector(size, [Part(f"{name}.weight", (size,))])
         self._eps = eps
@@ -34,24 +34,25 @@ class RMSNorm:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return the norm of x [T, H] in the norms' shared buffer."""
         out = self._workspace.take(_ROLE, x.shape[0], x.shape[1])
-        ops.rms_norm(out, x, self._weight.tensor, self._eps)
+        self._ops.rms_norm(out, x, self._weight.tensor, self._eps)
         return out
 
     def add(self, delta: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """Add delta [T, H] to residual in place and return the norm of the sum."""
         out = self._workspace.take(_ROLE, delta.shape[0], delta.shape[1])
-        ops.fused_add_rms_norm(out, delta, residual, self._weight.tensor, self._eps)
+        self._ops.fused_add_rms_norm(out, delta, residual, self._weight.tensor, self._eps)
         return out
 
     def apply_per_head(self, x: torch.Tensor) -> None:
         """Normalise every head of x [T, heads, D] in place; x may be a slice of a fused buffer."""
-        ops.rms_norm(x, x, self._weight.tensor, self._eps)
+        self._ops.rms_norm(x, x, self._weight.tensor, self._eps)
 
 
 class LayerNorm:
     """(x - mean) / std * weight + bias over the last dimension."""
 
     def __init__(self, ctx: LayerContext, name: str, size: int, eps: float) -> None:
+        self._ops = ctx.ops
         self._workspace = ctx.workspace
         self._weight = ctx.plan.declare_vector(size, [Part(f"{name}.weight", (size,))])
         self._bias = ctx.plan.declare_vector(size, [Part(f"{name}.bias", (size,))])
@@ -60,11 +61,13 @@ class LayerNorm:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return the norm of x [T, H] in the norms' shared buffer."""
         out = self._workspace.take(_ROLE, x.shape[0], x.shape[1])
-        ops.layer_norm(out, x, self._weight.tensor, self._bias.tensor, self._eps)
+        self._ops.layer_norm(out, x, self._weight.tensor, self._bias.tensor, self._eps)
         return out
 
     def add(self, delta: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """Add delta [T, H] to residual in place and return the norm of the sum."""
         out = self._workspace.take(_ROLE, delta.shape[0], delta.shape[1])
-        ops.fused_add_layer_norm(out, delta, residual, self._weight.tensor, self._bias.tensor, self._eps)
+        self._ops.fused_add_layer_norm(
+            out, delta, residual, self._weight.tensor, self._bias.tensor, self._eps
+        )
         return out

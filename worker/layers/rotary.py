@@ -6,8 +6,7 @@ import math
 
 import torch
 
-from worker import ops
-from worker.layers.parameter import WeightPlan
+from worker.layers.context import LayerContext
 from worker.rope_config import RopeConfig
 
 
@@ -20,12 +19,13 @@ class RotaryEmbedding:
         max_len: positions 0..max_len-1 are served.
     """
 
-    def __init__(self, plan: WeightPlan, config: RopeConfig, head_dim: int, max_len: int) -> None:
-        self._cos_sin = plan.declare_table(lambda: cos_sin_table(config, head_dim, max_len))
+    def __init__(self, ctx: LayerContext, config: RopeConfig, head_dim: int, max_len: int) -> None:
+        self._ops = ctx.ops
+        self._cos_sin = ctx.plan.declare_table(lambda: cos_sin_table(config, head_dim, max_len))
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor) -> None:
         """Rotate q [T, Hq, D] and k [T, Hkv, D] in place; positions int32 [T]."""
-        ops.rotary_embedding(q, k, positions, self._cos_sin.tensor)
+        self._ops.rotary_embedding(q, k, positions, self._cos_sin.tensor)
 
 
 def cos_sin_table(config: RopeConfig, head_dim: int, max_len: int) -> torch.Tensor:

@@ -8,12 +8,15 @@ from typing import NamedTuple
 import torch
 
 from worker.attention.base import AttentionBackend
+from worker.device.base import Device
 from worker.layers.context import LayerContext
 from worker.layers.parameter import WeightPlan
 from worker.layers.workspace import Workspace
 from worker.model_config import ModelConfig
 from worker.models import gpt2, llama, mistral, qwen2, qwen3
 from worker.models.base import Model
+from worker.parallel.group import RankGroup
+from worker.parallel.shares import check_shares
 from worker.quantization import FORMS
 from worker.weights import Progress, load_weights
 
@@ -42,29 +45,34 @@ ARCHITECTURES = {
 def load_model(
     config: ModelConfig,
     dtype: torch.dtype,
+    device: Device,
     backend: AttentionBackend,
     progress: Progress,
-    device: torch.device | None = None,
     quantization: str = "none",
+    group: RankGroup | None = None,
 ) -> Model:
     """Check the checkpoint against the config, then load its weights.
 
     Args:
         config: from read_model_config, perhaps limited_to a shorter context.
         dtype: of weights and activations.
-        backend: computes attention.
+        device: where the weights go and all else is computed.
+        backend: computes attention, on the same device.
         progress: called with (loaded_bytes, total_bytes) from this thread, first with (0, total_bytes).
-        device: where the weights go; None is the CPU.
         quantization: "none", "int8" or "int4"; dtype is bfloat16 unless it is "none".
+        group: the ranks that part each layer; None if this one holds all of it.
 
     Raises:
+        ConfigError: the model cannot be parted over so many ranks.
         ModelLoadError: names the file and tensor that is missing, misshapen or damaged; raised before the
             memory of the weights is taken, unless a file is cut short while it is read.
     """
-    device = device or torch.device("cpu")
     architecture = ARCHITECTURES[config.architecture]
     ignored = ["lm_head.weight"] if config.tie_word_embeddings else []
+    if group is not None:
+        check_shares(config, group.size, quantization)
     plan = WeightPlan(architecture.prefix, ignored, FORMS[quantization])
-    model = architecture.build(LayerContext(plan, Workspace(dtype, device), backend), config)
+    workspace = Workspace(dtype, device.torch_device)
+    model = architecture.build(LayerContext(plan, workspace, backend, device.ops, group), config)
     load_weights(config.path, plan, dtype, device, progress)
     return model

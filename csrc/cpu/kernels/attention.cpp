@@ -137,18 +137,14 @@ class TileAttention {
   void add_chunk(int64_t row, int64_t start, const State& state) const {
     alignas(64) float dots[kRows * kChunk];
     alignas(64) T weights[kRows * kChunk];
-    float keep[kRows];
     Range seen[kRows];
     score<kRows>(row, dots);
-    for (int i = 0; i < kRows; ++i) {
-      seen[i] = seen_by(row + i, start);
-      if (!seen[i].empty())
-        keep[i] = weigh(scoring, seen[i], row + i, state, dots + i * kChunk, weights + i * kChunk);
-    }
+    for (int i = 0; i < kRows; ++i) seen[i] = seen_by(row + i, start);
+    weigh<kRows>(scoring, seen, row, state, dots, weights);
     int64_t d = 0;
     for (; d + kGroupVecs * kLanes <= p.head_dim; d += kGroupVecs * kLanes)
-      add_values<kRows, kGroupVecs>(row, d, seen, weights, keep, state);
-    for (; d < p.head_dim; d += kLanes) add_values<kRows, 1>(row, d, seen, weights, keep, state);
+      add_values<kRows, kGroupVecs>(row, d, seen, weights, state);
+    for (; d < p.head_dim; d += kLanes) add_values<kRows, 1>(row, d, seen, weights, state);
   }
 
   // dots[i, j] = query of row + i times key j of the chunk
@@ -184,12 +180,11 @@ class TileAttention {
     return shared.empty() ? Range{kChunk / kPair, kChunk / kPair} : shared;
   }
 
-  // values[row + i] = values[row + i] * keep[i] + weighted sum of the chunk's values, for kVecs registers of
-  // dimensions from d on. The chunk is summed from zero: that loses less than adding each position to a long
-  // running sum.
+  // values[row + i] += weighted sum of the chunk's values, for kVecs registers of dimensions from d on. The
+  // chunk is summed from zero: that loses less than adding each position to a long running sum.
   template <int kRows, int kVecs>
   SPLITSERVE_INLINE void add_values(int64_t row, int64_t d, const Range* seen, const T* weights,
-                                    const float* keep, const State& state) const {
+                                    const State& state) const {
     constexpr int64_t kPairs = kChunk / kPair;
     const Range shared = shared_pairs<kRows>(seen);
     Vec sums[kRows][kVecs] = {};
@@ -209,8 +204,7 @@ class TileAttention {
       if (seen[i].empty()) continue;
       float* values = state.values + (row + i) * width + d;
 #pragma GCC unroll 8
-      for (int v = 0; v < kVecs; ++v)
-        store(values + v * kLanes, load(values + v * kLanes) * keep[i] + sums[i][v]);
+      for (int v = 0; v < kVecs; ++v) store(values + v * kLanes, load(values + v * kLanes) + sums[i][v]);
     }
   }
 
@@ -321,7 +315,8 @@ class Attention {
       const State total(buffers[0], rows, width), part(buffers[1], rows, width);
       TileAttention<T> tile(p, tiles[index]);
       total.clear(rows);
-      for (int64_t s = tile.first_segment(); s < tile.end_segment(); ++s) {
+      tile.segment(tile.first_segment(), total);
+      for (int64_t s = tile.first_segment() + 1; s < tile.end_segment(); ++s) {
         part.clear(rows);
         tile.segment(s, part);
         for (int64_t row = 0; row < rows; ++row) total.merge(row, part);
@@ -334,9 +329,9 @@ class Attention {
   void run_split(const Tile* tiles, int64_t num_tiles, int64_t max_segments, int64_t work) const {
     const int64_t floats = State::floats(kTileRows, width);
     auto* parts = static_cast<float*>(std::aligned_alloc(
-        64, static_cast<size_t>(round_up(num_tiles * (max_segments + 1) * floats, 16)) * sizeof(float)));
+        64, static_cast<size_t>(round_up(num_tiles * max_segments * floats, 16)) * sizeof(float)));
     const auto state_of = [&](int64_t index, int64_t s) {
-      return State(parts + (index * (max_segments + 1) + s) * floats, tiles[index].rows, width);
+      return State(parts + (index * max_segments + s) * floats, tiles[index].rows, width);
     };
     parallel_tasks(num_tiles * max_segments, work, [&](int64_t task) {
       const int64_t index = task / max_segments, s = task % max_segments;
@@ -347,9 +342,8 @@ class Attention {
     });
     for (int64_t index = 0; index < num_tiles; ++index) {
       const TileAttention<T> tile(p, tiles[index]);
-      const State total = state_of(index, max_segments);
-      total.clear(tiles[index].rows);
-      for (int64_t s = tile.first_segment(); s < tile.end_segment(); ++s) {
+      const State total = state_of(index, tile.first_segment());
+      for (int64_t s = tile.first_segment() + 1; s < tile.end_segment(); ++s) {
         for (int64_t row = 0; row < tiles[index].rows; ++row) total.merge(row, state_of(index, s));
       }
       tile.write(total);

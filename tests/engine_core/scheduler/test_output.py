@@ -4,23 +4,31 @@ import numpy as np
 
 from engine_core.ipc.codec import pack_int32, pack_int64, unpack_int32, unpack_int64
 from engine_core.ipc.messages import Finished, FinishReason, Started
-from engine_core.scheduler.output import OutputCollector, Recipients, TokenColumns
+from engine_core.scheduler.output import GATHER_S, NEVER, OutputCollector, Recipients, TokenColumns
 from engine_core.scheduler.running import RunningRows
 from tests.engine_core.requests import make_request
 
 
-def columns(handles: list[int]) -> TokenColumns:
+def columns(handles: list[int], *, urgent: bool = True) -> TokenColumns:
     count = len(handles)
     return TokenColumns(
-        0, count, pack_int64(handles), pack_int32(range(count)), pack_int32([100 + i for i in range(count)])
+        0,
+        count,
+        pack_int64(handles),
+        pack_int32(range(count)),
+        pack_int32([100 + i for i in range(count)]),
+        urgent,
     )
 
 
-def running_for(frontend_idx: list[int], handles: list[int]) -> RunningRows:
+def running_for(
+    frontend_idx: list[int], handles: list[int], streaming: set[int] | None = None
+) -> RunningRows:
     running = RunningRows(len(handles), 4)
     for row, (idx, handle) in enumerate(zip(frontend_idx, handles, strict=True)):
         request = make_request([1, 2, 3], arrival=row)
         request.handle, request.frontend_idx = handle, idx
+        request.streams = streaming is None or handle in streaming
         running.admit(row, request, step=1, num_cached_tokens=0)
     return running
 
@@ -50,7 +58,7 @@ def test_messages_hold_all_steps_since_the_last_take() -> None:
     collector.add_tokens(b"a", columns([2]))
     collector.add_started(b"a", Started(2, 0, 0.5))
     collector.add_finished(b"b", Finished(3, FinishReason.LENGTH))
-    messages = collector.take()
+    messages = collector.take(0.0)
     assert messages.keys() == {b"a", b"b"}
     assert messages[b"a"].epoch == 9
     assert unpack_int64(messages[b"a"].handles).tolist() == [2**40, 2, 2]
@@ -58,7 +66,7 @@ def test_messages_hold_all_steps_since_the_last_take() -> None:
     assert messages[b"a"].started == [Started(2, 0, 0.5)]
     assert messages[b"b"].handles == b""
     assert messages[b"b"].finished == [Finished(3, FinishReason.LENGTH)]
-    assert collector.take() == {}
+    assert collector.take(0.0) == {}
 
 
 def test_a_dropped_frontend_hears_nothing() -> None:
@@ -66,4 +74,33 @@ def test_a_dropped_frontend_hears_nothing() -> None:
     collector.add_started(b"a", Started(2, 0, 0.5))
     collector.drop(b"a")
     collector.drop(b"unknown")
-    assert collector.take() == {}
+    assert collector.take(0.0) == {}
+
+
+def test_tokens_that_can_wait_are_gathered_until_their_time() -> None:
+    collector = OutputCollector(epoch=9)
+    collector.add_tokens(b"a", columns([1], urgent=False))
+    assert collector.take(5.0) == {}
+    assert collector.due_s == 5.0 + GATHER_S
+    collector.add_tokens(b"a", columns([1], urgent=False))
+    assert collector.take(5.0 + GATHER_S / 2) == {}
+    messages = collector.take(collector.due_s)
+    assert unpack_int64(messages[b"a"].handles).tolist() == [1, 1]
+    assert collector.due_s == NEVER
+
+
+def test_what_somebody_waits_for_takes_all_of_its_frontend_along() -> None:
+    collector = OutputCollector(epoch=9)
+    for frontend in (b"a", b"b"):
+        collector.add_tokens(frontend, columns([1], urgent=False))
+    assert collector.take(0.0) == {}
+    collector.add_tokens(b"a", columns([2]))
+    assert [unpack_int64(of.handles).tolist() for of in collector.take(0.0).values()] == [[1, 2]]
+    collector.add_finished(b"b", Finished(1, FinishReason.LENGTH))
+    assert [unpack_int64(of.handles).tolist() for of in collector.take(0.0).values()] == [[1]]
+
+
+def test_first_tokens_and_those_of_streams_are_urgent() -> None:
+    running = running_for([0, 0, 1, 1, 2], [10, 20, 30, 40, 50], streaming={40})
+    parts = Recipients(running, running.order).split(np.array([9] * 4 + [3]), np.arange(5, dtype=np.int32))
+    assert [part.urgent for part in parts] == [False, True, True]

@@ -10,6 +10,7 @@ import torch
 
 from worker.attention.cpu import CpuAttention
 from worker.attention.metadata import AttentionMetadata
+from worker.device.cpu import CpuDevice
 from worker.kv_cache import BlockShape, layer_caches
 from worker.model_config import ModelConfig, read_model_config
 from worker.models.base import Model
@@ -35,7 +36,7 @@ class Driver:
         self.config: ModelConfig = read_model_config(path)
         backend = CpuAttention()
         self.model: Model = load_model(
-            self.config, dtype, backend, lambda loaded, total: None, quantization=quantization
+            self.config, dtype, CpuDevice(), backend, lambda loaded, total: None, quantization
         )
         model = self.model
         shape = BlockShape(model.num_layers, model.num_kv_heads, BLOCK_SIZE, model.head_dim, dtype)

@@ -43,6 +43,22 @@ def test_long_context_matches_reference(options: dict[str, float], dtype: torch.
     assert_as_exact_as_torch(out, reference(sequence, shape.scale, begin, **options), exact)
 
 
+@pytest.mark.parametrize("steepness", [4.0, -4.0])
+def test_scores_that_rise_or_fall_along_the_context(steepness: float, dtype: torch.dtype) -> None:
+    """Each chunk's scores leave those before it far behind, or are left behind by them."""
+    shape, length = Shape(6, 2, 64), 700
+    sequence = Sequence.random(shape, length, dtype)
+    sequence.q[:] = sequence.q.abs()
+    sequence.k[:] = sequence.k.abs() * torch.linspace(0, steepness, length).to(dtype)[:, None, None]
+    batch = PagedBatch(shape, [sequence])
+    (whole,) = batch.attend([(0, length)])
+    exact = reference(widened(sequence), shape.scale)
+    assert_as_exact_as_torch(whole, reference(sequence, shape.scale), exact)
+    for begin, end in [(0, 1), (127, 130), (400, 413), (699, 700)]:
+        (part,) = batch.attend([(begin, end)])
+        assert_same_bits(part, whole[begin:end])
+
+
 @pytest.mark.parametrize("options", VARIANTS, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_chunks_and_decode_give_the_bits_of_a_prefill(

@@ -11,6 +11,7 @@ import torch
 from engine_core.ipc.codec import pack_int32
 from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
 from engine_core.sampling_params import SamplingParams
+from worker.device.cpu import CpuDevice
 from worker.input_batch import BatchLimits, InputBatch
 from worker.sampler import Sampled, Sampler
 
@@ -55,7 +56,7 @@ def make_batch(rows: Sequence[Row], vocab_size: int = VOCAB) -> InputBatch:
 def sample(rows: Sequence[Row], logits: torch.Tensor) -> Sampled:
     """Sample every row once from its own logits, float32 [len(rows), V], which stay as they are."""
     batch = make_batch(rows, logits.shape[1])
-    return Sampler(batch).sample(logits.clone(), np.arange(len(rows), dtype=np.int32))
+    return Sampler(CpuDevice(), batch).sample(logits.clone(), np.arange(len(rows), dtype=np.int32))
 
 
 def tokens(rows: Sequence[Row], logits: torch.Tensor) -> list[int]:
@@ -69,7 +70,7 @@ def draws(sampling: SamplingParams, logits: torch.Tensor, count: int) -> np.ndar
     """Token ids of `count` rows that share logits [V] and parameters but for the seed."""
     batch = make_batch([Row(sampling)] * count, logits.shape[0])
     batch.sampling.seed[:] = np.arange(count) + 12345
-    sampled = Sampler(batch).sample(logits.repeat(count, 1), np.arange(count, dtype=np.int32))
+    sampled = Sampler(CpuDevice(), batch).sample(logits.repeat(count, 1), np.arange(count, dtype=np.int32))
     return sampled.token_ids
 
 

@@ -8,6 +8,7 @@ import torch
 
 from engine_core.sampling_params import SamplingParams
 from tests.worker.sampler.rows import EOS, Row, make_batch, peaked, sample, tokens
+from worker.device.cpu import CpuDevice
 from worker.sampler import Sampler
 from worker.sampling_state import Feature
 
@@ -50,7 +51,7 @@ def test_min_tokens_leaves_eos_alone_when_it_ends_nothing() -> None:
 
 def test_min_tokens_are_counted_anew_for_every_token() -> None:
     batch = make_batch([Row(greedy(min_tokens=2, max_tokens=9))])
-    sampler = Sampler(batch)
+    sampler = Sampler(CpuDevice(), batch)
     drawn = []
     for _ in range(4):
         sampled = sampler.sample(peaked(EOS, 8).unsqueeze(0), np.zeros(1, np.int32))

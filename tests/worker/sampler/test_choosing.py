@@ -7,6 +7,7 @@ import torch
 
 from engine_core.sampling_params import SamplingParams
 from tests.worker.sampler.rows import VOCAB, Row, draws, make_batch, peaked, tokens
+from worker.device.cpu import CpuDevice
 from worker.sampler import Sampler
 
 NUM_DRAWS = 4000
@@ -103,5 +104,5 @@ def test_a_row_draws_the_same_in_any_batch_and_at_any_place() -> None:
     assert together == [tokens([rows[i]], logits[i : i + 1])[0] for i in range(12)]
     batch = make_batch(rows)
     order = np.array([7, 0, 11, 3], np.int32)
-    sampled = Sampler(batch).sample(logits[torch.from_numpy(order).long()], order)
+    sampled = Sampler(CpuDevice(), batch).sample(logits[torch.from_numpy(order).long()], order)
     assert sampled.token_ids.tolist() == [together[i] for i in order]

@@ -10,6 +10,7 @@ from engine_core.errors import InvalidRequestError
 from engine_core.sampling_params import SamplingParams
 from tests.worker.sampler.rows import EOS, VOCAB, Row, draws, make_batch, peaked, sample
 from tests.worker.sampler.test_adjusting import choose, greedy
+from worker.device.cpu import CpuDevice
 from worker.sampler import Sampler
 from worker.sampling_state import SamplingState
 
@@ -65,7 +66,7 @@ def test_the_prompt_does_not_count_as_the_start_of_a_bad_word() -> None:
 
 def test_bad_words_are_compared_with_every_new_token() -> None:
     batch = make_batch([Row(greedy(bad_word_token_ids=((9, 9, 9),)))])
-    sampler = Sampler(batch)
+    sampler = Sampler(CpuDevice(), batch)
     drawn = []
     for _ in range(6):
         sampled = sampler.sample(peaked(9, 8).unsqueeze(0), np.zeros(1, np.int32))

@@ -12,6 +12,7 @@ import torch
 from engine_core.sampling_params import SamplingParams
 from tests.worker.sampler.rows import EOS, VOCAB, Row, make_batch, sample
 from worker import ops
+from worker.device.cpu import CpuDevice
 from worker.sampler import Sampler
 
 Fields = dict[str, object]
@@ -82,5 +83,5 @@ def test_rows_without_rare_features_cost_no_look_into_the_dicts(monkeypatch: pyt
     batch = make_batch([Row(SamplingParams(seed=i, presence_penalty=0.5, **common)) for i in range(8)])
     for name in ("logit_bias", "end_token_ids", "allowed_token_ids", "bad_words", "logprob_token_ids"):
         monkeypatch.setattr(batch.sampling, name, None)
-    sampled = Sampler(batch).sample(torch.randn(8, VOCAB), np.arange(8, dtype=np.int32))
+    sampled = Sampler(CpuDevice(), batch).sample(torch.randn(8, VOCAB), np.arange(8, dtype=np.int32))
     assert len(sampled.token_ids) == 8

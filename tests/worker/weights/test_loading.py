@@ -18,6 +18,8 @@ from tests.worker.weights.writing import file_bytes, split
 from worker import ops, weights
 from worker.attention.cpu import CpuAttention
 from worker.checkpoint import Checkpoint, stored_dtype
+from worker.device.base import Device
+from worker.device.cpu import CpuDevice
 from worker.layers.parameter import PackedParameter, Part, WeightPlan
 from worker.model_config import read_model_config
 from worker.models.base import Model
@@ -27,7 +29,7 @@ from worker.quantization import FORMS
 from worker.safetensors_check import SafetensorsFile
 from worker.weights import load_weights
 
-CPU = torch.device("cpu")
+CPU = CpuDevice()
 SHARDED = CheckpointSpec("llama", {"attention_bias": True, "mlp_bias": True}, max_shard_bytes=40_000)
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -35,7 +37,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 def load(path: Path, dtype: torch.dtype = torch.float32) -> Model:
-    return load_model(read_model_config(path), dtype, CpuAttention(), lambda loaded, total: None)
+    return load_model(read_model_config(path), dtype, CPU, CpuAttention(), lambda loaded, total: None)
 
 
 @pytest.fixture
@@ -54,7 +56,7 @@ def sharded(checkpoints: CheckpointCache, tmp_path: Path) -> Path:
 def no_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail the test if the memory of weights is taken."""
 
-    def allocate(plan: WeightPlan, dtype: torch.dtype, device: torch.device) -> None:
+    def allocate(plan: WeightPlan, dtype: torch.dtype, device: Device) -> None:
         raise AssertionError("memory was taken before the check was over")
 
     monkeypatch.setattr(WeightPlan, "allocate", allocate)
@@ -358,7 +360,7 @@ def test_files_are_closed_when_a_check_fails(sharded: Path, monkeypatch: pytest.
 
 
 def test_no_memory_for_the_weights_is_a_load_error(single: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def allocate(plan: WeightPlan, dtype: torch.dtype, device: torch.device) -> None:
+    def allocate(plan: WeightPlan, dtype: torch.dtype, device: Device) -> None:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
     monkeypatch.setattr(WeightPlan, "allocate", allocate)

@@ -1,0 +1,1 @@
+"""Where a worker computes: kernels, memory and copies, one device per file."""
