@@ -101,6 +101,9 @@ def measure(args: argparse.Namespace) -> list[Row]:
             bench.close()
             if args.peers:
                 rows += show(peer_rows(SHAPES[name], folder, device.torch_device, args), deadline)
+        # What is measured stays, should the next shape not come to its end.
+        if args.json:
+            args.json.write_text(json.dumps([row._asdict() for row in rows], indent=1))
     return rows
 
 
@@ -152,9 +155,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
-    rows = measure(args)
-    if args.json:
-        args.json.write_text(json.dumps([row._asdict() for row in rows], indent=1))
+    measure(args)
     return 0
 
 

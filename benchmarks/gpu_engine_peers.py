@@ -16,6 +16,8 @@ class Transformers:
 
         with device:
             config = AutoConfig.from_pretrained(folder)
+            # Nothing ends before its last token.
+            config.eos_token_id = None
             self._model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
         self._device = device
         self._config = GenerationConfig
@@ -29,16 +31,14 @@ class Transformers:
     def serve(self, requests: int, tokens: int) -> float:
         """Seconds of generate_batch() over prompts of so many tokens, for as many output tokens each."""
         prompts = [[3 + (i + j) % 300 for j in range(tokens)] for i in range(requests)]
-        config = self._config(max_new_tokens=tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
+        config = self._config(max_new_tokens=tokens, do_sample=False, pad_token_id=0)
         started = time.perf_counter()
         self._model.generate_batch(prompts, generation_config=config)
         return time.perf_counter() - started
 
     @torch.inference_mode()
     def _generate(self, ids: torch.Tensor, tokens: int) -> float:
-        config = self._config(
-            max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, eos_token_id=-1, pad_token_id=0
-        )
+        config = self._config(max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, pad_token_id=0)
         started = time.perf_counter()
         self._model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
         if self._device.type == "cuda":

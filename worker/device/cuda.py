@@ -21,7 +21,7 @@ from worker.quantization import WeightForm
 _ALIGNMENT = 16
 
 if TYPE_CHECKING:
-    from torch.cuda.graphs import _POOL_HANDLE
+    from torch.cuda import _POOL_HANDLE
 
     def _checked(ops: CudaOps) -> Kernels[DenseWeight]:
         return ops
