@@ -99,11 +99,17 @@ class ModelRunner:
         inputs = self._batch.prepare(step)
         result = _StepResult(inputs.errors)
         if len(inputs.rows):
-            token_ids, *layout = self._device.place((inputs.token_ids, *inputs.meta))
-            hidden = self._model.forward(token_ids, AttentionMetadata(*layout), self._kv_caches)
+            hidden = self._forward(inputs)
             self._score_prompts(hidden, inputs, result)
             self._sample(hidden, inputs, result)
         return result.pack(step.step, time.perf_counter() - started, move_s)
+
+    def _forward(self, inputs: StepInputs) -> torch.Tensor:
+        token_ids, *layout = self._device.place((inputs.token_ids, *inputs.meta))
+        outputs = None
+        if inputs.outputs is not None:
+            (outputs,) = self._device.place((torch.from_numpy(inputs.outputs),))
+        return self._model.forward(token_ids, AttentionMetadata(*layout), self._kv_caches, outputs)
 
     def _move(self, step: SchedulerOutput) -> float:
         """Move blocks before anything of the step is written; return the seconds it took."""
@@ -123,12 +129,12 @@ class ModelRunner:
             sampling = sampling[~np.isin(inputs.rows[sampling], list(self._batch.failures))]
         for begin in range(0, len(sampling), self._max_logits_rows):
             chunk = sampling[begin : begin + self._max_logits_rows]
-            chosen, rows = hidden, inputs.rows
-            # A pure decode step samples from every hidden state there is.
+            chosen = hidden
+            # They differ where prompts are scored, a row has failed, or logits of all rows would be too many.
             if len(chunk) != len(hidden):
-                ends = torch.from_numpy(inputs.cu_seqlens[chunk + 1] - np.int32(1))
-                chosen = hidden[self._device.place([ends])[0]]
-                rows = inputs.rows[chunk]
+                places = torch.from_numpy(inputs.hidden_of(chunk))
+                chosen = hidden[self._device.place([places])[0]]
+            rows = inputs.rows if len(chunk) == len(inputs.rows) else inputs.rows[chunk]
             sampled = self._sampler.sample(self._model.compute_logits(chosen), rows)
             self._batch.append(sampled.rows, sampled.token_ids)
             for error in sampled.errors:
