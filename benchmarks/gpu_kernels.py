@@ -20,6 +20,7 @@ from benchmarks.gpu_attention import attention_cases
 from benchmarks.gpu_case import Case
 from benchmarks.gpu_sampling import sampling_cases
 from worker.cuda_ops import CudaOps, cuda_ops
+from worker.dense_weight import DenseWeight
 
 # Calls of one graph, whose replay is timed as a whole: launch gaps count little.
 CALLS = 10
@@ -191,7 +192,7 @@ def embedding_cases(inputs: Inputs) -> Iterator[Case]:
     out = inputs.randn(s.tokens, s.hidden)
     yield inputs.case(
         "embedding",
-        then(out, inputs.ops.embedding, out, ids, weight),
+        then(out, inputs.ops.embedding, out, ids, DenseWeight.of(weight)),
         lambda: F.embedding(ids, weight),
         2 * out.nbytes,
     )

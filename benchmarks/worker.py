@@ -1,6 +1,6 @@
 """How long the worker's steps take: decode steps by batch size, and prefill speed.
 
-    python -m benchmarks.worker --model DIR [--threads 2] [--json FILE]
+    python -m benchmarks.worker --model DIR [--threads 2] [--enforce-eager] [--json FILE]
 
 One process, no engine: what is measured is one SchedulerOutput in, one ModelRunnerOutput out.
 """
@@ -39,7 +39,7 @@ class Result(NamedTuple):
 class Bench:
     """A worker with room for the largest batch."""
 
-    def __init__(self, model: str, threads: int, context: int) -> None:
+    def __init__(self, model: str, threads: int, context: int, enforce_eager: bool) -> None:
         # Here and not above, since it loads OpenMP, which reads its environment then.
         from worker.worker import Worker
 
@@ -47,7 +47,11 @@ class Bench:
         self._blocks_per_row = -(-context // BLOCK_SIZE)
         rows = max(BATCH_SIZES)
         config = WorkerConfig(
-            model=model, num_threads=threads, max_num_seqs=rows, max_num_batched_tokens=context * rows
+            model=model,
+            num_threads=threads,
+            max_num_seqs=rows,
+            max_num_batched_tokens=context * rows,
+            enforce_eager=enforce_eager,
         )
         self._worker = Worker(config)
         self.ready = self._worker.load(lambda loaded_bytes, total_bytes: None)
@@ -108,11 +112,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0, help="0: all cores this process may use")
     parser.add_argument("--context", type=int, default=256, help="tokens a row holds at the end of decoding")
     parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--enforce-eager", action="store_true", help="record no decode steps")
     parser.add_argument("--json", type=Path, help="write the table here too")
     flags = parser.parse_args()
     # As worker.cli has it.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    bench = Bench(flags.model, flags.threads, flags.context)
+    bench = Bench(flags.model, flags.threads, flags.context, flags.enforce_eager)
     greedy = SamplingParams(temperature=0.0, seed=0, ignore_eos=True)
     results = [bench.decode(rows, flags.steps, greedy) for rows in BATCH_SIZES]
     results += [bench.prefill(rows, flags.context // 2, 10) for rows in (1, 8)]

@@ -17,10 +17,13 @@ MAX_SEQUENCE_TOKENS = 2**23
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 QUANTIZATIONS = ("none", "int8", "int4")
+DEVICES = ("auto", "cpu", "cuda")
+ATTENTION_BACKENDS = ("auto", "cpu", "cuda", "flash_attn", "torch")
 POLICIES = ("fcfs", "priority", "fair")
 EXECUTORS = ("multiproc", "simulated")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 MAX_TENANT_WEIGHTS = 1000
+MAX_RANKS = 64
 
 
 def runtime_directory() -> str:
@@ -105,7 +108,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         kv_cache_memory_bytes: 0 lets the worker choose.
         num_blocks: overrides the size of the KV pool; 0 derives it from memory.
         kv_offload_gb: GiB of host memory for blocks that leave the pool; 0 for no tier.
-        num_threads: compute threads of a worker; 0 takes all cores the process may use.
+        num_threads: compute threads of each worker; 0 shares all cores the process may use among them.
+        tensor_parallel_size: workers that part each layer among them.
+        enforce_eager: the worker runs every kernel of a step by itself, and records no decode steps.
         drain_timeout_s: how long running requests may go on after SIGTERM.
         lease_s: a frontend silent for longer loses its requests.
         step_timeout_s: a worker that takes longer for one step counts as lost.
@@ -122,6 +127,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         kv_events_replay_address: where subscribers ask for batches they missed; "" offers none.
         kv_events_topic: first frame of every batch.
         kv_events_buffer_steps: batches kept for those who missed some.
+        device: where workers compute, "auto", "cpu" or "cuda".
+        attention_backend: "auto" or one of ATTENTION_BACKENDS.
+        gpu_memory_utilization: share of a GPU's memory that a worker may take.
     """
 
     model: str
@@ -144,6 +152,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_blocks: int = 0
     kv_offload_gb: float = 0.0
     num_threads: int = 0
+    tensor_parallel_size: int = 1
+    enforce_eager: bool = False
     drain_timeout_s: float = 30.0
     lease_s: float = 10.0
     step_timeout_s: float = 60.0
@@ -160,6 +170,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_events_replay_address: str = ""
     kv_events_topic: str = ""
     kv_events_buffer_steps: int = 10_000
+    device: str = "auto"
+    attention_backend: str = "auto"
+    gpu_memory_utilization: float = 0.9
+
+    @property
+    def num_ranks(self) -> int:
+        """How many workers there are."""
+        return self.tensor_parallel_size
 
     def validate(self) -> None:
         """Check every value against its range.
@@ -169,6 +187,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         """
         check_choice("--dtype", self.dtype, DTYPES)
         check_choice("--quantization", self.quantization, QUANTIZATIONS)
+        check_choice("--device", self.device, DEVICES)
+        check_choice("--attention-backend", self.attention_backend, ATTENTION_BACKENDS)
+        check_range("--gpu-memory-utilization", self.gpu_memory_utilization, 0.05, 1)
         check_choice("--scheduling-policy", self.policy, POLICIES)
         check_choice("--executor", self.executor, EXECUTORS)
         check_choice("--log-level", self.log_level, LOG_LEVELS)
@@ -185,6 +206,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         check_range("--num-blocks", self.num_blocks, 0, 2**30)
         check_range("--kv-offload-gb", self.kv_offload_gb, 0, 2**20)
         check_range("--num-threads", self.num_threads, 0, 1024)
+        check_range("--tensor-parallel-size", self.tensor_parallel_size, 1, MAX_RANKS)
+        if self.tensor_parallel_size > 1 and self.executor == "simulated":
+            raise ConfigError("--tensor-parallel-size must be 1 with --executor simulated")
         check_range("--drain-timeout", self.drain_timeout_s, 0, 86400)
         check_range("--lease", self.lease_s, 1, 3600)
         check_range("--step-timeout", self.step_timeout_s, 1, 3600)

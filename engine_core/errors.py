@@ -95,6 +95,19 @@ class WorkerError(SplitServeError):
     code = "worker_failed"
 
 
+class RankLostError(WorkerError):
+    """A rank waited in vain for another: it tells that one is lost, and seldom which."""
+
+    code = "rank_lost"
+
+
+class DeviceMemoryError(SplitServeError):
+    """A step did not fit a worker's memory; the engine tries again with less, then ends the request."""
+
+    code = "out_of_memory"
+    status = 503
+
+
 class IntegrityError(SplitServeError):
     """A check_integrity() found broken bookkeeping; always a bug of ours, the message names the facts."""
 

@@ -9,7 +9,16 @@ from typing import NamedTuple
 
 import msgspec
 
-from engine_core.config import DTYPES, EXECUTORS, LOG_LEVELS, POLICIES, QUANTIZATIONS, EngineConfig
+from engine_core.config import (
+    ATTENTION_BACKENDS,
+    DEVICES,
+    DTYPES,
+    EXECUTORS,
+    LOG_LEVELS,
+    POLICIES,
+    QUANTIZATIONS,
+    EngineConfig,
+)
 from engine_core.errors import ConfigError
 
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
@@ -39,6 +48,7 @@ class Flag(NamedTuple):
         metavar: placeholder of the value in the help.
         many: takes several values.
         negatable: a switch with a --no- form.
+        alias: a short name.
     """
 
     name: str
@@ -49,6 +59,7 @@ class Flag(NamedTuple):
     metavar: str = ""
     many: bool = False
     negatable: bool = False
+    alias: str = ""
 
 
 FlagTable = Mapping[str, Sequence[Flag]]
@@ -84,11 +95,38 @@ ENGINE_FLAGS: FlagTable = {
             choices=EXECUTORS,
         ),
         Flag(
+            "--device",
+            "device",
+            "where to compute; auto takes a GPU if one can be used",
+            choices=DEVICES,
+        ),
+        Flag(
+            "--attention-backend",
+            "attention_backend",
+            "what computes attention; auto picks by device and says why in the log",
+            choices=ATTENTION_BACKENDS,
+        ),
+        Flag(
             "--num-threads",
             "num_threads",
-            "compute threads of a worker; 0 takes every core",
+            "compute threads of each worker; 0 shares every core among them",
             int,
             metavar="N",
+        ),
+        Flag(
+            "--tensor-parallel-size",
+            "tensor_parallel_size",
+            "workers that part each layer among them",
+            int,
+            metavar="N",
+            alias="-tp",
+        ),
+        Flag(
+            "--enforce-eager",
+            "enforce_eager",
+            "run every kernel of a step by itself, and record no decode steps",
+            None,
+            negatable=True,
         ),
         Flag(
             "--step-timeout",
@@ -113,6 +151,13 @@ ENGINE_FLAGS: FlagTable = {
             "memory of the KV cache, e.g. 4G; 0 takes what the worker can spare",
             parse_bytes,
             metavar="BYTES",
+        ),
+        Flag(
+            "--gpu-memory-utilization",
+            "gpu_memory_utilization",
+            "share of a GPU's memory that a worker may take, weights included",
+            float,
+            metavar="SHARE",
         ),
         Flag(
             "--num-blocks",
@@ -284,6 +329,7 @@ def add_flag(group: argparse._ArgumentGroup, flag: Flag, default: object = "") -
     if not flag.many and default != "":
         text += f" (default: {f'{default:g}' if isinstance(default, float) else default})"
     group.add_argument(
+        *([flag.alias] if flag.alias else []),
         flag.name,
         dest=flag.field,
         action="extend" if flag.many else "store",

@@ -46,7 +46,12 @@ class LLM:
         dtype: "auto", "float32", "bfloat16" or "float16".
         quantization: "none", or "int8" or "int4" weights, rounded while they are loaded.
         max_model_len: longest sequence in tokens; 0 takes the model's limit.
-        num_threads: compute threads; 0 takes every core.
+        device: "auto", "cpu" or "cuda"; auto takes a GPU if one can be used.
+        attention_backend: "auto", "cpu", "cuda", "flash_attn" or "torch".
+        num_threads: compute threads of each worker; 0 shares every core among them.
+        tensor_parallel_size: worker processes that part each layer among them.
+        enforce_eager: run every kernel of a step by itself, and record no decode steps.
+        gpu_memory_utilization: share of a GPU's memory that may be taken, weights included.
         kv_cache_memory_bytes: memory of the KV cache; 0 takes what can be spared.
         num_blocks: number of KV blocks, whatever memory they take; 0 derives it.
         kv_offload_gb: GiB of host memory that evicted KV blocks move to; 0 drops them.
@@ -74,7 +79,12 @@ class LLM:
         dtype: str = "auto",
         quantization: str = "none",
         max_model_len: int = 0,
+        device: str = "auto",
+        attention_backend: str = "auto",
         num_threads: int = 0,
+        tensor_parallel_size: int = 1,
+        enforce_eager: bool = False,
+        gpu_memory_utilization: float = 0.9,
         kv_cache_memory_bytes: int = 0,
         num_blocks: int = 0,
         kv_offload_gb: float = 0.0,
@@ -95,7 +105,12 @@ class LLM:
             f"--dtype={dtype}",
             f"--quantization={quantization}",
             f"--max-model-len={max_model_len}",
+            f"--device={device}",
+            f"--attention-backend={attention_backend}",
             f"--num-threads={num_threads}",
+            f"--tensor-parallel-size={tensor_parallel_size}",
+            "--enforce-eager" if enforce_eager else "--no-enforce-eager",
+            f"--gpu-memory-utilization={gpu_memory_utilization}",
             f"--kv-cache-memory-bytes={kv_cache_memory_bytes}",
             f"--num-blocks={num_blocks}",
             f"--kv-offload-gb={kv_offload_gb}",

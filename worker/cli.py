@@ -25,6 +25,16 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", required=True, metavar="DIR", help="checkpoint directory")
     parser.add_argument("--dtype", default=defaults.dtype, help="auto, float32 or bfloat16")
     parser.add_argument("--quantization", default=defaults.quantization, help="none, int8 or int4 weights")
+    parser.add_argument("--device", default=defaults.device, help="auto, cpu or cuda")
+    parser.add_argument("--log-level", default=defaults.log_level, help="debug, info, warning or error")
+    parser.add_argument("--attention-backend", default=defaults.attention_backend, help="auto or a name")
+    parser.add_argument(
+        "--gpu-memory-utilization",
+        type=float,
+        default=defaults.gpu_memory_utilization,
+        metavar="SHARE",
+        help="share of a GPU's memory to take",
+    )
     for name, text in (
         ("rank", "index of this worker within its engine"),
         ("block_size", "tokens per KV block"),
@@ -33,9 +43,21 @@ def build_parser() -> argparse.ArgumentParser:
         ("max_model_len", "longest sequence; 0: the checkpoint's limit"),
         ("num_threads", "compute threads; 0: all cores this process may use"),
         ("kv_cache_memory_bytes", "memory for the KV cache; 0: a share of what is free"),
+        ("tensor_parallel_size", "ranks that part each layer among them"),
+        ("num_local_ranks", "ranks that share this machine"),
     ):
         flag = "--" + name.replace("_", "-")
         parser.add_argument(flag, type=int, default=getattr(defaults, name), metavar="N", help=text)
+    parser.add_argument("--enforce-eager", action="store_true", help="record no decode steps")
+    parser.add_argument("--rendezvous", default="", metavar="URL", help="where the ranks meet")
+    parser.add_argument(
+        "--exchange-timeout",
+        dest="exchange_timeout_s",
+        type=float,
+        default=defaults.exchange_timeout_s,
+        metavar="S",
+        help="longest wait for the other ranks within a step",
+    )
     return parser
 
 
@@ -59,6 +81,15 @@ def read_config(argv: Sequence[str]) -> WorkerConfig:
         max_model_len=flags.max_model_len,
         num_threads=flags.num_threads,
         kv_cache_memory_bytes=flags.kv_cache_memory_bytes,
+        enforce_eager=flags.enforce_eager,
+        device=flags.device,
+        attention_backend=flags.attention_backend,
+        gpu_memory_utilization=flags.gpu_memory_utilization,
+        log_level=flags.log_level,
+        tensor_parallel_size=flags.tensor_parallel_size,
+        rendezvous=flags.rendezvous,
+        num_local_ranks=flags.num_local_ranks,
+        exchange_timeout_s=flags.exchange_timeout_s,
     )
     config.validate()
     return config
@@ -79,6 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     try:
         config = read_config(sys.argv[1:] if argv is None else argv)
+        logging.getLogger().setLevel(config.log_level.upper())
         if os.getppid() != parent_pid:
             return EXIT_OK
         return run(config, parent_pid)

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
-from engine_core.config import DTYPES, QUANTIZATIONS, check_address, check_choice
+from engine_core.config import (
+    ATTENTION_BACKENDS,
+    DEVICES,
+    DTYPES,
+    LOG_LEVELS,
+    MAX_RANKS,
+    QUANTIZATIONS,
+    check_address,
+    check_choice,
+    check_range,
+)
 from engine_core.errors import ConfigError
 
 
@@ -23,6 +35,15 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_model_len: longest sequence in tokens; 0 takes the checkpoint's limit.
         num_threads: compute threads; 0 takes every core this process may use.
         kv_cache_memory_bytes: memory to offer for the KV cache; 0 derives it from what is free.
+        enforce_eager: run every step kernel by kernel, and record no decode steps.
+        device: where to compute, "auto", "cpu" or "cuda".
+        attention_backend: "auto" or one of ATTENTION_BACKENDS.
+        gpu_memory_utilization: share of a GPU's memory that the worker may take.
+        log_level: "debug", "info", "warning" or "error".
+        tensor_parallel_size: ranks that part each layer among them.
+        rendezvous: where the ranks meet, file:///PATH or tcp://HOST:PORT; empty for a single rank.
+        num_local_ranks: ranks that share this machine's cores and memory.
+        exchange_timeout_s: longest wait for the other ranks within a step.
     """
 
     model: str
@@ -36,6 +57,20 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int = 0
     num_threads: int = 0
     kv_cache_memory_bytes: int = 0
+    enforce_eager: bool = False
+    device: str = "auto"
+    attention_backend: str = "auto"
+    gpu_memory_utilization: float = 0.9
+    log_level: str = "info"
+    tensor_parallel_size: int = 1
+    rendezvous: str = ""
+    num_local_ranks: int = 1
+    exchange_timeout_s: float = 60.0
+
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks the engine has."""
+        return self.tensor_parallel_size
 
     def validate(self) -> None:
         """Check every value against its range.
@@ -45,7 +80,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         """
         check_choice("--dtype", self.dtype, DTYPES)
         check_choice("--quantization", self.quantization, QUANTIZATIONS)
-        _within("--rank", self.rank, 0, 65535)
+        check_choice("--device", self.device, DEVICES)
+        check_choice("--attention-backend", self.attention_backend, ATTENTION_BACKENDS)
         _within("--block-size", self.block_size, 2, 256)
         if self.block_size % 2:
             raise ConfigError(f"--block-size must be even, got {self.block_size}")
@@ -54,10 +90,24 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         _within("--max-model-len", self.max_model_len, 0, 2**24)
         _within("--num-threads", self.num_threads, 0, 1024)
         _within("--kv-cache-memory-bytes", self.kv_cache_memory_bytes, 0, 2**50)
+        check_choice("--log-level", self.log_level, LOG_LEVELS)
+        _within("--gpu-memory-utilization", self.gpu_memory_utilization, 0.05, 1)
+        self._check_ranks()
         if self.connect:
             check_address("--connect", self.connect)
 
+    def _check_ranks(self) -> None:
+        _within("--tensor-parallel-size", self.tensor_parallel_size, 1, MAX_RANKS)
+        _within("--rank", self.rank, 0, self.num_ranks - 1)
+        _within("--num-local-ranks", self.num_local_ranks, 1, self.num_ranks)
+        check_range("--exchange-timeout", self.exchange_timeout_s, 0.1, 3600)
+        is_rendezvous = re.fullmatch(r"file:///.{1,200}|tcp://[^/]{1,200}:\d{1,5}", self.rendezvous)
+        if self.num_ranks > 1 and not is_rendezvous:
+            raise ConfigError(
+                f"--rendezvous must be file:///PATH or tcp://HOST:PORT, got {self.rendezvous!r}"
+            )
 
-def _within(flag: str, value: int, low: int, high: int) -> None:
+
+def _within(flag: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
         raise ConfigError(f"{flag} must be from {low} to {high}, got {value}")

@@ -16,10 +16,14 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import torch
+
 from worker._native import load_library
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from worker.dense_weight import DenseWeight
 
 
 @cache
@@ -138,15 +142,22 @@ class CudaOps:
         """
         self._move_blocks(pool, host, moves_from, moves_to)
 
-    def embedding(self, out: Tensor, token_ids: Tensor, weight: Tensor) -> None:
-        """Copy rows: out[t] = weight[token_ids[t]].
+    def linear(self, out: Tensor, x: Tensor, weight: DenseWeight, bias: Tensor | None = None) -> None:
+        """See worker.ops.linear; torch's matrix product, whose order of summation may depend on T.
 
-        Args:
-            out: [T, H].
-            token_ids: int32 or int64 [T].
-            weight: [V, H].
+        `out` has another dtype than x only without a bias.
         """
-        self._embedding(out, token_ids, weight)
+        turned = weight.data.t()
+        if bias is not None:
+            torch.addmm(bias, x, turned, out=out)
+        elif out.dtype == x.dtype:
+            torch.mm(x, turned, out=out)
+        else:
+            torch.mm(x, turned, out_dtype=out.dtype, out=out)
+
+    def embedding(self, out: Tensor, token_ids: Tensor, weight: DenseWeight) -> None:
+        """See worker.ops.embedding."""
+        self._embedding(out, token_ids, weight.data)
 
     def attention_plan_size(
         self, tokens: int, requests: int, heads: int, kv_heads: int, head_dim: int, max_seq_len: int

@@ -7,6 +7,7 @@ import logging
 import torch
 
 from engine_core.errors import ConfigError
+from worker.device.base import Device
 from worker.model_config import ModelConfig
 
 logger = logging.getLogger(__name__)
@@ -14,7 +15,7 @@ logger = logging.getLogger(__name__)
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def resolve_dtype(requested: str, config: ModelConfig, device: torch.device | None = None) -> torch.dtype:
+def resolve_dtype(requested: str, config: ModelConfig, device: Device) -> torch.dtype:
     """Return the dtype of weights, activations and KV cache.
 
     "auto" is the checkpoint's dtype. The CPU kernels have no float16, so there a float16 checkpoint runs in
@@ -24,12 +25,12 @@ def resolve_dtype(requested: str, config: ModelConfig, device: torch.device | No
     Args:
         requested: "auto", "float32", "bfloat16" or "float16".
         config: of the checkpoint.
-        device: None is the CPU.
+        device: to compute on.
 
     Raises:
         ConfigError: float16 was asked for on a CPU, or the name is not one of the four.
     """
-    on_cpu = device is None or device.type == "cpu"
+    on_cpu = device.name == "cpu"
     if requested == "auto":
         if config.dtype == "float16" and on_cpu:
             logger.warning("dtype_changed path=%s: float16 runs as bfloat16 on a CPU", config.path)
@@ -42,12 +43,14 @@ def resolve_dtype(requested: str, config: ModelConfig, device: torch.device | No
     return _DTYPES[requested]
 
 
-def check_quantization(quantization: str, dtype: torch.dtype) -> None:
-    """Quantised weights multiply bfloat16 activations only.
+def check_quantization(quantization: str, dtype: torch.dtype, device: Device) -> None:
+    """Quantised weights multiply bfloat16 activations only, and on a CPU only.
 
     Raises:
-        ConfigError: the model runs in another dtype.
+        ConfigError: the model runs in another dtype, or on another device.
     """
+    if quantization != "none" and device.name != "cpu":
+        raise ConfigError(f"--quantization {quantization} is not supported on {device.name}, only on a CPU")
     if quantization != "none" and dtype != torch.bfloat16:
         raise ConfigError(
             f"--quantization {quantization} needs bfloat16 activations, and this model runs in "

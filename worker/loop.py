@@ -160,6 +160,8 @@ def _serve(link: EngineLink, config: WorkerConfig) -> int:
         raise
     except Exception as error:
         return _fail(link, error, EXIT_WORKER)
+    finally:
+        worker.close()
 
 
 def _answer(link: EngineLink, worker: Worker) -> int:

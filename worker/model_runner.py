@@ -11,17 +11,26 @@ import torch
 from engine_core.ipc.codec import pack_int32, unpack_int32
 from engine_core.ipc.wire import TokenLogprobs
 from engine_core.ipc.worker_messages import ModelRunnerOutput, RowError, SchedulerOutput
+from worker.attention.base import AttentionBackend
 from worker.attention.metadata import AttentionMetadata
+from worker.decode_graphs import DecodeGraph, DecodeGraphs
 from worker.device.base import Device
 from worker.host_blocks import HostBlocks
 from worker.input_batch import InputBatch, Int32, StepInputs
 from worker.kv_cache import KVCache
 from worker.models.base import Model
+from worker.parallel.agreement import Agreement, Chosen
+from worker.parallel.group import RankGroup
 from worker.prompt_scorer import PromptScorer
-from worker.sampler import Sampled, Sampler
+from worker.sampler import Sampled, Sampler, split_errors
 
 # Logits are the largest activation: never more than this many bytes of them at once (but at least one row).
 _MAX_LOGITS_BYTES = 128 << 20
+
+
+def max_logits_rows(vocab_size: int) -> int:
+    """Rows of fp32 logits that may exist at once."""
+    return max(1, _MAX_LOGITS_BYTES // (4 * vocab_size))
 
 
 @dataclass(slots=True)
@@ -39,6 +48,13 @@ class _StepResult:
         self.token_ids.append(sampled.token_ids)
         self.logprobs += sampled.logprobs
         self.errors += sampled.errors
+
+    @property
+    def chosen(self) -> Chosen:
+        """What the ranks have to agree on."""
+        none = np.empty(0, np.int32)
+        rows, token_ids = np.concatenate([none, *self.rows]), np.concatenate([none, *self.token_ids])
+        return Chosen(rows, token_ids, [error.row for error in self.errors])
 
     def pack(self, step: int, compute_s: float, move_s: float) -> ModelRunnerOutput:
         return ModelRunnerOutput(
@@ -59,32 +75,40 @@ class ModelRunner:
     def __init__(
         self,
         device: Device,
+        backend: AttentionBackend,
         model: Model,
         kv_caches: list[KVCache],
         host_blocks: HostBlocks,
         batch: InputBatch,
         vocab_size: int,
+        graphs: DecodeGraphs | None,
+        group: RankGroup | None = None,
     ) -> None:
         """Build a runner with an empty batch.
 
         Args:
             device: of all else.
+            backend: the model's.
             model: loaded.
             kv_caches: one per layer.
             host_blocks: moves blocks of kv_caches out and in.
             batch: no other runner's.
             vocab_size: width of the model's logits.
+            graphs: decodes the rows of this batch; None runs every step eagerly.
+            group: the ranks that part the model's layers; None if there is one.
         """
         self._device = device
+        self._backend = backend
         self._model = model
         self._kv_caches = kv_caches
         self._host_blocks = host_blocks
         self._batch = batch
-        self._max_logits_rows = max(1, _MAX_LOGITS_BYTES // (4 * vocab_size))
+        self._graphs = graphs
+        self._max_logits_rows = max_logits_rows(vocab_size)
         self._sampler = Sampler(device, batch)
         self._prompt_scorer = PromptScorer(device, model, batch, self._max_logits_rows)
+        self._agreement = None if group is None else Agreement(group, batch)
 
-    @torch.inference_mode()
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
         """Run one step.
 
@@ -96,26 +120,57 @@ class ModelRunner:
         started = time.perf_counter()
         self._batch.apply(step)
         move_s = self._move(step) if step.moves_from or step.moves_to else 0.0
-        inputs = self._batch.prepare(step)
-        result = _StepResult(inputs.errors)
-        if len(inputs.rows):
-            hidden = self._forward(inputs)
-            self._score_prompts(hidden, inputs, result)
-            self._sample(hidden, inputs, result)
+        graph = self._graphs.forward(step) if self._graphs is not None else None
+        if graph is None:
+            result = self._run_eagerly(step)
+        elif graph.needs_sampler:
+            result = self._finish(graph.hidden, graph.inputs())
+        else:
+            result = self._draw(graph)
         return result.pack(step.step, time.perf_counter() - started, move_s)
 
     def _forward(self, inputs: StepInputs) -> torch.Tensor:
         token_ids, *layout = self._device.place((inputs.token_ids, *inputs.meta))
+        meta = AttentionMetadata(*layout)
+        self._backend.begin_step(meta)
         outputs = None
         if inputs.outputs is not None:
             (outputs,) = self._device.place((torch.from_numpy(inputs.outputs),))
-        return self._model.forward(token_ids, AttentionMetadata(*layout), self._kv_caches, outputs)
+        return self._model.forward(token_ids, meta, self._kv_caches, outputs)
 
     def _move(self, step: SchedulerOutput) -> float:
         """Move blocks before anything of the step is written; return the seconds it took."""
         started = time.perf_counter()
         self._host_blocks.move(unpack_int32(step.moves_from), unpack_int32(step.moves_to))
         return time.perf_counter() - started
+
+    @torch.inference_mode()
+    def _run_eagerly(self, step: SchedulerOutput) -> _StepResult:
+        inputs = self._batch.prepare(step)
+        if not len(inputs.rows):
+            return _StepResult(inputs.errors)
+        return self._finish(self._forward(inputs), inputs)
+
+    @torch.inference_mode()
+    def _finish(self, hidden: torch.Tensor, inputs: StepInputs) -> _StepResult:
+        """Score prompts and sample, with every feature that rows may have."""
+        result = _StepResult(inputs.errors)
+        self._score_prompts(hidden, inputs, result)
+        self._sample(hidden, inputs, result)
+        if self._agreement is not None:
+            self._agreement.settle(inputs.rows, result.chosen)
+        return result
+
+    def _draw(self, graph: DecodeGraph) -> _StepResult:
+        """Take the tokens that the graph draws and appends."""
+        result = _StepResult([])
+        sampled = Sampled(graph.rows, graph.draw(), [], [])
+        if graph.num_failed:
+            sampled = split_errors(sampled.rows, sampled.token_ids, [])
+            for error in sampled.errors:
+                self._batch.fail(error)
+        result.add(sampled)
+        return result
 
     def _score_prompts(self, hidden: torch.Tensor, inputs: StepInputs, result: _StepResult) -> None:
         result.prompt_logprobs, broken = self._prompt_scorer.score(hidden, inputs)
@@ -125,18 +180,23 @@ class ModelRunner:
 
     def _sample(self, hidden: torch.Tensor, inputs: StepInputs, result: _StepResult) -> None:
         sampling = inputs.sampling
-        if self._batch.failures:
-            sampling = sampling[~np.isin(inputs.rows[sampling], list(self._batch.failures))]
         for begin in range(0, len(sampling), self._max_logits_rows):
             chunk = sampling[begin : begin + self._max_logits_rows]
             chosen = hidden
-            # They differ where prompts are scored, a row has failed, or logits of all rows would be too many.
+            # They differ where prompts are scored, and where logits of all rows would be too many.
             if len(chunk) != len(hidden):
                 places = torch.from_numpy(inputs.hidden_of(chunk))
                 chosen = hidden[self._device.place([places])[0]]
-            rows = inputs.rows if len(chunk) == len(inputs.rows) else inputs.rows[chunk]
-            sampled = self._sampler.sample(self._model.compute_logits(chosen), rows)
-            self._batch.append(sampled.rows, sampled.token_ids)
-            for error in sampled.errors:
-                self._batch.fail(error)
-            result.add(sampled)
+            logits = self._model.compute_logits(chosen)
+            # Where another rank samples, this one has its part in all rows of logits, whatever fails there.
+            if logits is not None:
+                rows = inputs.rows if len(chunk) == len(inputs.rows) else inputs.rows[chunk]
+                self._take(self._sampler.sample(logits, rows), result)
+
+    def _take(self, sampled: Sampled, result: _StepResult) -> None:
+        if self._batch.failures:
+            sampled = sampled.without(self._batch.failures)
+        self._batch.append(sampled.rows, sampled.token_ids)
+        for error in sampled.errors:
+            self._batch.fail(error)
+        result.add(sampled)

@@ -319,7 +319,7 @@ def sample(
         top_p: float32 [R]; 1: off. The fewest tokens whose mass reaches top_p stay, at least one.
         min_p: float32 [R]; 0: off. Tokens less likely than min_p times the likeliest go.
         seeds: int64 [R], the bits of an unsigned 64-bit seed.
-        positions: int64 [R], position of the token to be drawn.
+        positions: int32 or int64 [R], position of the token to be drawn.
     """
     _sample(out_token_ids, logits, temperature, top_k, top_p, min_p, seeds, positions)
 

@@ -57,13 +57,21 @@ class PackedWeight:
         """Memory it takes."""
         return self.data.nbytes + (self.scales.nbytes if self.scales is not None else 0)
 
-    def fill(self, source: torch.Tensor, first_row: int = 0, first_column: int = 0) -> None:
+    def fill(
+        self,
+        source: torch.Tensor,
+        first_row: int = 0,
+        first_column: int = 0,
+        kept: range | None = None,
+    ) -> None:
         """Write a rectangle of the matrix; whole rows if they are quantised.
 
         Args:
             source: [n, k], of any strides; converted to the weight's dtype, or quantised.
             first_row: row of the matrix where its first element belongs.
             first_column: its column.
+            kept: columns of source that belong to the matrix, for int8, where the others still count for the
+                scales; None for all.
 
         Raises:
             ValueError: it does not fit.
@@ -71,12 +79,15 @@ class PackedWeight:
         if self.form == "plain":
             pack_ops.pack_weight(self, source.to(self.dtype), first_row, first_column)
             return
-        if first_column != 0 or source.shape[1:] != self.shape[1:]:
+        num_kept = source.shape[1] if kept is None else len(kept)
+        if first_column != 0 or num_kept != self.shape[1] or (kept is not None and self.form != "int8"):
             raise ValueError(f"source: expected whole rows of {self.shape[1]} to quantise")
         if self.scales is None:
             pack_ops.pack_int4(self, quantize_int4(source), first_row)
         else:
             codes, scales = quantize_int8(source)
+            if kept is not None:
+                codes = codes[:, kept.start : kept.stop]
             pack_ops.pack_weight(self, codes, first_row, 0)
             self.scales[first_row : first_row + len(scales)] = scales
 

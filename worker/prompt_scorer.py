@@ -35,8 +35,8 @@ class PromptScorer:
             inputs: its layout.
 
         Returns:
-            Logprobs with `key` the row and `token_index` the position in the prompt, ascending per row; and
-            errors of the rows whose logits were not numbers.
+            On the rank that samples, logprobs with `key` the row and `token_index` the position in the
+            prompt, ascending per row; and errors of the rows whose logits were not numbers.
         """
         scored: list[TokenLogprobs] = []
         broken: list[RowError] = []
@@ -58,7 +58,8 @@ class PromptScorer:
         for begin in range(start, end, self._max_rows):
             stop = min(begin + self._max_rows, end)
             logits = self._model.compute_logits(hidden[offset + begin - start : offset + stop - start])
-            scored += gather_logprobs(self._device, logits, self._wanted(row, begin, stop))
+            if logits is not None:
+                scored += gather_logprobs(self._device, logits, self._wanted(row, begin, stop))
         return None if any(entry.rank == NO_RANK for entry in scored) else scored
 
     def _wanted(self, row: int, begin: int, stop: int) -> Wanted:

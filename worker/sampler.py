@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +36,16 @@ class Sampled(NamedTuple):
     token_ids: Int32
     logprobs: list[TokenLogprobs]
     errors: list[RowError]
+
+    def without(self, failures: Collection[int]) -> Sampled:
+        """Return this without rows that had failed before."""
+        keep = ~np.isin(self.rows, list(failures))
+        return Sampled(
+            self.rows[keep],
+            self.token_ids[keep],
+            [entry for entry in self.logprobs if entry.key not in failures],
+            [error for error in self.errors if error.row not in failures],
+        )
 
 
 class _Gathered:
@@ -89,7 +99,7 @@ class Sampler:
         index = rows.astype(np.intp)
         features = int(np.bitwise_or.reduce(self._state.features[index], initial=0))
         if not features:
-            return _split_errors(rows, self._draw(logits, index), [])
+            return split_errors(rows, self._draw(logits, index), [])
         asking = self._state.rows_with(Feature.LOGPROBS, rows)
         raw, raw_indices = logits, asking
         if features & ADJUSTING:
@@ -104,7 +114,7 @@ class Sampler:
         if any(entry.rank == NO_RANK for entry in logprobs):
             broken = [entry.key for entry in logprobs if entry.rank == NO_RANK]
             token_ids[np.isin(rows, broken)] = _NOT_A_NUMBER
-        return _split_errors(rows, token_ids, logprobs)
+        return split_errors(rows, token_ids, logprobs)
 
     def _adjust(self, logits: torch.Tensor, rows: Int32) -> None:
         flat = logits.view(-1)
@@ -171,7 +181,7 @@ class Sampler:
         return gather_logprobs(self._device, raw, wanted)
 
 
-def _split_errors(rows: Int32, token_ids: Int32, logprobs: list[TokenLogprobs]) -> Sampled:
+def split_errors(rows: Int32, token_ids: Int32, logprobs: list[TokenLogprobs]) -> Sampled:
     """Turn the rows whose token is negative into errors."""
     if token_ids.min(initial=0) >= 0:
         return Sampled(rows, token_ids, logprobs, [])

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from engine_core.errors import ModelLoadError
 from worker.checkpoint import Checkpoint, CheckpointTensor
 from worker.device.base import Device
-from worker.layers.parameter import Parameter, Part, WeightPlan
+from worker.layers.parameter import Parameter, Part, WeightPlan, Window
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +48,7 @@ def load_weights(
         plan: what the model needs.
         dtype: of the parameters; tensors of another dtype are converted.
         device: where the parameters go.
-        progress: called with (loaded_bytes, total_bytes) of the checkpoint, at least once per 16 MiB.
+        progress: called with (loaded_bytes, total_bytes) of what this rank reads, at least once per 16 MiB.
 
     Raises:
         ModelLoadError: names file and tensor; before anything is allocated, unless a file is cut short while
@@ -53,11 +56,11 @@ def load_weights(
     """
     with Checkpoint.open(Path(directory)) as checkpoint:
         assignments = match(checkpoint, plan)
-        total_bytes = sum(assignment.source.entry.num_bytes for assignment in assignments)
+        total_bytes = sum(map(_num_bytes, assignments))
         progress(0, total_bytes)
         _allocate(plan, dtype, device)
         loaded_bytes = 0
-        staging = _Staging()
+        staging = _Staging(device)
         # In file order, so that the disk is read sequentially.
         for assignment in sorted(assignments, key=_file_order):
             for num_bytes in _stream(assignment, staging):
@@ -121,32 +124,57 @@ def _allocate(plan: WeightPlan, dtype: torch.dtype, device: Device) -> None:
         raise ModelLoadError(f"no memory for {plan.num_elements} weights: {error}") from error
 
 
+def _num_bytes(assignment: Assignment) -> int:
+    """Bytes that are read of a tensor."""
+    window = assignment.parameter.window(assignment.part)
+    return len(window.rows) * window.width * _LOADABLE[assignment.source.entry.dtype].itemsize
+
+
 def _file_order(assignment: Assignment) -> tuple[str, int]:
     return assignment.source.file.path.name, assignment.source.entry.begin
 
 
 class _Staging:
-    """The one buffer through which all chunks go; it grows to the largest."""
+    """The buffer of all chunks, in memory that the device copies from; it grows to the largest."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: Device) -> None:
+        self._device = device
         self._buffer = torch.empty(0, dtype=torch.uint8)
 
     def take(self, num_bytes: int) -> torch.Tensor:
         """Return that many bytes of undefined content, lost when taken again."""
         if self._buffer.numel() < num_bytes:
-            self._buffer = torch.empty(num_bytes, dtype=torch.uint8)
+            self._buffer = self._device.host_pages((num_bytes,), torch.uint8)
         return self._buffer[:num_bytes]
 
 
 def _stream(assignment: Assignment, staging: _Staging) -> Iterable[int]:
-    """Read one tensor in chunks of whole rows; yield the bytes of each."""
+    """Read what this rank needs of a tensor in chunks of whole rows; yield the bytes of each."""
     source, parameter, part = assignment
-    num_rows = part.shape[0]
-    row_bytes = source.entry.num_bytes // num_rows
-    rows_per_chunk = max(1, CHUNK_BYTES // max(1, row_bytes)) if parameter.takes_pieces(part) else num_rows
+    window = parameter.window(part)
+    dtype = _LOADABLE[source.entry.dtype]
+    row_bytes = window.width * dtype.itemsize
+    num_rows = len(window.rows)
+    rows_per_chunk = max(1, CHUNK_BYTES // row_bytes) if parameter.takes_pieces(part) else num_rows
     for first in range(0, num_rows, rows_per_chunk):
-        rows = min(rows_per_chunk, num_rows - first)
-        chunk = staging.take(rows * row_bytes)
-        source.file.read_into(source.entry.begin + first * row_bytes, chunk.numpy().data)
-        parameter.fill(part, first, chunk.view(_LOADABLE[source.entry.dtype]).view(rows, *part.shape[1:]))
-        yield rows * row_bytes
+        rows = window.rows[first : first + rows_per_chunk]
+        chunk = staging.take(len(rows) * row_bytes)
+        _read(source, Window(rows, window.columns), chunk.numpy())
+        parameter.fill(part, first, _shaped(chunk.view(dtype), window.columns))
+        yield len(chunk)
+
+
+def _shaped(values: torch.Tensor, columns: range | None) -> torch.Tensor:
+    return values if columns is None else values.view(-1, len(columns))
+
+
+def _read(source: CheckpointTensor, window: Window, target: npt.NDArray[np.uint8]) -> None:
+    """Read a rectangle: in one go if it holds whole rows, else row by row, so that no rank reads it all."""
+    itemsize = _LOADABLE[source.entry.dtype].itemsize
+    begin, columns = source.entry.begin, window.columns
+    row_elements = math.prod(source.entry.shape[1:])
+    if columns is None or len(columns) == row_elements:
+        source.file.read_into(begin + window.rows.start * row_elements * itemsize, target.data)
+        return
+    for row, piece in zip(window.rows, target.reshape(len(window.rows), -1), strict=True):
+        source.file.read_into(begin + (row * row_elements + columns.start) * itemsize, piece.data)

@@ -18,18 +18,22 @@ from engine_core.ipc.worker_messages import (
 from worker import ops
 from worker.attention.base import AttentionBackend
 from worker.attention.cpu import CpuAttention
+from worker.attention.select import AttentionNeeds, choose_backend
 from worker.config import WorkerConfig
+from worker.decode_graphs import DecodeGraphs
 from worker.device.base import Device
-from worker.device.cpu import CpuDevice
+from worker.device.select import open_device
 from worker.dtypes import check_quantization, dtype_name, resolve_dtype
 from worker.host import usable_cores
 from worker.host_blocks import HostBlocks
 from worker.input_batch import BatchLimits, InputBatch
 from worker.kv_cache import BlockShape, layer_caches
+from worker.largest_step import blocks_of_largest_step, run_largest_step
 from worker.model_config import ModelConfig, read_model_config
-from worker.model_runner import ModelRunner
+from worker.model_runner import ModelRunner, max_logits_rows
 from worker.models.base import Model
 from worker.models.registry import load_model
+from worker.parallel.group import RankGroup
 from worker.warm_up import warm_up
 from worker.weights import Progress
 
@@ -44,19 +48,25 @@ class Worker:
     Life: load() -> init_kv_cache() -> execute() any number of times. One thread.
     """
 
-    def __init__(self, config: WorkerConfig) -> None:
-        """Set the thread counts; nothing is loaded yet.
+    def __init__(self, config: WorkerConfig, device: Device | None = None) -> None:
+        """Find the device and set the thread counts; nothing is loaded yet.
+
+        Args:
+            config: what the worker was told.
+            device: to compute on; None takes the one that the configuration names.
 
         Raises:
-            ConfigError: a value is out of range.
+            ConfigError: a value is out of range, or the device cannot be used.
         """
         config.validate()
         self._config = config
-        self._device: Device = CpuDevice()
-        self._backend: AttentionBackend = CpuAttention()
+        self._device = device or open_device(
+            config.device, config.rank, config.gpu_memory_utilization, config.num_local_ranks
+        )
         self._loaded: _Loaded | None = None
         self._runner: ModelRunner | None = None
-        num_threads = config.num_threads or usable_cores()
+        self._group: RankGroup | None = None
+        num_threads = config.num_threads or max(1, usable_cores() // config.num_local_ranks)
         torch.set_num_threads(num_threads)
         ops.set_num_threads(num_threads)
 
@@ -67,20 +77,26 @@ class Worker:
             progress: called with bytes loaded and bytes in total.
 
         Raises:
-            ConfigError: the configuration does not fit the checkpoint.
+            ConfigError: the configuration does not fit the checkpoint or the device.
             ModelLoadError: the checkpoint cannot be served; the message names the file and the reason.
+            RankLostError: the other ranks cannot be reached.
         """
         started = time.perf_counter()
         config = read_model_config(self._config.model).limited_to(self._config.max_model_len)
-        dtype = resolve_dtype(self._config.dtype, config)
+        dtype = resolve_dtype(self._config.dtype, config, self._device)
         quantization = self._config.quantization
-        check_quantization(quantization, dtype)
-        model = load_model(config, dtype, self._device, self._backend, progress, quantization)
-        self._loaded = loaded = _Loaded(config, dtype, model, quantization)
+        check_quantization(quantization, dtype, self._device)
+        needs = AttentionNeeds(dtype, self._config.block_size)
+        backend = choose_backend(self._config.attention_backend, self._device, needs)
+        self._group = self._meet()
+        model = load_model(config, dtype, self._device, backend, progress, quantization, self._group)
+        self._loaded = loaded = _Loaded(config, dtype, model, quantization, backend)
+        if self._group is not None:
+            self._group.begin(self._config.exchange_timeout_s)
         return WorkerReady(
             model=_describe(loaded),
             block_bytes=loaded.block_shape(self._config.block_size).num_bytes,
-            available_bytes=self._config.kv_cache_memory_bytes or self._device.default_cache_bytes(),
+            available_bytes=self._config.kv_cache_memory_bytes or self._default_cache_bytes(),
             load_s=time.perf_counter() - started,
         )
 
@@ -99,21 +115,80 @@ class Worker:
             raise WorkerError("the KV cache was asked for before the model was loaded")
         if num_blocks < 1:
             raise ConfigError("the KV cache needs at least one block")
-        config, model = self._loaded.config, self._loaded.model
         # Its memory is free before the new one's is counted.
         self._runner = None
-        limits = self._limits(config, num_blocks)
-        shape = self._loaded.block_shape(self._config.block_size)
-        try:
-            batch = InputBatch(limits, list(config.eos_token_ids))
-            pool = self._backend.allocate(shape, num_blocks)
-        except (OSError, MemoryError, RuntimeError) as error:
-            raise ConfigError(f"no memory for a KV cache of {num_blocks} blocks: {error}") from None
-        host_blocks = HostBlocks(self._device, pool, shape, num_host_blocks)
-        caches = layer_caches(pool)
-        self._runner = ModelRunner(self._device, model, caches, host_blocks, batch, config.vocab_size)
+        limits = self._limits(self._loaded.config, num_blocks)
+        self._runner, host_blocks = self._make_runner(self._loaded, limits, num_host_blocks)
         warm_up(self._runner, limits)
         return KVCacheReady(num_blocks, host_blocks.measure_ns())
+
+    def close(self) -> None:
+        """Leave the other ranks."""
+        if self._group is not None:
+            from worker.parallel.distributed import part
+
+            part()
+
+    def _meet(self) -> RankGroup | None:
+        config = self._config
+        if config.num_ranks == 1:
+            return None
+        # torch.distributed takes 0.3 s to import, for nothing where there is one rank.
+        from worker.parallel.distributed import DistributedGroup, meet
+
+        device = self._device.torch_device
+        meet(config.rendezvous, config.rank, config.num_ranks, device)
+        return DistributedGroup(device)
+
+    def _make_runner(
+        self, loaded: _Loaded, limits: BatchLimits, num_host_blocks: int = 0
+    ) -> tuple[ModelRunner, HostBlocks]:
+        shape = loaded.block_shape(limits.block_size)
+        try:
+            batch = InputBatch(limits, list(loaded.config.eos_token_ids))
+            pool = loaded.backend.allocate(shape, limits.num_blocks)
+        except (OSError, MemoryError, RuntimeError) as error:
+            raise ConfigError(f"no memory for a KV cache of {limits.num_blocks} blocks: {error}") from None
+        host_blocks = HostBlocks(self._device, pool, shape, num_host_blocks)
+        caches = layer_caches(pool)
+        graphs = None
+        # Recordings hold our CPU kernels; another backend may compute with anything, and ranks exchange sums.
+        can_record = isinstance(loaded.backend, CpuAttention) and self._group is None
+        if can_record and not self._config.enforce_eager:
+            max_rows = max_logits_rows(limits.vocab_size)
+            graphs = DecodeGraphs(loaded.model, caches, batch, limits, max_rows)
+        runner = ModelRunner(
+            self._device,
+            loaded.backend,
+            loaded.model,
+            caches,
+            host_blocks,
+            batch,
+            limits.vocab_size,
+            graphs,
+            self._group,
+        )
+        return runner, host_blocks
+
+    def _default_cache_bytes(self) -> int:
+        """Ask the device, which may measure what a step takes beside the cache."""
+        try:
+            return self._device.default_cache_bytes(self._run_largest_step)
+        except torch.OutOfMemoryError as error:
+            tokens = self._config.max_num_batched_tokens
+            raise ConfigError(
+                f"the weights leave no memory for a step of --max-num-batched-tokens {tokens}: {error}"
+            ) from None
+
+    def _run_largest_step(self) -> int:
+        """Run a step of the largest kind on a KV cache of its own; returns the bytes of that cache."""
+        assert self._loaded is not None, "weights are there before memory is counted"
+        limits = self._limits(self._loaded.config, num_blocks=0)
+        limits = limits._replace(num_blocks=blocks_of_largest_step(limits))
+        runner, _ = self._make_runner(self._loaded, limits)
+        run_largest_step(runner, limits)
+        self._device.synchronize()
+        return limits.num_blocks * self._loaded.block_shape(limits.block_size).num_bytes
 
     def _limits(self, config: ModelConfig, num_blocks: int) -> BatchLimits:
         return BatchLimits(
@@ -145,6 +220,7 @@ class _Loaded(NamedTuple):
     dtype: torch.dtype
     model: Model
     quantization: str
+    backend: AttentionBackend
 
     def block_shape(self, block_size: int) -> BlockShape:
         """What a block of block_size tokens holds of this model."""
@@ -153,7 +229,7 @@ class _Loaded(NamedTuple):
 
 
 def _describe(loaded: _Loaded) -> ModelInfo:
-    config, dtype, model, quantization = loaded
+    config, dtype, model, quantization, _ = loaded
     return ModelInfo(
         path=config.path,
         architecture=config.architecture,

@@ -48,18 +48,26 @@ KvWriteParams write_params(const DeviceArgs& args, const TensorView& k, const Te
   params.slot_mapping = args(slot_mapping, "slot_mapping").indices(params.tokens);
   params.block_size = k_cache.size(2);
   params.num_slots = k_cache.size(0) * params.block_size;
-  for (int64_t token = 0; kChecksIds && token < params.tokens; ++token) {
+  return params;
+}
+
+[[maybe_unused]] void check_slots(const KvWriteParams& params) {
+  for (int64_t token = 0; token < params.tokens; ++token) {
     const int64_t slot = params.slot_mapping[token];
     SPLITSERVE_CHECK_VALUE(slot < params.num_slots, "slot_mapping: " << slot << " is outside the cache's "
                                                                      << params.num_slots << " slots");
   }
-  return params;
+}
+
+[[maybe_unused]] void check_both(const RotaryKvWriteParams& params) {
+  check_positions(params.rotary);
+  check_slots(params.write);
 }
 
 void kv_write(TensorView k, TensorView v, TensorView k_cache, TensorView v_cache, TensorView slot_mapping) {
   const DeviceArgs args(k, "k");
   const KvWriteParams params = write_params(args, k, v, k_cache, v_cache, slot_mapping);
-  SPLITSERVE_RUN(kv_write, params, args.device());
+  SPLITSERVE_RUN_CHECKED(kv_write, check_slots, params, args.device());
 }
 
 void rotary_kv_write(TensorView q, TensorView k, TensorView v, TensorView positions, TensorView cos_sin,
@@ -67,7 +75,7 @@ void rotary_kv_write(TensorView q, TensorView k, TensorView v, TensorView positi
   const DeviceArgs args(q, "q");
   const RotaryKvWriteParams params{rotary_params(args, q, k, positions, cos_sin),
                                    write_params(args, k, v, k_cache, v_cache, slot_mapping)};
-  SPLITSERVE_RUN(rotary_kv_write, params, args.device());
+  SPLITSERVE_RUN_CHECKED(rotary_kv_write, check_both, params, args.device());
 }
 
 }  // namespace

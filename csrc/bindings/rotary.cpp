@@ -7,7 +7,7 @@ namespace {
 void rotary_embedding(TensorView q, TensorView k, TensorView positions, TensorView cos_sin) {
   const DeviceArgs args(q, "q");
   const RotaryParams params = rotary_params(args, q, k, positions, cos_sin);
-  SPLITSERVE_RUN(rotary_embedding, params, args.device());
+  SPLITSERVE_RUN_CHECKED(rotary_embedding, check_positions, params, args.device());
 }
 
 }  // namespace

@@ -15,6 +15,15 @@ inline RotaryHeads rotary_heads(const DeviceArgs& args, const TensorView& tensor
   return {tensor.data_ptr(), tensor.stride(0), tensor.stride(1), tensor.size(1)};
 }
 
+inline void check_positions(const RotaryParams& params) {
+  for (int64_t token = 0; token < params.tokens; ++token) {
+    const int64_t position = params.positions[token];
+    SPLITSERVE_CHECK_VALUE(
+        position >= 0 && position < params.max_pos,
+        "positions: " << position << " is outside cos_sin's " << params.max_pos << " rows");
+  }
+}
+
 inline RotaryParams rotary_params(const DeviceArgs& args, const TensorView& q, const TensorView& k,
                                   const TensorView& positions, const TensorView& cos_sin) {
   args(cos_sin, "cos_sin").rank(2).type({kFloat32Type}).rows_contiguous();
@@ -29,12 +38,6 @@ inline RotaryParams rotary_params(const DeviceArgs& args, const TensorView& q, c
   params.cos_sin = static_cast<const float*>(cos_sin.data_ptr());
   params.cos_sin_stride = cos_sin.stride(0);
   params.max_pos = cos_sin.size(0);
-  for (int64_t token = 0; kChecksIds && token < params.tokens; ++token) {
-    const int64_t position = params.positions[token];
-    SPLITSERVE_CHECK_VALUE(
-        position >= 0 && position < params.max_pos,
-        "positions: " << position << " is outside cos_sin's " << params.max_pos << " rows");
-  }
   return params;
 }
 

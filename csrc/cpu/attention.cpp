@@ -2,6 +2,7 @@
 #include "cpu/attention.h"
 
 #include "common/check.h"
+#include "cpu/program.h"
 
 namespace splitserve {
 namespace {
@@ -48,7 +49,7 @@ void set_queries(AttentionParams* p, const TensorView& out, const TensorView& q,
 
 // Every block a request's positions name must exist: a wrong table must end in an error, not in foreign
 // memory.
-void check_request(const AttentionParams& p, int64_t r, int64_t max_blocks, int64_t num_blocks) {
+void check_request(const AttentionParams& p, int64_t r) {
   const int64_t query_len = p.cu_seqlens_q[r + 1] - p.cu_seqlens_q[r], seq_len = p.seq_lens[r];
   SPLITSERVE_CHECK_VALUE(query_len >= 0, "cu_seqlens_q: decreases at request " << r);
   if (query_len == 0) return;
@@ -56,14 +57,21 @@ void check_request(const AttentionParams& p, int64_t r, int64_t max_blocks, int6
                                                                     << " query tokens but length "
                                                                     << seq_len);
   const int64_t blocks = (seq_len + p.block_size - 1) / p.block_size;
-  SPLITSERVE_CHECK_VALUE(blocks <= max_blocks, "block_tables: request " << r << " needs " << blocks
-                                                                        << " blocks, has " << max_blocks);
+  SPLITSERVE_CHECK_VALUE(blocks <= p.max_blocks, "block_tables: request " << r << " needs " << blocks
+                                                                          << " blocks, has " << p.max_blocks);
   const int64_t seen_from = p.sliding_window > 0 ? seq_len - query_len + 1 - p.sliding_window : 0;
   for (int64_t b = (seen_from > 0 ? seen_from : 0) / p.block_size; b < blocks; ++b) {
     const int64_t block = p.block_tables[r * p.block_table_stride + b];
-    SPLITSERVE_CHECK_VALUE(block >= 0 && block < num_blocks,
-                           "block_tables: request " << r << " names block " << block << " of " << num_blocks);
+    SPLITSERVE_CHECK_VALUE(block >= 0 && block < p.num_blocks, "block_tables: request "
+                                                                   << r << " names block " << block << " of "
+                                                                   << p.num_blocks);
   }
+}
+
+void check_lengths(const AttentionParams& p) {
+  SPLITSERVE_CHECK_VALUE(p.cu_seqlens_q[0] == 0 && p.cu_seqlens_q[p.requests] == p.tokens,
+                         "cu_seqlens_q: must run from 0 to the " << p.tokens << " rows of q");
+  for (int64_t r = 0; r < p.requests; ++r) check_request(p, r);
 }
 
 void paged_attention(TensorView out, TensorView q, TensorView k_cache, TensorView v_cache,
@@ -75,6 +83,8 @@ void paged_attention(TensorView out, TensorView q, TensorView k_cache, TensorVie
   params.v = cache_of(v_cache, "v_cache", k_cache, params);
   cpu_arg(block_tables, "block_tables").rank(2).type({kInt32Type}).rows_contiguous();
   params.requests = block_tables.size(0);
+  params.max_blocks = block_tables.size(1);
+  params.num_blocks = k_cache.size(0);
   params.block_tables = static_cast<const int32_t*>(block_tables.data_ptr());
   params.block_table_stride = block_tables.stride(0);
   params.cu_seqlens_q =
@@ -86,11 +96,10 @@ void paged_attention(TensorView out, TensorView q, TensorView k_cache, TensorVie
   params.scale = static_cast<float>(scale);
   params.sliding_window = sliding_window;
   params.softcap = static_cast<float>(softcap);
-  SPLITSERVE_CHECK_VALUE(params.cu_seqlens_q[0] == 0 && params.cu_seqlens_q[params.requests] == params.tokens,
-                         "cu_seqlens_q: must run from 0 to the " << params.tokens << " rows of q");
-  for (int64_t r = 0; r < params.requests; ++r)
-    check_request(params, r, block_tables.size(1), k_cache.size(0));
-  SPLITSERVE_CALL_MATRIX(paged_attention, params);
+  run_kernel(params, [](const AttentionParams& p) {
+    check_lengths(p);
+    SPLITSERVE_CALL_MATRIX(paged_attention, p);
+  });
 }
 
 }  // namespace

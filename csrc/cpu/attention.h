@@ -21,8 +21,9 @@ struct AttentionParams {
   KvCache k, v;
   const int32_t* block_tables;  // [requests, max_blocks]
   int64_t block_table_stride;
-  const int32_t* cu_seqlens_q;  // [requests + 1]
-  const int32_t* seq_lens;      // [requests]
+  const int32_t* cu_seqlens_q;     // [requests + 1]
+  const int32_t* seq_lens;         // [requests]
+  int64_t max_blocks, num_blocks;  // of a request, of the cache
   int64_t requests, tokens, heads, kv_heads, head_dim, block_size;
   float scale;
   int64_t sliding_window;  // a row sees this many positions up to its own; 0: all

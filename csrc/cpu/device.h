@@ -6,13 +6,12 @@
 #include <cstdint>
 
 #include "cpu/kernels.h"
+#include "cpu/program.h"
 
 namespace splitserve {
 
 inline constexpr DLDeviceType kDeviceType = kDLCPU;
 inline constexpr bool kHasFloat16 = false;
-// Ids are in memory that the checks can read.
-inline constexpr bool kChecksIds = true;
 // Blocks of the KV cache are interleaved, see cpu/attention_chunk.h.
 inline constexpr bool kInterleavedCache = true;
 // Longest row of a norm.
@@ -24,4 +23,10 @@ inline void* reachable_host_memory(void* data) { return data; }
 }  // namespace splitserve
 
 // Runs a kernel on the device of a call's tensors.
-#define SPLITSERVE_RUN(op, params, device) SPLITSERVE_CALL_VECTOR(op, params)
+#define SPLITSERVE_RUN(op, params, device) SPLITSERVE_RUN_VECTOR(op, params)
+// The same after check(params) has looked at the ids in memory.
+#define SPLITSERVE_RUN_CHECKED(op, check, params, device) \
+  splitserve::run_kernel(params, [](const auto& p) {      \
+    check(p);                                             \
+    SPLITSERVE_CALL_VECTOR(op, p);                        \
+  })

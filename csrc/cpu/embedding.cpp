@@ -1,6 +1,7 @@
 // Embedding lookup: collects one row of a packed weight per token.
 #include "cpu/packed_arg.h"
 #include "cpu/parallel.h"
+#include "cpu/program.h"
 #include "cpu/vec.h"
 
 namespace splitserve {
@@ -28,31 +29,57 @@ void scale_row(BFloat16* out, const PackedRow<int8_t>& row, float scale, int64_t
   for (int64_t k = 0; k < size; ++k) host::store_partial(out + k, host::Vec{} + scale * row[k], 1);
 }
 
-void embedding(TensorView out, TensorView token_ids, TensorView weight, Optional<TensorView> scales,
-               int64_t vocab, int64_t hidden) {
-  const WeightFormat format = packed_arg(weight, vocab, hidden);
-  SPLITSERVE_CHECK_VALUE(format != WeightFormat::kInt4, "packed: rows of int4 weights cannot be looked up");
-  const float* scale = scales_arg(scales, format, vocab);
-  cpu_arg(out, "out").activation(activation_of(format)).rank(2).size(1, hidden).rows_contiguous();
-  const int64_t tokens = out.size(0);
-  const IndexArray ids = cpu_arg(token_ids, "token_ids").indices(tokens);
-  for (int64_t t = 0; t < tokens; ++t) {
-    SPLITSERVE_CHECK_VALUE(ids[t] >= 0 && ids[t] < vocab,
-                           "token_ids: " << ids[t] << " is outside the vocabulary of " << vocab);
+struct EmbeddingParams {
+  void* out;            // [tokens, hidden]
+  const void* weight;   // packed, see packed.h
+  const float* scales;  // [vocab] for int8, else nullptr
+  IndexArray ids;       // [tokens]
+  int64_t out_stride, tokens, vocab, hidden;
+  WeightFormat format;
+};
+
+void check_ids(const EmbeddingParams& p) {
+  for (int64_t t = 0; t < p.tokens; ++t) {
+    SPLITSERVE_CHECK_VALUE(p.ids[t] >= 0 && p.ids[t] < p.vocab,
+                           "token_ids: " << p.ids[t] << " is outside the vocabulary of " << p.vocab);
   }
-  const PackedLayout layout(format, hidden);
-  const void* packed = weight.data_ptr();
-  host::parallel_for(tokens, tokens * hidden, [&](int64_t begin, int64_t end) {
+}
+
+void look_up(const EmbeddingParams& p) {
+  const PackedLayout layout(p.format, p.hidden);
+  const int64_t row_bytes = p.out_stride * dtype_bytes(activation_of(p.format));
+  host::parallel_for(p.tokens, p.tokens * p.hidden, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
-      void* row = static_cast<char*>(out.data_ptr()) + t * out.stride(0) * dtype_bytes(activation_of(format));
-      if (format == WeightFormat::kInt8) {
-        scale_row(static_cast<BFloat16*>(row), {packed, layout, ids[t]}, scale[ids[t]], hidden);
-      } else if (format == WeightFormat::kBFloat16) {
-        copy_row<uint16_t>(static_cast<uint16_t*>(row), {packed, layout, ids[t]}, hidden);
+      void* row = static_cast<char*>(p.out) + t * row_bytes;
+      if (p.format == WeightFormat::kInt8) {
+        scale_row(static_cast<BFloat16*>(row), {p.weight, layout, p.ids[t]}, p.scales[p.ids[t]], p.hidden);
+      } else if (p.format == WeightFormat::kBFloat16) {
+        copy_row<uint16_t>(static_cast<uint16_t*>(row), {p.weight, layout, p.ids[t]}, p.hidden);
       } else {
-        copy_row<uint32_t>(static_cast<uint32_t*>(row), {packed, layout, ids[t]}, hidden);
+        copy_row<uint32_t>(static_cast<uint32_t*>(row), {p.weight, layout, p.ids[t]}, p.hidden);
       }
     }
+  });
+}
+
+void embedding(TensorView out, TensorView token_ids, TensorView weight, Optional<TensorView> scales,
+               int64_t vocab, int64_t hidden) {
+  EmbeddingParams params{};
+  params.format = packed_arg(weight, vocab, hidden);
+  SPLITSERVE_CHECK_VALUE(params.format != WeightFormat::kInt4,
+                         "packed: rows of int4 weights cannot be looked up");
+  params.scales = scales_arg(scales, params.format, vocab);
+  cpu_arg(out, "out").activation(activation_of(params.format)).rank(2).size(1, hidden).rows_contiguous();
+  params.tokens = out.size(0);
+  params.ids = cpu_arg(token_ids, "token_ids").indices(params.tokens);
+  params.out = out.data_ptr();
+  params.weight = weight.data_ptr();
+  params.out_stride = out.stride(0);
+  params.vocab = vocab;
+  params.hidden = hidden;
+  run_kernel(params, [](const EmbeddingParams& p) {
+    check_ids(p);
+    look_up(p);
   });
 }
 

@@ -2,6 +2,7 @@
 #include "cpu/linear.h"
 
 #include "cpu/packed_arg.h"
+#include "cpu/program.h"
 
 namespace splitserve {
 namespace {
@@ -31,7 +32,7 @@ void linear(TensorView out, TensorView x, TensorView weight, Optional<TensorView
   params.weight = weight.data_ptr();
   params.out_stride = out.stride(0);
   params.x_stride = x.stride(0);
-  SPLITSERVE_CALL_MATRIX(linear, params);
+  SPLITSERVE_RUN_MATRIX(linear, params);
 }
 
 }  // namespace

@@ -17,7 +17,8 @@ inline constexpr int64_t kMaxPartWork = int64_t{1} << 23;
 // Parts of `count` tasks: four per thread, or another small number that leaves equal threads more equal shares.
 inline int64_t balanced_parts(int64_t count, int64_t threads) {
   int64_t best = 0, fewest = INT64_MAX;
-  for (const int64_t each : {4, 3, 5, 6, 7, 8}) {
+  constexpr int64_t kPartsPerThread[] = {4, 3, 5, 6, 7, 8};
+  for (const int64_t each : kPartsPerThread) {
     const int64_t parts = each * threads, tasks = (count + parts - 1) / parts * each;
     if (tasks < fewest) best = parts, fewest = tasks;
   }

@@ -2,6 +2,7 @@
 #include "cpu/sample.h"
 
 #include "common/check.h"
+#include "cpu/program.h"
 
 namespace splitserve {
 namespace {
@@ -22,8 +23,8 @@ void sample(TensorView out_token_ids, TensorView logits, TensorView temperature,
   params.top_p = cpu_arg(top_p, "top_p").vector(kFloat32Type, params.rows).data<float>();
   params.min_p = cpu_arg(min_p, "min_p").vector(kFloat32Type, params.rows).data<float>();
   params.seeds = cpu_arg(seeds, "seeds").vector(kInt64Type, params.rows).data<int64_t>();
-  params.positions = cpu_arg(positions, "positions").vector(kInt64Type, params.rows).data<int64_t>();
-  SPLITSERVE_CALL_VECTOR(sample, params);
+  params.positions = cpu_arg(positions, "positions").indices(params.rows);
+  SPLITSERVE_RUN_VECTOR(sample, params);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ struct SampleParams {
   const float* top_p;        // [rows]; >= 1: off
   const float* min_p;        // [rows]; <= 0: off
   const int64_t* seeds;      // [rows]
-  const int64_t* positions;  // [rows]
+  IndexArray positions;      // [rows]
   int64_t logits_stride;
   int64_t rows;
   int64_t vocab;

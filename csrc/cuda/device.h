@@ -14,8 +14,6 @@ inline constexpr DLDeviceType kDeviceType = kDLCPU;
 inline constexpr DLDeviceType kDeviceType = kDLCUDA;
 #endif
 inline constexpr bool kHasFloat16 = true;
-// Ids are on the device: kernels check them where they use them.
-inline constexpr bool kChecksIds = false;
 // Blocks of the KV cache hold each token's row in one piece.
 inline constexpr bool kInterleavedCache = false;
 // A thread block keeps a row in its registers: 1024 threads with 4 chunks of 16 bytes.
@@ -52,3 +50,5 @@ void* reachable_host_memory(void* data);
     const splitserve::cuda::OnDevice on_device(device); \
     splitserve::cuda::op(params, on_device.stream());   \
   } while (false)
+// Ids are on the device: kernels check them where they use them.
+#define SPLITSERVE_RUN_CHECKED(op, check, params, device) SPLITSERVE_RUN(op, params, device)

@@ -21,11 +21,16 @@ from engine_core.ipc.worker_messages import FromWorkerMessage, SchedulerOutput
 
 
 class FaultKind(enum.Enum):
-    """What goes wrong. ROW_ERROR: one row fails; CRASH: the worker is lost; HANG: nothing comes any more."""
+    """What goes wrong.
+
+    ROW_ERROR: one row fails; CRASH: the worker is lost; HANG: nothing comes any more; OUT_OF_MEMORY: the step
+    does not fit the memory.
+    """
 
     ROW_ERROR = 0
     CRASH = 1
     HANG = 2
+    OUT_OF_MEMORY = 3
 
 
 @dataclass(slots=True, frozen=True)
@@ -90,13 +95,14 @@ class SimulatedExecutor(Executor):
         if self._is_lost:
             return
         fault = self._faults.get(output.step)
-        if fault is not None and fault.kind is not FaultKind.ROW_ERROR:
+        if fault is not None and fault.kind in (FaultKind.CRASH, FaultKind.HANG):
             self._lose(fault)
             return
+        failing = frozenset([fault.place]) if fault and fault.kind is FaultKind.ROW_ERROR else frozenset()
+        lacks_memory = fault is not None and fault.kind is FaultKind.OUT_OF_MEMORY
         try:
             message: FromWorkerMessage | WorkerError = msgspec.structs.replace(
-                self._worker.execute(output, frozenset([fault.place] if fault else [])),
-                compute_s=self._step_time_s,
+                self._worker.execute(output, failing, lacks_memory), compute_s=self._step_time_s
             )
         except WorkerError as error:
             self._is_lost = True

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from engine_core.errors import WorkerError
+from engine_core.errors import DeviceMemoryError, WorkerError
 from engine_core.executor.shadow_kv import ShadowKV
 from engine_core.executor.simulated_tokens import (
     TokenRule,
@@ -97,7 +97,7 @@ class SimulatedWorker:
         self._num_places = 0
         self._powers = make_powers(1024)
         self._rare: dict[int, _RareRow] = {}
-        self._failed: set[int] = set()
+        self._failed: dict[int, RowError] = {}
         self._occupied: set[int] = set()
         # One entry per row of the longest batch that can be configured; untouched pages cost nothing.
         self._num_tokens = np.zeros(MAX_ROWS, np.int64)
@@ -122,25 +122,30 @@ class SimulatedWorker:
             )
         return KVCacheReady(num_blocks)
 
-    def execute(self, step: SchedulerOutput, failing: frozenset[int] = frozenset()) -> ModelRunnerOutput:
+    def execute(
+        self, step: SchedulerOutput, failing: frozenset[int] = frozenset(), lacks_memory: bool = False
+    ) -> ModelRunnerOutput:
         """Run one step.
 
         Args:
             step: the step.
             failing: places in its row column that fail with a RowError, now and until they are freed.
+            lacks_memory: all of them fail like that, for want of memory.
 
         Raises:
             WorkerError: the step breaks the protocol.
         """
         if not self._model.verify:
-            return self._execute(step, failing)
+            return self._execute(step, failing, lacks_memory)
         decoded = to_worker_decoder.decode(encode(step))
         assert isinstance(decoded, SchedulerOutput)
-        answer = from_worker_decoder.decode(encode(self._execute(decoded, failing)))
+        answer = from_worker_decoder.decode(encode(self._execute(decoded, failing, lacks_memory)))
         assert isinstance(answer, ModelRunnerOutput)
         return answer
 
-    def _execute(self, step: SchedulerOutput, failing: frozenset[int]) -> ModelRunnerOutput:
+    def _execute(
+        self, step: SchedulerOutput, failing: frozenset[int], lacks_memory: bool
+    ) -> ModelRunnerOutput:
         for row in unpack_int32(step.freed_rows).tolist():
             self._free(row)
         for new_row in step.new_rows:
@@ -152,10 +157,14 @@ class SimulatedWorker:
         rows = unpack_int32(step.rows).astype(np.int64)
         num_tokens = unpack_int32(step.num_tokens).astype(np.int64)
         self._check_columns(rows, num_tokens)
-        self._failed.update(int(rows[i]) for i in failing if i < len(rows))
-        errors = [
-            RowError(row, "simulated_fault", "scripted") for row in rows.tolist() if row in self._failed
-        ]
+        for i in failing:
+            if i < len(rows):
+                self._failed[int(rows[i])] = RowError(int(rows[i]), "simulated_fault", "scripted")
+        if lacks_memory:
+            code, status = DeviceMemoryError.code, DeviceMemoryError.status
+            for row in rows.tolist():
+                self._failed.setdefault(row, RowError(row, code, "scripted", status))
+        errors = [self._failed[row] for row in rows.tolist() if row in self._failed]
         if errors:
             if self._shadow is not None:
                 for error in errors:
@@ -254,7 +263,7 @@ class SimulatedWorker:
             raise WorkerError(f"row {row} is freed but was free")
         self._occupied.remove(row)
         self._rare.pop(row, None)
-        self._failed.discard(row)
+        self._failed.pop(row, None)
         if self._shadow is not None:
             self._shadow.free_row(row)
 

@@ -123,7 +123,11 @@ class KVCacheReady(Wire, frozen=True, tag=3):
 
 
 class RowError(Wire, frozen=True):
-    """A fault that belongs to one row; the engine ends that request only. `status` is the HTTP status."""
+    """A fault that belongs to one row; the engine ends that request only. `status` is the HTTP status.
+
+    With the code of DeviceMemoryError nothing is wrong with the row: its step did not fit the memory, and the
+    engine lets it enter again later.
+    """
 
     row: int
     code: str

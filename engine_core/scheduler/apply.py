@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from engine_core.errors import ProtocolError, WorkerError
+from engine_core.errors import DeviceMemoryError, ProtocolError, WorkerError
 from engine_core.ipc.codec import unpack_int32
 from engine_core.ipc.messages import FinishReason
 from engine_core.ipc.wire import TokenLogprobs
-from engine_core.ipc.worker_messages import ModelRunnerOutput
+from engine_core.ipc.worker_messages import ModelRunnerOutput, RowError
 from engine_core.request import EndedRequest, FrontendId, Request
 from engine_core.scheduler.chunks import StepInFlight
 from engine_core.scheduler.output import Recipients, TokenColumns
@@ -29,6 +29,7 @@ class StepResult(NamedTuple):
     ended: list[EndedRequest]
     logprobs: list[tuple[FrontendId, TokenLogprobs]]
     prompt_logprobs: list[tuple[FrontendId, TokenLogprobs]]
+    ran_out_of_memory: bool
 
 
 class _Sampled(NamedTuple):
@@ -61,6 +62,7 @@ class StepApplier:
         flight = self._take_step(output)
         rows, token_ids = self._sampled_columns(output, flight)
         ended = self._end_failed_rows(output, flight)
+        ran_out_of_memory = self._take_back(output, flight, ended)
         self._index_full_blocks(flight)
         running = self._scheduler.running
         if rows is not running.order:  # otherwise no row came or went since the step was planned
@@ -73,7 +75,7 @@ class StepApplier:
         tokens = self._recipients_of(emitted.rows).split(emitted.positions, emitted.token_ids)
         logprobs = self._logprobs(output, emitted)
         ended += self._finish(finishing)
-        return StepResult(flight, tokens, ended, logprobs, prompt_logprobs)
+        return StepResult(flight, tokens, ended, logprobs, prompt_logprobs, ran_out_of_memory)
 
     def _take_step(self, output: ModelRunnerOutput) -> StepInFlight:
         in_flight = self._scheduler.in_flight
@@ -104,15 +106,39 @@ class StepApplier:
         return rows, token_ids
 
     def _end_failed_rows(self, output: ModelRunnerOutput, flight: StepInFlight) -> list[EndedRequest]:
-        ended = []
+        ended: list[EndedRequest] = []
         for error in output.errors:
-            request = self._request_in(error.row, flight.step)
-            if request is not None:
-                self._scheduler.remove(request)
-                ended.append(
-                    EndedRequest(request, FinishReason.ERROR, None, error.code, error.message, error.status)
-                )
+            if error.code != DeviceMemoryError.code:
+                self._end_failed_row(error, flight, ended)
         return ended
+
+    def _end_failed_row(self, error: RowError, flight: StepInFlight, ended: list[EndedRequest]) -> None:
+        request = self._request_in(error.row, flight.step)
+        if request is not None:
+            self._scheduler.remove(request)
+            ended.append(
+                EndedRequest(request, FinishReason.ERROR, None, error.code, error.message, error.status)
+            )
+
+    def _take_back(self, output: ModelRunnerOutput, flight: StepInFlight, ended: list[EndedRequest]) -> bool:
+        """Let the rows of a step that ran out of memory enter again, or end the one whose token has no room.
+
+        A row taken back is named again by the step that was in flight behind; it has no request then.
+
+        Returns:
+            Whether the step ran out of memory, so that it tells nothing about times.
+        """
+        short = [error for error in output.errors if error.code == DeviceMemoryError.code]
+        if not short:
+            self._scheduler.budget.grow()
+            return False
+        rows = [error.row for error in short if self._request_in(error.row, flight.step) is not None]
+        num_tokens = int(unpack_int32(flight.packed_num_tokens).sum())
+        if num_tokens == 1:
+            self._end_failed_row(short[0], flight, ended)
+        elif rows:
+            self._scheduler.retreat(rows, num_tokens)
+        return True
 
     def _index_full_blocks(self, flight: StepInFlight) -> None:
         # Without prefix caching, and for free rows, next_hash_at lies beyond every count.

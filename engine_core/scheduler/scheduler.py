@@ -1,7 +1,7 @@
 """What the next step computes: which rows, how many tokens of each, with which blocks.
 
 One rule covers prefill, chunks, prefix hits, resumption and decode: every row wants its num_computed_tokens
-to reach its num_tokens, and a step spends max_num_batched_tokens on that, running rows first, then the
+to reach its num_tokens, and a step spends its token budget on that, running rows first, then the
 queue. Planning reads counts only, never token values, so the next step can be planned while the last one
 still runs.
 
@@ -32,6 +32,7 @@ from engine_core.scheduler.policies import make_queue
 from engine_core.scheduler.prefill_cap import CapBeside, PrefillRoom, cap_prefill
 from engine_core.scheduler.queues import WaitingQueue
 from engine_core.scheduler.running import NEVER, ONE, IntColumn, RunningRows
+from engine_core.scheduler.step_budget import StepBudget
 from engine_core.scheduler.stopping import StopRules
 from engine_core.scheduler.victims import Victims
 
@@ -55,6 +56,7 @@ class Scheduler:
     Attributes:
         started: requests that left the queue for the first time since the engine last cleared this list.
         num_preemptions: preemptions since start.
+        budget: tokens the next step may compute.
         is_short_of_blocks: whether the last plan could have gone on with more blocks.
         num_queried_tokens, num_hit_tokens: prefix-cache lookups and hits since start, in tokens.
     """
@@ -84,6 +86,7 @@ class Scheduler:
             kv_events=kv_events,
             offload=_make_offload(config, costs, kv_events),
         )
+        self.budget = StepBudget(config.max_num_batched_tokens)
         self._victims = Victims(config.victim, self.kv, self.running, costs)
         self._followers = Followers(self.kv, self.running)
         self.in_flight: deque[StepInFlight] = deque()
@@ -109,6 +112,15 @@ class Scheduler:
         elif request.state is RequestState.RUNNING:
             self._leave_row(request.row)
         request.state = RequestState.ENDED
+
+    def retreat(self, rows: list[int], num_tokens: int) -> None:
+        """Take rows off the batch whose step of num_tokens tokens ran out of memory; they enter again later.
+
+        Nothing is lost that a step in flight still computes: the worker leaves these rows alone by now.
+        """
+        self.budget.shrink(num_tokens)
+        for row in rows:
+            self._suspend(row)
 
     def schedule(self, cap_beside: CapBeside | None = None) -> SchedulerOutput | None:
         """Plan the next step; None when nothing can run until a step is applied or a request arrives.
@@ -171,7 +183,7 @@ class Scheduler:
         ready = np.minimum(running.num_tokens[rows], running.max_num_computed_tokens[rows])
         contexts = running.num_computed_tokens[rows]
         num_tokens = ready - contexts
-        budget = self._config.max_num_batched_tokens
+        budget = self.budget.num_tokens
         num_decoding = int(np.count_nonzero(num_tokens == ONE))
         everyone_decodes = num_decoding == len(rows) <= budget
         room = None
@@ -236,7 +248,7 @@ class Scheduler:
         """
         new_rows: list[NewRow] = []
         new_tokens: list[int] = []
-        budget = self._config.max_num_batched_tokens - int(chunks.num_tokens.sum())
+        budget = self.budget.num_tokens - int(chunks.num_tokens.sum())
         num_held = num_kept_blocks = 0
         num_sendable = MAX_NEW_ROW_TOKENS
         if self.running.num_free_rows:
@@ -339,6 +351,9 @@ class Scheduler:
     def _preempt(self, row: int) -> None:
         """Take a row off the batch; it goes on later from what is cached of its tokens by then."""
         assert not self.in_flight, "a token in flight would be lost"
+        self._suspend(row)
+
+    def _suspend(self, row: int) -> None:
         self.running.flush_tail(row)
         request = self._leave_row(row)
         request.state = RequestState.WAITING

@@ -55,6 +55,11 @@ class _Scenario:
         faults = []
         if chance.random() < 0.3:
             faults = [Fault(FaultKind.ROW_ERROR, step=chance.randint(1, 30), place=chance.randint(0, 3))]
+        self._restarts = 1
+        if chance.random() < 0.2:
+            steps = chance.sample(range(1, 40), 4)
+            self._restarts += len(steps)
+            faults += [Fault(FaultKind.OUT_OF_MEMORY, step) for step in steps]
         self.driver = EngineDriver(
             self._config(),
             rule,
@@ -147,18 +152,21 @@ class _Scenario:
         )
 
     def _max_turns(self) -> int:
-        """The first in order needs two turns per token; others start again, but those of fcfs with "last"."""
+        """The first in order needs two turns per token; others start again, but those of fcfs with "last".
+
+        All start again after a step without memory, and may compute a token per step for a while.
+        """
         sequences = self.driver.sequences.values()
         num_tokens = sum(len(sequence.prompt) + len(sequence.expected) + 1 for sequence in sequences)
         config = self.driver.config
         restarts = 1 if config.policy == "fcfs" and config.victim == "last" else len(sequences)
-        return 2 * num_tokens * restarts + 10
+        return 2 * num_tokens * restarts * self._restarts + 10
 
     def _tally(self) -> Tally:
         sequences = self.driver.sequences.values()
         ends = [sequence.finished for sequence in sequences if sequence.finished is not None]
         codes = [end.error_code for end in ends if end.reason not in COMPLETE]
-        assert set(codes) <= {"simulated_fault", "timeout"}, codes
+        assert set(codes) <= {"simulated_fault", "timeout", "out_of_memory"}, codes
         stats = self.driver.engine.stats()
         return Tally(
             requests=len(sequences),

@@ -281,6 +281,34 @@ def test_a_row_error_ends_one_request_and_no_other(
     assert all(end.reason in COMPLETE or end.error_code in timeouts for end in ends if end not in failed)
 
 
+@SETTINGS
+@given(
+    config=configs,
+    depth=st.integers(1, 2),
+    script=st.lists(events, min_size=1, max_size=12),
+    steps=st.sets(st.integers(1, 30), max_size=6),
+    window=st.sampled_from([0, 0, 5]),
+)
+def test_steps_that_run_out_of_memory_change_no_token(
+    config: SchedulerConfig,
+    depth: int,
+    script: list[Arrival | tuple[str, int]],
+    steps: set[int],
+    window: int,
+) -> None:
+    faults = [Fault(FaultKind.OUT_OF_MEMORY, step) for step in steps]
+    rule = TokenRule(8, (0,))
+    driver = EngineDriver(config, rule, depth=depth, faults=faults, sliding_window=window)
+    play(driver, script)
+    driver.run(10 * max_turns(driver))
+    ends = [sequence.finished for sequence in driver.sequences.values() if sequence.finished is not None]
+    failed = [end for end in ends if end.error_code == "out_of_memory"]
+    # Only a step of one token fails its request.
+    assert len(failed) <= len(steps)
+    timeouts = ("timeout", "queue_timeout")
+    assert all(end.reason in COMPLETE or end.error_code in timeouts for end in ends if end not in failed)
+
+
 @pytest.mark.parametrize("depth", [1, 2])
 def test_random_pressure_really_preempts_and_hits_the_prefix_cache(depth: int) -> None:
     """Guards the properties above against never reaching the paths they are about."""

@@ -11,6 +11,7 @@ from benchmarks.gpu_sampling import sampling_cases
 from tests.gpu.conftest import Gpu
 from tests.worker.ops.helpers import assert_same_bits
 from tests.worker.ops.test_rotary import make_table
+from worker.dense_weight import DenseWeight
 
 TOKENS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM = 5, 256, 4, 2, 64
 
@@ -25,7 +26,7 @@ class Step:
         self.ops = gpu.ops
         self.ids = torch.arange(TOKENS, dtype=torch.int32, device=gpu.device)
         self.weight, self.table = randn(HIDDEN), make_table(HEAD_DIM).to(gpu.device)
-        self.embeddings = randn(20, HIDDEN)
+        self.embeddings = DenseWeight.of(randn(20, HIDDEN))
         self.hidden, self.residual, self.normed = (randn(TOKENS, HIDDEN) for _ in range(3))
         self.qkv = randn(TOKENS, HEADS + 2 * KV_HEADS, HEAD_DIM)
         self.pool = randn(2, 6, KV_HEADS * 4 * HEAD_DIM)
@@ -58,7 +59,7 @@ def test_a_captured_step_replays_with_new_inputs(real_gpu: Gpu) -> None:
     for ours, theirs in zip(captured.state(), eager.state(), strict=True):
         ours.copy_(theirs)
     captured.weight.copy_(eager.weight)
-    captured.embeddings.copy_(eager.embeddings)
+    captured.embeddings.fill(eager.embeddings.data)
     # Kernels are loaded when they are first launched, which a capture does not allow.
     Step(real_gpu).run()
     graph = torch.cuda.CUDAGraph()
@@ -90,7 +91,7 @@ def test_kernels_run_on_the_current_stream(real_gpu: Gpu) -> None:
         step.hidden.zero_()
         step.ops.embedding(step.hidden, step.ids, step.embeddings)
     stream.synchronize()
-    assert_same_bits(step.hidden, step.embeddings[:TOKENS])
+    assert_same_bits(step.hidden, step.embeddings.data[:TOKENS])
 
 
 @pytest.mark.gpu

@@ -25,6 +25,10 @@ class AttentionBackend(ABC):
             OSError, RuntimeError: the memory is not there.
         """
 
+    def begin_step(self, meta: AttentionMetadata) -> None:
+        """Hear of a step before its first layer; what a backend plans once per step, it plans anew."""
+        return
+
     @abstractmethod
     def forward(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,5 +90,10 @@ class Device(ABC):
         """Wait until all work is done, as timings have to."""
 
     @abstractmethod
-    def default_cache_bytes(self) -> int:
-        """Memory to offer to the KV cache when no size is configured; asked once the weights are there."""
+    def default_cache_bytes(self, run_largest_step: Callable[[], int]) -> int:
+        """Memory to offer to the KV cache when no size is configured; asked once the weights are there.
+
+        Args:
+            run_largest_step: runs a step as large as any may be, and returns the bytes of the KV cache that
+                it made for that and dropped again.
+        """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -25,12 +25,19 @@ if TYPE_CHECKING:
 
 
 class CpuDevice(Device):
-    """Our CPU kernels; their threads are set by whoever owns the process."""
+    """Our CPU kernels; their threads are set by whoever owns the process.
+
+    Args:
+        num_local_ranks: workers that share this machine's memory.
+    """
 
     name = "cpu"
     torch_device = torch.device("cpu")
     # The kernels are only ever given weights that matrix() has made.
     ops = cast("Kernels[Matrix]", ops)
+
+    def __init__(self, num_local_ranks: int = 1) -> None:
+        self._num_local_ranks = num_local_ranks
 
     def matrix(self, shape: tuple[int, int], dtype: torch.dtype, form: WeightForm) -> PackedWeight:
         """Reserve address space, which is backed as it is filled."""
@@ -60,10 +67,10 @@ class CpuDevice(Device):
     def synchronize(self) -> None:
         """Kernels return when they are done."""
 
-    def default_cache_bytes(self) -> int:
-        """40% of what is free, at most 4 GiB.
+    def default_cache_bytes(self, run_largest_step: Callable[[], int]) -> int:
+        """40% of what is free, parted among this machine's ranks, at most 4 GiB.
 
         The rest is left to activations, logits, the page cache of the weights and the machine's other
         processes.
         """
-        return min(_MAX_DEFAULT_BYTES, int(available_memory_bytes() * _DEFAULT_SHARE))
+        return min(_MAX_DEFAULT_BYTES, int(available_memory_bytes() * _DEFAULT_SHARE / self._num_local_ranks))

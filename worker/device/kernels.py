@@ -19,13 +19,17 @@ class Matrix(Protocol):
     def num_bytes(self) -> int:
         """Memory it takes."""
 
-    def fill(self, source: Tensor, first_row: int = 0, first_column: int = 0) -> None:
+    def fill(
+        self, source: Tensor, first_row: int = 0, first_column: int = 0, kept: range | None = None
+    ) -> None:
         """Write a rectangle.
 
         Args:
             source: [n, k], of any strides and dtype, on the CPU; not kept.
             first_row: row of the matrix where its first element belongs.
             first_column: its column.
+            kept: columns of source that belong to the matrix, where the others count for int8's scales only;
+                None for all.
         """
 
 

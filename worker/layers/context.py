@@ -8,6 +8,9 @@ from worker.attention.base import AttentionBackend
 from worker.device.kernels import Kernels, Matrix
 from worker.layers.parameter import WeightPlan
 from worker.layers.workspace import Workspace
+from worker.model_config import ModelConfig
+from worker.parallel.group import RankGroup
+from worker.parallel.shares import HeadShare, head_share, share
 
 
 class LayerContext(NamedTuple):
@@ -18,9 +21,27 @@ class LayerContext(NamedTuple):
         workspace: where they keep activations.
         backend: what computes attention.
         ops: the device's kernels for all else.
+        group: the ranks that part each layer; None if this one holds all of it.
     """
 
     plan: WeightPlan
     workspace: Workspace
     backend: AttentionBackend
     ops: Kernels[Matrix]
+    group: RankGroup | None = None
+
+    def share(self, total: int) -> range:
+        """Return which of `total` rows or units this rank holds."""
+        return share(total, self._rank, self._num_ranks)
+
+    def heads(self, config: ModelConfig) -> HeadShare:
+        """Return the heads this rank holds of every attention layer."""
+        return head_share(config, self._rank, self._num_ranks)
+
+    @property
+    def _rank(self) -> int:
+        return 0 if self.group is None else self.group.rank
+
+    @property
+    def _num_ranks(self) -> int:
+        return 1 if self.group is None else self.group.size

@@ -17,24 +17,31 @@ from worker.layers.parameter import DenseParameter, PackedParameter, Part, Weigh
 
 
 class Source(NamedTuple):
-    """One linear layer of the checkpoint: its tensors are `name`.weight and `name`.bias [out_features]."""
+    """One linear layer of the checkpoint: its tensors are `name`.weight and `name`.bias [out_features].
+
+    Attributes:
+        taken: ranges of its outputs that this rank computes, in the order they come out; () for all.
+    """
 
     name: str
     out_features: int
+    taken: tuple[range, ...] = ()
 
 
 class LinearSpec(NamedTuple):
     """How the checkpoint stores a linear layer.
 
     Attributes:
-        in_features: K.
+        in_features: K of the whole layer.
         bias: whether there is a bias.
         transposed: weights are stored [K, N], as GPT-2's are.
+        inputs: those that this rank holds; None for all.
     """
 
     in_features: int
     bias: bool = False
     transposed: bool = False
+    inputs: range | None = None
 
 
 class ColumnLinear:
@@ -42,7 +49,7 @@ class ColumnLinear:
 
     Args:
         role: name of the output buffer in the workspace.
-        sources: checkpoint layers in the order of their outputs; N is the sum of their out_features.
+        sources: checkpoint layers in the order of their outputs; N is the sum of what is taken of them.
     """
 
     def __init__(self, ctx: LayerContext, role: str, sources: Sequence[Source], spec: LinearSpec) -> None:
@@ -59,23 +66,33 @@ class ColumnLinear:
 
 
 class RowLinear:
-    """x [T, K] -> [T, N], back to the residual width.
+    """x [T, K] -> [T, N], back to the residual width; x holds the rank's inputs, the result is all ranks'.
 
     Args:
         role: name of the output buffer in the workspace.
         source: the checkpoint layer.
+        spec: inputs must be the rank's.
     """
 
     def __init__(self, ctx: LayerContext, role: str, source: Source, spec: LinearSpec) -> None:
         self._ops = ctx.ops
+        self._group = ctx.group
         self._workspace = ctx.workspace
         self._role = role
         self._weight, self._bias = _declare(ctx.plan, [source], spec)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return x W^T + b in this layer's buffer."""
-        out = self._workspace.take(self._role, x.shape[0], self._weight.shape[0])
-        self._ops.linear(out, x, self._weight.weight, self._bias.tensor if self._bias else None)
+        count, width = x.shape[0], self._weight.shape[0]
+        out = self._workspace.take(self._role, count, width)
+        bias = self._bias.tensor if self._bias else None
+        if self._group is None:
+            self._ops.linear(out, x, self._weight.weight, bias)
+            return out
+        # Rounded once, after the sum, as one rank alone would.
+        partial = self._workspace.take("partial_sums", count, width, torch.float32)
+        self._ops.linear(partial, x, self._weight.weight)
+        self._group.sum_into(out, partial, bias)
         return out
 
 
@@ -85,10 +102,12 @@ def _declare(
     weights: list[Part] = []
     biases: list[Part] = []
     row = 0
-    for name, out_features in sources:
+    for name, out_features, taken in sources:
         shape = (spec.in_features, out_features) if spec.transposed else (out_features, spec.in_features)
-        weights.append(Part(f"{name}.weight", shape, row, spec.transposed))
-        biases.append(Part(f"{name}.bias", (out_features,), row))
-        row += out_features
-    weight = plan.declare_linear((row, spec.in_features), weights)
+        for outputs in taken or [range(out_features)]:
+            weights.append(Part(f"{name}.weight", shape, row, spec.transposed, outputs, spec.inputs))
+            biases.append(Part(f"{name}.bias", (out_features,), row, outputs=outputs))
+            row += len(outputs)
+    num_inputs = spec.in_features if spec.inputs is None else len(spec.inputs)
+    weight = plan.declare_linear((row, num_inputs), weights)
     return weight, plan.declare_vector(row, biases) if spec.bias else None

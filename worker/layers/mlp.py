@@ -20,17 +20,17 @@ class GatedMLP:
     def __init__(self, ctx: LayerContext, name: str, hidden_size: int, inner_size: int, bias: bool) -> None:
         self._ops = ctx.ops
         self._workspace = ctx.workspace
-        self._inner_size = inner_size
-        sources = [Source(f"{name}.gate_proj", inner_size), Source(f"{name}.up_proj", inner_size)]
+        units = ctx.share(inner_size)
+        self._num_units = len(units)
+        sources = [Source(f"{name}.{part}_proj", inner_size, (units,)) for part in ("gate", "up")]
         self._gate_up = ColumnLinear(ctx, "mlp_inner", sources, LinearSpec(hidden_size, bias))
-        self._down = RowLinear(
-            ctx, "delta", Source(f"{name}.down_proj", hidden_size), LinearSpec(inner_size, bias)
-        )
+        outer = Source(f"{name}.down_proj", hidden_size)
+        self._down = RowLinear(ctx, "delta", outer, LinearSpec(inner_size, bias, inputs=units))
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Map x [T, H] to [T, H] in the buffer of residual deltas."""
         gate_up = self._gate_up(x)
-        activated = self._workspace.take("mlp_activated", x.shape[0], self._inner_size)
+        activated = self._workspace.take("mlp_activated", x.shape[0], self._num_units)
         self._ops.silu_and_mul(activated, gate_up)
         return self._down(activated)
 
@@ -53,15 +53,16 @@ class GeluMLP:
     ) -> None:
         self._ops = ctx.ops
         self._workspace = ctx.workspace
-        self._inner_size = inner_size
+        units = ctx.share(inner_size)
+        self._num_units = len(units)
         self._approximate = approximate
-        inner, outer = Source(f"{name}.c_fc", inner_size), Source(f"{name}.c_proj", hidden_size)
+        inner, outer = Source(f"{name}.c_fc", inner_size, (units,)), Source(f"{name}.c_proj", hidden_size)
         self._up = ColumnLinear(ctx, "mlp_inner", [inner], LinearSpec(hidden_size, True, True))
-        self._down = RowLinear(ctx, "delta", outer, LinearSpec(inner_size, True, True))
+        self._down = RowLinear(ctx, "delta", outer, LinearSpec(inner_size, True, True, units))
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Map x [T, H] to [T, H] in the buffer of residual deltas."""
         inner = self._up(x)
-        activated = self._workspace.take("mlp_activated", x.shape[0], self._inner_size)
+        activated = self._workspace.take("mlp_activated", x.shape[0], self._num_units)
         self._ops.gelu(activated, inner, self._approximate)
         return self._down(activated)

@@ -15,24 +15,54 @@ from worker.quantization import FORMS, WeightForm, WeightForms
 
 
 class Part(NamedTuple):
-    """One checkpoint tensor and the rows of a parameter that it fills.
+    """One checkpoint tensor, or a rank's share of it, and the rows of a parameter that it fills.
 
     Attributes:
         name: in the checkpoint.
         shape: in the checkpoint.
         first_row: row of the parameter where it starts.
         transposed: the checkpoint holds [in, out], the parameter [out, in].
+        outputs: which of the outputs this rank holds; None for all.
+        inputs: which of the inputs, of a matrix; None for all.
     """
 
     name: str
     shape: tuple[int, ...]
     first_row: int = 0
     transposed: bool = False
+    outputs: range | None = None
+    inputs: range | None = None
 
     @property
     def num_rows(self) -> int:
         """Rows of the parameter that it fills."""
-        return self.shape[-1] if self.transposed else self.shape[0]
+        return len(self.taken_outputs)
+
+    @property
+    def taken_outputs(self) -> range:
+        """Outputs that are taken."""
+        if self.outputs is not None:
+            return self.outputs
+        return range(self.shape[-1] if self.transposed else self.shape[0])
+
+    @property
+    def taken_inputs(self) -> range:
+        """Inputs that are taken, of a matrix."""
+        if self.inputs is not None:
+            return self.inputs
+        return range(self.shape[0] if self.transposed else self.shape[-1])
+
+
+class Window(NamedTuple):
+    """What is read of a checkpoint tensor: ranges of its dimensions, columns None for a vector."""
+
+    rows: range
+    columns: range | None
+
+    @property
+    def width(self) -> int:
+        """Elements of one row."""
+        return 1 if self.columns is None else len(self.columns)
 
 
 class Parameter(ABC):
@@ -65,12 +95,16 @@ class Parameter(ABC):
         return True
 
     @abstractmethod
+    def window(self, part: Part) -> Window:
+        """Return what fill has to be given of a part's checkpoint tensor."""
+
+    @abstractmethod
     def fill(self, part: Part, first: int, rows: torch.Tensor) -> None:
-        """Write some rows of a part's checkpoint tensor, as the checkpoint has them.
+        """Write some rows of a part's window, as the checkpoint has them.
 
         Args:
             part: of this parameter.
-            first: index of the first of them in the checkpoint tensor.
+            first: index of the first of them within the window.
             rows: [n, ...] of any dtype that can be loaded, on the CPU; not kept.
         """
 
@@ -93,6 +127,10 @@ class DenseParameter(Parameter):
     def allocate(self, dtype: torch.dtype, device: Device) -> None:
         """Take its memory."""
         self._tensor = torch.empty(self.shape, dtype=dtype, device=device.torch_device)
+
+    def window(self, part: Part) -> Window:
+        """Return the rank's elements."""
+        return Window(part.taken_outputs, None)
 
     def fill(self, part: Part, first: int, rows: torch.Tensor) -> None:
         """Write some elements of a part."""
@@ -128,12 +166,20 @@ class PackedParameter(Parameter):
         """A scale comes from whole rows, and a piece of a transposed tensor has none."""
         return self._form == "plain" or not part.transposed
 
+    def window(self, part: Part) -> Window:
+        """Return the rank's rectangle; all inputs where an output's scale comes from all of them."""
+        outputs, inputs = part.taken_outputs, part.taken_inputs
+        if self._form == "int8":
+            inputs = part._replace(inputs=None).taken_inputs
+        return Window(inputs, outputs) if part.transposed else Window(outputs, inputs)
+
     def fill(self, part: Part, first: int, rows: torch.Tensor) -> None:
         """Pack some rows of a part, or columns if the checkpoint holds it transposed."""
+        kept = part.inputs if self._form == "int8" else None
         if part.transposed:
-            self.weight.fill(rows.t(), part.first_row, first)
+            self.weight.fill(rows.t(), part.first_row, first, kept)
         else:
-            self.weight.fill(rows, part.first_row + first)
+            self.weight.fill(rows, part.first_row + first, kept=kept)
 
 
 class Table:
@@ -186,20 +232,29 @@ class WeightPlan:
 
     @property
     def num_elements(self) -> int:
-        """Parameters of the model in the usual sense: numbers it was trained with, tied ones counted once."""
+        """Numbers this rank holds."""
         return sum(parameter.num_elements for parameter in self._parameters)
+
+    @property
+    def num_params(self) -> int:
+        """Parameters of the model in the usual sense: what it was trained with, by all ranks of a layer."""
+        shapes = {part.name: part.shape for parameter in self._parameters for part in parameter.parts}
+        return sum(map(math.prod, shapes.values()))
 
     def declare_linear(self, shape: tuple[int, int], parts: Sequence[Part]) -> PackedParameter:
         """Add a matrix of attention or MLP made of these parts."""
         return self._declare_matrix(shape, parts, self._forms.linear)
 
-    def declare_head(self, name: str, shape: tuple[int, int]) -> PackedParameter:
-        """Add an output head, or an embedding that is one too: one checkpoint tensor of the same shape."""
-        return self._declare_matrix(shape, [Part(name, shape)], self._forms.head)
+    def declare_head(self, name: str, shape: tuple[int, int], rows: range | None = None) -> PackedParameter:
+        """Add an output head, or an embedding that is one too: one checkpoint tensor, or rows of it."""
+        return self._declare_rows(Part(name, shape, outputs=rows), self._forms.head)
 
-    def declare_rows(self, name: str, shape: tuple[int, int]) -> PackedParameter:
-        """Add rows that are only looked up: one checkpoint tensor of the same shape, never quantised."""
-        return self._declare_matrix(shape, [Part(name, shape)], "plain")
+    def declare_rows(self, name: str, shape: tuple[int, int], rows: range | None = None) -> PackedParameter:
+        """Add rows that are only looked up, never quantised: one checkpoint tensor, or rows of it."""
+        return self._declare_rows(Part(name, shape, outputs=rows), "plain")
+
+    def _declare_rows(self, part: Part, form: WeightForm) -> PackedParameter:
+        return self._declare_matrix((part.num_rows, part.shape[1]), [part], form)
 
     def _declare_matrix(
         self, shape: tuple[int, int], parts: Sequence[Part], form: WeightForm

@@ -14,12 +14,16 @@ class Workspace:
     Args:
         dtype: of the activations.
         device: where they live.
+
+    Attributes:
+        generation: counts the buffers that were made or replaced; while it stays, all lie where they are.
     """
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self.dtype = dtype
         self._device = device
         self._buffers: dict[str, torch.Tensor] = {}
+        self.generation = 0
 
     def take(self, role: str, rows: int, columns: int, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Return a dense [rows, columns] tensor of undefined content; dtype None is the activations'."""
@@ -28,4 +32,5 @@ class Workspace:
         if buffer is None or buffer.numel() < size:
             buffer = torch.empty(size, dtype=dtype or self.dtype, device=self._device)
             self._buffers[role] = buffer
+            self.generation += 1
         return buffer[:size].view(rows, columns)

@@ -9,6 +9,7 @@ import torch
 
 from worker.attention.metadata import AttentionMetadata
 from worker.kv_cache import KVCache
+from worker.layers.workspace import Workspace
 
 
 class Model(Protocol):
@@ -16,14 +17,17 @@ class Model(Protocol):
 
     Attributes:
         num_layers: KV caches it needs, one per layer.
-        num_kv_heads, head_dim: shape of each token's key and value in every layer.
+        num_kv_heads, head_dim: shape of each token's key and value in every layer, on this rank.
         num_params: numbers it was trained with, tied weights counted once.
+        workspace: its activations' buffers. All that a pass computes on its way goes through kernels and lies
+            there, so that the pass can be recorded.
     """
 
     num_layers: int
     num_kv_heads: int
     head_dim: int
     num_params: int
+    workspace: Workspace
 
     def forward(
         self,
@@ -45,5 +49,8 @@ class Model(Protocol):
             Final hidden states [S, H] in the model dtype, in a buffer that the next call overwrites.
         """
 
-    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return fp32 logits [S, V] of hidden [S, H], in a buffer that the next call overwrites."""
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor | None:
+        """Return fp32 logits [S, V] of hidden [S, H], in a buffer that the next call overwrites.
+
+        All ranks call it; None on those that do not sample.
+        """

@@ -17,6 +17,7 @@ from worker.layers.mlp import GatedMLP
 from worker.layers.norm import RMSNorm
 from worker.layers.rotary import RotaryEmbedding
 from worker.model_config import ModelConfig
+from worker.parallel.shares import scaled
 
 
 class DecoderTraits(NamedTuple):
@@ -47,15 +48,16 @@ class Decoder:
         assert config.rope is not None, "these architectures have a rotary embedding"
         rotary = RotaryEmbedding(ctx, config.rope, config.head_dim, config.max_model_len)
         self.num_layers = config.num_layers
-        self.num_kv_heads = config.num_kv_heads
+        self.num_kv_heads = len(ctx.heads(config).keys)
         self.head_dim = config.head_dim
         shape = (config.vocab_size, config.hidden_size)
         is_tied = config.tie_word_embeddings
-        self._embedding = Embedding(ctx, "residual", "model.embed_tokens", shape, is_tied)
+        self._embedding = Embedding(ctx, "residual", "model.embed_tokens", shape, is_head=is_tied)
         self._layers = [_DecoderLayer(ctx, config, traits, rotary, i) for i in range(config.num_layers)]
         self._norm = RMSNorm(ctx, "model.norm", config.hidden_size, config.norm_eps)
         self._head = OutputHead(ctx, "lm_head", shape, self._embedding if is_tied else None)
-        self.num_params = ctx.plan.num_elements
+        self.num_params = ctx.plan.num_params
+        self.workspace = ctx.workspace
 
     def forward(
         self,
@@ -75,8 +77,8 @@ class Decoder:
         assert delta is not None
         return self._norm.add(delta, residual)
 
-    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return fp32 logits [S, V]; see models.base.Model.compute_logits."""
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor | None:
+        """Return fp32 logits [S, V], or None; see models.base.Model.compute_logits."""
         return self._head(hidden)
 
 
@@ -115,14 +117,16 @@ def _attention(
 ) -> Attention:
     name = f"model.layers.{index}.self_attn"
     q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    share = ctx.heads(config)
+    queries, keys = scaled(share.queries, config.head_dim), scaled(share.keys, config.head_dim)
     sources = [
-        Source(f"{name}.q_proj", q_size),
-        Source(f"{name}.k_proj", kv_size),
-        Source(f"{name}.v_proj", kv_size),
+        Source(f"{name}.q_proj", q_size, (queries,)),
+        Source(f"{name}.k_proj", kv_size, (keys,)),
+        Source(f"{name}.v_proj", kv_size, (keys,)),
     ]
     qkv = ColumnLinear(ctx, "qkv", sources, LinearSpec(config.hidden_size, traits.qkv_bias))
     output_source = Source(f"{name}.o_proj", config.hidden_size)
-    output = RowLinear(ctx, "delta", output_source, LinearSpec(q_size, traits.output_bias))
+    output = RowLinear(ctx, "delta", output_source, LinearSpec(q_size, traits.output_bias, inputs=queries))
     norms = None
     if traits.qk_norm:
         norms = (
@@ -130,8 +134,8 @@ def _attention(
             RMSNorm(ctx, f"{name}.k_norm", config.head_dim, config.norm_eps),
         )
     heads = HeadLayout(
-        config.num_heads,
-        config.num_kv_heads,
+        len(share.queries),
+        len(share.keys),
         config.head_dim,
         config.attention_scales[index],
         config.sliding_windows[index],

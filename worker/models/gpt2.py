@@ -17,6 +17,7 @@ from worker.layers.mlp import GeluMLP
 from worker.layers.norm import LayerNorm
 from worker.model_config import ModelConfig
 from worker.models.base import Model
+from worker.parallel.shares import scaled
 
 # The first release of the checkpoints has no prefix.
 PREFIX = "transformer."
@@ -32,17 +33,18 @@ class GPT2:
 
     def __init__(self, ctx: LayerContext, config: ModelConfig) -> None:
         self.num_layers = config.num_layers
-        self.num_kv_heads = config.num_kv_heads
+        self.num_kv_heads = len(ctx.heads(config).keys)
         self.head_dim = config.head_dim
         shape = (config.vocab_size, config.hidden_size)
         positions_shape = (config.max_position_embeddings, config.hidden_size)
         is_tied = config.tie_word_embeddings
-        self._embedding = Embedding(ctx, "residual", f"{PREFIX}wte", shape, is_tied)
-        self._positions = Embedding(ctx, "delta", f"{PREFIX}wpe", positions_shape)
+        self._embedding = Embedding(ctx, "residual", f"{PREFIX}wte", shape, is_head=is_tied)
+        self._positions = Embedding(ctx, "delta", f"{PREFIX}wpe", positions_shape, is_whole=True)
         self._layers = [_Layer(ctx, config, i) for i in range(config.num_layers)]
         self._norm = LayerNorm(ctx, f"{PREFIX}ln_f", config.hidden_size, config.norm_eps)
         self._head = OutputHead(ctx, "lm_head", shape, self._embedding if is_tied else None)
-        self.num_params = ctx.plan.num_elements
+        self.num_params = ctx.plan.num_params
+        self.workspace = ctx.workspace
 
     def forward(
         self,
@@ -62,8 +64,8 @@ class GPT2:
             delta = layer.finish(attended, residual)
         return self._norm.add(delta, residual)
 
-    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return fp32 logits [S, V]; see models.base.Model.compute_logits."""
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor | None:
+        """Return fp32 logits [S, V], or None; see models.base.Model.compute_logits."""
         return self._head(hidden)
 
 
@@ -92,11 +94,14 @@ class _Layer:
 def _attention(ctx: LayerContext, config: ModelConfig, index: int) -> Attention:
     name = f"{PREFIX}h.{index}.attn"
     hidden_size = config.hidden_size
+    heads = ctx.heads(config).queries
+    # Queries, keys and values of all heads follow each other in one tensor.
+    taken = tuple(scaled(heads, config.head_dim, i * hidden_size) for i in range(3))
     spec = LinearSpec(hidden_size, bias=True, transposed=True)
-    qkv = ColumnLinear(ctx, "qkv", [Source(f"{name}.c_attn", 3 * hidden_size)], spec)
-    output = RowLinear(ctx, "delta", Source(f"{name}.c_proj", hidden_size), spec)
-    heads = HeadLayout(config.num_heads, config.num_heads, config.head_dim, config.attention_scales[index])
-    return Attention(ctx, heads, (qkv, output))
+    qkv = ColumnLinear(ctx, "qkv", [Source(f"{name}.c_attn", 3 * hidden_size, taken)], spec)
+    output = RowLinear(ctx, "delta", Source(f"{name}.c_proj", hidden_size), spec._replace(inputs=taken[0]))
+    layout = HeadLayout(len(heads), len(heads), config.head_dim, config.attention_scales[index])
+    return Attention(ctx, layout, (qkv, output))
 
 
 def _gelu_form(config: ModelConfig) -> Literal["none", "tanh"]:

@@ -15,6 +15,8 @@ from worker.layers.workspace import Workspace
 from worker.model_config import ModelConfig
 from worker.models import gpt2, llama, mistral, qwen2, qwen3
 from worker.models.base import Model
+from worker.parallel.group import RankGroup
+from worker.parallel.shares import check_shares
 from worker.quantization import FORMS
 from worker.weights import Progress, load_weights
 
@@ -47,6 +49,7 @@ def load_model(
     backend: AttentionBackend,
     progress: Progress,
     quantization: str = "none",
+    group: RankGroup | None = None,
 ) -> Model:
     """Check the checkpoint against the config, then load its weights.
 
@@ -57,15 +60,19 @@ def load_model(
         backend: computes attention, on the same device.
         progress: called with (loaded_bytes, total_bytes) from this thread, first with (0, total_bytes).
         quantization: "none", "int8" or "int4"; dtype is bfloat16 unless it is "none".
+        group: the ranks that part each layer; None if this one holds all of it.
 
     Raises:
+        ConfigError: the model cannot be parted over so many ranks.
         ModelLoadError: names the file and tensor that is missing, misshapen or damaged; raised before the
             memory of the weights is taken, unless a file is cut short while it is read.
     """
     architecture = ARCHITECTURES[config.architecture]
     ignored = ["lm_head.weight"] if config.tie_word_embeddings else []
+    if group is not None:
+        check_shares(config, group.size, quantization)
     plan = WeightPlan(architecture.prefix, ignored, FORMS[quantization])
     workspace = Workspace(dtype, device.torch_device)
-    model = architecture.build(LayerContext(plan, workspace, backend, device.ops), config)
+    model = architecture.build(LayerContext(plan, workspace, backend, device.ops, group), config)
     load_weights(config.path, plan, dtype, device, progress)
     return model

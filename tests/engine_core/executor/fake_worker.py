@@ -1,6 +1,6 @@
 """A worker process without torch: speaks the worker's wire, and misbehaves as its first argument says.
 
-python -m tests.engine_core.executor.fake_worker BEHAVIOUR ADDRESS
+python -m tests.engine_core.executor.fake_worker BEHAVIOUR ADDRESS RANK
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable
 
+import msgspec
 import zmq
 
 from engine_core.executor.simulated_worker import SimulatedModel, SimulatedWorker
@@ -29,10 +30,11 @@ from engine_core.ipc.worker_messages import (
 
 
 class FakeWorker:
-    def __init__(self, behaviour: str, address: str) -> None:
+    def __init__(self, behaviour: str, address: str, rank: str) -> None:
         self.behaviour = behaviour
+        self.rank = int(rank)
         self.context: zmq.Context = zmq.Context()
-        self.socket = connect_engine(self.context, address, b"0")
+        self.socket = connect_engine(self.context, address, rank.encode())
         self.worker = SimulatedWorker(SimulatedModel())
         self.num_steps = 0
 
@@ -41,7 +43,7 @@ class FakeWorker:
 
     def run(self) -> int:
         version = PROTOCOL_VERSION + (self.behaviour == "other version")
-        self.send(WorkerHello(version, "fake", 0, os.getpid()))
+        self.send(WorkerHello(version, "fake", self.rank, os.getpid()))
         start: dict[str, Callable[[], int]] = {
             "end while loading": self.end_while_loading,
             "refuse the model": lambda: self.refuse("model_load_failed", "shard 2 of 3 is missing", 3),
@@ -86,14 +88,18 @@ class FakeWorker:
             self.send(LoadProgress(percent, 100))
         if self.behaviour == "stubborn":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        self.send(self.worker.load())
+        self.send(msgspec.structs.replace(self.worker.load(), **self.memory()))
+
+    def memory(self) -> dict[str, int]:
+        """Rank 0 would give 1000 bytes, every further one a byte less; blocks are larger by as much."""
+        return {"available_bytes": 1000 - self.rank, "block_bytes": 10 + self.rank}
 
     def serve(self) -> None:
         while True:
             message = to_worker_decoder.decode(self.socket.recv())
             if isinstance(message, InitKVCache):
                 # Its answer tells what has arrived.
-                self.send(KVCacheReady(message.num_blocks, move_block_ns=message.num_host_blocks))
+                self.send(KVCacheReady(message.num_blocks, message.num_host_blocks + self.rank))
             elif isinstance(message, SchedulerOutput):
                 self.step(message)
             elif self.behaviour != "stubborn":
@@ -118,6 +124,16 @@ class FakeWorker:
                 os.kill(os.getpid(), signal.SIGKILL)
             case "hang in a step":
                 self.wait_for_ever()
+            case "lose another rank":
+                self.send(WorkerFailed("rank_lost", "waited 4 s for the other ranks"))
+                self.wait_for_ever()
+            case "lose another rank and end":
+                self.send(WorkerFailed("rank_lost", "connection closed by peer"))
+                self.socket.close(linger=2000)
+                sys.exit(4)
+            case "end in a step with a word":
+                self.send(WorkerFailed("worker_failed", "the device fell off the bus"))
+                self.wait_for_ever()
             case "answer another step":
                 self.send(ModelRunnerOutput(999, b"", b""))
             case "chatty":
@@ -128,4 +144,4 @@ class FakeWorker:
 
 
 if __name__ == "__main__":
-    sys.exit(FakeWorker(sys.argv[1], sys.argv[2]).run())
+    sys.exit(FakeWorker(*sys.argv[1:4]).run())

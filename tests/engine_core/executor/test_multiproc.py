@@ -16,7 +16,8 @@ import zmq
 from engine_core.clock import ManualClock
 from engine_core.config import EngineConfig
 from engine_core.errors import ConfigError, ModelLoadError, SplitServeError, WorkerError
-from engine_core.executor.multiproc import MultiprocExecutor, worker_argv
+from engine_core.executor.multiproc import MultiprocExecutor
+from engine_core.executor.worker_process import Place, worker_argv
 from engine_core.ipc.codec import pack_int32, unpack_int32
 from engine_core.ipc.worker_messages import (
     FromWorkerMessage,
@@ -34,13 +35,17 @@ DEADLINE_S = 20.0
 
 
 class Bench:
-    """An executor over a fake worker, and what it said so far."""
+    """An executor over fake workers, one per behaviour, and what they said so far."""
 
-    def __init__(self, behaviour: str) -> None:
+    def __init__(self, *behaviours: str) -> None:
         self.clock = ManualClock(100.0)
-        config = EngineConfig(model="unused", step_timeout_s=5.0)
-        command = [sys.executable, "-m", "tests.engine_core.executor.fake_worker", behaviour]
-        self.executor = MultiprocExecutor(config, self.clock, lambda _, address: [*command, address])
+        config = EngineConfig(model="unused", step_timeout_s=5.0, tensor_parallel_size=len(behaviours))
+        command = [sys.executable, "-m", "tests.engine_core.executor.fake_worker"]
+        self.executor = MultiprocExecutor(
+            config,
+            self.clock,
+            lambda _, place: [*command, behaviours[place.rank], place.address, str(place.rank)],
+        )
         self.messages: list[FromWorkerMessage] = []
         self.executor.start()
 
@@ -83,14 +88,17 @@ class Bench:
         )
 
 
+MakeBench = Callable[..., Bench]
+
+
 @pytest.fixture
-def make_bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Bench]]:
+def make_bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeBench]:
     """Makes benches; afterwards neither their processes nor their files may be left."""
     benches: list[Bench] = []
     before = psutil.Process().children(recursive=True)
 
-    def make(behaviour: str) -> Bench:
-        benches.append(Bench(behaviour))
+    def make(*behaviours: str) -> Bench:
+        benches.append(Bench(*behaviours))
         return benches[-1]
 
     with tempfile.TemporaryDirectory(prefix="mp-", dir="/tmp") as folder:
@@ -104,7 +112,7 @@ def make_bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Benc
         assert os.listdir(folder) == []
 
 
-def test_a_worker_loads_serves_and_ends(make_bench: Callable[[str], Bench]) -> None:
+def test_a_worker_loads_serves_and_ends(make_bench: MakeBench) -> None:
     bench = make_bench("well")
     bench.serve()
     assert [type(message) for message in bench.messages] == [
@@ -126,7 +134,7 @@ def test_a_worker_loads_serves_and_ends(make_bench: Callable[[str], Bench]) -> N
     assert not worker.is_running()
 
 
-def test_two_steps_may_be_in_flight(make_bench: Callable[[str], Bench]) -> None:
+def test_two_steps_may_be_in_flight(make_bench: MakeBench) -> None:
     bench = make_bench("well")
     bench.serve()
     bench.step(1)
@@ -136,7 +144,7 @@ def test_two_steps_may_be_in_flight(make_bench: Callable[[str], Bench]) -> None:
     assert steps == [1, 2]
 
 
-def test_an_end_while_loading_is_told_with_the_last_lines(make_bench: Callable[[str], Bench]) -> None:
+def test_an_end_while_loading_is_told_with_the_last_lines(make_bench: MakeBench) -> None:
     error = make_bench("end while loading").failure()
     assert isinstance(error, WorkerError)
     assert "while starting" in str(error)
@@ -146,7 +154,7 @@ def test_an_end_while_loading_is_told_with_the_last_lines(make_bench: Callable[[
 
 def test_a_command_that_cannot_be_started_is_named() -> None:
     executor = MultiprocExecutor(
-        EngineConfig(model="m"), ManualClock(), lambda config, address: ["/no/such/python", address]
+        EngineConfig(model="m"), ManualClock(), lambda config, place: ["/no/such/python", place.address]
     )
     try:
         executor.start()
@@ -170,14 +178,14 @@ def test_a_command_that_cannot_be_started_is_named() -> None:
     ],
 )
 def test_what_a_worker_refuses_is_told_as_what_it_is(
-    make_bench: Callable[[str], Bench], behaviour: str, kind: type[SplitServeError], text: str
+    make_bench: MakeBench, behaviour: str, kind: type[SplitServeError], text: str
 ) -> None:
     error = make_bench(behaviour).failure()
     assert type(error) is kind
     assert text in str(error)
 
 
-def test_a_worker_killed_in_a_step_is_noticed_at_once(make_bench: Callable[[str], Bench]) -> None:
+def test_a_worker_killed_in_a_step_is_noticed_at_once(make_bench: MakeBench) -> None:
     bench = make_bench("killed in a step")
     bench.serve()
     for number in (1, 2):
@@ -189,14 +197,14 @@ def test_a_worker_killed_in_a_step_is_noticed_at_once(make_bench: Callable[[str]
     assert "while starting" not in str(error)
 
 
-def test_an_idle_worker_that_is_killed_is_noticed_at_once(make_bench: Callable[[str], Bench]) -> None:
+def test_an_idle_worker_that_is_killed_is_noticed_at_once(make_bench: MakeBench) -> None:
     bench = make_bench("well")
     bench.serve()
     bench.worker.kill()
     assert "killed by SIGKILL" in str(bench.failure())
 
 
-def test_a_step_beyond_its_deadline_is_a_loss(make_bench: Callable[[str], Bench]) -> None:
+def test_a_step_beyond_its_deadline_is_a_loss(make_bench: MakeBench) -> None:
     bench = make_bench("hang in a step")
     bench.serve()
     for number in (1, 2):
@@ -212,7 +220,7 @@ def test_a_step_beyond_its_deadline_is_a_loss(make_bench: Callable[[str], Bench]
         bench.executor.receive()
 
 
-def test_the_second_step_in_flight_gets_its_whole_time(make_bench: Callable[[str], Bench]) -> None:
+def test_the_second_step_in_flight_gets_its_whole_time(make_bench: MakeBench) -> None:
     bench = make_bench("well")
     bench.serve()
     bench.step(1)
@@ -223,7 +231,7 @@ def test_the_second_step_in_flight_gets_its_whole_time(make_bench: Callable[[str
     assert bench.executor.poll_timeout_s() is None
 
 
-def test_an_answer_to_another_step_is_a_loss(make_bench: Callable[[str], Bench]) -> None:
+def test_an_answer_to_another_step_is_a_loss(make_bench: MakeBench) -> None:
     bench = make_bench("answer another step")
     bench.serve()
     for number in (1, 2):
@@ -234,7 +242,7 @@ def test_an_answer_to_another_step_is_a_loss(make_bench: Callable[[str], Bench])
 
 
 def test_a_worker_that_prints_much_is_never_blocked_by_it(
-    make_bench: Callable[[str], Bench], capfd: pytest.CaptureFixture[str]
+    make_bench: MakeBench, capfd: pytest.CaptureFixture[str]
 ) -> None:
     bench = make_bench("chatty")
     bench.serve()
@@ -245,7 +253,7 @@ def test_a_worker_that_prints_much_is_never_blocked_by_it(
     assert "much to say much to say" in capfd.readouterr().err
 
 
-def test_a_worker_that_ignores_every_request_to_end_is_killed(make_bench: Callable[[str], Bench]) -> None:
+def test_a_worker_that_ignores_every_request_to_end_is_killed(make_bench: MakeBench) -> None:
     bench = make_bench("stubborn")
     bench.serve()
     worker = bench.worker
@@ -253,7 +261,7 @@ def test_a_worker_that_ignores_every_request_to_end_is_killed(make_bench: Callab
     assert not worker.is_running()
 
 
-def test_a_loading_worker_is_ended_without_waiting_for_it(make_bench: Callable[[str], Bench]) -> None:
+def test_a_loading_worker_is_ended_without_waiting_for_it(make_bench: MakeBench) -> None:
     bench = make_bench("load for ever")
     bench.wait_for(LoadProgress)
     worker = bench.worker
@@ -261,7 +269,7 @@ def test_a_loading_worker_is_ended_without_waiting_for_it(make_bench: Callable[[
     assert not worker.is_running()
 
 
-def test_no_file_is_left_once_the_worker_is_connected(make_bench: Callable[[str], Bench]) -> None:
+def test_no_file_is_left_once_the_worker_is_connected(make_bench: MakeBench) -> None:
     bench = make_bench("well")
     address = bench.executor._router.address
     bench.wait_for(WorkerHello)
@@ -272,7 +280,7 @@ def test_the_worker_gets_every_setting_it_needs() -> None:
     config = EngineConfig(
         model="/m", dtype="bfloat16", quantization="int8", block_size=32, max_num_seqs=7, num_threads=3
     )
-    words = worker_argv(config, "ipc:///x/worker.sock")
+    words = worker_argv(config, Place(0, "ipc:///x/worker.sock", ""))
     options = dict(zip(words[3::2], words[4::2], strict=True))
     assert options == {
         "--connect": "ipc:///x/worker.sock",
@@ -286,12 +294,28 @@ def test_the_worker_gets_every_setting_it_needs() -> None:
         "--max-model-len": "0",
         "--num-threads": "3",
         "--kv-cache-memory-bytes": "0",
+        "--tensor-parallel-size": "1",
+        "--num-local-ranks": "1",
+        "--exchange-timeout": "48.0",
+        "--device": "auto",
+        "--attention-backend": "auto",
+        "--gpu-memory-utilization": "0.9",
+        "--log-level": "info",
     }
 
 
+def test_the_worker_is_told_to_record_nothing_only_if_the_engine_is() -> None:
+    place = Place(0, "ipc:///x/y", "")
+    argv = [worker_argv(EngineConfig(model="/m", enforce_eager=eager), place) for eager in (False, True)]
+    assert argv[1] == [*argv[0], "--enforce-eager"]
+
+
 def test_the_real_worker_takes_these_flags() -> None:
-    words = worker_argv(EngineConfig(model="/no/such/model"), "ipc:///tmp/none/worker.sock")
+    words = worker_argv(
+        EngineConfig(model="/no/such/model", tensor_parallel_size=2, enforce_eager=True),
+        Place(1, "ipc:///tmp/none/worker.sock", "file:///tmp/none/rendezvous"),
+    )
     done = subprocess.run([*words, "--help"], capture_output=True, text=True, timeout=DEADLINE_S)
     assert done.returncode == 0
-    for flag in words[3::2]:
+    for flag in [*words[3:-1:2], words[-1]]:
         assert flag in done.stdout

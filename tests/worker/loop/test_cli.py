@@ -14,7 +14,6 @@ from worker.config import WorkerConfig
 
 REQUIRED = ["--connect", "ipc:///tmp/w.sock", "--model", "/m"]
 FLAGS = {
-    "rank": 3,
     "block_size": 32,
     "max_num_seqs": 7,
     "max_num_batched_tokens": 99,
@@ -34,6 +33,16 @@ def test_every_number_has_a_flag(name: str, value: int) -> None:
     assert getattr(config, name) == value
 
 
+def test_a_rank_of_several_is_told_where_it_stands_and_where_they_meet() -> None:
+    words = ["--tensor-parallel-size", "4", "--rank", "3", "--num-local-ranks", "2"]
+    meeting = ["--rendezvous", "file:///tmp/x/rendezvous", "--exchange-timeout", "4.5"]
+    config = read_config([*REQUIRED, *words, *meeting])
+    assert (config.tensor_parallel_size, config.rank, config.num_local_ranks) == (4, 3, 2)
+    assert (config.rendezvous, config.exchange_timeout_s) == ("file:///tmp/x/rendezvous", 4.5)
+    with pytest.raises(ConfigError, match="--rendezvous"):
+        read_config([*REQUIRED, *words])
+
+
 def test_dtype_has_a_flag() -> None:
     assert read_config([*REQUIRED, "--dtype", "bfloat16"]).dtype == "bfloat16"
 
@@ -42,10 +51,19 @@ def test_quantization_has_a_flag() -> None:
     assert read_config([*REQUIRED, "--quantization", "int4"]).quantization == "int4"
 
 
+def test_enforce_eager_is_a_switch() -> None:
+    assert read_config([*REQUIRED, "--enforce-eager"]).enforce_eager
+
+
 @pytest.mark.parametrize(
     ("flag", "value"),
     [
         ("--rank", "-1"),
+        ("--rank", "1"),
+        ("--tensor-parallel-size", "0"),
+        ("--tensor-parallel-size", "65"),
+        ("--num-local-ranks", "2"),
+        ("--exchange-timeout", "nan"),
         ("--block-size", "1"),
         ("--block-size", "15"),
         ("--block-size", "257"),
@@ -53,6 +71,10 @@ def test_quantization_has_a_flag() -> None:
         ("--max-num-batched-tokens", "0"),
         ("--max-model-len", "-1"),
         ("--num-threads", "-1"),
+        ("--device", "tpu"),
+        ("--attention-backend", "best"),
+        ("--gpu-memory-utilization", "1.5"),
+        ("--log-level", "loud"),
         ("--kv-cache-memory-bytes", "-1"),
         ("--dtype", "int8"),
         ("--quantization", "int2"),

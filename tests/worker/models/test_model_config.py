@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
 
 from engine_core.errors import ConfigError, ModelLoadError
-from worker.dtypes import resolve_dtype
+from worker.cuda_ops import CudaOps
+from worker.device.cpu import CpuDevice
+from worker.device.cuda import CudaDevice
+from worker.dtypes import check_quantization, resolve_dtype
 from worker.model_config import ModelConfig, read_model_config, supported_architectures
 from worker.models.registry import ARCHITECTURES
 
@@ -261,15 +265,18 @@ def test_a_shorter_context_may_be_asked_for_but_no_longer_one(tmp_path: Path) ->
 def test_the_dtype_is_the_checkpoints_unless_asked_otherwise(
     requested: str, stored: str, expected: torch.dtype, tmp_path: Path
 ) -> None:
-    assert resolve_dtype(requested, read(tmp_path, torch_dtype=stored)) == expected
+    assert resolve_dtype(requested, read(tmp_path, torch_dtype=stored), CpuDevice()) == expected
 
 
 @pytest.mark.parametrize("requested", ["float16", "int8"])
 def test_a_dtype_that_the_cpu_lacks_is_refused(requested: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--dtype"):
-        resolve_dtype(requested, read(tmp_path))
+        resolve_dtype(requested, read(tmp_path), CpuDevice())
 
 
 def test_a_gpu_keeps_float16(tmp_path: Path) -> None:
     config = read(tmp_path, torch_dtype="float16")
-    assert resolve_dtype("auto", config, torch.device("cuda")) == torch.float16
+    device = CudaDevice(cast("CudaOps", None), torch.device("cpu"))
+    assert resolve_dtype("auto", config, device) == torch.float16
+    with pytest.raises(ConfigError, match="--quantization int8 is not supported on cuda"):
+        check_quantization("int8", torch.bfloat16, device)

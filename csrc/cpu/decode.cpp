@@ -1,0 +1,193 @@
+// The ends of a recorded decode step: one token of each of its rows is laid out as the model's inputs, and
+// what is drawn is appended. The batch's columns are indexed by row, and stay where they are.
+#include <algorithm>
+#include <cstring>
+
+#include "common/check.h"
+#include "cpu/program.h"
+
+namespace splitserve {
+namespace {
+
+constexpr DLDataType kBoolType{kDLBool, 8, 1};
+constexpr DLDataType kUint16Type{kDLUInt, 16, 1};
+// Set in flags[0] beside the features of the rows.
+constexpr int32_t kNotLastToken = 1 << 16;
+
+// A matrix of one row per row of the batch.
+struct Table {
+  int32_t* data;
+  int64_t columns, stride;
+  int32_t* row(int64_t i) const { return data + i * stride; }
+};
+
+struct Rows {
+  const int32_t* data;  // [count], each below `limit`
+  int64_t count, limit;
+};
+
+struct DecodeParams {
+  Rows rows;
+  // Columns of the batch.
+  const bool* occupied;
+  const uint16_t* features;
+  Table tokens, block_table;
+  const int32_t *num_tokens, *num_blocks;
+  int32_t* num_computed;
+  // Inputs of the model.
+  int32_t *token_ids, *positions, *slots, *seq_lens;
+  Table block_tables;
+  int32_t* flags;
+  int64_t block_size, max_len;
+};
+
+Table table_arg(const TensorView& tensor, const char* name) {
+  cpu_arg(tensor, name).rank(2).type({kInt32Type}).rows_contiguous();
+  return {static_cast<int32_t*>(tensor.data_ptr()), tensor.size(1), tensor.stride(0)};
+}
+
+int32_t* ints_arg(const TensorView& tensor, const char* name, int64_t length) {
+  return cpu_arg(tensor, name).vector(kInt32Type, length).data<int32_t>();
+}
+
+Rows rows_arg(const TensorView& rows, int64_t limit) {
+  cpu_arg(rows, "rows").rank(1);
+  return {ints_arg(rows, "rows", rows.size(0)), rows.size(0), limit};
+}
+
+void check_row(const Rows& rows, int64_t i) {
+  SPLITSERVE_CHECK_VALUE(rows.data[i] >= 0 && rows.data[i] < rows.limit,
+                         "rows: " << rows.data[i] << " is outside the batch");
+}
+
+// Engine and worker have to agree about a row before anything is computed for it.
+void check_progress(const DecodeParams& p, int64_t i) {
+  check_row(p.rows, i);
+  const int64_t row = p.rows.data[i], end = p.num_computed[row] + int64_t{1};
+  SPLITSERVE_CHECK_VALUE(p.occupied[row], "rows: " << row << " is not in the batch");
+  const bool has_room = end <= p.num_tokens[row] && end <= p.num_blocks[row] * p.block_size;
+  SPLITSERVE_CHECK_VALUE(end > 0 && end <= p.max_len && has_room,
+                         "row " << row << " would compute up to token " << end << " of " << p.max_len
+                                << ", but has " << p.num_tokens[row] << " tokens and " << p.num_blocks[row]
+                                << " blocks");
+}
+
+void lay_out(const DecodeParams& p, int64_t i) {
+  const int64_t row = p.rows.data[i];
+  const int32_t position = p.num_computed[row], end = position + 1;
+  const int32_t* blocks = p.block_table.row(row);
+  p.num_computed[row] = end;
+  p.token_ids[i] = p.tokens.row(row)[position];
+  p.positions[i] = position;
+  p.slots[i] = static_cast<int32_t>(blocks[position / p.block_size] * p.block_size + position % p.block_size);
+  p.seq_lens[i] = end;
+  const int64_t used = (end + p.block_size - 1) / p.block_size;
+  std::copy(blocks, blocks + used, p.block_tables.row(i));
+  p.flags[0] |= p.features[row];
+  if (end != p.num_tokens[row]) p.flags[0] |= kNotLastToken;
+}
+
+void lay_out_all(const DecodeParams& p) {
+  for (int64_t i = 0; i < p.rows.count; ++i) check_progress(p, i);
+  p.flags[0] = 0;
+  for (int64_t i = 0; i < p.rows.count; ++i) lay_out(p, i);
+}
+
+void decode_inputs(TensorView rows, TensorView occupied, TensorView features, TensorView tokens,
+                   TensorView num_tokens, TensorView num_computed, TensorView num_blocks,
+                   TensorView block_table, TensorView token_ids, TensorView positions,
+                   TensorView slot_mapping, TensorView seq_lens, TensorView block_tables, TensorView flags,
+                   int64_t block_size, int64_t max_len) {
+  DecodeParams params{};
+  params.tokens = table_arg(tokens, "tokens");
+  const int64_t limit = tokens.size(0);
+  params.rows = rows_arg(rows, limit);
+  params.occupied = cpu_arg(occupied, "occupied").vector(kBoolType, limit).data<bool>();
+  params.features = cpu_arg(features, "features").vector(kUint16Type, limit).data<uint16_t>();
+  params.num_tokens = ints_arg(num_tokens, "num_tokens", limit);
+  params.num_computed = ints_arg(num_computed, "num_computed", limit);
+  params.num_blocks = ints_arg(num_blocks, "num_blocks", limit);
+  params.block_table = table_arg(block_table, "block_table");
+  cpu_arg(block_table, "block_table").size(0, limit);
+  params.token_ids = ints_arg(token_ids, "token_ids", params.rows.count);
+  params.positions = ints_arg(positions, "positions", params.rows.count);
+  params.slots = ints_arg(slot_mapping, "slot_mapping", params.rows.count);
+  params.seq_lens = ints_arg(seq_lens, "seq_lens", params.rows.count);
+  params.block_tables = table_arg(block_tables, "block_tables");
+  cpu_arg(block_tables, "block_tables").size(0, params.rows.count).size(1, params.block_table.columns);
+  params.flags = ints_arg(flags, "flags", 2);
+  SPLITSERVE_CHECK_VALUE(block_size > 0, "block_size: must be positive, got " << block_size);
+  const int64_t room = std::min(tokens.size(1), params.block_table.columns * block_size);
+  SPLITSERVE_CHECK_VALUE(max_len > 0 && max_len <= room,
+                         "max_len: expected 1 to " << room << ", got " << max_len);
+  params.block_size = block_size;
+  params.max_len = max_len;
+  run_kernel(params, lay_out_all);
+}
+
+struct AppendParams {
+  Rows rows;
+  const int32_t* token_ids;  // [count]; negative: none was drawn
+  Table tokens;
+  int32_t* num_tokens;
+  int32_t* flags;
+};
+
+void append_all(const AppendParams& p) {
+  for (int64_t i = 0; i < p.rows.count; ++i) {
+    check_row(p.rows, i);
+    const int64_t row = p.rows.data[i], length = p.num_tokens[row];
+    SPLITSERVE_CHECK_VALUE(length >= 0 && length < p.tokens.columns, "rows: " << row << " is full");
+  }
+  p.flags[1] = 0;
+  for (int64_t i = 0; i < p.rows.count; ++i) {
+    if (p.token_ids[i] < 0) {
+      ++p.flags[1];
+      continue;
+    }
+    const int64_t row = p.rows.data[i];
+    p.tokens.row(row)[p.num_tokens[row]++] = p.token_ids[i];
+  }
+}
+
+void append_tokens(TensorView rows, TensorView token_ids, TensorView tokens, TensorView num_tokens,
+                   TensorView flags) {
+  AppendParams params{};
+  params.tokens = table_arg(tokens, "tokens");
+  params.rows = rows_arg(rows, tokens.size(0));
+  params.token_ids = ints_arg(token_ids, "token_ids", params.rows.count);
+  params.num_tokens = ints_arg(num_tokens, "num_tokens", tokens.size(0));
+  params.flags = ints_arg(flags, "flags", 2);
+  run_kernel(params, append_all);
+}
+
+struct TakeParams {
+  Rows rows;
+  const char* column;  // [limit]
+  char* out;           // [count]
+  int64_t element;
+};
+
+void take_all(const TakeParams& p) {
+  for (int64_t i = 0; i < p.rows.count; ++i) {
+    check_row(p.rows, i);
+    std::memcpy(p.out + i * p.element, p.column + p.rows.data[i] * p.element, static_cast<size_t>(p.element));
+  }
+}
+
+void take_rows(TensorView out, TensorView column, TensorView rows) {
+  TakeParams params{};
+  cpu_arg(column, "column").rank(1).type({kFloat32Type, kInt32Type, kInt64Type}).rows_contiguous();
+  params.rows = rows_arg(rows, column.size(0));
+  params.column = static_cast<const char*>(column.data_ptr());
+  params.out = cpu_arg(out, "out").vector(column.dtype(), params.rows.count).data<char>();
+  params.element = column.dtype().bits / 8;
+  run_kernel(params, take_all);
+}
+
+}  // namespace
+}  // namespace splitserve
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(decode_inputs, splitserve::decode_inputs);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(append_tokens, splitserve::append_tokens);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(take_rows, splitserve::take_rows);

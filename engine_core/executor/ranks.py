@@ -1,0 +1,154 @@
+"""What the ranks of one engine say, put together as if they were one worker; no I/O.
+
+heard                                      what the engine hears
+WorkerHello of every rank                  one of them
+LoadProgress, once every rank has begun    the bytes of all
+WorkerReady of every rank                  one: the least memory, the largest block
+KVCacheReady of every rank                 one: the slowest moves
+ModelRunnerOutput of the output rank       that; the others' only show that they have done the step
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TypeVar
+
+import msgspec
+
+from engine_core.clock import Clock
+from engine_core.errors import WorkerError
+from engine_core.ipc.wire import PROTOCOL_VERSION
+from engine_core.ipc.worker_messages import (
+    FromWorkerMessage,
+    KVCacheReady,
+    LoadProgress,
+    ModelRunnerOutput,
+    WorkerHello,
+    WorkerReady,
+)
+
+M = TypeVar("M", WorkerHello, LoadProgress, WorkerReady, KVCacheReady)
+
+
+class Ranks:
+    """Joins the ranks' messages, and knows which rank owes an answer since when.
+
+    Args:
+        num_ranks: of the engine.
+        output_rank: whose answer to a step counts.
+        step_timeout_s: longest time of one step.
+        clock: for the deadlines.
+    """
+
+    def __init__(self, num_ranks: int, output_rank: int, step_timeout_s: float, clock: Clock) -> None:
+        self._num_ranks = num_ranks
+        self._output_rank = output_rank
+        self._step_timeout_s = step_timeout_s
+        self._clock = clock
+        self._hellos: dict[int, WorkerHello] = {}
+        self._progress: dict[int, LoadProgress] = {}
+        self._loaded: dict[int, WorkerReady] = {}
+        self._caches: dict[int, KVCacheReady] = {}
+        # Per rank, number and deadline of the steps it has not answered, oldest first.
+        self._owed: list[deque[tuple[int, float]]] = [deque() for _ in range(num_ranks)]
+
+    @property
+    def have_met(self) -> bool:
+        """Whether every rank is connected for good, with the engine and with the others."""
+        # The first exchange between devices, in the warm-up, is the last to need the meeting place.
+        heard = self._hellos if self._num_ranks == 1 else self._caches
+        return len(heard) == self._num_ranks
+
+    @property
+    def are_serving(self) -> bool:
+        """Whether every rank has a KV cache."""
+        return len(self._caches) == self._num_ranks
+
+    @property
+    def num_in_flight(self) -> int:
+        """Steps whose result the engine waits for."""
+        return len(self._owed[self._output_rank])
+
+    def name(self, rank: int) -> str:
+        """What a rank is called in errors."""
+        return "the worker" if self._num_ranks == 1 else f"the worker of rank {rank}"
+
+    def submit(self, step: int) -> None:
+        """Note that every rank was sent a step."""
+        deadline_s = self._new_deadline_s()
+        for owed in self._owed:
+            owed.append((step, deadline_s))
+
+    def take(self, rank: int, message: FromWorkerMessage) -> FromWorkerMessage | None:
+        """Note what a rank sent; return what the engine is to hear, if anything.
+
+        Raises:
+            WorkerError: the rank speaks another version, or answers another step than it owes.
+        """
+        match message:
+            case ModelRunnerOutput(step=step):
+                self._end_step(rank, step)
+                return message if rank == self._output_rank else None
+            case WorkerHello():
+                self._check_version(rank, message)
+                return self._last(self._hellos, rank, message)
+            case LoadProgress():
+                return self._add_progress(rank, message)
+            case WorkerReady():
+                return self._join_loaded(rank, message)
+            case KVCacheReady():
+                slowest = max([message, *self._caches.values()], key=lambda ready: ready.move_block_ns)
+                return slowest if self._last(self._caches, rank, message) else None
+        return message
+
+    def deadline_s(self) -> float | None:
+        """When a rank that owes an answer has to have given it; None if none does."""
+        return min((owed[0][1] for owed in self._owed if owed), default=None)
+
+    def check_deadlines(self) -> None:
+        """Raise WorkerError, naming the ranks, if an answer is overdue."""
+        now = self._clock.monotonic()
+        silent = [rank for rank, owed in enumerate(self._owed) if owed and owed[0][1] <= now]
+        if silent:
+            step = min(self._owed[rank][0][0] for rank in silent)
+            names = " and ".join(map(self.name, silent))
+            raise WorkerError(f"{names} did not finish step {step} within {self._step_timeout_s:g} s")
+
+    def _end_step(self, rank: int, step: int) -> None:
+        owed = self._owed[rank]
+        expected = owed.popleft()[0] if owed else None
+        if step != expected:
+            raise WorkerError(f"{self.name(rank)} answered step {step}, expected {expected}")
+        if owed:
+            # The next step begins only now.
+            owed[0] = (owed[0][0], self._new_deadline_s())
+
+    def _new_deadline_s(self) -> float:
+        return self._clock.monotonic() + self._step_timeout_s
+
+    def _check_version(self, rank: int, hello: WorkerHello) -> None:
+        version = hello.protocol_version
+        if version != PROTOCOL_VERSION:
+            raise WorkerError(f"{self.name(rank)} speaks protocol {version}, this engine {PROTOCOL_VERSION}")
+
+    def _last(self, heard: dict[int, M], rank: int, message: M) -> M | None:
+        """Keep a message; return it if every rank has sent one by now."""
+        heard[rank] = message
+        return message if len(heard) == self._num_ranks else None
+
+    def _add_progress(self, rank: int, message: LoadProgress) -> LoadProgress | None:
+        if self._last(self._progress, rank, message) is None:
+            return None
+        parts = self._progress.values()
+        return LoadProgress(sum(part.loaded_bytes for part in parts), sum(part.total_bytes for part in parts))
+
+    def _join_loaded(self, rank: int, message: WorkerReady) -> WorkerReady | None:
+        if self._last(self._loaded, rank, message) is None:
+            return None
+        parts = self._loaded.values()
+        return msgspec.structs.replace(
+            self._loaded[0],
+            block_bytes=max(part.block_bytes for part in parts),
+            available_bytes=min(part.available_bytes for part in parts),
+            load_s=max(part.load_s for part in parts),
+        )

@@ -1,0 +1,128 @@
+"""Several worker processes that look like one, until one of them is lost: then it is named."""
+
+from __future__ import annotations
+
+import psutil
+import pytest
+
+from engine_core.clock import ManualClock
+from engine_core.errors import ModelLoadError, WorkerError
+from engine_core.executor.ranks import Ranks
+from engine_core.ipc.wire import PROTOCOL_VERSION
+from engine_core.ipc.worker_messages import (
+    KVCacheReady,
+    LoadProgress,
+    ModelRunnerOutput,
+    WorkerHello,
+    WorkerReady,
+)
+from tests.engine_core.executor.test_multiproc import DEADLINE_S, MakeBench, make_bench
+
+__all__ = ["make_bench"]
+
+
+def test_two_workers_are_heard_as_one(make_bench: MakeBench) -> None:
+    before = set(psutil.Process().children())
+    bench = make_bench("well", "well")
+    children = set(psutil.Process().children()) - before
+    assert len(children) == 2
+    bench.serve()
+    assert [type(message) for message in bench.messages if not isinstance(message, LoadProgress)] == [
+        WorkerHello,
+        WorkerReady,
+        KVCacheReady,
+    ]
+    ready = next(message for message in bench.messages if isinstance(message, WorkerReady))
+    assert (ready.available_bytes, ready.block_bytes) == (999, 11), "what the poorer rank can do"
+    assert bench.messages[-1] == KVCacheReady(10, move_block_ns=8), "the slower rank's"
+    bench.step(1)
+    bench.step(2)
+    bench.wait_for(ModelRunnerOutput, 2)
+    assert [message.step for message in bench.messages if isinstance(message, ModelRunnerOutput)] == [1, 2]
+    bench.executor.shutdown(DEADLINE_S)
+    assert not any(child.is_running() for child in children)
+
+
+@pytest.mark.parametrize("witness", ["lose another rank", "lose another rank and end", "hang in a step"])
+def test_a_rank_killed_in_a_step_is_named_whoever_is_heard_first(make_bench: MakeBench, witness: str) -> None:
+    bench = make_bench(witness, "killed in a step", "lose another rank and end")
+    bench.serve()
+    for number in (1, 2):
+        bench.step(number)
+        bench.wait_for(ModelRunnerOutput, number)
+    bench.step(3)
+    assert "the worker of rank 1 was lost: killed by SIGKILL" in str(bench.failure())
+
+
+def test_the_words_of_a_rank_that_fails_count_more_than_those_of_who_misses_it(
+    make_bench: MakeBench,
+) -> None:
+    bench = make_bench("lose another rank and end", "end in a step with a word")
+    bench.serve()
+    for number in (1, 2):
+        bench.step(number)
+        bench.wait_for(ModelRunnerOutput, number)
+    bench.step(3)
+    assert "the worker of rank 1 failed (worker_failed): the device fell off" in str(bench.failure())
+
+
+def test_a_rank_that_hangs_is_told_by_those_that_wait_for_it(make_bench: MakeBench) -> None:
+    bench = make_bench("lose another rank", "hang in a step", "lose another rank and end")
+    bench.serve()
+    for number in (1, 2):
+        bench.step(number)
+        bench.wait_for(ModelRunnerOutput, number)
+    bench.step(3)
+    error = bench.failure()
+    assert isinstance(error, WorkerError)
+    assert str(error).startswith("the worker of rank 1 did not take part: ")
+
+
+def test_a_rank_whose_answer_is_overdue_is_named(make_bench: MakeBench) -> None:
+    bench = make_bench("well", "hang in a step")
+    bench.serve()
+    for number in (1, 2):
+        bench.step(number)
+        # Both ranks have answered.
+        bench.wait_until(lambda: bench.executor.poll_timeout_s() is None)
+    bench.step(3)
+    bench.wait_for(ModelRunnerOutput, 3)
+    bench.clock.advance(5.1)
+    assert bench.executor.poll_timeout_s() == 0.0
+    with pytest.raises(WorkerError, match="the worker of rank 1 did not finish step 3 within 5 s"):
+        bench.executor.receive()
+
+
+def test_one_rank_that_refuses_the_model_refuses_it_for_all(make_bench: MakeBench) -> None:
+    error = make_bench("load for ever", "refuse the model").failure()
+    assert isinstance(error, ModelLoadError)
+
+
+def hello(rank: int) -> WorkerHello:
+    return WorkerHello(PROTOCOL_VERSION, "test", rank, 1)
+
+
+def test_progress_is_that_of_all_ranks_once_all_have_begun() -> None:
+    ranks = Ranks(2, 0, 5.0, ManualClock())
+    assert ranks.take(1, hello(1)) is None
+    assert ranks.take(0, hello(0)) is not None
+    assert ranks.take(0, LoadProgress(60, 100)) is None
+    assert ranks.take(1, LoadProgress(0, 50)) == LoadProgress(60, 150)
+    assert ranks.take(1, LoadProgress(50, 50)) == LoadProgress(110, 150)
+
+
+def test_an_answer_of_the_output_rank_is_not_held_back_by_another() -> None:
+    clock = ManualClock(100.0)
+    ranks = Ranks(2, 1, 5.0, clock)
+    ranks.submit(1)
+    ranks.submit(2)
+    answer = ModelRunnerOutput(1, b"", b"")
+    assert ranks.take(1, answer) is answer
+    assert ranks.num_in_flight == 1
+    clock.advance(4.0)
+    assert ranks.take(0, ModelRunnerOutput(1, b"", b"")) is None
+    # Rank 1 began its second step four seconds ago, rank 0 now.
+    assert ranks.deadline_s() == 105.0
+    clock.advance(1.0)
+    with pytest.raises(WorkerError, match="rank 1 did not finish step 2 within 5 s"):
+        ranks.check_deadlines()

@@ -1,0 +1,74 @@
+"""A whole worker on a GPU: the tokens of the CPU's worker, whatever the requests ask for."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.gpu.conftest import Gpu
+from tests.gpu.whole_worker import NUM_BLOCKS, start_worker
+from tests.worker.runner.checkpoints import write_tiny_llama
+from tests.worker.runner.driver import Driver
+from tests.worker.runner.test_batch_invariance import random_jobs
+from worker.config import WorkerConfig
+from worker.device.cpu import CpuDevice
+from worker.worker import Worker
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_llama(tmp_path_factory.mktemp("tiny-llama"))
+
+
+@pytest.fixture(scope="module")
+def cpu_worker(checkpoint: Path) -> tuple[Worker, WorkerConfig]:
+    config = WorkerConfig(
+        model=str(checkpoint), num_threads=1, max_num_seqs=6, max_num_batched_tokens=64, block_size=4
+    )
+    worker = Worker(config, CpuDevice())
+    worker.load()
+    worker.init_kv_cache(NUM_BLOCKS, num_host_blocks=24)
+    return worker, config
+
+
+@pytest.mark.parametrize("backend", ["cuda", "torch"])
+def test_tokens_are_those_of_the_cpu(
+    gpu: Gpu, backend: str, checkpoint: Path, cpu_worker: tuple[Worker, WorkerConfig]
+) -> None:
+    worker, config = start_worker(gpu, checkpoint, attention_backend=backend)
+    ours = random_jobs(random.Random(5))
+    theirs = [job.again() for job in ours]
+    for (runs, settings), jobs in (((worker, config), ours), (cpu_worker, theirs)):
+        # Preempted jobs come back from the host tier.
+        driver = Driver(runs, settings, NUM_BLOCKS, random.Random(9), num_host_blocks=24)
+        driver.run(jobs)
+        assert driver.mixed_steps > 0
+        assert driver.host.num_loads > 0
+    assert [job.tokens for job in ours] == [job.tokens for job in theirs]
+    assert [sorted(job.logprobs) for job in ours] == [sorted(job.logprobs) for job in theirs]
+    assert {job.error for job in ours} == {None}
+
+
+def test_a_row_that_is_no_number_fails_alone(gpu: Gpu, tmp_path: Path) -> None:
+    checkpoint = write_tiny_llama(tmp_path / "poisoned", poisoned_token=7)
+    worker, config = start_worker(gpu, checkpoint)
+    jobs = random_jobs(random.Random(2))[:4]
+    jobs[1].prompt[-1] = 7
+    for i in (0, 2, 3):
+        jobs[i].prompt = [token for token in jobs[i].prompt if token != 7] or [1]
+    Driver(worker, config, NUM_BLOCKS).run(jobs)
+    assert jobs[1].error is not None
+    assert jobs[1].error.code == "numerical_error"
+    # Whoever draws the poisoned token fails with it, as on a CPU.
+    assert all(job.error is None or 7 in job.tokens for job in (jobs[0], jobs[2], jobs[3]))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_it_runs_in_16_bits(gpu: Gpu, dtype: torch.dtype, tmp_path: Path) -> None:
+    worker, config = start_worker(gpu, write_tiny_llama(tmp_path / "half", dtype=dtype))
+    jobs = random_jobs(random.Random(3))[:6]
+    Driver(worker, config, NUM_BLOCKS, random.Random(3)).run(jobs)
+    assert all(job.error is None and len(job.tokens) == job.num_outputs for job in jobs)

@@ -1,0 +1,31 @@
+"""A worker on a GPU, or on the emulation of one: the same code but for streams, graphs and pinned memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from tests.gpu.conftest import Gpu
+from worker.config import WorkerConfig
+from worker.device.cuda import CudaDevice
+from worker.worker import Worker
+
+NUM_BLOCKS = 96
+
+
+def device_of(gpu: Gpu) -> CudaDevice:
+    return CudaDevice(gpu.ops, torch.device("cpu") if gpu.is_emulated else torch.device("cuda", 0))
+
+
+def start_worker(gpu: Gpu, checkpoint: Path, **settings: object) -> tuple[Worker, WorkerConfig]:
+    """A worker with few rows and small blocks, so that short sequences cross many borders."""
+    config = WorkerConfig(
+        model=str(checkpoint),
+        **{"num_threads": 1, "max_num_seqs": 6, "max_num_batched_tokens": 64, "block_size": 4, **settings},
+    )
+    worker = Worker(config, device_of(gpu))
+    ready = worker.load()
+    assert ready.available_bytes >= ready.block_bytes
+    worker.init_kv_cache(NUM_BLOCKS, num_host_blocks=24)
+    return worker, config

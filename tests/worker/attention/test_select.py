@@ -1,0 +1,58 @@
+"""--attention-backend: what auto takes, what is refused and why, and that the log says so."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import cast
+
+import pytest
+import torch
+
+from engine_core.errors import ConfigError
+from worker.attention.cpu import CpuAttention
+from worker.attention.cuda import CudaAttention
+from worker.attention.reference import TorchAttention
+from worker.attention.select import AttentionNeeds, choose_backend
+from worker.cuda_ops import CudaOps
+from worker.device.base import Device
+from worker.device.cpu import CpuDevice
+from worker.device.cuda import CudaDevice
+
+NEEDS = AttentionNeeds(torch.bfloat16, 16)
+CPU = CpuDevice()
+CUDA = CudaDevice(cast("CudaOps", None), torch.device("cpu"))
+
+
+@pytest.mark.parametrize(("device", "kind"), [(CPU, CpuAttention), (CUDA, CudaAttention)])
+def test_auto_takes_the_devices_own_kernels(
+    device: Device, kind: type, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    assert isinstance(choose_backend("auto", device, NEEDS), kind)
+    (line,) = caplog.messages
+    assert line.startswith(f"attention_backend name={device.name} reason=our kernels for this device")
+
+
+@pytest.mark.parametrize("device", [CPU, CUDA])
+def test_torch_can_be_asked_for_anywhere(device: Device) -> None:
+    assert isinstance(choose_backend("torch", device, NEEDS), TorchAttention)
+
+
+@pytest.mark.parametrize(
+    ("requested", "device", "needs", "reason"),
+    [
+        ("cuda", CPU, NEEDS, "cuda: the device is cpu"),
+        ("cpu", CUDA, NEEDS, "cpu: the device is cuda"),
+        ("flash_attn", CPU, NEEDS, "flash_attn: the device is cpu"),
+        ("flash_attn", CUDA, AttentionNeeds(torch.float32, 16), "flash_attn: it has no float32"),
+        ("flash_attn", CUDA, NEEDS, "flash_attn: FlashAttention 3: "),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(
+    requested: str, device: Device, needs: AttentionNeeds, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("flash_attn", "flash_attn_interface", "flash_attn.cute"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ConfigError, match=f"--attention-backend {requested} cannot be used: {reason}"):
+        choose_backend(requested, device, needs)

@@ -1,0 +1,122 @@
+"""Real workers of two ranks, one of which is killed or stopped in the middle: the engine learns which."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import zmq
+
+from engine_core.clock import ManualClock
+from engine_core.config import EngineConfig
+from engine_core.errors import SplitServeError, WorkerError
+from engine_core.executor.multiproc import MultiprocExecutor
+from engine_core.executor.worker_process import worker_argv
+from engine_core.ipc.codec import pack_int32
+from engine_core.ipc.worker_messages import (
+    FromWorkerMessage,
+    KVCacheReady,
+    ModelRunnerOutput,
+    NewRow,
+    SchedulerOutput,
+    WorkerReady,
+)
+from engine_core.sampling_params import SamplingParams
+from tests.worker.runner.checkpoints import write_tiny_llama
+
+pytestmark = pytest.mark.system
+
+DEADLINE_S = 60.0
+EXCHANGE_TIMEOUT_S = 3.0
+
+
+class Engine:
+    """An executor over two ranks of a tiny model; its own step deadline never comes."""
+
+    def __init__(self, model: Path) -> None:
+        config = EngineConfig(
+            model=str(model), tensor_parallel_size=2, num_threads=1, max_num_seqs=4, block_size=4
+        )
+        self.executor = MultiprocExecutor(
+            config,
+            ManualClock(),
+            lambda config, place: [
+                *worker_argv(config, place),
+                "--exchange-timeout",
+                str(EXCHANGE_TIMEOUT_S),
+            ],
+        )
+        before = set(psutil.Process().children())
+        try:
+            self.executor.start()
+            self.workers = sorted(set(psutil.Process().children()) - before, key=lambda child: child.pid)
+            self.wait_for(WorkerReady)
+            self.executor.init_kv_cache(40)
+            self.wait_for(KVCacheReady)
+        except BaseException:
+            self.executor.shutdown(0.0)
+            raise
+
+    def wait_for(self, kind: type[FromWorkerMessage]) -> None:
+        end_s = time.monotonic() + DEADLINE_S
+        while True:
+            poller = zmq.Poller()
+            for source in self.executor.sockets:
+                poller.register(source, zmq.POLLIN)
+            assert time.monotonic() < end_s, f"no {kind.__name__}"
+            poller.poll(200)
+            if any(isinstance(message, kind) for message in self.executor.receive()):
+                return
+
+    def submit(self, number: int) -> None:
+        rows = [NewRow(2, pack_int32([5, 6, 7]), 3, 0, pack_int32([7, 3]), SamplingParams(seed=1))]
+        first = number == 1
+        self.executor.submit(
+            SchedulerOutput(number, pack_int32([2]), pack_int32([3 if first else 1]), rows if first else [])
+        )
+
+    def failure(self) -> SplitServeError:
+        with pytest.raises(SplitServeError) as caught:
+            self.wait_for(WorkerReady)
+        return caught.value
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = Engine(write_tiny_llama(tmp_path / "model"))
+    yield engine
+    # SIGTERM does not end a stopped process, so this takes the second that it is given.
+    engine.executor.shutdown(0.0)
+    assert not any(worker.is_running() for worker in engine.workers)
+
+
+def stop(worker: psutil.Process) -> None:
+    worker.suspend()
+
+
+def kill(worker: psutil.Process) -> None:
+    worker.send_signal(signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("rank", "strike", "text"),
+    [
+        (0, kill, "the worker of rank 0 was lost: killed by SIGKILL"),
+        (1, kill, "the worker of rank 1 was lost: killed by SIGKILL"),
+        (1, stop, "the worker of rank 1 did not take part: an exchange with the other ranks failed"),
+    ],
+)
+def test_a_rank_that_is_gone_in_a_step_is_named(
+    engine: Engine, rank: int, strike: Callable[[psutil.Process], None], text: str
+) -> None:
+    engine.submit(1)
+    engine.wait_for(ModelRunnerOutput)
+    strike(engine.workers[rank])
+    engine.submit(2)
+    error = engine.failure()
+    assert isinstance(error, WorkerError)
+    assert text in str(error)

@@ -1,0 +1,129 @@
+"""Which rank holds what: everything once, but KV heads as often as they are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from tests.checkpoints import CheckpointCache, CheckpointSpec
+from worker import ops
+from worker.device.cpu import CpuDevice
+from worker.layers.parameter import PackedParameter, Part, WeightPlan
+from worker.model_config import ModelConfig, read_model_config
+from worker.parallel.shares import check_shares, head_share, scaled, share
+from worker.quantization import FORMS
+from worker.weights import load_weights
+
+
+@given(total=st.integers(1, 500), num_ranks=st.integers(1, 64))
+def test_shares_follow_each_other_and_differ_by_one_at_most(total: int, num_ranks: int) -> None:
+    shares = [share(total, rank, num_ranks) for rank in range(num_ranks)]
+    assert [i for part in shares for i in part] == list(range(total))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@pytest.fixture(scope="module")
+def any_config(checkpoints: CheckpointCache) -> ModelConfig:
+    return read_model_config(checkpoints.get(CheckpointSpec("llama")))
+
+
+@given(kv_heads=st.integers(1, 16), group=st.integers(1, 16), num_ranks=st.integers(2, 64))
+def test_every_query_head_lies_with_the_kv_head_it_reads(
+    any_config: ModelConfig, kv_heads: int, group: int, num_ranks: int
+) -> None:
+    heads = kv_heads * group
+    config = msgspec.structs.replace(
+        any_config, num_heads=heads, num_kv_heads=kv_heads, intermediate_size=num_ranks * 7
+    )
+    if heads % num_ranks or (kv_heads % num_ranks and num_ranks % kv_heads):
+        return
+    check_shares(config, num_ranks, "none")
+    shares = [head_share(config, rank, num_ranks) for rank in range(num_ranks)]
+    assert [head for part in shares for head in part.queries] == list(range(heads))
+    for queries, keys in shares:
+        assert len(keys) == max(1, kv_heads // num_ranks)
+        # The kernel gives each KV head of the rank the same number of its query heads, in order.
+        local_group = len(queries) // len(keys)
+        assert local_group * len(keys) == len(queries)
+        for place, head in enumerate(queries):
+            assert keys[place // local_group] == head // group
+
+
+@dataclass
+class Layout:
+    """A matrix of the checkpoint, and what one rank takes of it."""
+
+    outputs: range
+    inputs: range
+    transposed: bool
+
+
+LAYOUTS = [
+    Layout(range(70), range(96), False),
+    Layout(range(13, 55), range(96), False),
+    Layout(range(70), range(32, 64), False),
+    Layout(range(13, 55), range(96), True),
+    Layout(range(70), range(32, 64), True),
+]
+
+
+def dense(parameter: PackedParameter) -> torch.Tensor:
+    """The matrix that the kernels multiply with, fp32."""
+    rows, columns = parameter.shape
+    out = torch.empty(columns, rows, dtype=torch.float32)
+    ops.linear(out, torch.eye(columns, dtype=parameter.weight.dtype), parameter.weight)
+    return out.t()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_a_share_holds_the_numbers_that_the_whole_would(tmp_path: Path, layout: Layout, form: str) -> None:
+    matrix = torch.randn(70, 96, generator=torch.Generator().manual_seed(1)).bfloat16()
+    # The largest magnitude of a row, from which its scale comes, often lies with another rank.
+    matrix[::2, 90] = 9.0
+    stored = matrix.t().contiguous() if layout.transposed else matrix
+    save_file({"m": stored}, tmp_path / "model.safetensors")
+    plan = WeightPlan(forms=FORMS[form])
+    shape = (stored.shape[0], stored.shape[1])
+    whole = plan.declare_linear((70, 96), [Part("m", shape, 0, layout.transposed)])
+    part = Part("m", shape, 0, layout.transposed, layout.outputs, layout.inputs)
+    own = plan.declare_linear((len(layout.outputs), len(layout.inputs)), [part])
+    loaded: list[tuple[int, int]] = []
+    load_weights(
+        tmp_path, plan, torch.bfloat16, CpuDevice(), lambda done, total: loaded.append((done, total))
+    )
+    rows, columns = layout.outputs, layout.inputs
+    expected = dense(whole)[rows.start : rows.stop, columns.start : columns.stop]
+    assert torch.equal(dense(own), expected)
+    assert loaded[-1][0] == loaded[-1][1]
+    if form != "int8":
+        assert loaded[-1][1] == 2 * (70 * 96 + len(rows) * len(columns)), "no more is read than held"
+    assert plan.num_params == 70 * 96
+
+
+def test_parts_of_one_tensor_fill_one_parameter(tmp_path: Path) -> None:
+    """As a rank's heads of queries, keys and values do, which GPT-2 keeps side by side."""
+    stored = torch.randn(6, 12, generator=torch.Generator().manual_seed(2))
+    bias = torch.arange(12.0)
+    save_file({"m": stored, "b": bias}, tmp_path / "model.safetensors")
+    plan = WeightPlan()
+    taken = [scaled(range(1, 2), 2, offset) for offset in (0, 4, 8)]
+    matrix = plan.declare_linear(
+        (6, 6), [Part("m", (6, 12), 2 * i, True, outputs) for i, outputs in enumerate(taken)]
+    )
+    vector = plan.declare_vector(
+        6, [Part("b", (12,), 2 * i, outputs=outputs) for i, outputs in enumerate(taken)]
+    )
+    load_weights(tmp_path, plan, torch.float32, CpuDevice(), lambda done, total: None)
+    columns = [i for outputs in taken for i in outputs]
+    assert columns == [2, 3, 6, 7, 10, 11]
+    assert torch.equal(dense(matrix), stored.t()[columns])
+    assert torch.equal(vector.tensor, bias[columns])
+    assert plan.num_params == 6 * 12 + 12

@@ -1,0 +1,207 @@
+"""Several ranks give the tokens of one, for every architecture, whatever the company and the steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from engine_core.errors import ConfigError
+from engine_core.sampling_params import SamplingParams
+from tests.checkpoints import VOCAB_SIZE, CheckpointCache, CheckpointSpec
+from tests.worker.parallel.ranks import ParallelWorker, RankPool
+from tests.worker.runner.checkpoints import write_tiny_llama
+from tests.worker.runner.driver import Driver, Job
+from tests.worker.runner.test_batch_invariance import random_sampling
+from worker.config import WorkerConfig
+from worker.worker import Worker
+
+NUM_BLOCKS = 96
+NUM_HOST_BLOCKS = 20
+NUM_JOBS = 8
+
+# Heads for four ranks; fewer KV heads than that, so that some ranks hold the same one.
+_GQA = {"hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2}
+_WIDE = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 256}
+
+CASES: dict[str, CheckpointSpec] = {
+    "llama-tied-odd-vocab": CheckpointSpec("llama", {**_GQA, "tie_word_embeddings": True, "vocab_size": 333}),
+    "llama-biases": CheckpointSpec("llama", {**_GQA, "attention_bias": True, "mlp_bias": True}),
+    "llama-mqa": CheckpointSpec("llama", {**_GQA, "num_key_value_heads": 1}),
+    "mistral-window": CheckpointSpec("mistral", {**_GQA, "sliding_window": 13}),
+    "qwen2": CheckpointSpec("qwen2", {**_GQA, "num_key_value_heads": 4}),
+    "qwen3": CheckpointSpec("qwen3", _GQA),
+    "gpt2-tied": CheckpointSpec("gpt2", {"n_embd": 64, "n_head": 8, "n_inner": 72}),
+    "gpt2-untied": CheckpointSpec("gpt2", {"n_embd": 64, "n_head": 4, "tie_word_embeddings": False}),
+}
+WIDE_CASES = {
+    "llama-wide": CheckpointSpec("llama", {**_WIDE, "tie_word_embeddings": True}, torch.bfloat16),
+    "gpt2-wide": CheckpointSpec("gpt2", {"n_embd": 128, "n_head": 4}, torch.bfloat16),
+}
+
+
+class Both(NamedTuple):
+    """One model on one rank, and on several."""
+
+    single: Worker
+    parallel: ParallelWorker
+    config: WorkerConfig
+
+    def run_single(self, jobs: list[Job]) -> list[Job]:
+        """Every job alone, straight."""
+        done = [job.again() for job in jobs]
+        for job in done:
+            Driver(self.single, self.config, NUM_BLOCKS).run([job])
+        return done
+
+    def run_parallel(self, jobs: list[Job], rng: random.Random | None = None) -> list[Job]:
+        """All jobs at once; with an rng chunked, preempted and mixed at random."""
+        done = [job.again() for job in jobs]
+        Driver(self.parallel, self.config, NUM_BLOCKS, rng, NUM_HOST_BLOCKS).run(done)
+        return done
+
+
+MakeBoth = Callable[..., Both]
+
+
+@pytest.fixture(scope="module")
+def make_both(ranks: RankPool) -> Iterator[MakeBoth]:
+    def make(path: Path, num_ranks: int, quantization: str = "none") -> Both:
+        config = WorkerConfig(
+            model=str(path),
+            quantization=quantization,
+            num_threads=1,
+            max_num_seqs=6,
+            max_num_batched_tokens=64,
+            block_size=4,
+        )
+        single = Worker(config)
+        single.load()
+        single.init_kv_cache(NUM_BLOCKS, NUM_HOST_BLOCKS)
+        parallel = ranks.load(msgspec.structs.replace(config, tensor_parallel_size=num_ranks))
+        parallel.init_kv_cache(NUM_BLOCKS, NUM_HOST_BLOCKS)
+        return Both(single, parallel, config)
+
+    return make
+
+
+def jobs_of(seed: int) -> list[Job]:
+    """Every mix of sampling parameters, logprobs among them; the first is greedy."""
+    rng = random.Random(seed)
+    jobs = [
+        Job(
+            [rng.randrange(VOCAB_SIZE) for _ in range(rng.choice([1, 5, 16, 33, 61]))],
+            random_sampling(rng),
+            10,
+        )
+        for _ in range(NUM_JOBS)
+    ]
+    jobs[0].sampling = SamplingParams(temperature=0.0, max_tokens=32, logprobs=3, prompt_logprobs=2)
+    return jobs
+
+
+def assert_close(found: Job, expected: Job, tolerance: float) -> None:
+    """The logprobs of both, prompt and output, where the same tokens were ranked."""
+    for ours, theirs in (
+        (found.logprobs, expected.logprobs),
+        (found.prompt_logprobs, expected.prompt_logprobs),
+    ):
+        assert ours.keys() == theirs.keys()
+        for index in ours:
+            first = [np.frombuffer(job[index][2], np.float32)[0] for job in (ours, theirs)]
+            assert first[0] == pytest.approx(first[1], abs=tolerance)
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4])
+@pytest.mark.parametrize("case", CASES)
+def test_several_ranks_give_the_tokens_of_one(
+    case: str, num_ranks: int, make_both: MakeBoth, checkpoints: CheckpointCache
+) -> None:
+    both = make_both(checkpoints.get(CASES[case]), num_ranks)
+    jobs = jobs_of(seed=num_ranks)
+    expected, found = both.run_single(jobs), both.run_parallel(jobs, random.Random(num_ranks))
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.error is None
+        assert ours.tokens == theirs.tokens
+        assert_close(ours, theirs, tolerance=1e-4)
+
+
+def test_what_ranks_compute_together_does_not_depend_on_the_batch(
+    make_both: MakeBoth, checkpoints: CheckpointCache
+) -> None:
+    both = make_both(checkpoints.get(dataclasses.replace(CASES["llama-biases"], dtype=torch.bfloat16)), 2)
+    jobs = jobs_of(seed=9)
+    alone = [both.run_parallel([job])[0] for job in jobs]
+    assert both.run_parallel(jobs, random.Random(9)) == alone, "tokens and the bits of their logprobs"
+
+
+@pytest.mark.parametrize("quantization", ["none", "int8", "int4"])
+@pytest.mark.parametrize("case", WIDE_CASES)
+def test_rounded_weights_give_nearly_the_logprobs_of_one_rank(
+    case: str, quantization: str, make_both: MakeBoth, checkpoints: CheckpointCache
+) -> None:
+    both = make_both(checkpoints.get(WIDE_CASES[case]), 2, quantization)
+    scoring = SamplingParams(max_tokens=2, prompt_logprobs=1)
+    jobs = [Job(list(range(7, 47)), scoring, 1)]
+    expected, found = both.run_single(jobs)[0], both.run_parallel(jobs)[0]
+    # Sums are rounded to bfloat16 at the same places, but to neighbours here and there.
+    assert_close(found, expected, tolerance=0.3)
+
+
+def test_a_row_that_fails_on_the_rank_that_samples_fails_on_all(make_both: MakeBoth, tmp_path: Path) -> None:
+    poisoned = 77
+    both = make_both(write_tiny_llama(tmp_path / "poisoned", poisoned_token=poisoned), 2)
+    greedy = SamplingParams(max_tokens=32)
+    jobs = [
+        Job([5, 6, 7], greedy, 12),
+        Job([5, poisoned, 7], greedy, 12),
+        Job([8, 9, poisoned, 3], SamplingParams(max_tokens=32, prompt_logprobs=2), 12),
+        Job([11] * 30, greedy, 12),
+    ]
+    found = both.run_parallel(jobs)
+    assert [job.error.code if job.error else None for job in found] == [
+        None,
+        "numerical_error",
+        "numerical_error",
+        None,
+    ]
+    assert [job.tokens for job in found] == [job.tokens for job in both.run_single(jobs)]
+
+
+def test_each_rank_holds_its_heads_of_the_kv_cache_and_tells_the_size_of_the_whole_model(
+    make_both: MakeBoth, checkpoints: CheckpointCache
+) -> None:
+    both = make_both(checkpoints.get(CASES["qwen2"]), 4)
+    whole = both.single.load()
+    for ready in both.parallel.loaded:
+        assert ready.block_bytes == whole.block_bytes // 4
+        assert ready.model == whole.model
+
+
+@pytest.mark.parametrize(
+    ("settings", "quantization", "text"),
+    [
+        ({}, "none", "--tensor-parallel-size 4 does not divide the 6 attention heads"),
+        (
+            {"num_attention_heads": 12, "num_key_value_heads": 6, "hidden_size": 96},
+            "none",
+            "4 does not divide the 6 KV heads",
+        ),
+        ({**_GQA, "intermediate_size": 82}, "none", "4 does not divide the 82 units"),
+        ({**_WIDE, "intermediate_size": 96}, "int4", "24 columns of the MLP, but int4 rounds groups of 32"),
+    ],
+)
+def test_what_cannot_be_parted_is_refused_with_its_numbers(
+    settings: dict[str, object], quantization: str, text: str, ranks: RankPool, checkpoints: CheckpointCache
+) -> None:
+    path = checkpoints.get(CheckpointSpec("llama", settings, torch.bfloat16))
+    config = WorkerConfig(model=str(path), quantization=quantization, tensor_parallel_size=4)
+    with pytest.raises(ConfigError, match=text):
+        ranks.load(config)

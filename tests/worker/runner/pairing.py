@@ -1,0 +1,111 @@
+"""Two workers over one checkpoint, one of which records decode steps: every step has to end alike in both."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
+from engine_core.sampling_params import SamplingParams
+from tests.worker.runner.driver import Job
+from tests.worker.runner.test_batch_invariance import random_sampling
+from worker.config import WorkerConfig
+from worker.decode_graphs import DecodeGraph
+from worker.input_batch import InputBatch
+from worker.worker import Worker
+
+
+@dataclass
+class Calls:
+    """How often recorded steps were begun, and how often they drew without the sampler."""
+
+    forward: int = 0
+    draw: int = 0
+
+
+class Pair:
+    """Stands in for a Worker: runs each step on both and compares all that the steps leave behind."""
+
+    def __init__(self, config: WorkerConfig, num_blocks: int, num_host_blocks: int = 0) -> None:
+        self.config = config
+        self.workers = [
+            Worker(msgspec.structs.replace(config, enforce_eager=enforce_eager))
+            for enforce_eager in (False, True)
+        ]
+        for worker in self.workers:
+            worker.load(lambda loaded_bytes, total_bytes: None)
+            worker.init_kv_cache(num_blocks, num_host_blocks)
+
+    def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
+        recorded, eager = (worker.execute(step) for worker in self.workers)
+        assert _timeless(recorded) == _timeless(eager)
+        self.check_integrity()
+        return recorded
+
+    def check_integrity(self) -> None:
+        """Both batches hold the same."""
+        recorded, eager = (batch_of(worker) for worker in self.workers)
+        for name in ("tokens", "num_tokens", "num_computed", "num_blocks", "block_table", "occupied"):
+            assert np.array_equal(getattr(recorded, name), getattr(eager, name)), name
+        assert recorded.failures == eager.failures
+
+
+def batch_of(worker: Worker) -> InputBatch:
+    assert worker._runner is not None
+    return worker._runner._batch
+
+
+def pair_of(checkpoint: Path, **settings: object) -> Pair:
+    """A pair with few rows and small blocks."""
+    limits = {"num_threads": 1, "max_num_seqs": 6, "max_num_batched_tokens": 64, "block_size": 4}
+    return Pair(WorkerConfig(model=str(checkpoint), **(limits | settings)), 96, 40)  # type: ignore[arg-type]
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """Count the recorded steps from here on."""
+    calls, forward, draw = Calls(), DecodeGraph.forward, DecodeGraph.draw
+
+    def counted_forward(graph: DecodeGraph, rows: bytes) -> None:
+        calls.forward += 1
+        forward(graph, rows)
+
+    def counted_draw(graph: DecodeGraph) -> object:
+        calls.draw += 1
+        return draw(graph)
+
+    monkeypatch.setattr(DecodeGraph, "forward", counted_forward)
+    monkeypatch.setattr(DecodeGraph, "draw", counted_draw)
+    return calls
+
+
+def decoding_jobs(rng: random.Random, vocab_size: int, featured: float) -> list[Job]:
+    """Short prompts and long answers; this share of them with any mix of features."""
+    return [
+        Job(
+            prompt=[rng.randrange(vocab_size) for _ in range(rng.choice([1, 2, 5, 16]))],
+            sampling=random_sampling(rng) if rng.random() < featured else plain_sampling(rng),
+            num_outputs=rng.randint(10, 40),
+        )
+        for _ in range(10)
+    ]
+
+
+def plain_sampling(rng: random.Random) -> SamplingParams:
+    """Parameters that need nothing but the kernel."""
+    return SamplingParams(
+        temperature=rng.choice([0.0, 0.8, 1.3]),
+        top_p=rng.choice([1.0, 0.9]),
+        top_k=rng.choice([0, 20]),
+        min_p=rng.choice([0.0, 0.05]),
+        seed=rng.getrandbits(64),
+        max_tokens=64,
+    )
+
+
+def _timeless(output: ModelRunnerOutput) -> ModelRunnerOutput:
+    return msgspec.structs.replace(output, compute_s=0.0, move_s=0.0)

@@ -1,0 +1,78 @@
+"""The step that memory is measured with: no later step takes more activations than it did."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.worker.runner.conftest import NUM_BLOCKS
+from tests.worker.runner.driver import Driver
+from tests.worker.runner.test_batch_invariance import random_jobs
+from worker.config import WorkerConfig
+from worker.device.cpu import CpuDevice
+from worker.input_batch import BatchLimits
+from worker.largest_step import blocks_of_largest_step
+from worker.layers.workspace import Workspace
+from worker.worker import Worker
+
+
+class MeasuringDevice(CpuDevice):
+    """Runs the largest step, as a GPU does."""
+
+    pool_bytes = 0
+
+    def default_cache_bytes(self, run_largest_step) -> int:  # type: ignore[no-untyped-def]
+        self.pool_bytes = run_largest_step()
+        return 1 << 20
+
+
+@pytest.fixture
+def buffers(monkeypatch: pytest.MonkeyPatch) -> list[Workspace]:
+    """Every workspace that is made."""
+    made: list[Workspace] = []
+    init = Workspace.__init__
+
+    def keep(self: Workspace, *args: object) -> None:
+        made.append(self)
+        init(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Workspace, "__init__", keep)
+    return made
+
+
+@pytest.mark.parametrize(("num_seqs", "num_tokens"), [(6, 64), (6, 4), (1, 50), (3, 2000)])
+def test_no_step_takes_more_than_the_largest(
+    num_seqs: int, num_tokens: int, tiny_llama: Path, buffers: list[Workspace]
+) -> None:
+    device = MeasuringDevice()
+    config = WorkerConfig(
+        model=str(tiny_llama),
+        num_threads=1,
+        max_num_seqs=num_seqs,
+        max_num_batched_tokens=num_tokens,
+        block_size=4,
+    )
+    worker = Worker(config, device)
+    ready = worker.load()
+    assert ready.available_bytes == 1 << 20
+    assert device.pool_bytes > 0
+    (workspace,) = buffers
+    measured = {role: buffer.data_ptr() for role, buffer in workspace._buffers.items()}
+    worker.init_kv_cache(NUM_BLOCKS)
+    Driver(worker, config, NUM_BLOCKS, random.Random(0)).run(random_jobs(random.Random(0)))
+    assert {role: buffer.data_ptr() for role, buffer in workspace._buffers.items()} == measured
+
+
+def test_its_rows_stay_within_the_context() -> None:
+    limits = BatchLimits(
+        max_num_seqs=3,
+        max_num_batched_tokens=2000,
+        max_model_len=192,
+        block_size=4,
+        num_blocks=0,
+        vocab_size=9,
+    )
+    # 193 tokens each: the prompt and the one that is sampled.
+    assert blocks_of_largest_step(limits) == 3 * 49

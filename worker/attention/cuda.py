@@ -1,0 +1,89 @@
+"""Attention on a GPU by our own paged kernels; a row's bits do not depend on its batch."""
+
+from __future__ import annotations
+
+import torch
+
+from worker.attention.base import AttentionBackend
+from worker.attention.metadata import AttentionMetadata
+from worker.cuda_ops import AttentionShape, CudaOps
+from worker.kv_cache import BlockShape, KVCache
+
+# As csrc/cuda/attention.h has it: words before the values of a partial row.
+_PARTIAL_HEADER = 4
+# Room for 256 rows of 32 heads over 8 segments; what does not find room is computed without a split.
+_PARTIAL_ROWS = 1 << 16
+
+
+class CudaAttention(AttentionBackend):
+    """The `cuda` backend.
+
+    Caches are [num_blocks, num_kv_heads, block_size, head_dim] with each token's row in one piece.
+
+    Args:
+        ops: the kernel library.
+        device: of the caches.
+    """
+
+    def __init__(self, ops: CudaOps, device: torch.device) -> None:
+        self._ops = ops
+        self._device = device
+        self._partials = torch.empty(0)
+        # By sliding window: how the current step's work is divided.
+        self._plans: dict[int, torch.Tensor] = {}
+
+    def allocate(self, shape: BlockShape, num_blocks: int) -> torch.Tensor:
+        """Take the memory of the caches, and the room for partial results."""
+        width = _PARTIAL_HEADER + shape.head_dim
+        self._partials = torch.empty(_PARTIAL_ROWS, width, dtype=torch.float32, device=self._device)
+        block = (shape.num_kv_heads, shape.block_size, shape.head_dim)
+        size = (shape.num_layers, 2, num_blocks, *block)
+        return torch.zeros(size, dtype=shape.dtype, device=self._device)
+
+    def begin_step(self, meta: AttentionMetadata) -> None:
+        """Forget the plans of the step before."""
+        self._plans.clear()
+
+    def forward(
+        self,
+        out: torch.Tensor,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        kv_cache: KVCache,
+        meta: AttentionMetadata,
+        scale: float,
+        sliding_window: int = 0,
+    ) -> None:
+        """Write keys and values, then attend; see AttentionBackend.forward."""
+        self._ops.kv_write(k, v, kv_cache.k, kv_cache.v, meta.slot_mapping)
+        plan = self._plans.get(sliding_window)
+        if plan is None:
+            plan = self._plans[sliding_window] = self._plan(q, kv_cache, meta, sliding_window)
+        self._ops.paged_attention(
+            out,
+            q,
+            kv_cache.k,
+            kv_cache.v,
+            meta.block_tables,
+            meta.cu_seqlens_q,
+            meta.seq_lens,
+            scale,
+            sliding_window,
+            plan=plan,
+            partials=self._partials,
+        )
+
+    def _plan(
+        self, q: torch.Tensor, kv_cache: KVCache, meta: AttentionMetadata, sliding_window: int
+    ) -> torch.Tensor:
+        """Divide a step's work; the plan's memory is new, so that a graph that holds it keeps it."""
+        tokens, heads, head_dim = q.shape
+        kv_heads, block_size = kv_cache.k.shape[1:3]
+        requests, width = meta.block_tables.shape
+        shape = AttentionShape(tokens, heads, kv_heads, width * block_size)
+        size = self._ops.attention_plan_size(tokens, requests, heads, kv_heads, head_dim, shape.max_seq_len)
+        plan = torch.empty(size, dtype=torch.int32, device=self._device)
+        lengths = (meta.cu_seqlens_q, meta.seq_lens)
+        self._ops.plan_attention(plan, self._partials, *lengths, shape, sliding_window)
+        return plan

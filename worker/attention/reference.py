@@ -1,0 +1,75 @@
+"""Attention in plain torch: the reference that other backends are held to, on any device. Slow."""
+
+from __future__ import annotations
+
+import torch
+
+from worker.attention.base import AttentionBackend
+from worker.attention.metadata import AttentionMetadata
+from worker.kv_cache import BlockShape, KVCache
+
+
+class TorchAttention(AttentionBackend):
+    """The `torch` backend: gathers each row's keys and values and computes its softmax in float32.
+
+    It waits for the device in every layer, so it is not for serving. Caches are
+    [num_blocks, block_size, num_kv_heads, head_dim].
+
+    Args:
+        device: of the caches.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def allocate(self, shape: BlockShape, num_blocks: int) -> torch.Tensor:
+        """Take the memory of the caches."""
+        block = (shape.block_size, shape.num_kv_heads, shape.head_dim)
+        return torch.zeros(shape.num_layers, 2, num_blocks, *block, dtype=shape.dtype, device=self._device)
+
+    def forward(
+        self,
+        out: torch.Tensor,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        kv_cache: KVCache,
+        meta: AttentionMetadata,
+        scale: float,
+        sliding_window: int = 0,
+    ) -> None:
+        """Write keys and values, then attend; see AttentionBackend.forward."""
+        kept = (meta.slot_mapping >= 0).nonzero().flatten()
+        slots = meta.slot_mapping[kept].long()
+        kv_cache.k.flatten(0, 1)[slots] = k[kept]
+        kv_cache.v.flatten(0, 1)[slots] = v[kept]
+        ends, lengths = meta.cu_seqlens_q.tolist(), meta.seq_lens.tolist()
+        block_size = kv_cache.k.shape[1]
+        for row, length in enumerate(lengths):
+            span = slice(ends[row], ends[row + 1])
+            first = _first_seen(length, span.stop - span.start, sliding_window) // block_size
+            blocks = meta.block_tables[row, first : -(-length // block_size)].long()
+            keys = kv_cache.k[blocks].flatten(0, 1)[: length - first * block_size]
+            values = kv_cache.v[blocks].flatten(0, 1)[: length - first * block_size]
+            out[span] = _attend(q[span], keys, values, scale, sliding_window)
+
+
+def _first_seen(length: int, num_queries: int, sliding_window: int) -> int:
+    """The first position that the last num_queries of `length` see; blocks before it may be gone."""
+    return max(0, length - num_queries - sliding_window + 1) if sliding_window else 0
+
+
+def _attend(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, sliding_window: int
+) -> torch.Tensor:
+    """Causal attention of q [Q, Hq, D], the last of the positions of keys and values [L, Hkv, D]."""
+    groups = q.shape[1] // keys.shape[1]
+    keys, values = (x.float().repeat_interleave(groups, dim=1) for x in (keys, values))
+    scores = torch.einsum("qhd,khd->hqk", q.float(), keys) * scale
+    position = torch.arange(len(keys), device=q.device)
+    distance = position[len(keys) - len(q) :, None] - position
+    hidden = distance < 0
+    if sliding_window:
+        hidden |= distance >= sliding_window
+    weights = scores.masked_fill_(hidden, -torch.inf).softmax(dim=-1)
+    return torch.einsum("hqk,khd->qhd", weights, values).to(q.dtype)

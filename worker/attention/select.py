@@ -1,0 +1,98 @@
+"""Which attention backend serves a model, given what was asked for, the device and what is installed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from engine_core.config import ATTENTION_BACKENDS
+from engine_core.errors import ConfigError
+from worker.attention.base import AttentionBackend
+from worker.attention.cpu import CpuAttention
+from worker.attention.cuda import CudaAttention
+from worker.attention.flash import FlashAttention, find_edition
+from worker.attention.reference import TorchAttention
+from worker.device.base import Device
+from worker.device.cuda import CudaDevice
+
+logger = logging.getLogger(__name__)
+
+
+class AttentionNeeds(NamedTuple):
+    """What a model and the operator ask of a backend: dtype of the cache, and tokens per block.
+
+    Every backend has the head sizes that a model may have, see worker.model_config.
+    """
+
+    dtype: torch.dtype
+    block_size: int
+
+
+class Choice(NamedTuple):
+    """A backend, or why it cannot be used; `why` says one or the other."""
+
+    backend: AttentionBackend | None
+    why: str
+
+
+def choose_backend(requested: str, device: Device, needs: AttentionNeeds) -> AttentionBackend:
+    """Return the backend asked for, or under "auto" the first that can be used.
+
+    Ours come first: a row's bits do not depend on its batch there. Which and why is logged.
+
+    Args:
+        requested: one of ATTENTION_BACKENDS.
+        device: to compute on.
+        needs: of the model.
+
+    Raises:
+        ConfigError: it cannot be used; says why.
+    """
+    names = [name for name in ATTENTION_BACKENDS if name != "auto"] if requested == "auto" else [requested]
+    passed: list[str] = []
+    for name in names:
+        backend, why = _CHOICES[name](device, needs)
+        if backend is not None:
+            skipped = f"; not {', '.join(passed)}" if passed else ""
+            logger.info("attention_backend name=%s reason=%s%s", name, why, skipped)
+            return backend
+        passed.append(f"{name}: {why}")
+    raise ConfigError(f"--attention-backend {requested} cannot be used: {'; '.join(passed)}")
+
+
+def _cpu(device: Device, needs: AttentionNeeds) -> Choice:
+    if device.name != "cpu":
+        return Choice(None, f"the device is {device.name}")
+    return Choice(CpuAttention(), "our kernels for this device")
+
+
+def _cuda(device: Device, needs: AttentionNeeds) -> Choice:
+    if not isinstance(device, CudaDevice):
+        return Choice(None, f"the device is {device.name}")
+    return Choice(CudaAttention(device.cuda_ops, device.torch_device), "our kernels for this device")
+
+
+def _flash_attn(device: Device, needs: AttentionNeeds) -> Choice:
+    if not isinstance(device, CudaDevice):
+        return Choice(None, f"the device is {device.name}")
+    if needs.dtype not in (torch.bfloat16, torch.float16):
+        return Choice(None, f"it has no {str(needs.dtype).removeprefix('torch.')}")
+    found = find_edition(device.capability[0], needs.block_size)
+    if found.attend is None:
+        return Choice(None, found.reason)
+    return Choice(FlashAttention(device.cuda_ops, device.torch_device, found.attend), found.name)
+
+
+def _torch(device: Device, needs: AttentionNeeds) -> Choice:
+    return Choice(TorchAttention(device.torch_device), "the reference, slow")
+
+
+_CHOICES: dict[str, Callable[[Device, AttentionNeeds], Choice]] = {
+    "cpu": _cpu,
+    "cuda": _cuda,
+    "flash_attn": _flash_attn,
+    "torch": _torch,
+}

@@ -1,0 +1,150 @@
+"""Decode steps recorded once per number of rows: two native calls replay what Python ran kernel by kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from engine_core.errors import WorkerError
+from engine_core.ipc.worker_messages import SchedulerOutput
+from worker.decode_ops import Recording
+from worker.decode_step import DecodeStep
+from worker.input_batch import BatchLimits, InputBatch, Int32, StepInputs
+from worker.kv_cache import KVCache
+from worker.models.base import Model
+
+# Steps of more rows run eagerly: beside their kernels a replay saves nothing. This bounds the recordings,
+# one per number of rows, each of some 300 bytes per kernel.
+MAX_GRAPH_ROWS = 64
+
+
+class DecodeGraph:
+    """The decode step of one number of rows; its first run records it, the others replay that.
+
+    Attributes:
+        rows: int32 [R], those of the last forward().
+        num_tokens: the column of a step that computes one token of each row, as it comes in the message.
+        hidden: [R, H] final hidden states of the last forward(), in the model's buffer.
+    """
+
+    hidden: torch.Tensor
+
+    def __init__(self, model: Model, kv_caches: list[KVCache], step: DecodeStep) -> None:
+        """Record nothing yet; all three live, and lie where they are, as long as this object is used."""
+        self._model = model
+        self._kv_caches = kv_caches
+        self._step = step
+        self.rows = step.rows
+        self.num_tokens = np.ones(len(step.drawn), "<i4").tobytes()
+        self._forward: Callable[[], None] = self._record_forward
+        self._draw: Callable[[], None] = self._record_draw
+
+    def forward(self, rows: bytes) -> None:
+        """Run the model for the next token of R rows, given as they come in the message.
+
+        Raises:
+            WorkerError: engine and worker disagree about a row.
+        """
+        self._step.row_bytes[:] = rows
+        try:
+            self._forward()
+        except ValueError as error:
+            raise WorkerError(f"a step is malformed: {error}") from None
+
+    @property
+    def needs_sampler(self) -> bool:
+        """Whether a row of the last forward() has a feature, or does not draw: then inputs() is sampled."""
+        return self._step.needs_sampler
+
+    def inputs(self) -> StepInputs:
+        """The step of the last forward(), as InputBatch.prepare returns it."""
+        return self._step.inputs()
+
+    def draw(self) -> Int32:
+        """Sample and append a token for each row of the last forward(), which does not need the sampler.
+
+        Returns:
+            int32 [R], overwritten by the next call; -1 for rows whose logits are not numbers, which get none.
+        """
+        self._draw()
+        return self._step.drawn
+
+    @property
+    def num_failed(self) -> int:
+        """Rows for which the last draw() returned -1."""
+        return self._step.num_failed
+
+    @torch.inference_mode()
+    def _record_forward(self) -> None:
+        with Recording() as recording:
+            token_ids, meta = self._step.lay_out()
+            self.hidden = self._model.forward(token_ids, meta, self._kv_caches)
+        self._forward = recording.replay
+
+    @torch.inference_mode()
+    def _record_draw(self) -> None:
+        with Recording() as recording:
+            self._step.draw(self._model.compute_logits(self.hidden))
+        self._draw = recording.replay
+
+
+class DecodeGraphs:
+    """Answers decode steps from recordings; one thread.
+
+    A step is recorded the second time its number of rows is met, and runs eagerly before. All recordings are
+    dropped when the model's buffers move.
+
+    Another device offers the model runner the same: forward() returns None for a step that has to run
+    eagerly, else an object with rows, hidden, needs_sampler, inputs(), draw() and num_failed.
+    """
+
+    def __init__(
+        self, model: Model, kv_caches: list[KVCache], batch: InputBatch, limits: BatchLimits, max_rows: int
+    ) -> None:
+        """Record nothing yet.
+
+        Args:
+            model: loaded; whatever it computes in a pass goes through kernels that Recording notes.
+            kv_caches: one per layer.
+            batch: whose rows are decoded.
+            limits: of the batch.
+            max_rows: most rows of logits at once; steps of more, or of more than MAX_GRAPH_ROWS, run eagerly.
+        """
+        self._model = model
+        self._kv_caches = kv_caches
+        self._batch = batch
+        self._limits = limits
+        self._max_rows = min(max_rows, MAX_GRAPH_ROWS, limits.max_num_seqs)
+        width = batch.block_table.shape[1]
+        self._block_tables = torch.empty((self._max_rows, width), dtype=torch.int32)
+        # By the length of the message's column of rows.
+        self._graphs: dict[int, DecodeGraph] = {}
+        self._generation = 0
+
+    def forward(self, step: SchedulerOutput) -> DecodeGraph | None:
+        """Run the model for a step that decodes one token of each row; None, and nothing done, for others.
+
+        Raises:
+            WorkerError: engine and worker disagree about the batch.
+        """
+        if self._generation != self._model.workspace.generation:
+            self._graphs.clear()
+            self._generation = self._model.workspace.generation
+        graph = self._graphs.get(len(step.rows))
+        if graph is None:
+            self._note(step)
+            return None
+        # A failed row is reported in every step that names it, and computes nothing.
+        if step.num_tokens != graph.num_tokens or self._batch.failures:
+            return None
+        graph.forward(step.rows)
+        return graph
+
+    def _note(self, step: SchedulerOutput) -> None:
+        """Record the next step that is like this one, if it can be."""
+        num_rows, rest = divmod(len(step.rows), 4)
+        if rest == 0 and 0 < num_rows <= self._max_rows:
+            decode_step = DecodeStep(self._batch, self._limits, self._block_tables[:num_rows])
+            self._graphs[len(step.rows)] = DecodeGraph(self._model, self._kv_caches, decode_step)

@@ -1,0 +1,124 @@
+"""Recording kernels on the CPU, and the kernels at both ends of a recorded decode step.
+
+R: rows of the step, N: rows of the batch. As in worker.ops, wrong ranks, shapes and ids raise ValueError,
+wrong dtypes TypeError; both name the argument, and nothing is written then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from worker._native import load_library
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_lib = load_library("splitserve_cpu")
+
+# Set in StepTensors.flags[0], beside the rows' features, if a row computes a token that is not its last.
+NOT_LAST_TOKEN = 1 << 16
+
+Replay = Callable[[], None]
+
+
+class BatchColumns(NamedTuple):
+    """The batch's state as decode_inputs reads it; int32 unless it says otherwise, indexed by row.
+
+    Attributes:
+        occupied: bool [N].
+        features: uint16 [N].
+        tokens: [N, L], known tokens of each row.
+        num_tokens: [N], how many these are.
+        num_computed: [N], advanced by one for each row of a step.
+        num_blocks: [N].
+        block_table: [N, max_blocks].
+    """
+
+    occupied: Tensor
+    features: Tensor
+    tokens: Tensor
+    num_tokens: Tensor
+    num_computed: Tensor
+    num_blocks: Tensor
+    block_table: Tensor
+
+
+class StepTensors(NamedTuple):
+    """The inputs of a decode step of R rows, int32, in memory that stays.
+
+    Attributes:
+        token_ids, positions, slot_mapping, seq_lens: [R], as AttentionMetadata and Model.forward have them.
+        block_tables: [R, max_blocks].
+        flags: [2]: the features of all rows and NOT_LAST_TOKEN, or-ed; rows for which no token was drawn.
+    """
+
+    token_ids: Tensor
+    positions: Tensor
+    slot_mapping: Tensor
+    seq_lens: Tensor
+    block_tables: Tensor
+    flags: Tensor
+
+
+class Recording:
+    """Notes every kernel that this thread runs within a `with` block; `replay` then runs them in one call.
+
+    A replay computes with what the same memory holds by then: the tensors of all calls have to live, and lie
+    where they are, as long as it is used. Kernels of worker.ops are noted but for penalties and logprobs;
+    what torch or Python compute in between is not. No number of threads, nor an instruction set is noted.
+    """
+
+    replay: Replay
+
+    def __enter__(self) -> Recording:
+        """Begin; ValueError if this thread is recording already."""
+        _lib.start_recording()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """End; what was noted before an exception is dropped."""
+        self.replay = _lib.stop_recording()
+
+
+def decode_inputs(
+    rows: Tensor, columns: BatchColumns, out: StepTensors, block_size: int, max_model_len: int
+) -> None:
+    """Lay out the next token of each row and advance num_computed.
+
+    Args:
+        rows: int32 [R], distinct rows of the batch.
+        columns: of the batch.
+        out: overwritten but for flags[1].
+        block_size: tokens per block.
+        max_model_len: most tokens of a row that are computed.
+
+    Raises:
+        ValueError: a row is not in the batch, or would compute past its known tokens, its blocks or the
+            context; nothing was changed.
+    """
+    _lib.decode_inputs(rows, *columns, *out, block_size, max_model_len)
+
+
+def take_rows(out: Tensor, column: Tensor, rows: Tensor) -> None:
+    """Write column[rows] to out.
+
+    Args:
+        out: [R], like column.
+        column: float32, int32 or int64 [N].
+        rows: int32 [R].
+    """
+    _lib.take_rows(out, column, rows)
+
+
+def append_tokens(rows: Tensor, token_ids: Tensor, tokens: Tensor, num_tokens: Tensor, flags: Tensor) -> None:
+    """Append token_ids[i] to the known tokens of rows[i] unless it is negative.
+
+    Args:
+        rows: int32 [R], distinct rows.
+        token_ids: int32 [R].
+        tokens: int32 [N, L].
+        num_tokens: int32 [N], advanced.
+        flags: int32 [2]; flags[1] becomes the number of negative ids.
+    """
+    _lib.append_tokens(rows, token_ids, tokens, num_tokens, flags)

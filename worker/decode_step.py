@@ -1,0 +1,123 @@
+"""The inputs and outputs of decode steps of a fixed number of rows, in memory that stays where it is."""
+
+from __future__ import annotations
+
+import torch
+
+from worker import ops
+from worker.attention.metadata import AttentionMetadata
+from worker.decode_ops import BatchColumns, StepTensors, append_tokens, decode_inputs, take_rows
+from worker.input_batch import BatchLimits, InputBatch, Int32, StepInputs
+
+
+class DecodeStep:
+    """One token of each of R rows: what InputBatch.prepare, the sampler's look-ups and append do, as kernels.
+
+    Attributes:
+        rows: int32 [R], to be written before lay_out().
+        row_bytes: the same memory, little-endian.
+        drawn: int32 [R] after draw(); -1 where the logits hold a NaN.
+    """
+
+    def __init__(self, batch: InputBatch, limits: BatchLimits, block_tables: torch.Tensor) -> None:
+        """Take memory for the rest.
+
+        Args:
+            batch: whose rows are decoded; its columns are never moved.
+            limits: of the batch.
+            block_tables: int32 [R, as wide as the batch's]; used from lay_out() to the end of the step.
+        """
+        self._batch = batch
+        self._limits = limits
+        num_rows = len(block_tables)
+        self._rows, self._drawn = _ints(num_rows), _ints(num_rows)
+        self._tensors = StepTensors(
+            token_ids=_ints(num_rows),
+            positions=_ints(num_rows),
+            slot_mapping=_ints(num_rows),
+            seq_lens=_ints(num_rows),
+            block_tables=block_tables,
+            flags=_ints(2),
+        )
+        self._columns = _columns(batch)
+        self._meta = AttentionMetadata(
+            positions=self._tensors.positions,
+            slot_mapping=self._tensors.slot_mapping,
+            block_tables=block_tables,
+            cu_seqlens_q=torch.arange(num_rows + 1, dtype=torch.int32),
+            seq_lens=self._tensors.seq_lens,
+        )
+        state = batch.sampling
+        sampling = (state.temperature, state.top_k, state.top_p, state.min_p, state.seed)
+        self._sampling = [torch.from_numpy(column) for column in sampling]
+        self._gathered = [torch.zeros(num_rows, dtype=column.dtype) for column in self._sampling]
+        self.rows: Int32 = self._rows.numpy()
+        self.row_bytes = self.rows.data.cast("B")
+        self.drawn: Int32 = self._drawn.numpy()
+        self._flags: Int32 = self._tensors.flags.numpy()
+
+    @property
+    def needs_sampler(self) -> bool:
+        """Whether one of the rows last laid out has a feature, or does not draw."""
+        return bool(self._flags.item(0))
+
+    @property
+    def num_failed(self) -> int:
+        """Rows for which draw() found no token; they have got none."""
+        return self._flags.item(1)
+
+    def lay_out(self) -> tuple[torch.Tensor, AttentionMetadata]:
+        """Return the model's inputs for the next token of each row, and advance num_computed.
+
+        Raises:
+            ValueError: a row is not in the batch, or would compute past what it has.
+        """
+        limits = self._limits
+        decode_inputs(self._rows, self._columns, self._tensors, limits.block_size, limits.max_model_len)
+        return self._tensors.token_ids, self._meta
+
+    def draw(self, logits: torch.Tensor) -> None:
+        """Sample a token for each row laid out, none of which needs the sampler, and append it.
+
+        Args:
+            logits: float32 [R, V].
+        """
+        for gathered, column in zip(self._gathered, self._sampling, strict=True):
+            take_rows(gathered, column, self._rows)
+        temperature, top_k, top_p, min_p, seeds = self._gathered
+        # The token to be drawn stands behind all the others.
+        positions = self._tensors.seq_lens
+        ops.sample(self._drawn, logits, temperature, top_k, top_p, min_p, seeds, positions)
+        append_tokens(
+            self._rows, self._drawn, self._columns.tokens, self._columns.num_tokens, self._tensors.flags
+        )
+
+    def inputs(self) -> StepInputs:
+        """The rows last laid out, as InputBatch.prepare returns them."""
+        ends = self._meta.seq_lens.numpy()
+        return StepInputs(
+            rows=self.rows,
+            starts=self._meta.positions.numpy(),
+            token_ids=self._tensors.token_ids,
+            cu_seqlens=self._meta.cu_seqlens_q.numpy(),
+            meta=self._meta,
+            sampling=(ends == self._batch.num_tokens[self.rows]).nonzero()[0],
+            errors=[],
+        )
+
+
+def _ints(count: int) -> torch.Tensor:
+    return torch.zeros(count, dtype=torch.int32)
+
+
+def _columns(batch: InputBatch) -> BatchColumns:
+    """The batch's own arrays as tensors."""
+    return BatchColumns(
+        occupied=torch.from_numpy(batch.occupied),
+        features=torch.from_numpy(batch.sampling.features),
+        tokens=torch.from_numpy(batch.tokens),
+        num_tokens=torch.from_numpy(batch.num_tokens),
+        num_computed=torch.from_numpy(batch.num_computed),
+        num_blocks=torch.from_numpy(batch.num_blocks),
+        block_table=torch.from_numpy(batch.block_table),
+    )

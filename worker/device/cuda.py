@@ -1,0 +1,114 @@
+"""A CUDA device: our kernels on torch's current stream, and copies through pinned memory."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from worker.cuda_ops import CudaOps
+from worker.dense_weight import DenseWeight
+from worker.device.base import Array, Device, Histories
+from worker.device.kernels import Kernels, Matrix
+from worker.device.memory import cache_bytes, read_memory
+from worker.quantization import WeightForm
+
+# Tensors that share one copy begin at multiples of this, which every kernel's loads are content with.
+_ALIGNMENT = 16
+
+if TYPE_CHECKING:
+
+    def _checked(ops: CudaOps) -> Kernels[DenseWeight]:
+        return ops
+
+
+class CudaDevice(Device):
+    """Kernels and memory of one GPU.
+
+    Work is enqueued and nobody waits for it but fetch() and synchronize(). Pinned memory comes from torch's
+    allocator, which keeps it for the next step and hands it out again only when its copy is done.
+
+    Args:
+        ops: the kernel library.
+        torch_device: the GPU, made the process's current one; tests give the CPU and emulated kernels.
+        memory_utilization: share of the GPU's memory that this process may take, its weights included.
+    """
+
+    name = "cuda"
+
+    def __init__(self, ops: CudaOps, torch_device: torch.device, memory_utilization: float = 0.9) -> None:
+        self.cuda_ops = ops
+        # The kernels are only ever given weights that matrix() has made.
+        self.ops = cast("Kernels[Matrix]", ops)
+        self.torch_device = torch_device
+        self._memory_utilization = memory_utilization
+        self._is_real = torch_device.type == "cuda"
+        if self._is_real:
+            torch.cuda.set_device(torch_device)
+            # Partial sums stay in float32, and float32 products are float32 products.
+            torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+            torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+            torch.backends.cuda.matmul.allow_tf32 = False
+
+    def matrix(self, shape: tuple[int, int], dtype: torch.dtype, form: WeightForm) -> DenseWeight:
+        """Take the memory of a weight."""
+        assert form == "plain", "quantised weights have been refused"
+        return DenseWeight(shape, dtype, self.torch_device)
+
+    def place(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Pack the tensors into pinned memory and copy that once."""
+        ends = list(itertools.accumulate(-(-x.nbytes // _ALIGNMENT) * _ALIGNMENT for x in tensors))
+        staging = torch.empty(ends[-1], dtype=torch.uint8, pin_memory=self._is_real)
+        spans = list(zip(tensors, [0, *ends], strict=False))
+        for source, begin in spans:
+            staging[begin : begin + source.nbytes].view(source.dtype).copy_(source.reshape(-1))
+        packed = staging.to(self.torch_device, non_blocking=True)
+        return [packed[begin : begin + x.nbytes].view(x.dtype).view(x.shape) for x, begin in spans]
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Take memory of torch's allocator."""
+        return torch.empty(shape, dtype=dtype, device=self.torch_device)
+
+    def fetch(self, tensor: torch.Tensor) -> Array:
+        """Copy to pinned memory, and wait for that copy by an event."""
+        if not self._is_real:
+            return tensor.numpy()
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        host.copy_(tensor, non_blocking=True)
+        copied = torch.cuda.current_stream().record_event()
+        copied.synchronize()
+        return host.numpy()
+
+    def histories(self, tokens: npt.NDArray[np.int32], rows: npt.NDArray[np.int32], width: int) -> Histories:
+        """Copy the rows asked for."""
+        chosen = np.ascontiguousarray(tokens[rows, :width])
+        order = np.arange(len(rows), dtype=np.int32)
+        placed, placed_order = self.place([torch.from_numpy(chosen), torch.from_numpy(order)])
+        return Histories(placed, placed_order)
+
+    def host_pages(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Return pinned memory, which is backed at once."""
+        return torch.zeros(shape, dtype=dtype, pin_memory=self._is_real)
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        if self._is_real:
+            torch.cuda.synchronize()
+
+    def default_cache_bytes(self, run_largest_step: Callable[[], int]) -> int:
+        """What the largest step leaves of this process's share."""
+        if not self._is_real:
+            return run_largest_step()
+        torch.cuda.reset_peak_memory_stats(self.torch_device)
+        pool_bytes = run_largest_step()
+        torch.cuda.empty_cache()
+        return cache_bytes(read_memory(self.torch_device), self._memory_utilization, pool_bytes)
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """Compute capability, (9, 0) for an H200; that of the emulation's headers without a GPU."""
+        return torch.cuda.get_device_capability(self.torch_device) if self._is_real else (9, 0)

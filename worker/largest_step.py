@@ -1,0 +1,67 @@
+"""The largest steps a worker can be asked for: what they take beside the KV cache has to stay free."""
+
+from __future__ import annotations
+
+from engine_core.ipc.codec import pack_int32
+from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
+from engine_core.sampling_params import SamplingParams
+from worker.input_batch import BatchLimits
+from worker.model_runner import ModelRunner
+
+# Filters, penalties and logprobs, so that their memory is part of the measure.
+_SAMPLING = SamplingParams(
+    seed=0, top_k=8, top_p=0.9, logprobs=1, prompt_logprobs=1, presence_penalty=0.1, logit_bias={0: 0.0}
+)
+
+
+def blocks_of_largest_step(limits: BatchLimits) -> int:
+    """KV blocks that the rows of a step take together at most."""
+    return max(sum(_num_blocks(tokens, limits) for tokens in lengths) for lengths in _steps(limits))
+
+
+def run_largest_step(runner: ModelRunner, limits: BatchLimits) -> None:
+    """Prefill as many tokens as fit a step, once of many rows that all sample and once of one.
+
+    Args:
+        runner: with no row in its batch; has none afterwards either.
+        limits: of its batch, with the blocks that blocks_of_largest_step says.
+
+    Raises:
+        RuntimeError: the device failed; torch.OutOfMemoryError if a step has no room.
+    """
+    for lengths in _steps(limits):
+        rows, num_tokens = pack_int32(range(len(lengths))), pack_int32(lengths)
+        # Rows that fail take as much memory as others.
+        runner.execute(SchedulerOutput(0, rows, num_tokens, new_rows=_new_rows(limits, lengths)))
+        runner.execute(SchedulerOutput(0, rows=b"", num_tokens=b"", freed_rows=rows))
+
+
+def _steps(limits: BatchLimits) -> tuple[list[int], list[int]]:
+    """Tokens of the rows of both steps, within budget and context."""
+    budget, longest = limits.max_num_batched_tokens, limits.max_model_len
+    num_rows = min(limits.max_num_seqs, budget)
+    share, rest = divmod(budget, num_rows)
+    return [min(share + (i < rest), longest) for i in range(num_rows)], [min(budget, longest)]
+
+
+def _num_blocks(tokens: int, limits: BatchLimits) -> int:
+    """Blocks of a prompt and the token that is sampled after it."""
+    return -(-(tokens + 1) // limits.block_size)
+
+
+def _new_rows(limits: BatchLimits, lengths: list[int]) -> list[NewRow]:
+    rows, first_block = [], 0
+    for row, tokens in enumerate(lengths):
+        end_block = first_block + _num_blocks(tokens, limits)
+        rows.append(
+            NewRow(
+                row=row,
+                token_ids=pack_int32([i % limits.vocab_size for i in range(tokens)]),
+                num_prompt_tokens=tokens,
+                num_computed_tokens=0,
+                block_ids=pack_int32(range(first_block, end_block)),
+                sampling=_SAMPLING,
+            )
+        )
+        first_block = end_block
+    return rows

@@ -1,0 +1,65 @@
+"""The ranks that compute one layer together: sums, gathered columns and broadcasts between them.
+
+The ranks part every sum of a row linear among them. Each receives all partial sums and adds them in the order
+of the ranks, in float32, and rounds once. So all ranks hold the same bits, a run repeats exactly, and a row's
+result does not depend on the rows beside it; none of it holds of an all-reduce, whose order follows the place
+in the buffer and the algorithm that fits its size.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+
+class RankGroup(Protocol):
+    """What layers and the runner ask of their ranks; every rank makes the same calls in the same order.
+
+    Attributes:
+        rank: of this process within the group.
+        size: how many there are.
+    """
+
+    rank: int
+    size: int
+
+    def begin(self, timeout_s: float) -> None:
+        """Wait until every rank has loaded its model; from now on no exchange waits longer than timeout_s.
+
+        Raises:
+            RankLostError: another rank is gone.
+        """
+
+    def sum_into(self, out: torch.Tensor, partial: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        """Write the sum of all ranks' partial sums, and a bias, to out.
+
+        Args:
+            out: [T, N], written alike on every rank.
+            partial: [T, N] contiguous, float32 or the dtype of out.
+            bias: [N], the same on every rank.
+
+        Raises:
+            RankLostError: another rank is gone or does not take part in time.
+        """
+
+    def gather_columns(self, columns: torch.Tensor, num_columns: int) -> torch.Tensor | None:
+        """Put the columns of all ranks side by side on rank 0.
+
+        Args:
+            columns: [T, n] contiguous, n the rank's share of num_columns.
+            num_columns: of all ranks together.
+
+        Returns:
+            [T, num_columns] on rank 0, in a buffer that the next call overwrites; None on the others.
+
+        Raises:
+            RankLostError: another rank is gone or does not take part in time.
+        """
+
+    def broadcast(self, values: torch.Tensor) -> None:
+        """Overwrite a tensor on the CPU by that of rank 0.
+
+        Raises:
+            RankLostError: another rank is gone or does not take part in time.
+        """

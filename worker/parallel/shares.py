@@ -1,0 +1,72 @@
+"""Which part of a model is a rank's under tensor parallelism, and which models can be parted at all.
+
+Heads and MLP units are parted evenly. Where there are fewer KV heads than ranks, each rank holds the one that
+its query heads read, so some ranks hold the same one. The vocabulary is parted as evenly as it goes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from engine_core.errors import ConfigError
+from worker.model_config import ModelConfig
+from worker.quantization import GROUP_COLUMNS
+
+
+def share(total: int, rank: int, num_ranks: int) -> range:
+    """Return which of `total` things in a row are a rank's: a run, at most one longer than another's."""
+    return range(total * rank // num_ranks, total * (rank + 1) // num_ranks)
+
+
+def scaled(span: range, size: int, offset: int = 0) -> range:
+    """Return the elements that a range of things stands for, each of `size` elements, behind `offset`."""
+    return range(offset + span.start * size, offset + span.stop * size)
+
+
+class HeadShare(NamedTuple):
+    """A rank's heads of every attention layer.
+
+    Attributes:
+        queries: its query heads.
+        keys: the KV heads that these read.
+    """
+
+    queries: range
+    keys: range
+
+
+def head_share(config: ModelConfig, rank: int, num_ranks: int) -> HeadShare:
+    """Return a rank's heads; the model can be parted so."""
+    queries = share(config.num_heads, rank, num_ranks)
+    group = config.num_heads // config.num_kv_heads
+    return HeadShare(queries, range(queries.start // group, (queries.stop - 1) // group + 1))
+
+
+def check_shares(config: ModelConfig, num_ranks: int, quantization: str) -> None:
+    """Refuse a model that cannot be parted over so many ranks.
+
+    Raises:
+        ConfigError: names the flag, the size that does not divide, and both numbers.
+    """
+    if num_ranks == 1:
+        return
+    inner = config.intermediate_size
+    _check(config.num_heads % num_ranks == 0, num_ranks, f"the {config.num_heads} attention heads")
+    kv_heads = config.num_kv_heads
+    divides = kv_heads % num_ranks == 0 or num_ranks % kv_heads == 0
+    _check(divides, num_ranks, f"the {kv_heads} KV heads")
+    _check(inner % num_ranks == 0, num_ranks, f"the {inner} units of the MLP")
+    _check(config.vocab_size >= num_ranks, num_ranks, f"the {config.vocab_size} tokens of the vocabulary")
+    if quantization == "int4":
+        attended = config.num_heads // num_ranks * config.head_dim
+        for name, size in (("attention heads", attended), ("MLP", inner // num_ranks)):
+            if size % GROUP_COLUMNS:
+                raise ConfigError(
+                    f"--tensor-parallel-size {num_ranks} leaves each rank {size} columns of the {name}, "
+                    f"but int4 rounds groups of {GROUP_COLUMNS}"
+                )
+
+
+def _check(is_possible: bool, num_ranks: int, what: str) -> None:
+    if not is_possible:
+        raise ConfigError(f"--tensor-parallel-size {num_ranks} does not divide {what}")
