@@ -1,4 +1,4 @@
-"""Builds the kernel library with CMake and places it in the worker package."""
+"""Builds the native libraries with CMake and places each in the package that loads it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def require_compiler() -> None:
     candidates = shlex.split(compiler)[:1] if compiler else ["c++", "g++", "clang++"]
     if not any(shutil.which(candidate) for candidate in candidates):
         raise SystemExit(
-            f"error: no C++ compiler found (looked for {', '.join(candidates)}). SplitServe's kernels are "
+            f"error: no C++ compiler found (looked for {', '.join(candidates)}). SplitServe's native code is "
             "built from source: install g++ 12 or newer (Debian/Ubuntu: apt install g++), or set CXX."
         )
 
@@ -59,14 +59,14 @@ def find_nvcc() -> str:
     return nvcc
 
 
-def kernel_libraries() -> list[Extension]:
-    """The CPU library, and the CUDA library where there is a compiler for it."""
-    names = ["libsplitserve_cpu"]
+def native_libraries() -> list[Extension]:
+    """The frontend's library, the CPU kernels, and the CUDA kernels where there is a compiler for them."""
+    names = ["frontend._lib.libsplitserve_frontend", "worker._lib.libsplitserve_cpu"]
     if find_nvcc():
-        names.append("libsplitserve_cuda")
+        names.append("worker._lib.libsplitserve_cuda")
     else:
         print("no nvcc: the CUDA kernels are left out", file=sys.stderr)
-    return [Extension(f"worker._lib.{name}", sources=[]) for name in names]
+    return [Extension(name, sources=[]) for name in names]
 
 
 def tvm_ffi_cmake_dir() -> str:
@@ -76,7 +76,7 @@ def tvm_ffi_cmake_dir() -> str:
 
 
 class CMakeBuild(build_ext):
-    """Runs CMake for each kernel library; the build folder is kept, so a rebuild compiles what changed."""
+    """Runs CMake for each library; the build folder is kept, so a rebuild compiles what changed."""
 
     def get_ext_filename(self, fullname: str) -> str:
         """Plain shared-library name: the library does not depend on the Python version."""
@@ -131,6 +131,6 @@ class PlatformWheel(bdist_wheel):
 
 
 setup(
-    ext_modules=kernel_libraries(),
+    ext_modules=native_libraries(),
     cmdclass={"build_ext": CMakeBuild, "bdist_wheel": PlatformWheel},
 )

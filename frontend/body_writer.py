@@ -28,7 +28,7 @@ class BodyWriter:
         num_bytes: of body written so far.
     """
 
-    __slots__ = ("_on_change", "_write", "lost", "num_bytes", "paused")
+    __slots__ = ("_fd", "_on_change", "_transport", "_write", "lost", "num_bytes", "paused")
 
     def __init__(self, transport: asyncio.Transport, on_change: Callable[[], None], *, paused: bool) -> None:
         """Begin.
@@ -38,7 +38,9 @@ class BodyWriter:
             on_change: called by the event loop after paused or lost has changed.
             paused: whether the connection's buffer is over its mark now.
         """
+        self._transport = transport
         self._write = transport.write
+        self._fd: int | None = None
         self._on_change = on_change
         self.paused = paused
         self.lost = transport.is_closing()
@@ -51,6 +53,31 @@ class BodyWriter:
         size = len(data)
         self.num_bytes += size
         self._write(b"%x\r\n%b\r\n" % (size, data))
+
+    def free_fd(self) -> int | None:
+        """Return the socket, if what is written to it now keeps its order and arrives as it is.
+
+        None while anything waits in the connection's buffer, when that closes, and always under TLS. Whoever
+        writes there stops before write() is called and when on_change() says that the connection is lost.
+        """
+        transport = self._transport
+        if self.lost or self.paused or transport.is_closing() or transport.get_write_buffer_size():
+            return None
+        if self._fd is None:
+            encrypted = transport.get_extra_info("sslcontext") is not None
+            self._fd = -1 if encrypted else transport.get_extra_info("socket").fileno()
+        return self._fd if self._fd >= 0 else None
+
+    def add_relayed(self, num_bytes: int, unsent: bytes) -> None:
+        """Count what was written past the connection's buffer, and write the rest of it.
+
+        Args:
+            num_bytes: of body.
+            unsent: the end of these bytes, with their framing.
+        """
+        self.num_bytes += num_bytes
+        if unsent and not self.lost:
+            self._write(unsent)
 
     def set_paused(self, paused: bool) -> None:
         """Hear that the connection's buffer is over its high-water mark, or below the low one again."""

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 from tokenizers import Tokenizer as RawTokenizer
 
+from frontend.native_pieces import NativePieces
+
 _Json = dict[str, object]
 
 
@@ -50,6 +52,13 @@ class Pieces(dict[int, bytes]):
         self._spell = spell
         self._skip = skip
         self._limit = limit
+        self._native: NativePieces | None = None
+
+    def native(self) -> NativePieces:
+        """Return the same table for native code; made on the first call."""
+        if self._native is None:
+            self._native = NativePieces(self.__getitem__, self._limit)
+        return self._native
 
     def __missing__(self, token_id: int) -> bytes:
         if not 0 <= token_id < self._limit:

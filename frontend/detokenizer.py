@@ -15,6 +15,7 @@ from typing import Protocol
 from tokenizers import Tokenizer as RawTokenizer
 
 from frontend.decode_table import DecodeRules, Pieces
+from frontend.token_relay import TextState
 
 REPLACEMENT = "\ufffd"
 _MAX_HELD_TOKENS = 16
@@ -39,6 +40,14 @@ class Detokenizer(Protocol):
 
     def finish(self) -> str:
         """Return what was held back, undecodable bytes as U+FFFD. Nothing may be pushed afterwards."""
+        ...
+
+    def state(self) -> TextState | None:
+        """Return all that decoding on needs; None if only this object can do it."""
+        ...
+
+    def resume(self, held: bytes) -> None:
+        """Go on where native code ended: with these bytes of an unfinished character."""
         ...
 
 
@@ -76,6 +85,16 @@ class ByteDetokenizer:
     def finish(self) -> str:
         """Return an unfinished character as U+FFFD."""
         return self._strip(codecs.utf_8_decode(self._held, self._errors, True)[0])
+
+    def state(self) -> TextState | None:
+        """Return what decoding on needs; None as long as the beginning of the text has rules of its own."""
+        if self._first_pieces is not None or self._strip_left:
+            return None
+        return TextState(self._pieces.native(), self._held, self._errors == _PER_BYTE)
+
+    def resume(self, held: bytes) -> None:
+        """Go on behind these held bytes."""
+        self._held = held
 
     def _join(self, data: list[bytes], token_ids: Sequence[int]) -> bytes:
         """Join the bytes of tokens; the first of a text that has any may be spelt in its own way."""
@@ -117,6 +136,14 @@ class WindowDetokenizer:
     def finish(self) -> str:
         """Return the text held back."""
         return self._take(self._decode(self._window))
+
+    def state(self) -> TextState | None:
+        """Return None: only the library decodes this."""
+        return None
+
+    def resume(self, held: bytes) -> None:
+        """Not to be called, as state() never gave anything away."""
+        raise AssertionError
 
     def _push_one(self, token_id: int) -> str:
         if token_id in self._hidden_ids or not 0 <= token_id < self._vocab_size:

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import time
 from collections.abc import Callable, Sequence
 
 import zmq
@@ -191,6 +192,7 @@ class EngineClient:
             if self._handshake.take_retry(now_s):
                 self._socket.connect(self.session.address)
             self._flush()
+            self._wake_up()
             self._tell_change()
             await asyncio.sleep(TICK_S)
 
@@ -209,11 +211,13 @@ class EngineClient:
                 with contextlib.suppress(zmq.ZMQError):
                     self._socket.disconnect(self.session.address)
         self._flush()
+        self._wake_up()
         self._tell_change()
 
     def _on_readable(self) -> None:
         self._again = None
         self._drain()
+        self._wake_up()
         self._flush()
         self._tell_change()
 
@@ -231,7 +235,11 @@ class EngineClient:
                 break
         else:
             self._look_again()
-        self.session.wake_up()
+
+    def _wake_up(self) -> None:
+        """Let what has come reach the clients, a bounded part at a time."""
+        if self.session.wake_up(time.monotonic()):
+            self._look_again()
 
     def _receive(self, parts: list[bytes], now_s: float) -> None:
         try:

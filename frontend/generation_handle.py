@@ -11,6 +11,7 @@ from frontend.engine_client import EngineClient
 from frontend.generation import OutputDelta
 from frontend.pool_status import PoolStats
 from frontend.stream import SequenceStream
+from frontend.token_relay import Relayed, RelayedStream, Route
 
 
 class Generation(Protocol):
@@ -30,6 +31,15 @@ class Generation(Protocol):
         Raises:
             SplitServeError: the request failed; nothing more may be taken.
         """
+
+    def hand_over(self, route: Route) -> RelayedStream | None:
+        """Let native code write what comes next of the one completion; None if it cannot.
+
+        Nothing may be taken before take_back(), which follows when on_ready is called.
+        """
+
+    def take_back(self) -> Relayed | None:
+        """Return what native code did since hand_over(), None if nothing was handed over."""
 
     def close(self) -> None:
         """End on the engine what still runs; safe to call twice."""
@@ -70,6 +80,16 @@ class EngineGeneration:
             self._error = error
             raise
         return deltas
+
+    def hand_over(self, route: Route) -> RelayedStream | None:
+        """Let native code write what comes next, if there is one completion and it is plain."""
+        if self._closed or len(self._streams) != 1:
+            return None
+        return self._streams[0].hand_over(self._client.session.relay, route)
+
+    def take_back(self) -> Relayed | None:
+        """Return what native code did."""
+        return self._streams[0].take_back() if self._streams else None
 
     def close(self) -> None:
         """End on the engine what still runs."""
@@ -117,6 +137,14 @@ class SearchGeneration:
         found = self._task.result()
         self.finished = True
         return found
+
+    def hand_over(self, route: Route) -> RelayedStream | None:
+        """Return None: there are no tokens before the end."""
+        return None
+
+    def take_back(self) -> Relayed | None:
+        """Return None."""
+        return None
 
     def close(self) -> None:
         """Cancel the search, which aborts the step that runs."""

@@ -20,6 +20,16 @@ class GenerationTimer:
         self._arrived = self._first = self._last = clock()
         self._count = 0
 
+    @property
+    def last_token_s(self) -> float | None:
+        """Monotonic time of the last token, None before the first."""
+        return self._last if self._count else None
+
+    def on_relayed(self, num_tokens: int, last_token_s: float) -> None:
+        """Count tokens whose times native code has observed already."""
+        self._count += num_tokens
+        self._last = last_token_s
+
     def on_delta(self, delta: OutputDelta) -> None:
         """Observe one delta; tokens that came together share the time since the last ones."""
         num_tokens = len(delta.token_ids)

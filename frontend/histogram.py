@@ -1,7 +1,11 @@
-"""Histograms of one thread: plain integers without locks, as every token pays for them."""
+"""Histograms of one thread: plain numbers without locks, as every token pays for them.
+
+They are kept in arrays, where native code adds to them, too (frontend.token_relay).
+"""
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 from math import inf
@@ -36,17 +40,28 @@ N_BUCKETS = (1.0, 2.0, 4.0, 8.0, 16.0)
 class Histogram:
     """Counts per bucket and a sum; used by the event loop only."""
 
-    __slots__ = ("_bounds", "_counts", "sum")
+    __slots__ = ("_bounds", "_counts", "_sum", "_upper")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = tuple(bounds)
-        self._counts = [0] * (len(self._bounds) + 1)
-        self.sum = 0.0
+        self._upper = array("d", self._bounds)
+        self._counts = array("q", [0] * (len(self._bounds) + 1))
+        self._sum = array("d", [0.0])
 
     def observe(self, value: float, weight: int = 1) -> None:
         """Add a value that was seen `weight` times."""
         self._counts[bisect_left(self._bounds, value)] += weight
-        self.sum += value * weight
+        self._sum[0] += value * weight
+
+    @property
+    def buffers(self) -> tuple[array[float], array[int], array[float]]:
+        """Upper bounds (float64, [B]), counts (int64, [B + 1]), sum (float64, [1]); they stay in place."""
+        return self._upper, self._counts, self._sum
+
+    @property
+    def sum(self) -> float:
+        """Sum of all values seen."""
+        return self._sum[0]
 
     @property
     def count(self) -> int:

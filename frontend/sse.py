@@ -1,7 +1,9 @@
 """A server-sent event stream: starts at the first event, keeps idle links alive, ends with [DONE].
 
 event                     before the head is sent              after
-source has something      the task sends head and event        written at once, no task runs
+source has something      the task sends head and event        written at once, no task runs; plain text is
+                                                               handed over to native code from then on
+socket is full            -                                    taken back, written through the transport
 source failed             the error's own status               the error as an event, then [DONE]
 source has finished       head, last events, [DONE]            last events, [DONE]
 keep-alive time passed    the task sends head and comment      a comment
@@ -28,6 +30,7 @@ from frontend.disconnect import ClientGoneError
 from frontend.errors_http import HttpError, error_body, error_response
 from frontend.event_log import log_event, logger
 from frontend.limits import EndReason, OpenRequest
+from frontend.token_relay import Relayed, RelayedStream
 
 DONE = b"data: [DONE]\n\n"
 _KEEP_ALIVE = b": keep-alive\n\n"
@@ -62,6 +65,15 @@ class EventSource(Protocol):
 
     def take(self) -> bytes:
         """Return whole events that are ready, b"" for none; what nobody takes is held within bounds."""
+
+    def hand_over(self, fd: int) -> RelayedStream | None:
+        """Let native code write what comes next to this socket; None if it cannot.
+
+        Nothing may be taken before take_back(), which follows when on_ready is called.
+        """
+
+    def take_back(self) -> Relayed | None:
+        """Return what native code did since hand_over(), None if nothing was handed over."""
 
     def close(self) -> None:
         """End what still runs; safe before open() and after the end."""
@@ -118,6 +130,7 @@ class _Stream:
         "_last_write_s",
         "_loop",
         "_pending",
+        "_relayed",
         "_request",
         "_scope",
         "_send",
@@ -139,6 +152,7 @@ class _Stream:
         self._turn: asyncio.Future[None] = self._loop.create_future()
         self._pending = b""
         self._error: Exception | None = None
+        self._relayed: RelayedStream | None = None
         self._last_write_s = _now_s()
         self._timer: asyncio.TimerHandle | None = None
         self._writer: BodyWriter = scope["extensions"][BODY_EXTENSION](self._on_change)
@@ -164,6 +178,7 @@ class _Stream:
 
     def close(self) -> None:
         """Close the source and count what was written; nothing is written any more."""
+        self._take_back()
         self._source.close()
         if self._timer is not None:
             self._timer.cancel()
@@ -180,9 +195,10 @@ class _Stream:
 
     def _on_ready(self) -> None:
         """Write what is new; the task gets a turn only for the first event, errors and the end."""
-        if self._writer.paused:
-            return
         try:
+            self._take_back()
+            if self._writer.paused or self._hand_over():
+                return
             data = self._source.take()
             if data and self.started:
                 self._writer.write(data)
@@ -198,6 +214,21 @@ class _Stream:
         elif self._source.finished:
             self._wake()
 
+    def _hand_over(self) -> bool:
+        fd = self._writer.free_fd() if self.started else None
+        if fd is not None:
+            self._relayed = self._source.hand_over(fd)
+        return self._relayed is not None
+
+    def _take_back(self) -> None:
+        if self._relayed is None:
+            return
+        self._relayed = None
+        back = self._source.take_back()
+        if back is not None:
+            self._writer.add_relayed(back.num_body_bytes, back.unsent)
+            self._last_write_s = max(self._last_write_s, back.last_write_s)
+
     def _wake(self) -> None:
         if not self._turn.done():
             self._turn.set_result(None)
@@ -205,6 +236,8 @@ class _Stream:
     def _on_change(self) -> None:
         """Hear that the client hung up, does not read, or reads again."""
         if self._writer.lost:
+            # At once: the connection's descriptor is closed, and given to another, after this.
+            self._take_back()
             self._wake()
             return
         if self._request is not None:
@@ -217,13 +250,18 @@ class _Stream:
             self._timer = self._loop.call_later(max(0.0, self._keep_alive_s - idle_s), self._on_timer)
 
     def _on_timer(self) -> None:
+        if self._relayed is not None:
+            self._last_write_s = max(self._last_write_s, self._relayed.last_write_s())
         if _now_s() - self._last_write_s >= self._keep_alive_s:
             self._last_write_s = _now_s()
+            self._take_back()
             if not self.started:
                 self._pending = self._pending or _KEEP_ALIVE
                 self._wake()
             elif not self._writer.paused:
                 self._writer.write(_KEEP_ALIVE)
+                # What was taken back may have brought something.
+                self._on_ready()
         self._arm_timer()
 
 

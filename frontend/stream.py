@@ -15,6 +15,7 @@ from engine_core.sampling_params import MAX_SEED, SamplingParams
 from frontend.engine_session import OpenSequence
 from frontend.generation import GenerationRequest, OutputDelta, TokenLogprob
 from frontend.stop_strings import StopMatcher
+from frontend.token_relay import Relayed, RelayedStream, Route, TokenRelay
 from frontend.tokenizer import Tokenizer
 
 # What has begun to run is not given up for a wait: this is longer than any wait a client may ask for.
@@ -138,6 +139,31 @@ class SequenceStream:
             source.prompt_logprobs = []
         self.finished = delta.finish_reason is not None
         return delta
+
+    def hand_over(self, relay: TokenRelay, route: Route) -> RelayedStream | None:
+        """Let native code write what comes next, as the events of plain text, until take_back().
+
+        Returns:
+            None if this is not possible: something is asked for beside text, the text has only begun, or the
+            sequence has ended.
+        """
+        source = self.source
+        asks_more = self._stops is not None or self._wants_logprobs or self._wants_prompt_logprobs
+        state = self._detokenizer.state()
+        if asks_more or state is None or source.finished is not None or source.error is not None:
+            return None
+        new = source.token_ids[source.num_taken :]
+        del source.token_ids[source.num_taken :]
+        source.relayed = relay.attach(source.request.handle, route, state, new, source.num_taken)
+        return source.relayed
+
+    def take_back(self) -> Relayed | None:
+        """Go on after hand_over(); returns what was done, None if nothing was handed over."""
+        self.source.recall()
+        back, self.source.returned = self.source.returned, None
+        if back is not None:
+            self._detokenizer.resume(back.held)
+        return back
 
     def _add_text(self, delta: OutputDelta, first: int, finished: Finished | None) -> None:
         visible = delta.token_ids if finished is None else self._visible(delta.token_ids, finished)

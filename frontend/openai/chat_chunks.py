@@ -9,6 +9,7 @@ from frontend.openai.chat_schema import ChatChunkChoice, ChatDelta, ChatRequest
 from frontend.openai.chunk_head import ChunkHead
 from frontend.openai.generation_run import GenerationRun, Plan
 from frontend.openai.logprobs import ChatLogprobs, chat_entries, prompt_maps
+from frontend.token_relay import Frame
 
 _encode = msgspec.json.Encoder().encode
 
@@ -61,6 +62,10 @@ class ChatWriter:
         extra = b',"prompt_logprobs":' + _encode(prompt_maps(self._tokenizer, delta.prompt_logprobs))
         usage = self._run.usage.usage() if self._every_usage else None
         return self._head.event([self._choice(delta)], usage, extra)
+
+    def frame(self) -> Frame | None:
+        """Return what stands around plain text, if text is all that is asked for."""
+        return Frame(self._prefixes[0], self._suffix) if self._plain else None
 
     def closing(self) -> bytes:
         """Return the usage chunk if it was asked for."""

@@ -14,6 +14,7 @@ from frontend.openai.completion_schema import (
 from frontend.openai.generation_run import GenerationRun, Plan
 from frontend.openai.logprobs import clamp, completion_name, prompt_maps, top_by_name, with_top
 from frontend.openai.prompts import Prompt
+from frontend.token_relay import Frame
 from frontend.tokenizer import Tokenizer
 
 _encode = msgspec.json.Encoder().encode
@@ -131,6 +132,10 @@ class CompletionWriter:
             return b""
         self._begun[index] = True
         return self._head.event([choice], self._run.usage.usage() if self._every_usage else None)
+
+    def frame(self) -> Frame | None:
+        """Return what stands around plain text, if text is all that is asked for."""
+        return Frame(self._prefixes[0], self._suffix) if self._plain else None
 
     def closing(self) -> bytes:
         """Return the usage chunk if it was asked for."""

@@ -23,6 +23,7 @@ from frontend.openai.timeouts import read_timeouts
 from frontend.openai.usage import UsageCounter
 from frontend.request_check import check_num_sequences
 from frontend.router import ServedModel
+from frontend.token_relay import Frame, Relayed, RelayedStream, Route
 
 BodyT = TypeVar("BodyT", bound=GenerationFields)
 
@@ -55,6 +56,9 @@ class ChunkWriter(Protocol):
 
     def chunk(self, prompt_idx: int, delta: OutputDelta) -> bytes:
         """Return the event of one delta; b"" if it shows nothing."""
+
+    def frame(self) -> Frame | None:
+        """Return what chunk() puts around the text of the first choice; None if it adds more than that."""
 
     def closing(self) -> bytes:
         """Return what goes before [DONE]."""
@@ -152,6 +156,22 @@ class GenerationRun:
                     self.finished = not self._num_open
         return batch
 
+    def hand_over(self, fd: int, frame: Frame) -> RelayedStream | None:
+        """Let native code write what follows the first token of the only completion; None if it cannot."""
+        last_token_s = self._timers[0].last_token_s
+        if len(self._timers) != 1 or last_token_s is None:
+            return None
+        latency = self._model_metrics.inter_token_latency
+        return self._generations[0].hand_over(Route(fd, frame, latency, last_token_s))
+
+    def take_back(self) -> Relayed | None:
+        """Count what native code did since hand_over(); None if nothing was handed over."""
+        back = self._generations[0].take_back()
+        if back is not None:
+            self._timers[0].on_relayed(back.num_taken, back.last_token_s)
+            self.usage.completion_tokens += back.num_taken
+        return back
+
     def close(self) -> None:
         """Abort what is open, and note what it all took; for the one owner, once."""
         for generation in self._generations:
@@ -191,13 +211,14 @@ class RunEvents:
         finished: whether take() has returned the last event.
     """
 
-    __slots__ = ("_chunk", "_opening", "_run", "_writer", "finished")
+    __slots__ = ("_chunk", "_frame", "_opening", "_run", "_writer", "finished")
 
     def __init__(self, run: GenerationRun, writer: ChunkWriter) -> None:
         """Join a run that is not open yet and the writer of its chunks."""
         self._run = run
         self._writer = writer
         self._chunk = writer.chunk
+        self._frame = writer.frame()
         self._opening = b""
         self.finished = False
 
@@ -219,6 +240,14 @@ class RunEvents:
             self.finished = True
             events.append(self._writer.closing())
         return b"".join(events)
+
+    def hand_over(self, fd: int) -> RelayedStream | None:
+        """Let native code write what comes next, if it is the plain text of one completion."""
+        return None if self._frame is None or self._opening else self._run.hand_over(fd, self._frame)
+
+    def take_back(self) -> Relayed | None:
+        """Return what native code did."""
+        return self._run.take_back()
 
     def close(self) -> None:
         """Close the run."""

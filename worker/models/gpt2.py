@@ -51,9 +51,13 @@ class GPT2:
         self.workspace = ctx.workspace
 
     def forward(
-        self, token_ids: torch.Tensor, meta: AttentionMetadata, kv_caches: Sequence[KVCache]
+        self,
+        token_ids: torch.Tensor,
+        meta: AttentionMetadata,
+        kv_caches: Sequence[KVCache],
+        outputs: torch.Tensor | None = None,
     ) -> torch.Tensor | None:
-        """Return final hidden states [T, H], or None; see models.base.Model.forward."""
+        """Return final hidden states [S, H], or None; see models.base.Model.forward."""
         if self._embedding is not None:
             residual = self._embedding(token_ids)
             # The first norm adds the positions to the residual, like any other delta.
@@ -61,7 +65,10 @@ class GPT2:
         else:
             residual, delta = self._relay.take_over(len(token_ids))
         for layer, kv_cache in zip(self._layers, kv_caches, strict=True):
-            delta = layer(delta, residual, meta, kv_cache)
+            attended = layer.attend(delta, residual, meta, kv_cache)
+            if layer is self._layers[-1] and outputs is not None and self._relay.is_last:
+                attended, residual = attended[outputs], residual[outputs]
+            delta = layer.finish(attended, residual)
         if self._relay.is_last:
             return self._norm.add(delta, residual)
         self._relay.hand_on(residual, delta)
@@ -83,11 +90,15 @@ class _Layer:
         self._second_norm = LayerNorm(ctx, f"{name}.ln_2", hidden_size, config.norm_eps)
         self._mlp = GeluMLP(ctx, f"{name}.mlp", hidden_size, config.intermediate_size, _gelu_form(config))
 
-    def __call__(
+    def attend(
         self, delta: torch.Tensor, residual: torch.Tensor, meta: AttentionMetadata, kv_cache: KVCache
     ) -> torch.Tensor:
-        attended = self._attention(self._first_norm.add(delta, residual), meta, kv_cache)
-        return self._mlp(self._second_norm.add(attended, residual))
+        """Up to what mixes tokens."""
+        return self._attention(self._first_norm.add(delta, residual), meta, kv_cache)
+
+    def finish(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        """What concerns each token by itself."""
+        return self._mlp(self._second_norm.add(self._attention.project(attended), residual))
 
 
 def _attention(ctx: LayerContext, config: ModelConfig, index: int) -> Attention:

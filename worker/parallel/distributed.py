@@ -57,9 +57,9 @@ class Meeting:
             groups = _stage_groups(config.tensor_parallel_size, config.pipeline_parallel_size)
         index = config.rank // config.tensor_parallel_size
         self._group = groups[index]
+        self._stage = DistributedStage(index, config) if config.pipeline_parallel_size > 1 else None
         self.mesh = Mesh(
-            DistributedGroup(self._group, device) if config.tensor_parallel_size > 1 else None,
-            DistributedStage(index, config) if config.pipeline_parallel_size > 1 else None,
+            DistributedGroup(self._group, device) if config.tensor_parallel_size > 1 else None, self._stage
         )
 
     def begin(self, timeout_s: float) -> None:
@@ -70,8 +70,11 @@ class Meeting:
         """
         with _peers():
             dist.barrier()
+        timeout = timedelta(seconds=timeout_s)
         for group in (None, self._group):
-            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s), group)
+            dist.distributed_c10d._set_pg_timeout(timeout, group)
+        if self._stage is not None:
+            self._stage.timeout = timeout
 
     def part(self) -> None:
         """Leave the other ranks."""
@@ -87,7 +90,11 @@ def _stage_groups(num_ranks: int, num_stages: int) -> list[dist.ProcessGroup | N
 
 
 class DistributedStage:
-    """A stage of the pipeline and its neighbours' ranks of the same place; see Stage."""
+    """A stage of the pipeline and its neighbours' ranks of the same place; see Stage.
+
+    Attributes:
+        timeout: longest wait for a neighbour.
+    """
 
     def __init__(self, index: int, config: WorkerConfig) -> None:
         self.index = index
@@ -96,12 +103,13 @@ class DistributedStage:
         self._before = config.rank - config.tensor_parallel_size
         # What was sent and may still be on its way; at most one step per stage.
         self._sent: deque[tuple[dist.Work, torch.Tensor]] = deque()
+        self.timeout = _MEETING
 
     def send(self, activations: torch.Tensor) -> None:
         """Hand a step's activations to the next stage; see Stage."""
         with _peers():
             if len(self._sent) == self.count:
-                self._sent.popleft()[0].wait()
+                self._wait(*self._sent.popleft())
             work = dist.isend(activations, self._next)
         assert work is not None, "this rank is not among those that have met"
         self._sent.append((work, activations))
@@ -109,7 +117,17 @@ class DistributedStage:
     def receive(self, activations: torch.Tensor) -> None:
         """Wait for what the stage before has sent of the same step; see Stage."""
         with _peers():
-            dist.recv(activations, self._before)
+            work = dist.irecv(activations, self._before)
+            assert work is not None, "this rank is not among those that have met"
+            self._wait(work, activations)
+
+    def _wait(self, work: dist.Work, activations: torch.Tensor) -> None:
+        if activations.is_cuda:
+            # Waits on the stream; NCCL looks after the time itself.
+            work.wait()
+        else:
+            # gloo would wait as long as when the ranks met, whatever was set since.
+            work.wait(self.timeout)
 
 
 class DistributedGroup:

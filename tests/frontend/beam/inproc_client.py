@@ -97,4 +97,4 @@ class InprocClient:
             self.engine.check_integrity()
         if (outputs := self.engine.take_outputs().get(_FRONTEND)) is not None:
             self.session.receive(outputs, 0.0)
-            self.session.wake_up()
+            self.session.wake_up(0.0)

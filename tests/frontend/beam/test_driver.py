@@ -54,7 +54,7 @@ class ScriptedClient:
         sources = [self.session.open(request, wake) for request in requests]
         for request in requests:
             self._answer(self, request)
-        self.session.wake_up()
+        self.session.wake_up(0.0)
         return sources
 
     def abort(self, handles: Sequence[int]) -> None:

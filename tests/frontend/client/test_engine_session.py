@@ -282,13 +282,13 @@ def test_tokens_of_all_messages_that_have_arrived_wake_their_sequence_once() -> 
     opened.session.receive(outputs([(1, 10, 0), (2, 20, 0), (1, 11, 1)]), NOW)
     opened.session.receive(outputs([(1, 12, 2)]), NOW)
     assert opened.wakes == {1: 0, 2: 0, 3: 0}
-    opened.session.wake_up()
+    opened.session.wake_up(NOW)
     assert opened.sequences[1].token_ids.tolist() == [10, 11, 12]
     assert opened.sequences[2].token_ids.tolist() == [20]
     assert opened.wakes == {1: 1, 2: 1, 3: 0}
     opened.session.receive(outputs([(2, 21, 1)]), NOW)
-    opened.session.wake_up()
-    opened.session.wake_up()
+    opened.session.wake_up(NOW)
+    opened.session.wake_up(NOW)
     assert opened.wakes == {1: 1, 2: 2, 3: 0}
 
 
@@ -302,7 +302,7 @@ def test_sequences_that_share_a_callable_wake_it_once_when_all_have_their_tokens
 
     sequences += [session.open(add(handle), look) for handle in (1, 2, 3)]
     session.receive(outputs([(1, 10, 0), (2, 20, 0), (1, 11, 1)], [end(3)]), NOW)
-    session.wake_up()
+    session.wake_up(NOW)
     assert seen == [[2, 1, 0]]
 
 
@@ -344,7 +344,7 @@ def test_the_end_comes_with_the_last_token() -> None:
     opened = Opened(1)
     finished = Finished(1, FinishReason.STOP, 5, num_cached_tokens=3)
     opened.session.receive(outputs([(1, 5, 0)], [finished]), NOW)
-    opened.session.wake_up()
+    opened.session.wake_up(NOW)
     assert opened.sequences[1].finished == finished
     assert opened.sequences[1].num_cached_tokens == 3
     assert opened.wakes[1] == 1
@@ -377,6 +377,7 @@ def test_started_and_logprobs_are_kept_for_their_sequence() -> None:
 def test_a_rejection_becomes_the_typed_error(rejected: Rejected, kind: type[Exception]) -> None:
     opened = Opened(1)
     opened.session.receive(rejected, NOW)
+    opened.session.wake_up(NOW)
     error = opened.sequences[1].error
     assert type(error) is kind
     assert (error.status, error.code, str(error)) == (rejected.status, rejected.code, rejected.message)

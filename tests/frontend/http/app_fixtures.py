@@ -43,6 +43,14 @@ class BodyTransport:
     def is_closing(self) -> bool:
         return False
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def get_extra_info(self, name: str) -> object:
+        """Say that it is encrypted: there is no socket to write to."""
+        assert name == "sslcontext"
+        return self
+
     def write(self, chunk: bytes) -> None:
         """Take one chunk of the chunked encoding."""
         size, _, data = chunk.partition(b"\r\n")

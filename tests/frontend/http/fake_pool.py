@@ -17,6 +17,7 @@ from frontend.generation import GenerationRequest, OutputDelta, TokenLogprob
 from frontend.model_assets import SamplingDefaults
 from frontend.pool_status import Explanation
 from frontend.router import EngineStatus, PoolStats, ServedModel
+from frontend.token_relay import Route
 from frontend.tokenizer import TokenText
 
 BOS = 256
@@ -179,6 +180,9 @@ class FakeGeneration:
         self._num_open -= sum(delta.finish_reason is not None for delta in taken)
         self.finished = self.finished or not self._num_open
         return taken
+
+    def hand_over(self, route: Route) -> None:
+        """Keep it: a script's deltas are no tokens of an engine."""
 
     def close(self) -> None:
         self._task.cancel()

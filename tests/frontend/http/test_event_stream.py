@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
+from array import array
 from collections.abc import AsyncGenerator, Callable
 
 import pytest
@@ -14,7 +15,18 @@ from engine_core.errors import OverloadedError
 from frontend.body_writer import BODY_BYTES_STATE, BODY_EXTENSION, BodyWriter
 from frontend.limits import OpenRequest
 from frontend.sse import EventStream
+from frontend.token_relay import Relayed
 from tests.frontend.http.fake_pool import turns
+
+
+class FakeRelayed:
+    """What native code did: one event of five bytes."""
+
+    def __init__(self, unsent: bytes = b"") -> None:
+        self.back = Relayed(array("i"), 1, b"", unsent, 1.0, time.monotonic(), 5)
+
+    def last_write_s(self) -> float:
+        return self.back.last_write_s
 
 
 class Rig:
@@ -24,8 +36,13 @@ class Rig:
         self.finished = False
         self.ready: list[bytes | Exception] = []
         self.num_closed = 0
+        self.num_taken_back = 0
         self.sent: list[bytes] = []
         self.paused = False
+        self.num_unsent = 0
+        self.sslcontext: object = None
+        self.handed_over: list[int] = []
+        self.relayed: FakeRelayed | None = None
         self.on_close = asyncio.Event()
         self.scope: Scope = {"type": "http", "state": {"log": {}}, "extensions": {BODY_EXTENSION: self.make}}
         self.task = asyncio.create_task(EventStream(self, keep_alive_s)(self.scope, self.receive, self.send))
@@ -38,6 +55,15 @@ class Rig:
 
     def is_closing(self) -> bool:
         return False
+
+    def get_write_buffer_size(self) -> int:
+        return self.num_unsent
+
+    def get_extra_info(self, name: str) -> object:
+        return self.sslcontext if name == "sslcontext" else self
+
+    def fileno(self) -> int:
+        return 77
 
     def write(self, chunk: bytes) -> None:
         self.sent.append(chunk.partition(b"\r\n")[2][:-2])
@@ -59,6 +85,15 @@ class Rig:
             if isinstance(item, Exception):
                 raise item
         return b"".join(items)
+
+    def hand_over(self, fd: int) -> FakeRelayed | None:
+        self.handed_over.append(fd)
+        return self.relayed
+
+    def take_back(self) -> Relayed | None:
+        assert self.relayed is not None
+        self.num_taken_back += 1
+        return self.relayed.back
 
     def close(self) -> None:
         self.num_closed += 1
@@ -146,6 +181,62 @@ async def test_a_blocked_request_is_known_since_when(rig: Rig) -> None:
     other.writer.set_paused(False)
     assert request.blocked_since is None
     other.task.cancel()
+
+
+async def test_a_stream_is_handed_over_after_its_first_event_and_taken_back_when_it_is_woken(
+    rig: Rig,
+) -> None:
+    rig.relayed = FakeRelayed()
+    await rig.bring(b"a")
+    assert rig.handed_over == []
+    await rig.bring(b"b")
+    assert (rig.handed_over, rig.sent) == ([77], [b"head", b"a"])
+    rig.num_unsent = 1
+    await rig.bring(b"c", last=True)
+    await rig.task
+    assert rig.sent[2:] == [b"bc", b"data: [DONE]\n\n"]
+    assert rig.scope["state"][BODY_BYTES_STATE] == len(b"a") + 5 + len(b"bc")
+
+
+async def test_what_the_socket_did_not_take_goes_before_what_follows(rig: Rig) -> None:
+    rig.relayed = FakeRelayed(unsent=b"5\r\nhello\r\n")
+    await rig.bring(b"a")
+    await rig.bring()
+    rig.num_unsent = 1
+    await rig.bring(b"b")
+    assert rig.sent[2:] == [b"hello", b"b"]
+
+
+@pytest.mark.parametrize("obstacle", ["paused", "num_unsent", "sslcontext", "lost"])
+async def test_only_a_plain_connection_with_an_empty_buffer_is_handed_over(rig: Rig, obstacle: str) -> None:
+    await rig.bring(b"a")
+    setattr(rig.writer if obstacle in ("paused", "lost") else rig, obstacle, True)
+    rig.relayed = FakeRelayed()
+    await rig.bring(b"b")
+    assert rig.handed_over == []
+
+
+async def test_a_lost_connection_is_taken_back_at_once_and_nothing_is_written(rig: Rig) -> None:
+    rig.relayed = FakeRelayed(unsent=b"1\r\nx\r\n")
+    await rig.bring(b"a")
+    await rig.bring()
+    rig.writer.lose()
+    assert rig.num_taken_back == 1
+    assert rig.sent == [b"head", b"a"]
+
+
+async def test_a_comment_is_due_only_when_native_code_has_not_written_either() -> None:
+    rig = Rig(keep_alive_s=0.02)
+    await turns()
+    rig.relayed = FakeRelayed()
+    rig.relayed.back = rig.relayed.back._replace(last_write_s=time.monotonic() + 0.1)
+    await rig.bring(b"a")
+    await rig.bring()
+    while rig.sent[2:] != [b": keep-alive\n\n"]:
+        assert time.monotonic() > rig.relayed.back.last_write_s or rig.num_taken_back == 0
+        await asyncio.sleep(0)
+    assert time.monotonic() > rig.relayed.back.last_write_s
+    rig.task.cancel()
 
 
 async def test_a_cancelled_stream_closes_its_source_and_writes_no_more(rig: Rig) -> None:

@@ -191,7 +191,7 @@ def test_a_histogram_counts_values_up_to_and_with_their_bound() -> None:
     histogram = Histogram((1.0, 2.0))
     for value, weight in ((1.0, 1), (1.5, 2), (2.0, 1), (9.0, 3)):
         histogram.observe(value, weight)
-    assert (histogram.count, histogram.sum, histogram._counts) == (7, 33.0, [1, 3, 3])
+    assert (histogram.count, histogram.sum, list(histogram._counts)) == (7, 33.0, [1, 3, 3])
 
 
 def test_tokens_that_come_together_share_their_time() -> None:
