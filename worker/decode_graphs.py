@@ -86,7 +86,9 @@ class DecodeGraph:
     @torch.inference_mode()
     def _record_draw(self) -> None:
         with Recording() as recording:
-            self._step.draw(self._model.compute_logits(self.hidden))
+            logits = self._model.compute_logits(self.hidden)
+            assert logits is not None, "a model of several ranks is not recorded"
+            self._step.draw(logits)
         self._draw = recording.replay
 
 
@@ -96,8 +98,7 @@ class DecodeGraphs:
     A step is recorded the second time its number of rows is met, and runs eagerly before. All recordings are
     dropped when the model's buffers move.
 
-    Another device offers the model runner the same: forward() returns None for a step that has to run
-    eagerly, else an object with rows, hidden, needs_sampler, inputs(), draw() and num_failed.
+    Another device offers the model runner the same, see worker.step_graphs.
     """
 
     def __init__(

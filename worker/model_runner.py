@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
+from engine_core.errors import DeviceMemoryError
 from engine_core.ipc.codec import pack_int32, unpack_int32
 from engine_core.ipc.wire import TokenLogprobs
 from engine_core.ipc.worker_messages import ModelRunnerOutput, RowError, SchedulerOutput
 from worker.attention.base import AttentionBackend
 from worker.attention.metadata import AttentionMetadata
-from worker.decode_graphs import DecodeGraph, DecodeGraphs
 from worker.device.base import Device
 from worker.host_blocks import HostBlocks
 from worker.input_batch import InputBatch, Int32, StepInputs
@@ -23,6 +24,9 @@ from worker.parallel.agreement import Agreement, Chosen
 from worker.parallel.group import RankGroup
 from worker.prompt_scorer import PromptScorer
 from worker.sampler import Sampled, Sampler, split_errors
+from worker.step_graphs import StepGraph, StepGraphs
+
+logger = logging.getLogger(__name__)
 
 # Logits are the largest activation: never more than this many bytes of them at once (but at least one row).
 _MAX_LOGITS_BYTES = 128 << 20
@@ -81,7 +85,7 @@ class ModelRunner:
         host_blocks: HostBlocks,
         batch: InputBatch,
         vocab_size: int,
-        graphs: DecodeGraphs | None,
+        graphs: StepGraphs | None,
         group: RankGroup | None = None,
     ) -> None:
         """Build a runner with an empty batch.
@@ -115,25 +119,48 @@ class ModelRunner:
         Raises:
             WorkerError: engine and worker disagree about the batch or the KV cache's places.
             ProtocolError: a column is malformed.
-            RuntimeError: the device failed; nothing can be said about any row of the step.
+            RuntimeError: the device failed; nothing can be said about any row of the step. Too little memory
+                is no such failure, unless there are several ranks: then all rows of the step fail.
         """
         started = time.perf_counter()
         self._batch.apply(step)
         move_s = self._move(step) if step.moves_from or step.moves_to else 0.0
+        try:
+            result = self._run(step)
+        except torch.OutOfMemoryError as error:
+            if self._agreement is not None:
+                raise  # The other ranks wait for this one, and cannot be told.
+            result = self._give_up(step, error)
+        return result.pack(step.step, time.perf_counter() - started, move_s)
+
+    def _run(self, step: SchedulerOutput) -> _StepResult:
         graph = self._graphs.forward(step) if self._graphs is not None else None
         if graph is None:
-            result = self._run_eagerly(step)
-        elif graph.needs_sampler:
-            result = self._finish(graph.hidden, graph.inputs())
-        else:
-            result = self._draw(graph)
-        return result.pack(step.step, time.perf_counter() - started, move_s)
+            return self._run_eagerly(step)
+        if graph.needs_sampler:
+            return self._finish(graph.hidden, graph.inputs())
+        return self._draw(graph)
+
+    def _give_up(self, step: SchedulerOutput, error: torch.OutOfMemoryError) -> _StepResult:
+        """Fail all rows of a step that did not fit the memory; the engine will free them."""
+        rows, num_tokens = unpack_int32(step.rows).tolist(), int(unpack_int32(step.num_tokens).sum())
+        logger.warning("out_of_memory step=%d rows=%d tokens=%d: %s", step.step, len(rows), num_tokens, error)
+        message = f"a step of {num_tokens} tokens did not fit the memory of the device"
+        for row in rows:
+            if row not in self._batch.failures:
+                lacking = RowError(row, DeviceMemoryError.code, message, DeviceMemoryError.status)
+                self._batch.fail(lacking)
+        self._device.release_unused()
+        return _StepResult([self._batch.failures[row] for row in rows])
 
     def _forward(self, inputs: StepInputs) -> torch.Tensor:
         token_ids, *layout = self._device.place((inputs.token_ids, *inputs.meta))
         meta = AttentionMetadata(*layout)
         self._backend.begin_step(meta)
-        return self._model.forward(token_ids, meta, self._kv_caches)
+        outputs = None
+        if inputs.outputs is not None:
+            (outputs,) = self._device.place((torch.from_numpy(inputs.outputs),))
+        return self._model.forward(token_ids, meta, self._kv_caches, outputs)
 
     def _move(self, step: SchedulerOutput) -> float:
         """Move blocks before anything of the step is written; return the seconds it took."""
@@ -158,7 +185,7 @@ class ModelRunner:
             self._agreement.settle(inputs.rows, result.chosen)
         return result
 
-    def _draw(self, graph: DecodeGraph) -> _StepResult:
+    def _draw(self, graph: StepGraph) -> _StepResult:
         """Take the tokens that the graph draws and appends."""
         result = _StepResult([])
         sampled = Sampled(graph.rows, graph.draw(), [], [])
@@ -179,15 +206,15 @@ class ModelRunner:
         sampling = inputs.sampling
         for begin in range(0, len(sampling), self._max_logits_rows):
             chunk = sampling[begin : begin + self._max_logits_rows]
-            chosen, rows = hidden, inputs.rows
-            # A pure decode step samples from every hidden state there is.
+            chosen = hidden
+            # They differ where prompts are scored, and where logits of all rows would be too many.
             if len(chunk) != len(hidden):
-                ends = torch.from_numpy(inputs.cu_seqlens[chunk + 1] - np.int32(1))
-                chosen = hidden[self._device.place([ends])[0]]
-                rows = inputs.rows[chunk]
+                places = torch.from_numpy(inputs.hidden_of(chunk))
+                chosen = hidden[self._device.place([places])[0]]
             logits = self._model.compute_logits(chosen)
             # Where another rank samples, this one has its part in all rows of logits, whatever fails there.
             if logits is not None:
+                rows = inputs.rows if len(chunk) == len(inputs.rows) else inputs.rows[chunk]
                 self._take(self._sampler.sample(logits, rows), result)
 
     def _take(self, sampled: Sampled, result: _StepResult) -> None:

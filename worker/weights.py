@@ -21,6 +21,8 @@ from worker.layers.parameter import Parameter, Part, WeightPlan, Window
 logger = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
+Loader = Callable[[str | Path, WeightPlan, torch.dtype, Device, Progress], None]
+"""load_weights, or what fills a plan's parameters in its place."""
 
 # Large enough for full disk speed, small enough that progress is smooth and the staging buffer negligible.
 CHUNK_BYTES = 16 * 2**20

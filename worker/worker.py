@@ -20,22 +20,25 @@ from worker.attention.base import AttentionBackend
 from worker.attention.cpu import CpuAttention
 from worker.attention.select import AttentionNeeds, choose_backend
 from worker.config import WorkerConfig
+from worker.cuda_graphs import CudaGraphs
 from worker.decode_graphs import DecodeGraphs
 from worker.device.base import Device
+from worker.device.cuda import CudaDevice
 from worker.device.select import open_device
 from worker.dtypes import check_quantization, dtype_name, resolve_dtype
 from worker.host import usable_cores
 from worker.host_blocks import HostBlocks
 from worker.input_batch import BatchLimits, InputBatch
-from worker.kv_cache import BlockShape, layer_caches
+from worker.kv_cache import BlockShape, KVCache, layer_caches
 from worker.largest_step import blocks_of_largest_step, run_largest_step
 from worker.model_config import ModelConfig, read_model_config
 from worker.model_runner import ModelRunner, max_logits_rows
 from worker.models.base import Model
 from worker.models.registry import load_model
 from worker.parallel.group import RankGroup
+from worker.step_graphs import StepGraphs
 from worker.warm_up import warm_up
-from worker.weights import Progress
+from worker.weights import Loader, Progress, load_weights
 
 
 def _no_progress(loaded_bytes: int, total_bytes: int) -> None:
@@ -48,12 +51,15 @@ class Worker:
     Life: load() -> init_kv_cache() -> execute() any number of times. One thread.
     """
 
-    def __init__(self, config: WorkerConfig, device: Device | None = None) -> None:
+    def __init__(
+        self, config: WorkerConfig, device: Device | None = None, loader: Loader = load_weights
+    ) -> None:
         """Find the device and set the thread counts; nothing is loaded yet.
 
         Args:
             config: what the worker was told.
             device: to compute on; None takes the one that the configuration names.
+            loader: fills the weights.
 
         Raises:
             ConfigError: a value is out of range, or the device cannot be used.
@@ -63,6 +69,7 @@ class Worker:
         self._device = device or open_device(
             config.device, config.rank, config.gpu_memory_utilization, config.num_local_ranks
         )
+        self._loader = loader
         self._loaded: _Loaded | None = None
         self._runner: ModelRunner | None = None
         self._group: RankGroup | None = None
@@ -89,7 +96,9 @@ class Worker:
         needs = AttentionNeeds(dtype, self._config.block_size)
         backend = choose_backend(self._config.attention_backend, self._device, needs)
         self._group = self._meet()
-        model = load_model(config, dtype, self._device, backend, progress, quantization, self._group)
+        model = load_model(
+            config, dtype, self._device, backend, progress, quantization, self._group, self._loader
+        )
         self._loaded = loaded = _Loaded(config, dtype, model, quantization, backend)
         if self._group is not None:
             self._group.begin(self._config.exchange_timeout_s)
@@ -151,12 +160,7 @@ class Worker:
             raise ConfigError(f"no memory for a KV cache of {limits.num_blocks} blocks: {error}") from None
         host_blocks = HostBlocks(self._device, pool, shape, num_host_blocks)
         caches = layer_caches(pool)
-        graphs = None
-        # Recordings hold our CPU kernels; another backend may compute with anything, and ranks exchange sums.
-        can_record = isinstance(loaded.backend, CpuAttention) and self._group is None
-        if can_record and not self._config.enforce_eager:
-            max_rows = max_logits_rows(limits.vocab_size)
-            graphs = DecodeGraphs(loaded.model, caches, batch, limits, max_rows)
+        graphs = None if self._config.enforce_eager else self._make_graphs(loaded, caches, batch, limits)
         runner = ModelRunner(
             self._device,
             loaded.backend,
@@ -169,6 +173,20 @@ class Worker:
             self._group,
         )
         return runner, host_blocks
+
+    def _make_graphs(
+        self, loaded: _Loaded, caches: list[KVCache], batch: InputBatch, limits: BatchLimits
+    ) -> StepGraphs | None:
+        model, backend, max_rows = loaded.model, loaded.backend, max_logits_rows(limits.vocab_size)
+        if self._group is not None:
+            # Ranks exchange sums, which no recording holds.
+            return None
+        # Recordings of a CPU hold our own kernels; another backend may compute with anything.
+        if isinstance(backend, CpuAttention):
+            return DecodeGraphs(model, caches, batch, limits, max_rows)
+        if isinstance(self._device, CudaDevice) and backend.can_be_captured:
+            return CudaGraphs(self._device, backend, model, caches, batch, max_rows)
+        return None
 
     def _default_cache_bytes(self) -> int:
         """Ask the device, which may measure what a step takes beside the cache."""

@@ -11,7 +11,13 @@ from worker.kv_cache import BlockShape, KVCache
 
 
 class AttentionBackend(ABC):
-    """Owns the layout of the KV cache and the kernels that write and read it; one thread only."""
+    """Owns the layout of the KV cache and the kernels that write and read it; one thread only.
+
+    Attributes:
+        can_be_captured: forward() only enqueues kernels, so that a graph can hold it.
+    """
+
+    can_be_captured = True
 
     @abstractmethod
     def allocate(self, shape: BlockShape, num_blocks: int) -> torch.Tensor:

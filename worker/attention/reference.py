@@ -19,6 +19,8 @@ class TorchAttention(AttentionBackend):
         device: of the caches.
     """
 
+    can_be_captured = False
+
     def __init__(self, device: torch.device) -> None:
         self._device = device
 

@@ -90,6 +90,10 @@ class Device(ABC):
         """Wait until all work is done, as timings have to."""
 
     @abstractmethod
+    def release_unused(self) -> None:
+        """Give back memory that is kept for reuse, after a step that found none."""
+
+    @abstractmethod
     def default_cache_bytes(self, run_largest_step: Callable[[], int]) -> int:
         """Memory to offer to the KV cache when no size is configured; asked once the weights are there.
 

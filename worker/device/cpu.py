@@ -67,6 +67,9 @@ class CpuDevice(Device):
     def synchronize(self) -> None:
         """Kernels return when they are done."""
 
+    def release_unused(self) -> None:
+        """The system's allocator keeps nothing worth the while."""
+
     def default_cache_bytes(self, run_largest_step: Callable[[], int]) -> int:
         """40% of what is free, parted among this machine's ranks, at most 4 GiB.
 

@@ -21,6 +21,7 @@ from worker.quantization import WeightForm
 _ALIGNMENT = 16
 
 if TYPE_CHECKING:
+    from torch.cuda import _POOL_HANDLE
 
     def _checked(ops: CudaOps) -> Kernels[DenseWeight]:
         return ops
@@ -47,6 +48,7 @@ class CudaDevice(Device):
         self.torch_device = torch_device
         self._memory_utilization = memory_utilization
         self._is_real = torch_device.type == "cuda"
+        self._graph_pool: _POOL_HANDLE | None = None
         if self._is_real:
             torch.cuda.set_device(torch_device)
             # Partial sums stay in float32, and float32 products are float32 products.
@@ -99,6 +101,11 @@ class CudaDevice(Device):
         if self._is_real:
             torch.cuda.synchronize()
 
+    def release_unused(self) -> None:
+        """Empty torch's cache, which also mends its fragmentation."""
+        if self._is_real:
+            torch.cuda.empty_cache()
+
     def default_cache_bytes(self, run_largest_step: Callable[[], int]) -> int:
         """What the largest step leaves of this process's share."""
         if not self._is_real:
@@ -107,6 +114,23 @@ class CudaDevice(Device):
         pool_bytes = run_largest_step()
         torch.cuda.empty_cache()
         return cache_bytes(read_memory(self.torch_device), self._memory_utilization, pool_bytes)
+
+    def capture(self, run: Callable[[], None]) -> Callable[[], object]:
+        """Run work twice, once to load its kernels and once to record it, and return what runs it again.
+
+        Args:
+            run: enqueues kernels on memory that stays where it is, and waits for nothing.
+        """
+        run()
+        if not self._is_real:
+            return run
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, pool=self._graph_pool):
+            run()
+        # Graphs never run side by side, so they share their memory.
+        self._graph_pool = graph.pool()
+        return graph.replay
 
     @property
     def capability(self) -> tuple[int, int]:

@@ -25,7 +25,7 @@ class Matrix(Protocol):
         """Write a rectangle.
 
         Args:
-            source: [n, k], of any strides and dtype, on the CPU; not kept.
+            source: [n, k], of any strides and dtype, on the CPU or the matrix's device; not kept.
             first_row: row of the matrix where its first element belongs.
             first_column: its column.
             kept: columns of source that belong to the matrix, where the others count for int8's scales only;

@@ -105,7 +105,7 @@ class Parameter(ABC):
         Args:
             part: of this parameter.
             first: index of the first of them within the window.
-            rows: [n, ...] of any dtype that can be loaded, on the CPU; not kept.
+            rows: [n, ...] of any dtype that can be loaded, on the CPU or the parameter's device; not kept.
         """
 
 

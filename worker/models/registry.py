@@ -18,7 +18,7 @@ from worker.models.base import Model
 from worker.parallel.group import RankGroup
 from worker.parallel.shares import check_shares
 from worker.quantization import FORMS
-from worker.weights import Progress, load_weights
+from worker.weights import Loader, Progress, load_weights
 
 
 class Architecture(NamedTuple):
@@ -50,6 +50,7 @@ def load_model(
     progress: Progress,
     quantization: str = "none",
     group: RankGroup | None = None,
+    loader: Loader = load_weights,
 ) -> Model:
     """Check the checkpoint against the config, then load its weights.
 
@@ -61,6 +62,7 @@ def load_model(
         progress: called with (loaded_bytes, total_bytes) from this thread, first with (0, total_bytes).
         quantization: "none", "int8" or "int4"; dtype is bfloat16 unless it is "none".
         group: the ranks that part each layer; None if this one holds all of it.
+        loader: fills the weights.
 
     Raises:
         ConfigError: the model cannot be parted over so many ranks.
@@ -74,5 +76,5 @@ def load_model(
     plan = WeightPlan(architecture.prefix, ignored, FORMS[quantization])
     workspace = Workspace(dtype, device.torch_device)
     model = architecture.build(LayerContext(plan, workspace, backend, device.ops, group), config)
-    load_weights(config.path, plan, dtype, device, progress)
+    loader(config.path, plan, dtype, device, progress)
     return model

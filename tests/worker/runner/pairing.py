@@ -16,6 +16,7 @@ from tests.worker.runner.driver import Job
 from tests.worker.runner.test_batch_invariance import random_sampling
 from worker.config import WorkerConfig
 from worker.decode_graphs import DecodeGraph
+from worker.device.base import Device
 from worker.input_batch import InputBatch
 from worker.worker import Worker
 
@@ -31,10 +32,12 @@ class Calls:
 class Pair:
     """Stands in for a Worker: runs each step on both and compares all that the steps leave behind."""
 
-    def __init__(self, config: WorkerConfig, num_blocks: int, num_host_blocks: int = 0) -> None:
+    def __init__(
+        self, config: WorkerConfig, num_blocks: int, num_host_blocks: int = 0, device: Device | None = None
+    ) -> None:
         self.config = config
         self.workers = [
-            Worker(msgspec.structs.replace(config, enforce_eager=enforce_eager))
+            Worker(msgspec.structs.replace(config, enforce_eager=enforce_eager), device)
             for enforce_eager in (False, True)
         ]
         for worker in self.workers:
@@ -60,10 +63,11 @@ def batch_of(worker: Worker) -> InputBatch:
     return worker._runner._batch
 
 
-def pair_of(checkpoint: Path, **settings: object) -> Pair:
+def pair_of(checkpoint: Path, device: Device | None = None, **settings: object) -> Pair:
     """A pair with few rows and small blocks."""
     limits = {"num_threads": 1, "max_num_seqs": 6, "max_num_batched_tokens": 64, "block_size": 4}
-    return Pair(WorkerConfig(model=str(checkpoint), **(limits | settings)), 96, 40)  # type: ignore[arg-type]
+    config = WorkerConfig(model=str(checkpoint), **(limits | settings))  # type: ignore[arg-type]
+    return Pair(config, 96, 40, device)
 
 
 def count_calls(monkeypatch: pytest.MonkeyPatch) -> Calls:

@@ -1,0 +1,169 @@
+"""A worker with random weights, and the steps that benchmarks.gpu_engine times."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+from unittest.mock import patch
+
+import torch
+
+from engine_core.ipc.codec import pack_int32
+from engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
+from engine_core.sampling_params import SamplingParams
+from worker.config import WorkerConfig
+from worker.device.base import Device
+from worker.random_weights import draw_weights
+from worker.worker import Worker
+
+BLOCK_SIZE = 16
+STEPS = 20
+WARM_STEPS = 4
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Bench:
+    """Rows of one length; their KV cache is whatever lies in it, which costs the same to read.
+
+    Attributes:
+        weight_bytes: read by every decode step.
+        token_bytes: KV cache of one token.
+    """
+
+    def __init__(self, folder: Path, device: Device, max_rows: int, args: argparse.Namespace) -> None:
+        self._device = device
+        self._length = args.context + args.request_tokens
+        self._blocks_per_row = -(-self._length // BLOCK_SIZE)
+        config = WorkerConfig(
+            model=str(folder),
+            dtype=args.dtype,
+            attention_backend=args.attention_backend,
+            enforce_eager=args.enforce_eager,
+            max_num_seqs=max_rows,
+            max_num_batched_tokens=max(args.context, args.requests * args.request_tokens),
+            # Its size is asked for, so nothing needs to be measured.
+            kv_cache_memory_bytes=1,
+        )
+        self._worker = Worker(config, device, draw_weights)
+        ready = self._worker.load()
+        self._worker.init_kv_cache(max_rows * self._blocks_per_row)
+        itemsize = getattr(torch, ready.model.dtype).itemsize
+        # Rows of an embedding that is no output head as well are looked up, not read.
+        looked_up = 0 if _is_tied(folder) else ready.model.vocab_size * _hidden_size(folder)
+        self.weight_bytes = (ready.model.num_params - looked_up) * itemsize
+        self.token_bytes = ready.block_bytes // BLOCK_SIZE
+
+    def close(self) -> None:
+        """Give the memory back."""
+        del self._worker
+        gc.collect()
+        if self._device.torch_device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def decode(self, rows: int, context: int) -> float:
+        """Median seconds of a step that computes one token of each row, after `context` tokens."""
+        seconds = []
+        self._enter(rows, context - STEPS - WARM_STEPS, is_computed=True)
+        for _ in range(STEPS + WARM_STEPS):
+            seconds.append(self._timed(lambda: self._decode(rows)))
+        self._leave(rows)
+        return statistics.median(seconds[WARM_STEPS:])
+
+    def phases(self, rows: int, context: int) -> dict[str, float]:
+        """Seconds of an eager step's phases, each waited for, so that they add up to more than a step."""
+        runner = self._worker._runner
+        assert runner is not None
+        spent: dict[str, float] = {}
+        with (
+            patch.object(runner, "_graphs", None),
+            patch.object(runner._batch, "prepare", self._watch("inputs", runner._batch.prepare, spent)),
+            patch.object(runner._model, "forward", self._watch("layers", runner._model.forward, spent)),
+            patch.object(
+                runner._model, "compute_logits", self._watch("head", runner._model.compute_logits, spent)
+            ),
+            patch.object(runner._sampler, "sample", self._watch("sampler", runner._sampler.sample, spent)),
+        ):
+            self.decode(rows, context)
+        return {name: total / (STEPS + WARM_STEPS) for name, total in spent.items()}
+
+    def prefill(self, tokens: int) -> float:
+        """Median seconds of the step that computes a prompt of so many tokens."""
+        seconds = []
+        for _ in range(3):
+            seconds.append(self._timed(lambda: self._enter(1, tokens)))
+            self._leave(1)
+        return statistics.median(seconds)
+
+    def serve(self, requests: int, tokens: int) -> float:
+        """Seconds from the prompts of some requests, of so many tokens, to as many output tokens of each."""
+        self._enter(requests, tokens)
+        for _ in range(WARM_STEPS):
+            self._decode(requests)
+        self._leave(requests)
+        return self._timed(lambda: self._serve(requests, tokens))
+
+    def _serve(self, requests: int, tokens: int) -> None:
+        self._enter(requests, tokens)
+        for _ in range(tokens - 1):
+            self._decode(requests)
+        self._leave(requests)
+
+    def _timed(self, run: Callable[[], object]) -> float:
+        self._device.synchronize()
+        started = time.perf_counter()
+        run()
+        self._device.synchronize()
+        return time.perf_counter() - started
+
+    def _watch(self, name: str, call: Callable[P, R], spent: dict[str, float]) -> Callable[P, R]:
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            self._device.synchronize()
+            started = time.perf_counter()
+            result = call(*args, **kwargs)
+            self._device.synchronize()
+            spent[name] = spent.get(name, 0.0) + time.perf_counter() - started
+            return result
+
+        return run
+
+    def _decode(self, rows: int) -> None:
+        self._execute(SchedulerOutput(1, pack_int32(range(rows)), pack_int32([1] * rows)))
+
+    def _enter(self, rows: int, tokens: int, is_computed: bool = False) -> None:
+        num_computed = tokens - 1 if is_computed else 0
+        new_rows = [self._new_row(row, tokens, num_computed) for row in range(rows)]
+        counts = pack_int32([tokens - num_computed] * rows)
+        self._execute(SchedulerOutput(1, pack_int32(range(rows)), counts, new_rows))
+
+    def _new_row(self, row: int, tokens: int, num_computed: int) -> NewRow:
+        first = row * self._blocks_per_row
+        blocks = pack_int32(range(first, first + self._blocks_per_row))
+        ids = pack_int32([(row + i) % 300 for i in range(tokens)])
+        sampling = SamplingParams(temperature=0.8, top_p=0.95, seed=row)
+        return NewRow(row, ids, tokens, num_computed, blocks, sampling)
+
+    def _leave(self, rows: int) -> None:
+        self._execute(SchedulerOutput(1, b"", b"", freed_rows=pack_int32(range(rows))))
+
+    def _execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
+        output = self._worker.execute(step)
+        assert not output.errors, output.errors[0].message
+        return output
+
+
+def _is_tied(folder: Path) -> bool:
+    from worker.model_config import read_model_config
+
+    return read_model_config(folder).tie_word_embeddings
+
+
+def _hidden_size(folder: Path) -> int:
+    from worker.model_config import read_model_config
+
+    return read_model_config(folder).hidden_size

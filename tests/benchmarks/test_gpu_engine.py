@@ -1,0 +1,55 @@
+"""benchmarks.gpu_engine runs from shape to table on a CPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import gpu_engine, gpu_engine_peers
+
+ARGS = ["--shape", "tiny", "--device", "cpu", "--dtype", "float32", "--batches", "1,3", "--context", "40"]
+ARGS += ["--requests", "2", "--request-tokens", "8", "--copy-bytes", "1048576"]
+
+
+class Peer:
+    """Stands in for transformers, whose continuous batching takes 14 s to begin on a CPU."""
+
+    def __init__(self, folder: Path, device: torch.device) -> None:
+        assert (folder / "config.json").is_file()
+
+    def decode(self, batch: int, context: int) -> float:
+        return 0.5 * batch
+
+    def serve(self, requests: int, tokens: int) -> float:
+        return 2.0
+
+
+def test_every_measure_of_a_shape_is_in_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_engine_peers, "Transformers", Peer)
+    assert gpu_engine.main([*ARGS, "--peers", "--json", str(tmp_path / "rows.json")]) == 0
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    phases = ["  inputs", "  layers", "  head", "  sampler"]
+    decode = ["decode", *phases]
+    peers = ["transformers generate"] * 2 + ["transformers continuous"]
+    assert [row["what"] for row in rows] == [*decode, *decode, "prefill", "2 requests", *peers]
+    assert all(row["ms"] > 0 for row in rows)
+    assert [row["batch"] for row in rows if row["what"] == "decode"] == [1, 3]
+    assert all(row["share"] > 0 for row in rows if row["what"] == "decode")
+    assert [row["tokens_per_s"] for row in rows[-3:]] == [2.0, 2.0, 8.0]
+    assert all(row["shape"] in capsys.readouterr().out for row in rows[:1])
+
+
+def test_what_has_no_time_is_left_out_and_named(capsys: pytest.CaptureFixture[str]) -> None:
+    gpu_engine.main([*ARGS, "--shape", "tiny,tiny", "--seconds", "0.0"])
+    assert capsys.readouterr().out.count("tiny: no time left") == 2
+
+
+def test_an_unknown_shape_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        gpu_engine.main(["--shape", "huge"])
+    assert "--shape must be of tiny, qwen3-0.6b" in capsys.readouterr().err

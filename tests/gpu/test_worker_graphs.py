@@ -1,0 +1,155 @@
+"""Decode steps in graphs end as eager ones do; in the emulation a replay runs the work again."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine_core.errors import WorkerError
+from engine_core.ipc.codec import pack_int32
+from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
+from engine_core.sampling_params import SamplingParams
+from tests.gpu.conftest import Gpu
+from tests.gpu.whole_worker import NUM_BLOCKS, device_of
+from tests.worker.runner.checkpoints import VOCAB, write_tiny_llama
+from tests.worker.runner.driver import Driver
+from tests.worker.runner.pairing import Pair, decoding_jobs, pair_of
+from worker.cuda_graphs import MAX_GRAPH_ROWS, CudaGraph, ladder
+
+HOST_BLOCKS = 40
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_llama(tmp_path_factory.mktemp("tiny-llama"))
+
+
+@pytest.fixture
+def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of every step that a graph ran."""
+    seen: list[int] = []
+    forward = CudaGraph.forward
+
+    def counted(graph: CudaGraph, batch: object, inputs: object) -> None:
+        seen.append(len(inputs.rows))  # type: ignore[attr-defined]
+        forward(graph, batch, inputs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(CudaGraph, "forward", counted)
+    return seen
+
+
+def enter(pair: Pair, rows: int, **params: object) -> None:
+    """Rows with three tokens each and room for 20."""
+    new_rows = [
+        NewRow(
+            row,
+            pack_int32([4, 5, 6 + row]),
+            3,
+            0,
+            pack_int32(range(5 * row, 5 * row + 5)),
+            SamplingParams(seed=row, temperature=0.9, **params),  # type: ignore[arg-type]
+        )
+        for row in range(rows)
+    ]
+    counts = pack_int32([3] * rows)
+    pair.execute(SchedulerOutput(1, pack_int32(range(rows)), counts, new_rows))
+
+
+def decode(pair: Pair, *rows: int) -> None:
+    pair.execute(SchedulerOutput(1, pack_int32(rows), pack_int32([1] * len(rows))))
+
+
+def test_random_batches_draw_alike(gpu: Gpu, checkpoint: Path, sizes: list[int]) -> None:
+    pair, rng = pair_of(checkpoint, device_of(gpu)), random.Random(4)
+    driver = Driver(pair, pair.config, NUM_BLOCKS, rng, HOST_BLOCKS)  # type: ignore[arg-type]
+    driver.run(decoding_jobs(rng, VOCAB, featured=0))
+    assert driver.host.num_loads > 0
+    # Padded to 4 and to 6 rows, and not.
+    assert {3, 4, 5, 6} <= set(sizes)
+
+
+@pytest.mark.parametrize("params", [{}, {"logprobs": 3, "presence_penalty": 0.5}])
+def test_a_size_of_the_ladder_gives_the_same_bits(
+    gpu: Gpu, checkpoint: Path, params: dict[str, object], sizes: list[int]
+) -> None:
+    pair = pair_of(checkpoint, device_of(gpu))
+    sizes.clear()
+    enter(pair, 4, **params)
+    for rows in [(0, 1, 2, 3), (3, 1, 0, 2), (2,), (0, 3), (1, 0, 3, 2)]:
+        # Logprobs are compared byte by byte.
+        decode(pair, *rows)
+    assert sizes == [4, 4, 1, 2, 4]
+
+
+def test_padding_writes_into_no_block(gpu: Gpu, checkpoint: Path, sizes: list[int]) -> None:
+    pair = pair_of(checkpoint, device_of(gpu))
+    sizes.clear()
+    enter(pair, 3)
+    runner = pair.workers[0]._runner
+    assert runner is not None
+    untouched = [cache.k[15:].clone() for cache in runner._kv_caches]
+    first = [cache.k[0, :, :3].clone() for cache in runner._kv_caches]
+    decode(pair, 0, 1, 2)
+    assert sizes == [3]
+    for cache, after, before in zip(runner._kv_caches, untouched, first, strict=True):
+        assert torch.equal(cache.k[15:], after)
+        assert torch.equal(cache.k[0, :, :3], before)
+
+
+def test_graphs_are_captured_anew_when_the_buffers_move(gpu: Gpu, checkpoint: Path, sizes: list[int]) -> None:
+    pair = pair_of(checkpoint, device_of(gpu))
+    sizes.clear()
+    enter(pair, 2)
+    decode(pair, 0, 1)
+    runner = pair.workers[0]._runner
+    assert runner is not None
+    graphs = runner._graphs._graphs  # type: ignore[union-attr]
+    before = graphs[2]
+    runner._model.workspace.take("residual", 4000, 64)
+    decode(pair, 0, 1)
+    decode(pair, 1, 0)
+    assert list(graphs) == [2]
+    assert graphs[2] is not before
+    assert sizes == [2, 2, 2]
+
+
+def test_a_row_that_is_no_number_fails_alone(gpu: Gpu, tmp_path: Path, sizes: list[int]) -> None:
+    pair = pair_of(write_tiny_llama(tmp_path / "poisoned", poisoned_token=9), device_of(gpu))
+    sizes.clear()
+    enter(pair, 3)
+    for worker in pair.workers:
+        assert worker._runner is not None
+        # Row 1 has drawn the poisoned token.
+        worker._runner._batch.tokens[1, 3] = 9
+    step = SchedulerOutput(1, pack_int32([0, 1, 2]), pack_int32([1, 1, 1]))
+    errors = pair.execute(step).errors
+    assert [(error.row, error.code) for error in errors] == [(1, "numerical_error")]
+    assert sizes == [3]
+    # From now on the steps that name it run eagerly.
+    assert [error.row for error in pair.execute(step).errors] == [1]
+    assert sizes == [3]
+
+
+def test_a_step_that_does_not_fit_the_batch_is_refused(gpu: Gpu, checkpoint: Path) -> None:
+    pair = pair_of(checkpoint, device_of(gpu))
+    enter(pair, 2)
+    with pytest.raises(WorkerError, match="not in the batch"):
+        pair.workers[0].execute(SchedulerOutput(1, pack_int32([0, 3]), pack_int32([1, 1])))
+
+
+@pytest.mark.parametrize("max_rows", [1, 3, 6, 64, 200, 512])
+def test_the_ladder_reaches_its_end_and_no_further(max_rows: int) -> None:
+    sizes = ladder(max_rows)
+    assert sizes == sorted(set(sizes))
+    assert (sizes[0], sizes[-1]) == (1, max_rows)
+    assert len(sizes) <= 44
+    # Beyond 8 rows padding is at most 15.
+    assert all(high - low <= 16 for low, high in itertools.pairwise(sizes))
+
+
+def test_no_step_beyond_the_ladder_is_captured() -> None:
+    assert ladder(MAX_GRAPH_ROWS)[-1] == MAX_GRAPH_ROWS

@@ -1,0 +1,75 @@
+"""Steps that do not fit the memory, through the real engine: everybody gets the tokens of a calm run."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.worker.runner.test_engine_core import Loaded, Loop, random_requests
+from worker.config import WorkerConfig
+from worker.worker import Worker
+
+
+class ShortMemory:
+    """Stands before Decoder.forward or compute_logits: some calls, or all above a size, find no memory."""
+
+    def __init__(self, call, rng: random.Random | None, max_rows: int) -> None:  # type: ignore[no-untyped-def]
+        self._call = call
+        self._rng = rng
+        self._max_rows = max_rows
+        self.num_failed = 0
+
+    def __call__(self, x: torch.Tensor, *rest: object) -> torch.Tensor:
+        if len(x) > self._max_rows or (self._rng is not None and self._rng.random() < 0.1):
+            self.num_failed += 1
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return self._call(x, *rest)
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny_llama: Path) -> Loaded:
+    # A recorded step calls the model once.
+    config = WorkerConfig(
+        model=str(tiny_llama),
+        num_threads=1,
+        max_num_seqs=5,
+        max_num_batched_tokens=32,
+        block_size=4,
+        enforce_eager=True,
+    )
+    worker = Worker(config)
+    return worker, config, worker.load()
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("name", ["forward", "compute_logits"])
+@pytest.mark.parametrize(("seed", "max_rows"), [(1, 1000), (2, 5)])
+def test_everybody_gets_their_tokens(
+    depth: int,
+    name: str,
+    seed: int,
+    max_rows: int,
+    tiny: Loaded,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = random.Random(seed)
+    requests = random_requests(rng, 12)
+    untroubled = [request.again() for request in requests]
+    Loop(*tiny, depth).run(untroubled, rng)
+    model = tiny[0]._loaded.model  # type: ignore[union-attr]
+    short = ShortMemory(getattr(model, name), rng, max_rows)
+    loop = Loop(*tiny, depth)
+    monkeypatch.setattr(model, name, short, raising=False)
+    loop.run(requests, rng)
+    assert short.num_failed > 1
+    assert loop.engine.stats().num_preemptions > 0
+    for request, calm in zip(requests, untroubled, strict=True):
+        assert request.finished is not None
+        # One token that finds no room ends its request.
+        if request.finished.error_code != "out_of_memory":
+            assert request.heard() == calm.heard()
+    codes = [request.finished.error_code for request in requests]  # type: ignore[union-attr]
+    assert codes.count("out_of_memory") < len(requests) // 2

@@ -1,0 +1,55 @@
+"""Weights drawn from a seed, not read from a checkpoint: for timing models that are known by config only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from worker.device.base import Device
+from worker.layers.parameter import Parameter, Part, WeightPlan
+from worker.weights import Progress
+
+_CHUNK_ELEMENTS = 1 << 24
+
+
+def draw_weights(
+    directory: str | Path, plan: WeightPlan, dtype: torch.dtype, device: Device, progress: Progress
+) -> None:
+    """Allocate the plan's parameters and fill them with normal numbers, drawn on the device.
+
+    Matrices have variance 1 / K, so that activations keep their size; vectors stand around 1, as norms do.
+
+    Args:
+        directory: not read.
+        plan: what the model needs.
+        dtype: of the parameters.
+        device: where they go.
+        progress: called with (drawn_elements, total_elements).
+
+    Raises:
+        RuntimeError: the memory is not there.
+    """
+    progress(0, plan.num_elements)
+    plan.allocate(dtype, device)
+    generator = torch.Generator(device.torch_device).manual_seed(0)
+    num_drawn = 0
+    for parameter in plan:
+        for part in parameter.parts:
+            _draw(parameter, part, generator)
+        num_drawn += parameter.num_elements
+        progress(num_drawn, plan.num_elements)
+
+
+def _draw(parameter: Parameter, part: Part, generator: torch.Generator) -> None:
+    num_rows, *row_shape = part.shape
+    row_elements = row_shape[0] if row_shape else 1
+    chunk = max(1, _CHUNK_ELEMENTS // row_elements) if parameter.takes_pieces(part) else num_rows
+    for first in range(0, num_rows, chunk):
+        shape = (min(chunk, num_rows - first), *row_shape)
+        values = torch.randn(shape, generator=generator, device=generator.device)
+        if row_shape:
+            values *= parameter.shape[-1] ** -0.5
+        else:
+            values.mul_(0.02).add_(1)
+        parameter.fill(part, first, values)
