@@ -1,6 +1,7 @@
 """What does a streamed token cost one api-frontend, and how much memory an open stream?
 
-Usage: python -m benchmarks.frontend [--streams 1,64,1000,10000] [--rate N] [--min-step-ms N] [--trees DIR,DIR] [--json FILE]
+Usage: python -m benchmarks.frontend [--streams 1,64,1000,10000] [--rate N] [--min-step-ms N]
+                                     [--trees DIR,DIR] [--json FILE]
 
 Starts an engine-core with the simulated executor, one api-frontend and a process of readers that count bytes;
 opens the streams, and compares CPU clocks (utime + stime) and the frontend's count of tokens at both ends of
