@@ -78,13 +78,25 @@ class CudaDevice(Device):
 
     def fetch(self, tensor: torch.Tensor) -> Array:
         """Copy to pinned memory, and wait for that copy by an event."""
+        return self.fetch_later(tensor)()
+
+    def fetch_later(self, tensor: torch.Tensor) -> Callable[[], Array]:
+        """Enqueue the copy of fetch(); what comes after may overwrite the tensor.
+
+        Returns:
+            Waits for the copy and returns the values.
+        """
         if not self._is_real:
-            return tensor.numpy()
+            return tensor.clone().numpy
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         host.copy_(tensor, non_blocking=True)
         copied = torch.cuda.current_stream().record_event()
-        copied.synchronize()
-        return host.numpy()
+
+        def wait() -> Array:
+            copied.synchronize()
+            return host.numpy()
+
+        return wait
 
     def histories(self, tokens: npt.NDArray[np.int32], rows: npt.NDArray[np.int32], width: int) -> Histories:
         """Copy the rows asked for."""
