@@ -12,7 +12,7 @@ from engine_core.errors import InvalidRequestError, WorkerError
 from engine_core.ipc.codec import unpack_int32
 from engine_core.ipc.worker_messages import NewRow, RowError, SchedulerOutput
 from worker.attention.metadata import AttentionMetadata
-from worker.sampling_state import SamplingState
+from worker.sampling_state import Feature, SamplingState
 
 Int32 = npt.NDArray[np.int32]
 Index = npt.NDArray[np.intp]
@@ -40,6 +40,8 @@ class StepInputs(NamedTuple):
         meta: layout for attention.
         sampling: indices into `rows` of those that sample, ascending.
         errors: of scheduled rows that failed, in this step or before; they are not in `rows`.
+        outputs: int32 [S], S >= 1, the tokens whose hidden states the step is for, those that are sampled
+            from, in their order; None: all T, as in a decode step or where a prompt is scored.
     """
 
     rows: Int32
@@ -49,6 +51,13 @@ class StepInputs(NamedTuple):
     meta: AttentionMetadata
     sampling: npt.NDArray[np.intp]
     errors: list[RowError]
+    outputs: Int32 | None = None
+
+    def hidden_of(self, sampling: npt.NDArray[np.intp]) -> Int32:
+        """Return for some of `sampling` which of the step's hidden states they sample from."""
+        if self.outputs is None:
+            return self.cu_seqlens[sampling + 1] - np.int32(1)
+        return self.sampling.searchsorted(sampling).astype(np.int32)
 
 
 class _Tokens(NamedTuple):
@@ -137,14 +146,16 @@ class InputBatch:
         self.num_computed[index] = ends
         layout = self._decode_layout if num_tokens == len(rows) else self._mixed_layout
         tokens = layout(index, num_new, starts)
+        sampling = (ends == self.num_tokens[index]).nonzero()[0]
         return StepInputs(
             rows=rows,
             starts=starts,
             token_ids=torch.from_numpy(self.tokens[tokens.rows, tokens.positions]),
             cu_seqlens=tokens.cu_seqlens,
             meta=self._attention(index, ends, tokens),
-            sampling=(ends == self.num_tokens[index]).nonzero()[0],
+            sampling=sampling,
             errors=errors,
+            outputs=None if num_tokens == len(rows) else self._outputs(rows, sampling, tokens.cu_seqlens),
         )
 
     def append(self, rows: Int32, token_ids: Int32) -> None:
@@ -165,6 +176,12 @@ class InputBatch:
     def fail(self, error: RowError) -> None:
         """Take a row out of all further steps; it stays occupied until the engine frees it."""
         self.failures[error.row] = error
+
+    def _outputs(self, rows: Int32, sampling: npt.NDArray[np.intp], cu_seqlens: Int32) -> Int32 | None:
+        if len(self.sampling.rows_with(Feature.PROMPT_LOGPROBS, rows)):
+            return None
+        # No kernel is asked for no rows: the last token stands in where none is sampled from.
+        return cu_seqlens[sampling + 1 if len(sampling) else [-1]] - np.int32(1)
 
     def _decode_layout(self, index: Index, num_new: Int32, starts: Int32) -> _Tokens:
         """One token of every row."""

@@ -185,7 +185,10 @@ class ModelRunner:
         token_ids, *layout = self._device.place((inputs.token_ids, *inputs.meta))
         meta = AttentionMetadata(*layout)
         self._backend.begin_step(meta)
-        return self._model.forward(token_ids, meta, self._kv_caches)
+        outputs = None
+        if inputs.outputs is not None:
+            (outputs,) = self._device.place((torch.from_numpy(inputs.outputs),))
+        return self._model.forward(token_ids, meta, self._kv_caches, outputs)
 
     def _move(self, step: SchedulerOutput) -> float:
         """Move blocks before anything of the step is written; return the seconds it took."""
@@ -231,15 +234,15 @@ class ModelRunner:
         sampling = inputs.sampling
         for begin in range(0, len(sampling), self._max_logits_rows):
             chunk = sampling[begin : begin + self._max_logits_rows]
-            chosen, rows = hidden, inputs.rows
-            # A pure decode step samples from every hidden state there is.
+            chosen = hidden
+            # They differ where prompts are scored, and where logits of all rows would be too many.
             if len(chunk) != len(hidden):
-                ends = torch.from_numpy(inputs.cu_seqlens[chunk + 1] - np.int32(1))
-                chosen = hidden[self._device.place([ends])[0]]
-                rows = inputs.rows[chunk]
+                places = torch.from_numpy(inputs.hidden_of(chunk))
+                chosen = hidden[self._device.place([places])[0]]
             logits = self._model.compute_logits(chosen)
             # Where another rank samples, this one has its part in all rows of logits, whatever fails there.
             if logits is not None:
+                rows = inputs.rows if len(chunk) == len(inputs.rows) else inputs.rows[chunk]
                 self._take(self._sampler.sample(logits, rows), result)
 
     def _take(self, sampled: Sampled, result: _StepResult) -> None:

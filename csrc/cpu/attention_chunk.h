@@ -34,9 +34,12 @@ class ChunkFinder {
       : p(params),
         table(params.block_tables + request * params.block_table_stride),
         kv_head(kv_head),
-        is_direct(params.block_size % kLanes == 0) {
+        is_direct(reads_in_place(params)) {
     if (!is_direct) std::memset(gathered, 0, sizeof gathered);
   }
+
+  // Whether a chunk points into the cache, and not into this finder's copies.
+  static bool reads_in_place(const AttentionParams& p) { return p.block_size % kLanes == 0; }
 
   // The chunk that begins at position `start`. Only blocks that hold a position of `needed` are touched: the
   // rest of the block table may be stale. What the chunk's keys say of other positions is undefined. The

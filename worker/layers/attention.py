@@ -57,7 +57,7 @@ class Attention:
         self._qk_norms = qk_norms
 
     def __call__(self, x: torch.Tensor, meta: AttentionMetadata, kv_cache: KVCache) -> torch.Tensor:
-        """Write the keys and values of x [T, H] and map it to [T, H] in the buffer of residual deltas."""
+        """Write the keys and values of x [T, H]; return what its tokens attend to, [T, Hq * D]."""
         heads = self._heads
         q, k, v = self._project(x)
         if self._qk_norms is not None:
@@ -67,7 +67,11 @@ class Attention:
             self._rotary(q, k, meta.positions)
         out = self._workspace.take("attended", x.shape[0], heads.num_heads * heads.head_dim)
         self._backend.forward(out.view(q.shape), q, k, v, kv_cache, meta, heads.scale, heads.sliding_window)
-        return self._output(out)
+        return out
+
+    def project(self, attended: torch.Tensor) -> torch.Tensor:
+        """Map what some tokens attend to, [S, Hq * D], to [S, H] in the buffer of residual deltas."""
+        return self._output(attended)
 
     def _project(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return q [T, Hq, D], k and v [T, Hkv, D] as views of one buffer."""

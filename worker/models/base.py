@@ -30,7 +30,11 @@ class Model(Protocol):
     workspace: Workspace
 
     def forward(
-        self, token_ids: torch.Tensor, meta: AttentionMetadata, kv_caches: Sequence[KVCache]
+        self,
+        token_ids: torch.Tensor,
+        meta: AttentionMetadata,
+        kv_caches: Sequence[KVCache],
+        outputs: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Run T tokens of any mix of rows through all layers.
 
@@ -38,9 +42,11 @@ class Model(Protocol):
             token_ids: int32 [T], each below the vocabulary size.
             meta: where each token stands; positions are below the config's max_model_len.
             kv_caches: one per layer, written for these tokens.
+            outputs: int32 or int64 [S], S >= 1, the tokens whose final hidden states are wanted; None for
+                all T. The others end with the last layer's attention.
 
         Returns:
-            Final hidden states [T, H] in the model dtype, in a buffer that the next call overwrites.
+            Final hidden states [S, H] in the model dtype, in a buffer that the next call overwrites.
         """
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor | None:

@@ -60,13 +60,20 @@ class Decoder:
         self.workspace = ctx.workspace
 
     def forward(
-        self, token_ids: torch.Tensor, meta: AttentionMetadata, kv_caches: Sequence[KVCache]
+        self,
+        token_ids: torch.Tensor,
+        meta: AttentionMetadata,
+        kv_caches: Sequence[KVCache],
+        outputs: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return final hidden states [T, H]; see models.base.Model.forward."""
+        """Return final hidden states [S, H]; see models.base.Model.forward."""
         residual = self._embedding(token_ids)
         delta: torch.Tensor | None = None
         for layer, kv_cache in zip(self._layers, kv_caches, strict=True):
-            delta = layer(delta, residual, meta, kv_cache)
+            attended = layer.attend(delta, residual, meta, kv_cache)
+            if layer is self._layers[-1] and outputs is not None:
+                attended, residual = attended[outputs], residual[outputs]
+            delta = layer.finish(attended, residual)
         assert delta is not None
         return self._norm.add(delta, residual)
 
@@ -93,12 +100,16 @@ class _DecoderLayer:
         self._post_norm = RMSNorm(ctx, f"{name}.post_attention_layernorm", hidden_size, eps)
         self._mlp = GatedMLP(ctx, f"{name}.mlp", hidden_size, config.intermediate_size, traits.mlp_bias)
 
-    def __call__(
+    def attend(
         self, delta: torch.Tensor | None, residual: torch.Tensor, meta: AttentionMetadata, kv_cache: KVCache
     ) -> torch.Tensor:
+        """Up to what mixes tokens."""
         normed = self._input_norm(residual) if delta is None else self._input_norm.add(delta, residual)
-        attended = self._attention(normed, meta, kv_cache)
-        return self._mlp(self._post_norm.add(attended, residual))
+        return self._attention(normed, meta, kv_cache)
+
+    def finish(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        """What concerns each token by itself."""
+        return self._mlp(self._post_norm.add(self._attention.project(attended), residual))
 
 
 def _attention(

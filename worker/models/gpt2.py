@@ -47,14 +47,21 @@ class GPT2:
         self.workspace = ctx.workspace
 
     def forward(
-        self, token_ids: torch.Tensor, meta: AttentionMetadata, kv_caches: Sequence[KVCache]
+        self,
+        token_ids: torch.Tensor,
+        meta: AttentionMetadata,
+        kv_caches: Sequence[KVCache],
+        outputs: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return final hidden states [T, H]; see models.base.Model.forward."""
+        """Return final hidden states [S, H]; see models.base.Model.forward."""
         residual = self._embedding(token_ids)
         # The first norm adds the positions to the residual, like any other delta.
         delta = self._positions(meta.positions)
         for layer, kv_cache in zip(self._layers, kv_caches, strict=True):
-            delta = layer(delta, residual, meta, kv_cache)
+            attended = layer.attend(delta, residual, meta, kv_cache)
+            if layer is self._layers[-1] and outputs is not None:
+                attended, residual = attended[outputs], residual[outputs]
+            delta = layer.finish(attended, residual)
         return self._norm.add(delta, residual)
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor | None:
@@ -73,11 +80,15 @@ class _Layer:
         self._second_norm = LayerNorm(ctx, f"{name}.ln_2", hidden_size, config.norm_eps)
         self._mlp = GeluMLP(ctx, f"{name}.mlp", hidden_size, config.intermediate_size, _gelu_form(config))
 
-    def __call__(
+    def attend(
         self, delta: torch.Tensor, residual: torch.Tensor, meta: AttentionMetadata, kv_cache: KVCache
     ) -> torch.Tensor:
-        attended = self._attention(self._first_norm.add(delta, residual), meta, kv_cache)
-        return self._mlp(self._second_norm.add(attended, residual))
+        """Up to what mixes tokens."""
+        return self._attention(self._first_norm.add(delta, residual), meta, kv_cache)
+
+    def finish(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        """What concerns each token by itself."""
+        return self._mlp(self._second_norm.add(self._attention.project(attended), residual))
 
 
 def _attention(ctx: LayerContext, config: ModelConfig, index: int) -> Attention:

@@ -85,14 +85,20 @@ class TileAttention {
   int64_t first_segment() const { return window_start(positions[0]) / kSegment; }
   int64_t end_segment() const { return positions[tile.rows - 1] / kSegment + 1; }
 
-  // Adds all the tile's rows see of segment `index` to a state that has seen nothing.
-  void segment(int64_t index, const State& state) {
-    const int64_t seen_from = max_of(index * kSegment, window_start(positions[0]));
-    const int64_t end = min_of((index + 1) * kSegment, positions[tile.rows - 1] + 1);
-    for (int64_t start = seen_from / kChunk * kChunk; start < end; start += kChunk) {
-      if (start <= seen_from) find(start, seen_from, end, &chunk);
-      next = chunk;
-      if (start + kChunk < end) find(start + kChunk, seen_from, end, &next);
+  // The chunk that the tile begins with, as far as its memory may be asked for before its turn.
+  void find_first(Chunk<T>* found) {
+    const Range seen = seen_of(first_segment());
+    find(seen.begin / kChunk * kChunk, seen, found);
+  }
+
+  // Adds all the tile's rows see of segment `index` to a state that has seen nothing. `after` is the chunk
+  // that this thread computes after the segment.
+  void segment(int64_t index, const State& state, const Chunk<T>* after = nullptr) {
+    const Range seen = seen_of(index);
+    for (int64_t start = seen.begin / kChunk * kChunk; start < seen.end; start += kChunk) {
+      if (start <= seen.begin) find(start, seen, &chunk);
+      next = after != nullptr ? *after : chunk;
+      if (start + kChunk < seen.end) find(start + kChunk, seen, &next);
       groups<kGroupRows>(0, start, state);
       chunk = next;
     }
@@ -114,8 +120,14 @@ class TileAttention {
     return p.sliding_window > 0 ? max_of(0, position + 1 - p.sliding_window) : 0;
   }
 
-  void find(int64_t start, int64_t seen_from, int64_t end, Chunk<T>* found) {
-    finder.find(start, {max_of(0, seen_from - start), min_of(kChunk, end - start)}, found);
+  // Positions of a segment that some row sees.
+  Range seen_of(int64_t index) const {
+    return {max_of(index * kSegment, window_start(positions[0])),
+            min_of((index + 1) * kSegment, positions[tile.rows - 1] + 1)};
+  }
+
+  void find(int64_t start, Range seen, Chunk<T>* found) {
+    finder.find(start, {max_of(0, seen.begin - start), min_of(kChunk, seen.end - start)}, found);
   }
 
   Range seen_by(int64_t row, int64_t start) const {
@@ -309,20 +321,31 @@ class Attention {
   }
 
   void run_whole(const Tile* tiles, int64_t num_tiles, int64_t work) const {
-    parallel_tasks(num_tiles, work, [&](int64_t index) {
-      alignas(64) float buffers[2][State::floats(kTileRows, kMaxHeadDim)];
-      const int64_t rows = tiles[index].rows;
-      const State total(buffers[0], rows, width), part(buffers[1], rows, width);
-      TileAttention<T> tile(p, tiles[index]);
-      total.clear(rows);
-      tile.segment(tile.first_segment(), total);
-      for (int64_t s = tile.first_segment() + 1; s < tile.end_segment(); ++s) {
-        part.clear(rows);
-        tile.segment(s, part);
-        for (int64_t row = 0; row < rows; ++row) total.merge(row, part);
+    parallel_for(num_tiles, work, [&](int64_t begin, int64_t end) {
+      for (int64_t index = begin; index < end; ++index) {
+        // A tile of few chunks, as in decoding, would wait long for its first one.
+        Chunk<T> after;
+        const bool is_known = index + 1 < end && ChunkFinder<T>::reads_in_place(p);
+        if (is_known) TileAttention<T>(p, tiles[index + 1]).find_first(&after);
+        run_tile(tiles[index], is_known ? &after : nullptr);
       }
-      tile.write(total);
     });
+  }
+
+  void run_tile(const Tile& described, const Chunk<T>* after) const {
+    alignas(64) float buffers[2][State::floats(kTileRows, kMaxHeadDim)];
+    const int64_t rows = described.rows;
+    const State total(buffers[0], rows, width), part(buffers[1], rows, width);
+    TileAttention<T> tile(p, described);
+    total.clear(rows);
+    const int64_t last = tile.end_segment() - 1;
+    tile.segment(tile.first_segment(), total, tile.first_segment() == last ? after : nullptr);
+    for (int64_t s = tile.first_segment() + 1; s <= last; ++s) {
+      part.clear(rows);
+      tile.segment(s, part, s == last ? after : nullptr);
+      for (int64_t row = 0; row < rows; ++row) total.merge(row, part);
+    }
+    tile.write(total);
   }
 
   // Few rows over a long context: one task per segment, merged afterwards in the same order.

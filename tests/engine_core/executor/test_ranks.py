@@ -16,7 +16,7 @@ from engine_core.ipc.worker_messages import (
     WorkerHello,
     WorkerReady,
 )
-from tests.engine_core.executor.test_multiproc import DEADLINE_S, MakeBench, make_bench
+from tests.engine_core.executor.test_workers import DEADLINE_S, MakeBench, make_bench
 
 __all__ = ["make_bench"]
 

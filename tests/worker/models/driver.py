@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,8 +44,8 @@ class Driver:
         self._caches = layer_caches(backend.allocate(shape, NUM_BLOCKS))
         self._free = random.Random(7).sample(range(NUM_BLOCKS), NUM_BLOCKS)
 
-    def run(self, *steps: tuple[Row, int]) -> torch.Tensor:
-        """Compute the next tokens of each row in one forward pass; return their hidden states [T, H]."""
+    def run(self, *steps: tuple[Row, int], outputs: Sequence[int] | None = None) -> torch.Tensor:
+        """Compute the next tokens of each row in one forward pass; return their hidden states, or some."""
         token_ids: list[int] = []
         positions: list[int] = []
         slots: list[int] = []
@@ -68,7 +69,8 @@ class Driver:
             cu_seqlens_q=_int32(starts),
             seq_lens=_int32([row.num_computed for row, _ in steps]),
         )
-        return self.model.forward(_int32(token_ids), meta, self._caches).clone()
+        wanted = None if outputs is None else _int32(outputs)
+        return self.model.forward(_int32(token_ids), meta, self._caches, wanted).clone()
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the logits [S, V] of hidden states."""
@@ -101,5 +103,5 @@ class Driver:
                 return row.tokens[len(prompt) :]
 
 
-def _int32(values: list[int]) -> torch.Tensor:
+def _int32(values: Sequence[int]) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int32)

@@ -52,6 +52,17 @@ def test_a_prefill_among_other_rows_is_the_same_as_alone(driver: Driver, tokens:
     assert torch.equal(hidden[10 : 10 + LENGTH], expected)
 
 
+def test_leaving_tokens_out_of_the_last_layer_changes_neither_the_others_nor_the_cache(
+    driver: Driver, tokens: list[int]
+) -> None:
+    expected = alone(driver, tokens)
+    (a, b, *_), row = others(driver), Row(tokens)
+    steps = [(a, 1), (row, LENGTH - 1), (b, 9)]
+    hidden = driver.run(*steps, outputs=[0, LENGTH - 1, LENGTH - 2])
+    assert torch.equal(hidden[1:], expected[[LENGTH - 2, LENGTH - 3]])
+    assert torch.equal(driver.run((row, 1)), expected[-1:])
+
+
 @pytest.mark.parametrize("chunks", [[1] * LENGTH, [40, 1], [7, 8, 9, 17]])
 def test_a_prefill_in_chunks_is_the_same_as_in_one_pass(
     driver: Driver, tokens: list[int], chunks: list[int]

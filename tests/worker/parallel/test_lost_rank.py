@@ -14,8 +14,9 @@ import zmq
 from engine_core.clock import ManualClock
 from engine_core.config import EngineConfig
 from engine_core.errors import SplitServeError, WorkerError
-from engine_core.executor.multiproc import MultiprocExecutor
+from engine_core.executor.local_crew import LocalCrew
 from engine_core.executor.worker_process import worker_argv
+from engine_core.executor.workers import WorkersExecutor
 from engine_core.ipc.codec import pack_int32
 from engine_core.ipc.worker_messages import (
     FromWorkerMessage,
@@ -41,15 +42,15 @@ class Engine:
         config = EngineConfig(
             model=str(model), tensor_parallel_size=2, num_threads=1, max_num_seqs=4, block_size=4
         )
-        self.executor = MultiprocExecutor(
+        crew = LocalCrew(
             config,
-            ManualClock(),
             lambda config, place: [
                 *worker_argv(config, place),
                 "--exchange-timeout",
                 str(EXCHANGE_TIMEOUT_S),
             ],
         )
+        self.executor = WorkersExecutor(config, ManualClock(), crew)
         before = set(psutil.Process().children())
         try:
             self.executor.start()

@@ -91,6 +91,22 @@ def test_a_chunk_that_ends_before_the_last_known_token_does_not_sample() -> None
     assert run(batch, {0: 1}).sampling.tolist() == [0]
 
 
+def test_hidden_states_are_wanted_of_tokens_that_are_sampled_from_unless_a_prompt_is_scored() -> None:
+    prompts = (new(0, [1, 2, 3], [0]), new(1, [4, 5, 6], [1]), new(2, [7, 8], [2]))
+    mixed = run(InputBatch(LIMITS, []), {0: 3, 1: 2, 2: 2}, *prompts)
+    assert mixed.outputs is not None
+    assert mixed.outputs.tolist() == [2, 6]
+    assert mixed.hidden_of(mixed.sampling[1:]).tolist() == [1]
+    unfinished = run(InputBatch(LIMITS, []), {1: 2}, prompts[1])
+    assert unfinished.outputs is not None
+    assert unfinished.outputs.tolist() == [1]
+    scored = new(0, [1, 2, 3], [0], prompt_logprobs=0)
+    both = run(InputBatch(LIMITS, []), {0: 3, 2: 2}, scored, prompts[2])
+    assert both.outputs is None
+    assert both.hidden_of(both.sampling).tolist() == [2, 4]
+    assert run(InputBatch(LIMITS, []), {0: 1}, new(0, [1, 2], [0], computed=1)).outputs is None
+
+
 def test_an_empty_step_has_no_tokens() -> None:
     inputs = run(InputBatch(LIMITS, []), {})
     assert (len(inputs.rows), len(inputs.token_ids), inputs.cu_seqlens.tolist()) == (0, 0, [0])
