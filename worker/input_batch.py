@@ -179,6 +179,14 @@ class InputBatch:
         self.tokens[index, lengths] = token_ids
         self.num_tokens[index] = lengths + 1
 
+    def set_tokens(self, rows: Int32, places: Int32, token_ids: Int32) -> None:
+        """Write the token at places[i] of rows[i], appended before it was known; 0 if it has failed."""
+        self.tokens[rows, places] = np.maximum(token_ids, 0)
+
+    def take_back(self, rows: Int32) -> None:
+        """Take back a token of each of `rows` that was appended before it was known, and has failed."""
+        self.num_tokens[rows] -= np.int32(1)
+
     def fail(self, error: RowError) -> None:
         """Let a row have no further part in results; it stays occupied until the engine frees it."""
         self.failures[error.row] = error

@@ -36,7 +36,7 @@ from worker.model_runner import ModelRunner, max_logits_rows
 from worker.models.base import Model
 from worker.models.registry import load_model
 from worker.parallel.mesh import ALONE, Mesh
-from worker.step_graphs import StepGraphs
+from worker.step_graphs import StepGraphs, StepInFlight
 from worker.warm_up import warm_up
 from worker.weights import Loader, Progress, load_weights
 
@@ -217,6 +217,16 @@ class Worker:
             num_blocks=num_blocks,
             vocab_size=config.vocab_size,
         )
+
+    def can_follow(self, step: SchedulerOutput) -> bool:
+        """Whether a step may begin before the one that runs on the device is finished."""
+        return self._runner is not None and self._runner.can_follow(step)
+
+    def begin(self, step: SchedulerOutput) -> ModelRunnerOutput | StepInFlight:
+        """Run one step, or leave it running on a device that goes on by itself; see ModelRunner.begin."""
+        if self._runner is None:
+            raise WorkerError("a step came before the KV cache was asked for")
+        return self._runner.begin(step)
 
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
         """Run one step.
