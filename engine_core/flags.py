@@ -122,6 +122,14 @@ ENGINE_FLAGS: FlagTable = {
             alias="-tp",
         ),
         Flag(
+            "--pipeline-parallel-size",
+            "pipeline_parallel_size",
+            "stages of workers that each hold some of the layers",
+            int,
+            metavar="N",
+            alias="-pp",
+        ),
+        Flag(
             "--enforce-eager",
             "enforce_eager",
             "run every kernel of a step by itself, and record no decode steps",
