@@ -8,7 +8,8 @@ from collections import deque
 import pytest
 
 from engine_core.executor.inproc import InprocExecutor
-from engine_core.ipc.worker_messages import FromWorkerMessage, ModelRunnerOutput, SchedulerOutput
+from engine_core.ipc.codec import pack_int32
+from engine_core.ipc.worker_messages import FromWorkerMessage, ModelRunnerOutput, NewRow, SchedulerOutput
 from engine_core.sampling_params import SamplingParams
 from tests.gpu.conftest import Gpu
 from tests.gpu.whole_worker import device_of
@@ -84,6 +85,50 @@ def test_tokens_are_those_of_steps_one_by_one(loaded: Loaded, seed: int) -> None
     one_by_one = Loop(*loaded, depth=1)
     one_by_one.run(alone, random.Random(seed))
     assert [told(request) for request in requests] == [told(request) for request in alone]
+
+
+def test_only_steady_decode_steps_begin_ahead(loaded: Loaded) -> None:
+    worker = loaded[0]
+    worker.init_kv_cache(24, 8)
+    # Row 2 asks for logprobs.
+    rows = [
+        NewRow(
+            row,
+            pack_int32([9, 10, 11]),
+            3,
+            0,
+            pack_int32([5 * row, 5 * row + 1]),
+            SamplingParams(seed=0, logprobs=1 if row == 2 else None),
+        )
+        for row in range(3)
+    ]
+    worker.execute(SchedulerOutput(1, pack_int32([0, 1, 2]), pack_int32([3, 3, 3]), rows))
+    new = NewRow(3, pack_int32([9]), 1, 0, pack_int32([20]), SamplingParams(seed=0))
+
+    def step(*chosen: int, **columns: object) -> SchedulerOutput:
+        return SchedulerOutput(2, pack_int32(chosen), pack_int32([1] * len(chosen)), **columns)  # type: ignore[arg-type]
+
+    assert worker.can_follow(step(0))
+    assert worker.can_follow(step(0, block_rows=pack_int32([0]), block_ids=pack_int32([3])))
+    assert not worker.can_follow(step(0, 2))
+    assert not worker.can_follow(step(0, 3, new_rows=[new]))
+    assert not worker.can_follow(step(0, freed_rows=pack_int32([1])))
+    assert not worker.can_follow(step(0, moves_from=pack_int32([0]), moves_to=pack_int32([24])))
+    assert not worker.can_follow(SchedulerOutput(2, pack_int32([0]), pack_int32([2])))
+    assert not worker.can_follow(step(0, 9))
+    assert not worker.can_follow(step(-1))
+    assert not worker.can_follow(SchedulerOutput(2, b"", b""))
+
+
+def test_a_chunk_of_one_token_waits_for_the_step_before(loaded: Loaded) -> None:
+    worker = loaded[0]
+    worker.init_kv_cache(24)
+    row = NewRow(0, pack_int32([9, 10, 11, 12]), 4, 0, pack_int32([0, 1]), SamplingParams(seed=0))
+    one = SchedulerOutput(1, pack_int32([0]), pack_int32([1]))
+    worker.execute(SchedulerOutput(1, pack_int32([0]), pack_int32([2]), [row]))
+    assert not worker.can_follow(one)
+    worker.execute(one)
+    assert worker.can_follow(one)
 
 
 def test_a_row_that_fails_while_the_next_step_runs_fails_alone(loaded: Loaded) -> None:
