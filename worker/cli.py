@@ -44,6 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
         ("num_threads", "compute threads; 0: all cores this process may use"),
         ("kv_cache_memory_bytes", "memory for the KV cache; 0: a share of what is free"),
         ("tensor_parallel_size", "ranks that part each layer among them"),
+        ("pipeline_parallel_size", "stages that each hold some of the layers"),
         ("num_local_ranks", "ranks that share this machine"),
     ):
         flag = "--" + name.replace("_", "-")
@@ -89,6 +90,7 @@ def read_config(argv: Sequence[str]) -> WorkerConfig:
         gpu_memory_utilization=flags.gpu_memory_utilization,
         log_level=flags.log_level,
         tensor_parallel_size=flags.tensor_parallel_size,
+        pipeline_parallel_size=flags.pipeline_parallel_size,
         rendezvous=flags.rendezvous,
         num_local_ranks=flags.num_local_ranks,
         exchange_timeout_s=flags.exchange_timeout_s,

@@ -42,6 +42,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         gpu_memory_utilization: share of a GPU's memory that the worker may take.
         log_level: "debug", "info", "warning" or "error".
         tensor_parallel_size: ranks that part each layer among them.
+        pipeline_parallel_size: stages that each hold some of the layers.
         rendezvous: where the ranks meet, file:///PATH or tcp://HOST:PORT; empty for a single rank.
         num_local_ranks: ranks that share this machine's cores and memory.
         exchange_timeout_s: longest wait for the other ranks within a step.
@@ -65,6 +66,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     gpu_memory_utilization: float = 0.9
     log_level: str = "info"
     tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
     rendezvous: str = ""
     num_local_ranks: int = 1
     exchange_timeout_s: float = 60.0
@@ -72,7 +74,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def num_ranks(self) -> int:
         """How many ranks the engine has."""
-        return self.tensor_parallel_size
+        return self.tensor_parallel_size * self.pipeline_parallel_size
 
     def validate(self) -> None:
         """Check every value against its range.
@@ -100,6 +102,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def _check_ranks(self) -> None:
         _within("--tensor-parallel-size", self.tensor_parallel_size, 1, MAX_RANKS)
+        _within("--pipeline-parallel-size", self.pipeline_parallel_size, 1, MAX_RANKS)
         _within("--rank", self.rank, 0, self.num_ranks - 1)
         _within("--num-local-ranks", self.num_local_ranks, 1, self.num_ranks)
         check_range("--exchange-timeout", self.exchange_timeout_s, 0.1, 3600)

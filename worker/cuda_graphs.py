@@ -54,7 +54,9 @@ class CudaGraph:
         def forward() -> None:
             backend.begin_step(step.meta)
             step.feed()
-            self._hidden = model.forward(step.token_ids, step.meta, caches)
+            hidden = model.forward(step.token_ids, step.meta, caches)
+            assert hidden is not None, "a pipeline captures nothing"
+            self._hidden = hidden
 
         self._forward = device.capture(forward)
 

@@ -84,7 +84,9 @@ class DecodeGraph:
     def _record_forward(self) -> None:
         with Recording() as recording:
             token_ids, meta = self._step.lay_out()
-            self.hidden = self._model.forward(token_ids, meta, self._kv_caches)
+            hidden = self._model.forward(token_ids, meta, self._kv_caches)
+        assert hidden is not None, "a pipeline records nothing"
+        self.hidden = hidden
         self._forward = recording.replay
 
     @torch.inference_mode()

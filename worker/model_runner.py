@@ -23,7 +23,7 @@ from worker.input_batch import InputBatch, Int32, StepInputs
 from worker.kv_cache import KVCache
 from worker.models.base import Model
 from worker.parallel.agreement import Agreement, Chosen
-from worker.parallel.group import RankGroup
+from worker.parallel.mesh import ALONE, Mesh
 from worker.prompt_scorer import PromptScorer
 from worker.sampler import Sampled, Sampler, split_errors
 from worker.step_graphs import StepGraph, StepGraphs, StepInFlight
@@ -88,7 +88,7 @@ class ModelRunner:
         batch: InputBatch,
         vocab_size: int,
         graphs: StepGraphs | None,
-        group: RankGroup | None = None,
+        mesh: Mesh = ALONE,
     ) -> None:
         """Build a runner with an empty batch.
 
@@ -101,7 +101,7 @@ class ModelRunner:
             batch: no other runner's.
             vocab_size: width of the model's logits.
             graphs: decodes the rows of this batch; None runs every step eagerly.
-            group: the ranks that part the model's layers; None if there is one.
+            mesh: the ranks that part the model.
         """
         self._device = device
         self._backend = backend
@@ -114,7 +114,8 @@ class ModelRunner:
         self._max_logits_rows = max_logits_rows(vocab_size)
         self._sampler = Sampler(device, batch)
         self._prompt_scorer = PromptScorer(device, model, batch, self._max_logits_rows)
-        self._agreement = None if group is None else Agreement(group, batch)
+        self._is_alone = mesh == ALONE
+        self._agreement = None if mesh.group is None else Agreement(mesh.group, batch)
 
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
         """Run one step; raises what begin() raises."""
@@ -144,7 +145,7 @@ class ModelRunner:
             if callable(result):
                 return StepInFlight(partial(self._end, step, started, move_s, result))
         except torch.OutOfMemoryError as error:
-            if self._agreement is not None:
+            if not self._is_alone:
                 raise  # The other ranks wait for this one, and cannot be told.
             result = self._give_up(step, error)
         return result.pack(step.step, time.perf_counter() - started, move_s)
@@ -181,7 +182,7 @@ class ModelRunner:
         self._device.release_unused()
         return _StepResult([self._batch.failures[row] for row in rows])
 
-    def _forward(self, inputs: StepInputs) -> torch.Tensor:
+    def _forward(self, inputs: StepInputs) -> torch.Tensor | None:
         token_ids, *layout = self._device.place((inputs.token_ids, *inputs.meta))
         meta = AttentionMetadata(*layout)
         self._backend.begin_step(meta)
@@ -199,9 +200,9 @@ class ModelRunner:
     @torch.inference_mode()
     def _run_eagerly(self, step: SchedulerOutput) -> _StepResult:
         inputs = self._batch.prepare(step)
-        if not len(inputs.rows):
-            return _StepResult(inputs.errors)
-        return self._finish(self._forward(inputs), inputs)
+        hidden = self._forward(inputs) if len(inputs.rows) else None
+        # No row, or the stages behind go on with them.
+        return _StepResult(inputs.errors) if hidden is None else self._finish(hidden, inputs)
 
     @torch.inference_mode()
     def _finish(self, hidden: torch.Tensor, inputs: StepInputs) -> _StepResult:
@@ -226,6 +227,7 @@ class ModelRunner:
 
     def _score_prompts(self, hidden: torch.Tensor, inputs: StepInputs, result: _StepResult) -> None:
         result.prompt_logprobs, broken = self._prompt_scorer.score(hidden, inputs)
+        broken = [error for error in broken if error.row not in self._batch.failures]
         result.errors += broken
         for error in broken:
             self._batch.fail(error)

@@ -56,6 +56,7 @@ def worker_argv(config: EngineConfig, place: Place) -> list[str]:
         "--gpu-memory-utilization": str(config.gpu_memory_utilization),
         "--log-level": config.log_level,
         "--tensor-parallel-size": str(config.tensor_parallel_size),
+        "--pipeline-parallel-size": str(config.pipeline_parallel_size),
         "--num-local-ranks": str(place.num_local_ranks),
         "--exchange-timeout": str(config.step_timeout_s * _EXCHANGE_SHARE),
     }

@@ -295,6 +295,7 @@ def test_the_worker_gets_every_setting_it_needs() -> None:
         "--num-threads": "3",
         "--kv-cache-memory-bytes": "0",
         "--tensor-parallel-size": "1",
+        "--pipeline-parallel-size": "1",
         "--num-local-ranks": "1",
         "--exchange-timeout": "48.0",
         "--device": "auto",

@@ -64,6 +64,8 @@ OTHER_VALUES = {
         ["--tenant-weight", "a=2", "b=30", "--scheduling-policy", "fair"],
         ["a=2", "b=30"],
     ),
+    "tensor_parallel_size": (["-tp", "4"], 4),
+    "pipeline_parallel_size": (["--pipeline-parallel-size", "2"], 2),
     "max_waiting_tokens": (["--max-waiting-tokens", "100"], 100),
     "queue_timeout_s": (["--queue-timeout", "2.5"], 2.5),
     "target_itl_ms": (["--target-itl-ms", "40"], 40.0),
