@@ -36,6 +36,7 @@ OTHER_VALUES = {
     "max_model_len": (["--max-model-len", "77"], 77),
     "executor": (["--executor", "simulated"], "simulated"),
     "num_threads": (["--num-threads", "3"], 3),
+    "batch_invariant": (["--batch-invariant"], True),
     "enforce_eager": (["--enforce-eager"], True),
     "device": (["--device", "cpu"], "cpu"),
     "attention_backend": (["--attention-backend", "torch"], "torch"),
