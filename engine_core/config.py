@@ -126,6 +126,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         num_threads: compute threads of each worker; 0 shares all cores the process may use among them.
         tensor_parallel_size: workers that part each layer among them.
         pipeline_parallel_size: stages that each hold some of the layers.
+        batch_invariant: on a GPU too, a request's tokens do not depend on what runs beside it.
         enforce_eager: the worker runs every kernel of a step by itself, and records no decode steps.
         drain_timeout_s: how long running requests may go on after SIGTERM.
         lease_s: a frontend silent for longer loses its requests.
@@ -170,6 +171,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_threads: int = 0
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
+    batch_invariant: bool = False
     enforce_eager: bool = False
     drain_timeout_s: float = 30.0
     lease_s: float = 10.0

@@ -130,6 +130,13 @@ ENGINE_FLAGS: FlagTable = {
             alias="-pp",
         ),
         Flag(
+            "--batch-invariant",
+            "batch_invariant",
+            "same tokens in any batch on a GPU too, at some cost; on a CPU it is always so",
+            None,
+            negatable=True,
+        ),
+        Flag(
             "--enforce-eager",
             "enforce_eager",
             "run every kernel of a step by itself, and record no decode steps",

@@ -49,6 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
     ):
         flag = "--" + name.replace("_", "-")
         parser.add_argument(flag, type=int, default=getattr(defaults, name), metavar="N", help=text)
+    parser.add_argument("--batch-invariant", action="store_true", help="same bits in any batch on a GPU")
     parser.add_argument("--enforce-eager", action="store_true", help="record no decode steps")
     parser.add_argument("--rendezvous", default="", metavar="URL", help="where the ranks meet")
     parser.add_argument(
@@ -82,6 +83,7 @@ def read_config(argv: Sequence[str]) -> WorkerConfig:
         max_model_len=flags.max_model_len,
         num_threads=flags.num_threads,
         kv_cache_memory_bytes=flags.kv_cache_memory_bytes,
+        batch_invariant=flags.batch_invariant,
         enforce_eager=flags.enforce_eager,
         device=flags.device,
         attention_backend=flags.attention_backend,

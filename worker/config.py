@@ -35,6 +35,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_model_len: longest sequence in tokens; 0 takes the checkpoint's limit.
         num_threads: compute threads; 0 takes every core this process may use.
         kv_cache_memory_bytes: memory to offer for the KV cache; 0 derives it from what is free.
+        batch_invariant: a request's bits do not depend on what runs beside it; on a CPU they never do.
         enforce_eager: run every step kernel by kernel, and record no decode steps.
         device: where to compute, "auto", "cpu" or "cuda".
         attention_backend: "auto" or one of ATTENTION_BACKENDS.
@@ -58,6 +59,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int = 0
     num_threads: int = 0
     kv_cache_memory_bytes: int = 0
+    batch_invariant: bool = False
     enforce_eager: bool = False
     device: str = "auto"
     attention_backend: str = "auto"

@@ -70,7 +70,11 @@ class Worker:
         config.validate()
         self._config = config
         self._device = device or open_device(
-            config.device, config.rank, config.gpu_memory_utilization, config.num_local_ranks
+            config.device,
+            config.rank,
+            config.gpu_memory_utilization,
+            config.num_local_ranks,
+            config.batch_invariant,
         )
         self._loader = loader
         self._loaded: _Loaded | None = None
@@ -96,7 +100,7 @@ class Worker:
         dtype = resolve_dtype(self._config.dtype, config, self._device)
         quantization = self._config.quantization
         check_quantization(quantization, dtype, self._device)
-        needs = AttentionNeeds(dtype, self._config.block_size)
+        needs = AttentionNeeds(dtype, self._config.block_size, self._config.batch_invariant)
         backend = choose_backend(self._config.attention_backend, self._device, needs)
         mesh = self._meet()
         model = load_model(config, dtype, self._device, backend, progress, quantization, mesh, self._loader)

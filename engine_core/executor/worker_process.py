@@ -62,7 +62,8 @@ def worker_argv(config: EngineConfig, place: Place) -> list[str]:
     }
     if place.rendezvous:
         options["--rendezvous"] = place.rendezvous
-    switches = ["--enforce-eager"] if config.enforce_eager else []
+    switches = ["--batch-invariant"] if config.batch_invariant else []
+    switches += ["--enforce-eager"] if config.enforce_eager else []
     words = [word for option in options.items() for word in option]
     return [sys.executable, "-m", "worker.cli", *words, *switches]
 

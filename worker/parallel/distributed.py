@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,7 +46,7 @@ class Meeting:
         """
         if config.rendezvous.startswith("file:"):
             # Otherwise gloo listens on the interface that the host's name resolves to.
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
         with _peers():
             dist.init_process_group(
                 _BACKENDS[device.type],
@@ -69,7 +70,8 @@ class Meeting:
             RankLostError: another rank is gone.
         """
         with _peers():
-            dist.barrier()
+            # As a barrier, but between the CPUs: no GPU need be ready for it.
+            dist.all_reduce(torch.zeros(1))
         timeout = timedelta(seconds=timeout_s)
         for group in (None, self._group):
             dist.distributed_c10d._set_pg_timeout(timeout, group)

@@ -53,6 +53,10 @@ def test_quantization_has_a_flag() -> None:
     assert read_config([*REQUIRED, "--quantization", "int4"]).quantization == "int4"
 
 
+def test_batch_invariance_is_a_switch() -> None:
+    assert read_config([*REQUIRED, "--batch-invariant"]).batch_invariant
+
+
 def test_enforce_eager_is_a_switch() -> None:
     assert read_config([*REQUIRED, "--enforce-eager"]).enforce_eager
 
