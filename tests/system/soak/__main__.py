@@ -1,4 +1,6 @@
-"""Random load on real processes: python -m tests.system.soak [--seconds S] [--model DIR] [--seed N]
+"""Random load on real processes: python -m tests.system.soak [--seconds S] [--seed N] [MODEL] [FLAG ...]
+
+A model instead of the demo model and further flags go to the server.
 
 Starts `splitserve serve` with two frontends, a pool too small for the load and a host tier. Every request of
 a catalogue is answered once alone, and once by a server that runs every step eagerly. Then clients ask them
@@ -156,21 +158,23 @@ def describe_growth(growth: dict[str, tuple[int, int]]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     parser = argparse.ArgumentParser(
-        prog="soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="soak",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--clients", type=int, default=24)
     parser.add_argument("--catalogue", type=int, default=60, help="different requests")
     parser.add_argument("--seed", type=int)
-    parser.add_argument("--model", nargs=1, default=[], help="a checkpoint; the demo model without")
-    flags = parser.parse_args(arguments)
+    flags, server_flags = parser.parse_known_args(arguments)
     seed = secrets.randbits(40) if flags.seed is None else flags.seed
     plan = Plan(flags.seconds, flags.clients, flags.catalogue, seed)
     print(plan, flush=True)
     asks = make_catalogue(random.Random(plan.seed), plan.num_asks)
-    with serving(*flags.model, "--enforce-eager", "--log-level", "warning") as (_, url):
+    with serving("--enforce-eager", "--log-level", "warning", *server_flags) as (_, url):
         eager = asyncio.run(answer_alone(url, asks))
-    with serving(*flags.model, *FLAGS) as (server, url):
+    with serving(*FLAGS, *server_flags) as (server, url):
         told = soak(server, url, plan, asks, eager)
     print(f"passed: {plan.seconds:g} s, seed {plan.seed}; {told}")
     return 0
