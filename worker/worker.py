@@ -146,7 +146,7 @@ class Worker:
         from worker.parallel.distributed import DistributedGroup, meet
 
         device = self._device.torch_device
-        meet(config.rendezvous, config.rank, config.num_ranks, device)
+        meet(config.rendezvous, config.rank, config.num_ranks, device, config.rendezvous_fd)
         return DistributedGroup(device)
 
     def _make_runner(

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore, Store, TCPStore
 
 from engine_core.errors import RankLostError
 from worker.layers.workspace import Workspace
@@ -22,7 +23,7 @@ _MEETING = timedelta(hours=1)
 _all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 
 
-def meet(rendezvous: str, rank: int, num_ranks: int, device: torch.device) -> None:
+def meet(rendezvous: str, rank: int, num_ranks: int, device: torch.device, listening_fd: int = -1) -> None:
     """Join this process's ranks; returns once all have come.
 
     Args:
@@ -30,6 +31,8 @@ def meet(rendezvous: str, rank: int, num_ranks: int, device: torch.device) -> No
         rank: of this process.
         num_ranks: how many join.
         device: what this rank computes on.
+        listening_fd: rank 0's socket that listens at a tcp rendezvous, which this call takes over; without it
+            torch listens on all interfaces.
 
     Raises:
         RankLostError: they cannot be joined.
@@ -38,13 +41,23 @@ def meet(rendezvous: str, rank: int, num_ranks: int, device: torch.device) -> No
         # Otherwise gloo listens on the interface that the host's name resolves to.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     with _peers():
+        store = _store(rendezvous, rank, num_ranks, listening_fd)
+        store.set_timeout(_MEETING)
         dist.init_process_group(
             _BACKENDS[device.type],
-            init_method=rendezvous,
+            store=store,
             rank=rank,
             world_size=num_ranks,
             timeout=_MEETING,
         )
+
+
+def _store(rendezvous: str, rank: int, num_ranks: int, listening_fd: int) -> Store:
+    if rendezvous.startswith("file://"):
+        return FileStore(rendezvous.removeprefix("file://"), num_ranks)
+    host, _, port = rendezvous.removeprefix("tcp://").rpartition(":")
+    listening = listening_fd if listening_fd >= 0 else None
+    return TCPStore(host.strip("[]"), int(port), num_ranks, rank == 0, _MEETING, master_listen_fd=listening)
 
 
 def part() -> None:
