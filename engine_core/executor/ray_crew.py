@@ -89,7 +89,8 @@ class RayCrew:
         self._link = LineLink(ours, FromLauncherMessage)
         with theirs:
             argv = [sys.executable, "-m", "worker.ray.launcher", str(theirs.fileno())]
-            self._launcher = WorkerProcess(argv, pass_fds=[theirs.fileno()])
+            # It lives on for the second that it takes to end what it has started.
+            self._launcher = WorkerProcess(argv, signal.SIGTERM, [theirs.fileno()])
         config = self._config
         self._link.send(
             PlaceWorkers(

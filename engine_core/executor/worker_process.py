@@ -74,16 +74,26 @@ def worker_flags(config: EngineConfig, place: Place) -> list[str]:
 class WorkerProcess:
     """A worker, or a launcher of workers, that was started; used by the busy loop's thread."""
 
-    def __init__(self, argv: Sequence[str], pass_fds: Sequence[int] = ()) -> None:
-        """Start it; it inherits the descriptors pass_fds under the same numbers.
+    def __init__(
+        self,
+        argv: Sequence[str],
+        # SIGKILL: whatever a worker is doing, it must not hold memory or a device without its engine.
+        death_signal: signal.Signals = signal.SIGKILL,
+        pass_fds: Sequence[int] = (),
+    ) -> None:
+        """Start it.
+
+        Args:
+            argv: its command line.
+            death_signal: what it gets when this process dies.
+            pass_fds: descriptors it inherits under the same numbers.
 
         Raises:
             WorkerError: it cannot be started.
         """
         self._output = WorkerOutput()
         try:
-            # SIGKILL: whatever the worker is doing, it must not hold memory or a device without its engine.
-            self._child = Child(argv, death_signal=signal.SIGKILL, pass_fds=pass_fds, capture_output=True)
+            self._child = Child(argv, death_signal=death_signal, pass_fds=pass_fds, capture_output=True)
         except OSError as error:
             raise WorkerError(f"cannot start the worker: {error}") from None
 

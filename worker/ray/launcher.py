@@ -7,10 +7,12 @@ however that comes; and this process ends with its engine, even if that is kille
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 from concurrent.futures import Future
 from functools import partial
+from types import FrameType
 from typing import TypeVar
 
 from engine_core.errors import EXIT_OK, SplitServeError, WorkerError
@@ -35,12 +37,16 @@ class _EngineGoneError(Exception):
     """The engine has closed its end."""
 
 
+class _TerminatedError(BaseException):
+    """SIGTERM came, from the kernel when the engine died; no handler of Ray's calls may catch it."""
+
+
 def main() -> int:
     """Place and watch one engine's workers until it closes its end; returns the exit code."""
     link: Link = LineLink(socket.socket(fileno=int(sys.argv[1])), ToLauncherMessage)
     try:
         _serve(link)
-    except _EngineGoneError:
+    except (_EngineGoneError, _TerminatedError):
         pass
     except SplitServeError as error:
         link.send(LaunchFailed(error.code, str(error)))
@@ -52,6 +58,8 @@ def main() -> int:
 def _serve(link: Link) -> None:
     order = _expect(link, PlaceWorkers)
     with joined_cluster(order, partial(_give_up, link)) as cluster:
+        # Ray has set one of its own.
+        signal.signal(signal.SIGTERM, _terminate)
         device = cluster.choose_device(order.device)
         bundle = {"GPU": 1} if device == "cuda" else {"CPU": order.num_cpus}
         with reserved_room(cluster, order.num_ranks, bundle, order.timeout_s) as room:
@@ -65,6 +73,12 @@ def _serve(link: Link) -> None:
                 run.add_done_callback(partial(_tell_end, link, rank))
             while link.is_open:
                 link.receive(wait=True)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    # The kernel may repeat it, and what has begun to end shall end in order.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _TerminatedError
 
 
 def _expect(link: Link, kind: type[M]) -> M:
