@@ -193,7 +193,7 @@ class EngineCore:
                 self._on_wait(explain(self._scheduler, [request], now_s, with_position=False)[0])
 
     def plan(self) -> SchedulerOutput | None:
-        """Plan the next step; None when nothing can run or two steps are in flight."""
+        """Plan the next step; None when nothing can run or enough steps are in flight."""
         output = self._scheduler.schedule(self._cap_beside)
         if self._scheduler.started:
             self._report_started()

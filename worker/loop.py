@@ -8,7 +8,6 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-import msgspec
 import zmq
 
 from engine_core.config import software_version
@@ -96,6 +95,12 @@ class EngineLink:
             except zmq.Again:
                 self._check_parent()
 
+    @property
+    def has_message(self) -> bool:
+        """Whether receive() would return at once."""
+        events = self._socket.getsockopt(zmq.EVENTS)
+        return isinstance(events, int) and bool(events & zmq.POLLIN)
+
     def close(self) -> None:
         """Close once what was sent has left, or after two seconds."""
         self._socket.close(linger=_LAST_WORDS_MS)
@@ -172,14 +177,21 @@ def _serve(link: EngineLink, config: WorkerConfig) -> int:
 
 
 def _answer(link: EngineLink, worker: Worker) -> int:
+    from worker.step_pipeline import StepPipeline
+
+    steps = StepPipeline(worker, link.send)
     while True:
+        if steps.is_running and not link.has_message:
+            steps.settle()
         answered = time.perf_counter()
         frame = link.receive()
         wait_s = time.perf_counter() - answered
         message = to_worker_decoder.decode(frame)
+        if isinstance(message, SchedulerOutput):
+            steps.run(message, wait_s)
+            continue
+        steps.settle()
         match message:
-            case SchedulerOutput():
-                link.send(msgspec.structs.replace(worker.execute(message), wait_s=wait_s))
             case InitKVCache():
                 ready = worker.init_kv_cache(message.num_blocks, message.num_host_blocks)
                 # What lives now lives on: later collections need not walk it.

@@ -74,11 +74,6 @@ class Ranks:
         """Whether every rank has a KV cache."""
         return len(self._caches) == self._num_ranks
 
-    @property
-    def num_in_flight(self) -> int:
-        """Steps whose result the engine waits for."""
-        return len(self._owed[self._output_rank])
-
     def name(self, rank: int) -> str:
         """What a rank is called in errors."""
         node = self._where(rank)

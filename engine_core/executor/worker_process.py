@@ -61,12 +61,14 @@ def worker_flags(config: EngineConfig, place: Place) -> list[str]:
         "--gpu-memory-utilization": str(config.gpu_memory_utilization),
         "--log-level": config.log_level,
         "--tensor-parallel-size": str(config.tensor_parallel_size),
+        "--pipeline-parallel-size": str(config.pipeline_parallel_size),
         "--num-local-ranks": str(place.num_local_ranks),
         "--exchange-timeout": str(config.step_timeout_s * _EXCHANGE_SHARE),
     }
     if place.rendezvous:
         options["--rendezvous"] = place.rendezvous
-    switches = ["--enforce-eager"] if config.enforce_eager else []
+    switches = ["--batch-invariant"] if config.batch_invariant else []
+    switches += ["--enforce-eager"] if config.enforce_eager else []
     words = [word for option in options.items() for word in option]
     return [*words, *switches]
 

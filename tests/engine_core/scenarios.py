@@ -63,7 +63,7 @@ class _Scenario:
         self.driver = EngineDriver(
             self._config(),
             rule,
-            depth=chance.randint(1, 2),
+            depth=chance.randint(1, 3),
             faults=faults,
             sliding_window=chance.choice([0, 0, 0, chance.randint(1, 24)]),
         )
@@ -102,6 +102,7 @@ class _Scenario:
             else 0,
             move_block_ns=chance.choice([0, 1, 50_000_000, 125_000_000, 10**9]),
             victim=chance.choice(["cost", "cost", "last"]),
+            num_stages=chance.choice([1, 1, 2, 3]),
         )
 
     def _event(self) -> None:

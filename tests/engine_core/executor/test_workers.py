@@ -295,6 +295,7 @@ def test_the_worker_gets_every_setting_it_needs() -> None:
         "--num-threads": "3",
         "--kv-cache-memory-bytes": "0",
         "--tensor-parallel-size": "1",
+        "--pipeline-parallel-size": "1",
         "--num-local-ranks": "1",
         "--exchange-timeout": "48.0",
         "--device": "auto",
@@ -308,6 +309,8 @@ def test_the_worker_is_told_to_record_nothing_only_if_the_engine_is() -> None:
     place = Place(0, "ipc:///x/y", "", 1)
     argv = [worker_argv(EngineConfig(model="/m", enforce_eager=eager), place) for eager in (False, True)]
     assert argv[1] == [*argv[0], "--enforce-eager"]
+    invariant = worker_argv(EngineConfig(model="/m", batch_invariant=True), place)
+    assert invariant == [*argv[0], "--batch-invariant"]
 
 
 def test_the_real_worker_takes_these_flags() -> None:
