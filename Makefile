@@ -24,7 +24,7 @@ $(VENV)/.installed: $(VENV)/.created pyproject.toml setup.py CMakeLists.txt $(CS
 	touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test,dev,bench]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test,dev,bench,ray]'
 	touch $@
 
 # Trains nothing and downloads no model: the demo model ships in the package.

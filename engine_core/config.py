@@ -255,7 +255,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.executor != "ray":
             for name in ("ray_address", "ray_timeout_s"):
                 if getattr(self, name) != getattr(_DEFAULTS, name):
-                    raise ConfigError(f"--{name.removesuffix('_s').replace('_', '-')} needs --executor ray")
+                    flag = f"--{name.removesuffix('_s').replace('_', '-')}"
+                    raise ConfigError(f"{flag} must be given together with --executor ray")
 
     def _check_ranks(self) -> None:
         check_range("--tensor-parallel-size", self.tensor_parallel_size, 1, MAX_RANKS)

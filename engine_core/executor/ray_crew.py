@@ -12,6 +12,7 @@ any        LaunchFailed, the launcher ends    attend() raises
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import shutil
 import signal
@@ -24,7 +25,7 @@ import msgspec
 import zmq
 
 from engine_core.config import EngineConfig
-from engine_core.errors import ConfigError, WorkerError
+from engine_core.errors import ConfigError, SplitServeError, WorkerError
 from engine_core.executor.worker_process import Place, WorkerProcess, worker_flags
 from engine_core.ipc.curve import KeyGuard, ServerKeys
 from engine_core.ipc.launcher_messages import (
@@ -137,15 +138,19 @@ class RayCrew:
 
     def end(self, timeout_s: float) -> None:
         """Close the launcher's messages, which ends it and all workers; by force if it takes too long."""
-        if self._link is not None and self._launcher is not None:
-            for rank in range(len(self._nodes) if timeout_s > 0 else 0):
+        for rank in range(len(self._nodes) if timeout_s > 0 else 0):
+            # What fails now has nobody left to tell.
+            with contextlib.suppress(SplitServeError):
                 self.how_it_ended(rank, timeout_s)
+        if self._link is not None:
             self._link.close()
+            self._link = None
+        if self._launcher is not None:
             self._launcher.wait(_LAUNCHER_END_S)
             self._launcher.end(signal.SIGKILL)
             self._launcher.wait(_LAUNCHER_END_S)
             self._launcher.close()
-            self._launcher = self._link = None
+            self._launcher = None
         if self.router is not None:
             self.router.close()
             self.router = None
