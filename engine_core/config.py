@@ -48,10 +48,15 @@ def software_version() -> str:
         return "0+unknown"
 
 
+# Steps that compute for less are planned further ahead and answered two at a time.
+SHORT_STEP_S = 500e-6
+
+
 def max_steps_in_flight(num_stages: int) -> int:
     """Return how many steps may be planned and not yet answered: one per stage of the pipeline.
 
-    Without one it is the step that runs and one that is there when it ends.
+    Without one it is the step that runs and one that is there when it ends; of short steps there may be more,
+    see engine_core.scheduler.run_ahead.
     """
     return max(2, num_stages)
 

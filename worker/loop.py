@@ -34,6 +34,7 @@ from engine_core.ipc.worker_messages import (
     WorkerHello,
 )
 from worker.config import WorkerConfig
+from worker.replies import Replies
 
 if TYPE_CHECKING:
     from worker.worker import Worker
@@ -95,7 +96,6 @@ class EngineLink:
             except zmq.Again:
                 self._check_parent()
 
-    @property
     def has_message(self) -> bool:
         """Whether receive() would return at once."""
         events = self._socket.getsockopt(zmq.EVENTS)
@@ -177,11 +177,19 @@ def _serve(link: EngineLink, config: WorkerConfig) -> int:
 
 
 def _answer(link: EngineLink, worker: Worker) -> int:
+    replies = Replies(link.send, link.has_message)
+    try:
+        return _run(link, worker, replies)
+    finally:
+        replies.flush()
+
+
+def _run(link: EngineLink, worker: Worker, replies: Replies) -> int:
     from worker.step_pipeline import StepPipeline
 
-    steps = StepPipeline(worker, link.send)
+    steps = StepPipeline(worker, replies.add)
     while True:
-        if steps.is_running and not link.has_message:
+        if steps.is_running and not link.has_message():
             steps.settle()
         answered = time.perf_counter()
         frame = link.receive()
@@ -191,6 +199,7 @@ def _answer(link: EngineLink, worker: Worker) -> int:
             steps.run(message, wait_s)
             continue
         steps.settle()
+        replies.flush()
         match message:
             case InitKVCache():
                 ready = worker.init_kv_cache(message.num_blocks, message.num_host_blocks)

@@ -32,6 +32,7 @@ from engine_core.scheduler.microbatch import microbatch
 from engine_core.scheduler.policies import make_queue
 from engine_core.scheduler.prefill_cap import CapBeside, PrefillRoom, cap_prefill
 from engine_core.scheduler.queues import WaitingQueue
+from engine_core.scheduler.run_ahead import RunAhead
 from engine_core.scheduler.running import NEVER, ONE, IntColumn, RunningRows
 from engine_core.scheduler.step_budget import StepBudget
 from engine_core.scheduler.stopping import StopRules
@@ -97,6 +98,7 @@ class Scheduler:
         self._followers = Followers(self.kv, self.running)
         self.in_flight: deque[StepInFlight] = deque()
         self._max_in_flight = max_steps_in_flight(config.num_stages)
+        self._run_ahead = RunAhead(self.running, self.kv.bounds.max_chunk) if config.num_stages == 1 else None
         self.started: list[Request] = []
         self.num_preemptions = 0
         self.is_short_of_blocks = False
@@ -136,7 +138,7 @@ class Scheduler:
             cap_beside: tells the cap that holds beside so many decoding rows, at least 1; asked only when the
                 step could prefill. None for no cap beside the budget.
         """
-        if len(self.in_flight) >= self._max_in_flight:
+        if len(self.in_flight) >= self._max_in_flight and not self._may_run_ahead():
             return None
         chunks, room = self._wanted(cap_beside)
         if self.kv.bounds.window:
@@ -207,6 +209,15 @@ class Scheduler:
             num_tokens = np.clip(budget - before, 0, num_tokens)
         chunks = Chunks(rows, num_tokens, contexts + num_tokens)
         return chunks if num_tokens.min() else chunks.select(num_tokens > 0), room
+
+    def observe(self, compute_s: float) -> None:
+        """Learn how long the last step took."""
+        if self._run_ahead is not None:
+            self._run_ahead.observe(compute_s)
+
+    def _may_run_ahead(self) -> bool:
+        """Whether one more decode step may be planned than otherwise: nobody is kept waiting by it."""
+        return self._is_closed and self._run_ahead is not None and self._run_ahead.has_room(self.in_flight)
 
     @property
     def _is_closed(self) -> bool:
