@@ -1,6 +1,7 @@
 """What does a streamed token cost one api-frontend, and how much memory an open stream?
 
-Usage: python -m benchmarks.frontend [--streams 1,64,1000,10000] [--rate N] [--trees DIR,DIR] [--json FILE]
+Usage: python -m benchmarks.frontend [--streams 1,64,1000,10000] [--rate N] [--min-step-ms N]
+                                     [--trees DIR,DIR] [--json FILE]
 
 Starts an engine-core with the simulated executor, one api-frontend and a process of readers that count bytes;
 opens the streams, and compares CPU clocks (utime + stime) and the frontend's count of tokens at both ends of
@@ -51,6 +52,7 @@ class Setting(NamedTuple):
         tree: source tree whose frontend is measured.
         endpoint: a key of BODIES.
         rate: tokens per second that the engine offers, over all streams.
+        min_step_ms: shortest step of the engine, whatever the rate.
     """
 
     tree: Path
@@ -58,6 +60,7 @@ class Setting(NamedTuple):
     num_streams: int
     rate: float
     seconds: float
+    min_step_ms: float
 
 
 class Sample(NamedTuple):
@@ -118,9 +121,9 @@ def summarise(begin: Sample, end: Sample, idle_kb: int, open_kb: int, num_stream
     )
 
 
-def step_ms(num_streams: int, rate: float) -> float:
+def step_ms(num_streams: int, rate: float, min_step_ms: float = MIN_STEP_MS) -> float:
     """Return the step time at which num_streams streams get `rate` tokens per second together."""
-    return max(MIN_STEP_MS, 1000 * num_streams / rate)
+    return max(min_step_ms, 1000 * num_streams / rate)
 
 
 def write_model(folder: Path) -> None:
@@ -159,7 +162,7 @@ def engine_command(folder: Path, setting: Setting) -> list[str]:
         "--listen": f"ipc://{folder}/engine.sock",
         "--model": str(folder),
         "--executor": "simulated",
-        "--simulated-step-ms": str(step_ms(num_streams, setting.rate)),
+        "--simulated-step-ms": str(step_ms(num_streams, setting.rate, setting.min_step_ms)),
         "--max-num-seqs": str(max(num_streams, WARM_UP_STREAMS)),
         "--max-num-waiting": str(num_streams + WARM_UP_STREAMS),
         "--max-num-batched-tokens": str(num_streams + 2048),
@@ -262,6 +265,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--streams", default="1,64,1000,10000")
     parser.add_argument("--endpoints", default="completions,chat")
     parser.add_argument("--rate", type=float, default=10000, help="tokens per second over all streams")
+    parser.add_argument("--min-step-ms", type=float, default=MIN_STEP_MS, help="shortest step of the engine")
     parser.add_argument("--seconds", type=float, default=8.0, help="length of the window")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--trees", default=str(Path(__file__).parent.parent), help="source trees, by commas")
@@ -275,7 +279,9 @@ def settings(options: argparse.Namespace) -> Iterator[Setting]:
         for endpoint in options.endpoints.split(","):
             for num_streams in map(int, options.streams.split(",")):
                 for tree in options.trees.split(","):
-                    yield Setting(Path(tree), endpoint, num_streams, options.rate, options.seconds)
+                    yield Setting(
+                        Path(tree), endpoint, num_streams, options.rate, options.seconds, options.min_step_ms
+                    )
 
 
 def main() -> int:

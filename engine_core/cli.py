@@ -122,9 +122,10 @@ def _executor(config: EngineConfig, clock: Clock) -> Executor:
             step_time_s=config.simulated_step_ms / 1000,
             hang_deadline_s=config.step_timeout_s,
         )
-    from engine_core.executor.multiproc import MultiprocExecutor
+    from engine_core.executor.local_crew import LocalCrew
+    from engine_core.executor.workers import WorkersExecutor
 
-    return MultiprocExecutor(config, clock)
+    return WorkersExecutor(config, clock, LocalCrew(config))
 
 
 def _print_configuration(config: EngineConfig) -> None:

@@ -48,6 +48,19 @@ def software_version() -> str:
         return "0+unknown"
 
 
+# Steps that compute for less are planned further ahead and answered two at a time.
+SHORT_STEP_S = 500e-6
+
+
+def max_steps_in_flight(num_stages: int) -> int:
+    """Return how many steps may be planned and not yet answered: one per stage of the pipeline.
+
+    Without one it is the step that runs and one that is there when it ends; of short steps there may be more,
+    see engine_core.scheduler.run_ahead.
+    """
+    return max(2, num_stages)
+
+
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Limits the scheduler works within; all counts are tokens, blocks or requests.
 
@@ -71,6 +84,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
             without prefix caching.
         move_block_ns: nanoseconds one block takes between pool and host tier, as measured; 0 if not known.
         victim: which row behind one in need of a block gives way: "cost" or "last", see scheduler.victims.
+        num_stages: of the pipeline; with several, a row waits for its token before it is planned again.
     """
 
     max_num_seqs: int = 256
@@ -91,6 +105,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_host_blocks: int = 0
     move_block_ns: int = 0
     victim: str = "cost"
+    num_stages: int = 1
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +125,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         kv_offload_gb: GiB of host memory for blocks that leave the pool; 0 for no tier.
         num_threads: compute threads of each worker; 0 shares all cores the process may use among them.
         tensor_parallel_size: workers that part each layer among them.
+        pipeline_parallel_size: stages that each hold some of the layers.
+        batch_invariant: on a GPU too, a request's tokens do not depend on what runs beside it.
         enforce_eager: the worker runs every kernel of a step by itself, and records no decode steps.
         drain_timeout_s: how long running requests may go on after SIGTERM.
         lease_s: a frontend silent for longer loses its requests.
@@ -153,6 +170,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_offload_gb: float = 0.0
     num_threads: int = 0
     tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    batch_invariant: bool = False
     enforce_eager: bool = False
     drain_timeout_s: float = 30.0
     lease_s: float = 10.0
@@ -177,7 +196,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def num_ranks(self) -> int:
         """How many workers there are."""
-        return self.tensor_parallel_size
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def output_rank(self) -> int:
+        """The rank that samples: the first of the last stage."""
+        return self.num_ranks - self.tensor_parallel_size
 
     def validate(self) -> None:
         """Check every value against its range.
@@ -206,9 +230,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         check_range("--num-blocks", self.num_blocks, 0, 2**30)
         check_range("--kv-offload-gb", self.kv_offload_gb, 0, 2**20)
         check_range("--num-threads", self.num_threads, 0, 1024)
-        check_range("--tensor-parallel-size", self.tensor_parallel_size, 1, MAX_RANKS)
-        if self.tensor_parallel_size > 1 and self.executor == "simulated":
-            raise ConfigError("--tensor-parallel-size must be 1 with --executor simulated")
+        self._check_ranks()
         check_range("--drain-timeout", self.drain_timeout_s, 0, 86400)
         check_range("--lease", self.lease_s, 1, 3600)
         check_range("--step-timeout", self.step_timeout_s, 1, 3600)
@@ -224,6 +246,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         check_address("--listen", self.listen)
         check_keys(self.listen, bool(self.curve_dir), self.allow_insecure_tcp)
         self._check_kv_events()
+
+    def _check_ranks(self) -> None:
+        check_range("--tensor-parallel-size", self.tensor_parallel_size, 1, MAX_RANKS)
+        check_range("--pipeline-parallel-size", self.pipeline_parallel_size, 1, MAX_RANKS)
+        sizes = "--tensor-parallel-size times --pipeline-parallel-size"
+        check_range(sizes, self.num_ranks, 1, MAX_RANKS)
+        if self.num_ranks > 1 and self.executor == "simulated":
+            raise ConfigError(f"{sizes} must be 1 with --executor simulated")
 
     def _check_kv_events(self) -> None:
         addresses = {

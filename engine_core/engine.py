@@ -193,7 +193,7 @@ class EngineCore:
                 self._on_wait(explain(self._scheduler, [request], now_s, with_position=False)[0])
 
     def plan(self) -> SchedulerOutput | None:
-        """Plan the next step; None when nothing can run or two steps are in flight."""
+        """Plan the next step; None when nothing can run or enough steps are in flight."""
         output = self._scheduler.schedule(self._cap_beside)
         if self._scheduler.started:
             self._report_started()
@@ -210,6 +210,7 @@ class EngineCore:
         compute_s = output.compute_s - output.move_s
         if not result.ran_out_of_memory:
             self._costs.observe(flight.packed_num_tokens, flight.num_computed_tokens, compute_s)
+            self._scheduler.observe(compute_s)
         self._num_steps += 1
         self._worker_compute_s += output.compute_s
         self._worker_wait_s += output.wait_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from engine_core.config import EngineConfig, SchedulerConfig, parse_weights
+from engine_core.config import EngineConfig, SchedulerConfig, max_steps_in_flight, parse_weights
 from engine_core.errors import ConfigError
 from engine_core.ipc.wire import ModelInfo
 from engine_core.ipc.worker_messages import KVCacheReady, WorkerReady
@@ -73,7 +73,9 @@ def size_kv_cache(config: EngineConfig, ready: WorkerReady) -> KVSize:
             f"{ready.block_bytes}: raise --kv-cache-memory-bytes or lower --block-size"
         )
     chunk = config.max_prefill_tokens or config.max_num_batched_tokens
-    bounds = bound_rows(num_blocks, config.block_size, chunk, ready.model.sliding_window)
+    num_in_flight = max_steps_in_flight(config.pipeline_parallel_size) - 1
+    window = ready.model.sliding_window
+    bounds = bound_rows(num_blocks, config.block_size, chunk, window, num_in_flight)
     num_host_blocks = _num_host_blocks(config, ready.block_bytes)
     return KVSize(
         num_blocks=num_blocks,
@@ -116,6 +118,7 @@ def scheduler_config(
         max_model_len=model_len(config, model),
         block_size=config.block_size,
         num_blocks=cache.num_blocks,
+        num_stages=config.pipeline_parallel_size,
         policy=config.policy,
         enable_prefix_caching=config.enable_prefix_caching,
         tenant_weights=parse_weights(config.tenant_weights),

@@ -37,7 +37,6 @@ from engine_core.upkeep import NEVER, Upkeep
 _log = logging.getLogger("engine_core")
 
 MAX_FRAMES_PER_TURN = 256
-MAX_STEPS_IN_FLIGHT = 2
 SHUTDOWN_LINGER_MS = 1000
 WORKER_SHUTDOWN_S = 5.0
 
@@ -79,7 +78,6 @@ class EngineServer:
         self._engine: EngineCore | None = None
         self._poller = zmq.Poller()
         self._polled: tuple[zmq.Socket | int, ...] = ()
-        self._num_in_flight = 0
         self._drain_end_s = NEVER
         self._exit_code: int | None = None
 
@@ -178,7 +176,6 @@ class EngineServer:
             if loaded is not None:
                 self._serve(loaded)
         elif isinstance(message, ModelRunnerOutput):
-            self._num_in_flight -= 1
             self._engine.apply(message)
         else:
             raise WorkerError(f"the worker sent {type(message).__name__} while serving")
@@ -197,12 +194,8 @@ class EngineServer:
         log_event(_log, logging.INFO, "ready", address=self._router.address, took_s=self._report.done())
 
     def _submit_steps(self, engine: EngineCore) -> None:
-        while self._num_in_flight < MAX_STEPS_IN_FLIGHT:
-            output = engine.plan()
-            if output is None:
-                return
+        while (output := engine.plan()) is not None:
             self._executor.submit(output)
-            self._num_in_flight += 1
             self._upkeep.on_work()
 
     def _on_signal(self, number: signal.Signals) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from frontend.beam_search import Found, SearchRules
-from frontend.engine_session import OpenSequence
 from frontend.generation import GenerationRequest, OutputDelta
+from frontend.open_sequence import OpenSequence
 from frontend.pool_status import ServedModel
 from frontend.stream import read_prompt_logprobs
 

@@ -23,8 +23,8 @@ from engine_core.sampling_params import SamplingParams
 from frontend.beam_answer import make_deltas
 from frontend.beam_search import Beam, BeamSearch, SearchRules
 from frontend.engine_client import EngineClient
-from frontend.engine_session import OpenSequence
 from frontend.generation import GenerationRequest, OutputDelta, TokenLogprob
+from frontend.open_sequence import OpenSequence
 from frontend.pool_status import ServedModel
 from frontend.stream import NO_QUEUE_TIMEOUT_S, read_token_logprob
 

@@ -24,8 +24,9 @@ from engine_core.ipc.codec import encode, engine_decoder
 from engine_core.ipc.curve import ClientKeys
 from engine_core.ipc.messages import AddRequest, CallKind, CallResult, EngineMessage, Pong
 from engine_core.ipc.transport import CLIENT_HWM, connect_engine
-from frontend.engine_session import EngineSession, EngineState, OpenSequence
+from frontend.engine_session import EngineSession, EngineState
 from frontend.handshake import FAILED_EVENTS, HandshakeWatch
+from frontend.open_sequence import OpenSequence
 
 logger = logging.getLogger(__name__)
 

@@ -50,6 +50,8 @@ class LLM:
         attention_backend: "auto", "cpu", "cuda", "flash_attn" or "torch".
         num_threads: compute threads of each worker; 0 shares every core among them.
         tensor_parallel_size: worker processes that part each layer among them.
+        pipeline_parallel_size: stages of worker processes that each hold some of the layers.
+        batch_invariant: give a request the same tokens in any batch on a GPU too; on a CPU it is always so.
         enforce_eager: run every kernel of a step by itself, and record no decode steps.
         gpu_memory_utilization: share of a GPU's memory that may be taken, weights included.
         kv_cache_memory_bytes: memory of the KV cache; 0 takes what can be spared.
@@ -83,6 +85,8 @@ class LLM:
         attention_backend: str = "auto",
         num_threads: int = 0,
         tensor_parallel_size: int = 1,
+        pipeline_parallel_size: int = 1,
+        batch_invariant: bool = False,
         enforce_eager: bool = False,
         gpu_memory_utilization: float = 0.9,
         kv_cache_memory_bytes: int = 0,
@@ -109,6 +113,8 @@ class LLM:
             f"--attention-backend={attention_backend}",
             f"--num-threads={num_threads}",
             f"--tensor-parallel-size={tensor_parallel_size}",
+            f"--pipeline-parallel-size={pipeline_parallel_size}",
+            "--batch-invariant" if batch_invariant else "--no-batch-invariant",
             "--enforce-eager" if enforce_eager else "--no-enforce-eager",
             f"--gpu-memory-utilization={gpu_memory_utilization}",
             f"--kv-cache-memory-bytes={kv_cache_memory_bytes}",

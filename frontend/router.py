@@ -15,9 +15,9 @@ from engine_core.ipc.messages import CallKind
 from frontend.bad_words import spell_bad_words
 from frontend.beam_driver import BeamRun
 from frontend.engine_client import EngineClient
-from frontend.engine_session import OpenSequence
 from frontend.generation import GenerationRequest, OutputDelta
 from frontend.generation_handle import EngineGeneration, Generation, SearchGeneration
+from frontend.open_sequence import OpenSequence
 from frontend.pool_member import AssetsCache, PoolMember, make_member
 from frontend.pool_status import CallOutcome, EngineStatus, Explanation, PoolStats, ServedModel
 from frontend.request_check import check_request

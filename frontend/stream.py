@@ -12,8 +12,8 @@ from engine_core.ipc.codec import pack_int32, unpack_float32, unpack_int32
 from engine_core.ipc.messages import AddRequest, Finished, FinishReason
 from engine_core.ipc.wire import TokenLogprobs
 from engine_core.sampling_params import MAX_SEED, SamplingParams
-from frontend.engine_session import OpenSequence
 from frontend.generation import GenerationRequest, OutputDelta, TokenLogprob
+from frontend.open_sequence import OpenSequence
 from frontend.stop_strings import StopMatcher
 from frontend.token_relay import Relayed, RelayedStream, Route, TokenRelay
 from frontend.tokenizer import Tokenizer

@@ -44,10 +44,12 @@ def build_parser() -> argparse.ArgumentParser:
         ("num_threads", "compute threads; 0: all cores this process may use"),
         ("kv_cache_memory_bytes", "memory for the KV cache; 0: a share of what is free"),
         ("tensor_parallel_size", "ranks that part each layer among them"),
+        ("pipeline_parallel_size", "stages that each hold some of the layers"),
         ("num_local_ranks", "ranks that share this machine"),
     ):
         flag = "--" + name.replace("_", "-")
         parser.add_argument(flag, type=int, default=getattr(defaults, name), metavar="N", help=text)
+    parser.add_argument("--batch-invariant", action="store_true", help="same bits in any batch on a GPU")
     parser.add_argument("--enforce-eager", action="store_true", help="record no decode steps")
     parser.add_argument("--rendezvous", default="", metavar="URL", help="where the ranks meet")
     parser.add_argument(
@@ -81,12 +83,14 @@ def read_config(argv: Sequence[str]) -> WorkerConfig:
         max_model_len=flags.max_model_len,
         num_threads=flags.num_threads,
         kv_cache_memory_bytes=flags.kv_cache_memory_bytes,
+        batch_invariant=flags.batch_invariant,
         enforce_eager=flags.enforce_eager,
         device=flags.device,
         attention_backend=flags.attention_backend,
         gpu_memory_utilization=flags.gpu_memory_utilization,
         log_level=flags.log_level,
         tensor_parallel_size=flags.tensor_parallel_size,
+        pipeline_parallel_size=flags.pipeline_parallel_size,
         rendezvous=flags.rendezvous,
         num_local_ranks=flags.num_local_ranks,
         exchange_timeout_s=flags.exchange_timeout_s,

@@ -35,12 +35,14 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_model_len: longest sequence in tokens; 0 takes the checkpoint's limit.
         num_threads: compute threads; 0 takes every core this process may use.
         kv_cache_memory_bytes: memory to offer for the KV cache; 0 derives it from what is free.
+        batch_invariant: a request's bits do not depend on what runs beside it; on a CPU they never do.
         enforce_eager: run every step kernel by kernel, and record no decode steps.
         device: where to compute, "auto", "cpu" or "cuda".
         attention_backend: "auto" or one of ATTENTION_BACKENDS.
         gpu_memory_utilization: share of a GPU's memory that the worker may take.
         log_level: "debug", "info", "warning" or "error".
         tensor_parallel_size: ranks that part each layer among them.
+        pipeline_parallel_size: stages that each hold some of the layers.
         rendezvous: where the ranks meet, file:///PATH or tcp://HOST:PORT; empty for a single rank.
         num_local_ranks: ranks that share this machine's cores and memory.
         exchange_timeout_s: longest wait for the other ranks within a step.
@@ -57,12 +59,14 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int = 0
     num_threads: int = 0
     kv_cache_memory_bytes: int = 0
+    batch_invariant: bool = False
     enforce_eager: bool = False
     device: str = "auto"
     attention_backend: str = "auto"
     gpu_memory_utilization: float = 0.9
     log_level: str = "info"
     tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
     rendezvous: str = ""
     num_local_ranks: int = 1
     exchange_timeout_s: float = 60.0
@@ -70,7 +74,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def num_ranks(self) -> int:
         """How many ranks the engine has."""
-        return self.tensor_parallel_size
+        return self.tensor_parallel_size * self.pipeline_parallel_size
 
     def validate(self) -> None:
         """Check every value against its range.
@@ -98,6 +102,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def _check_ranks(self) -> None:
         _within("--tensor-parallel-size", self.tensor_parallel_size, 1, MAX_RANKS)
+        _within("--pipeline-parallel-size", self.pipeline_parallel_size, 1, MAX_RANKS)
         _within("--rank", self.rank, 0, self.num_ranks - 1)
         _within("--num-local-ranks", self.num_local_ranks, 1, self.num_ranks)
         check_range("--exchange-timeout", self.exchange_timeout_s, 0.1, 3600)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
+from engine_core.ipc.codec import unpack_int32
 from engine_core.ipc.worker_messages import SchedulerOutput
 from worker.attention.base import AttentionBackend
 from worker.cuda_step import CudaStep
@@ -15,6 +17,8 @@ from worker.input_batch import InputBatch, Int32, StepInputs
 from worker.kv_cache import KVCache
 from worker.models.base import Model
 
+# In place of a token that is not known yet.
+_UNKNOWN = -1
 # Larger steps take so long that launching their kernels one by one costs nothing.
 MAX_GRAPH_ROWS = 512
 
@@ -49,7 +53,10 @@ class CudaGraph:
 
         def forward() -> None:
             backend.begin_step(step.meta)
-            self._hidden = model.forward(step.token_ids, step.meta, caches)
+            step.feed()
+            hidden = model.forward(step.token_ids, step.meta, caches)
+            assert hidden is not None, "a pipeline captures nothing"
+            self._hidden = hidden
 
         self._forward = device.capture(forward)
 
@@ -93,23 +100,32 @@ class CudaGraph:
         return self._inputs
 
     @torch.inference_mode()
-    def draw(self) -> Int32:
-        """Sample and append a token for each row of the last forward(), which does not need the sampler.
+    def launch(self) -> Callable[[], Int32]:
+        """Enqueue the sampling for the rows of the last forward(), and append tokens still unknown.
 
         Returns:
-            int32 [R]; -1 for rows whose logits are not numbers, which get none.
+            Waits and returns int32 [R]; -1 for rows whose logits are not numbers, which have failed then.
         """
         assert self._batch is not None
-        rows = self.rows
+        batch, rows = self._batch, self.rows
         self._draw()
-        drawn: Int32 = self._device.fetch(self._step.drawn)[: len(rows)]
-        good = drawn >= 0
-        self.num_failed = len(rows) - int(np.count_nonzero(good))
-        if self.num_failed:
-            self._batch.append(rows[good], drawn[good])
-        else:
-            self._batch.append(rows, drawn)
-        return drawn
+        fetched = self._device.fetch_later(self._step.drawn)
+        places = batch.num_tokens[rows]
+        batch.append(rows, np.full(len(rows), _UNKNOWN, np.int32))
+
+        def wait() -> Int32:
+            drawn: Int32 = fetched()[: len(rows)]
+            batch.set_tokens(rows, places, drawn)
+            self.num_failed = int(np.count_nonzero(drawn < 0))
+            if self.num_failed:
+                batch.take_back(rows[drawn < 0])
+            return drawn
+
+        return wait
+
+    def draw(self) -> Int32:
+        """Do what launch() does, and wait."""
+        return self.launch()()
 
 
 class CudaGraphs:
@@ -147,6 +163,8 @@ class CudaGraphs:
         self._ones = np.ones(self._sizes[-1], "<i4").tobytes()
         self._graphs: dict[int, CudaGraph] = {}
         self._generation = 0
+        num_places = len(batch.num_tokens) + 1
+        self._last_drawn = torch.zeros(num_places, dtype=torch.int32, device=device.torch_device)
 
     @torch.inference_mode()
     def forward(self, step: SchedulerOutput) -> CudaGraph | None:
@@ -155,22 +173,39 @@ class CudaGraphs:
         Raises:
             WorkerError: engine and worker disagree about the batch.
         """
+        if not self._is_decode(step):
+            return None
+        graph = self._graph(self._sizes[bisect_left(self._sizes, len(step.num_tokens) // 4)])
+        graph.forward(self._batch, self._batch.prepare(step))
+        return graph
+
+    def can_follow(self, step: SchedulerOutput) -> bool:
+        """Whether a step needs nothing that the host learns from the step that runs.
+
+        So are steady decode steps: nobody comes or goes, no row has a feature, and each draws.
+        """
+        if step.new_rows or step.freed_rows or step.moves_from or not self._is_decode(step):
+            return False
+        rows, batch = unpack_int32(step.rows), self._batch
+        if rows.min() < 0 or rows.max() >= len(batch.num_tokens):
+            return False
+        draws = batch.num_computed[rows] + 1 == batch.num_tokens[rows]
+        return bool(draws.all()) and not batch.sampling.features[rows].any()
+
+    def _is_decode(self, step: SchedulerOutput) -> bool:
+        """Whether each row computes one token, and the rows are of a size that is captured."""
         num_bytes = len(step.num_tokens)
         # A failed row is reported in every step that names it, and computes nothing.
         if not 0 < num_bytes <= len(self._ones) or self._batch.failures:
-            return None
-        if step.num_tokens != self._ones[:num_bytes]:
-            return None
-        graph = self._graph(self._sizes[bisect_left(self._sizes, num_bytes // 4)])
-        graph.forward(self._batch, self._batch.prepare(step))
-        return graph
+            return False
+        return len(step.rows) == num_bytes and step.num_tokens == self._ones[:num_bytes]
 
     def _graph(self, size: int) -> CudaGraph:
         if self._generation != self._model.workspace.generation:
             self._graphs.clear()
         graph = self._graphs.get(size)
         if graph is None:
-            step = CudaStep(self._device.torch_device, size, self._batch.block_table.shape[1])
+            step = CudaStep(self._last_drawn, size, self._batch.block_table.shape[1])
             graph = CudaGraph(self._device, self._backend, self._model, self._kv_caches, step)
             if self._generation != self._model.workspace.generation:
                 self._graphs.clear()

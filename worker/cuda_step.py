@@ -28,6 +28,7 @@ class _Column(NamedTuple):
 _COLUMNS = (
     _Column(np.int64, 0),  # seeds
     _Column(np.int64, 1),  # position of the token to be drawn
+    _Column(np.int64, 0),  # place in CudaStep.last_drawn
     _Column(np.int32, 0),  # token ids
     _Column(np.int32, 0),  # positions
     _Column(np.int32, -1),  # slots
@@ -43,14 +44,20 @@ class CudaStep:
     """One token of each of B rows.
 
     Attributes:
-        token_ids: int32 [B].
+        token_ids: int32 [B] after feed().
         meta: layout for attention; its block table is as wide as the batch's.
+        last_drawn: int32 [1 + max_num_seqs], the token each row of the batch drew last, shared by all sizes;
+            the first place is the padded rows'. A step may begin before the host knows these tokens: it is
+            given -1 in their place.
         drawn: int32 [B] after draw(); -1 where the logits hold a NaN.
     """
 
-    def __init__(self, device: torch.device, num_rows: int, table_width: int) -> None:
+    def __init__(self, last_drawn: torch.Tensor, num_rows: int, table_width: int) -> None:
         """Take the memory, filled with padding."""
         self._num_rows = num_rows
+        self.last_drawn = last_drawn
+        device = last_drawn.device
+        self.token_ids = torch.zeros(num_rows, dtype=torch.int32, device=device)
         sizes = [num_rows * np.dtype(column.dtype).itemsize for column in _COLUMNS]
         ends = np.cumsum([0, *sizes]).tolist()
         self._staging = torch.empty(ends[-1], dtype=torch.uint8)
@@ -61,12 +68,13 @@ class CudaStep:
         ]
         for values, column in zip(self._host, _COLUMNS, strict=True):
             values[:] = column.padding
-        self._columns = self._staging.to(device)
+        self._columns = self._staging.to(device, copy=True)
         views = [
             self._columns[begin : begin + size].view(_torch_dtype(column))
             for column, begin, size in zip(_COLUMNS, ends, sizes, strict=False)
         ]
-        self._seeds, self._draw_positions, self.token_ids, positions, slots, seq_lens, *filters = views
+        self._seeds, self._draw_positions, self._places, self._known, *rest = views
+        positions, slots, seq_lens, *filters = rest
         self._top_k, self._temperature, self._top_p, self._min_p = filters
         self.meta = AttentionMetadata(
             positions=positions,
@@ -84,6 +92,7 @@ class CudaStep:
         values: tuple[npt.NDArray[np.generic], ...] = (
             state.seed[rows],
             batch.num_tokens[rows],
+            rows + 1,
             inputs.token_ids.numpy(),
             meta.positions.numpy(),
             meta.slot_mapping.numpy(),
@@ -104,6 +113,10 @@ class CudaStep:
         if count < self._num_rows:
             self.meta.block_tables[count:, 0].zero_()
 
+    def feed(self) -> None:
+        """Put the tokens of the step together: those that the host knows, and those drawn just before."""
+        torch.where(self._known < 0, self.last_drawn[self._places], self._known, out=self.token_ids)
+
     def draw(self, ops: Kernels[Matrix], logits: torch.Tensor) -> None:
         """Sample a token for each row.
 
@@ -121,6 +134,7 @@ class CudaStep:
             self._seeds,
             self._draw_positions,
         )
+        self.last_drawn.index_copy_(0, self._places, self.drawn)
 
 
 def _torch_dtype(column: _Column) -> torch.dtype:

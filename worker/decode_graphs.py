@@ -62,6 +62,10 @@ class DecodeGraph:
         """The step of the last forward(), as InputBatch.prepare returns it."""
         return self._step.inputs()
 
+    def launch(self) -> None:
+        """Nothing runs by itself on a CPU."""
+        return
+
     def draw(self) -> Int32:
         """Sample and append a token for each row of the last forward(), which does not need the sampler.
 
@@ -80,7 +84,9 @@ class DecodeGraph:
     def _record_forward(self) -> None:
         with Recording() as recording:
             token_ids, meta = self._step.lay_out()
-            self.hidden = self._model.forward(token_ids, meta, self._kv_caches)
+            hidden = self._model.forward(token_ids, meta, self._kv_caches)
+        assert hidden is not None, "a pipeline records nothing"
+        self.hidden = hidden
         self._forward = recording.replay
 
     @torch.inference_mode()
@@ -142,6 +148,10 @@ class DecodeGraphs:
             return None
         graph.forward(step.rows)
         return graph
+
+    def can_follow(self, step: SchedulerOutput) -> bool:
+        """Steps run while their caller waits."""
+        return False
 
     def _note(self, step: SchedulerOutput) -> None:
         """Record the next step that is like this one, if it can be."""

@@ -47,8 +47,9 @@ class HostBlocks:
         self._block_bytes = shape.num_bytes
         num_bytes = num_host_blocks * shape.num_bytes
         if num_bytes:
-            # The pool's pages are taken as they are written, so they count as free still.
-            _check_room(num_bytes, available_memory_bytes() - pool.nbytes)
+            # A pool on a CPU takes its pages as they are written, so they count as free still.
+            pool_bytes = pool.nbytes if pool.device.type == "cpu" else 0
+            _check_room(num_bytes, available_memory_bytes() - pool_bytes)
         try:
             host_shape = (num_host_blocks, shape.num_pieces, shape.piece_elements)
             self._host = device.host_pages(host_shape, shape.dtype)

@@ -82,12 +82,19 @@ class InputBatch:
         num_tokens, num_prompt_tokens, num_computed: int32 [max_num_seqs].
         block_table: int32 [max_num_seqs, max_blocks].
         num_blocks: int32 [max_num_seqs].
-        failures: errors of rows that failed; they compute nothing until freed. At most max_num_seqs entries.
+        failures: errors of rows that failed; they compute nothing until freed, except in a pipeline, whose
+            other stages do not know of it. At most max_num_seqs entries.
         sampling: the rows' sampling parameters.
     """
 
-    def __init__(self, limits: BatchLimits, eos_token_ids: list[int]) -> None:
-        """Allocate every column; pages are touched as rows fill them."""
+    def __init__(self, limits: BatchLimits, eos_token_ids: list[int], is_pipelined: bool = False) -> None:
+        """Allocate every column; pages are touched as rows fill them.
+
+        Args:
+            limits: sizes.
+            eos_token_ids: of the model.
+            is_pipelined: this is one of several stages, which have to compute the same rows.
+        """
         self._limits = limits
         num_rows = limits.max_num_seqs
         # One block more than the longest sequence: the scheduler may hold a block ahead of need.
@@ -103,6 +110,9 @@ class InputBatch:
         self._places = np.zeros(num_rows, np.int64)
         self._decode_cu_seqlens = np.arange(num_rows + 1, dtype=np.int32)
         self.failures: dict[int, RowError] = {}
+        # Rows whose content no stage can serve.
+        self._refused: set[int] = set()
+        self._is_pipelined = is_pipelined
         self.sampling = SamplingState(num_rows, limits.vocab_size, eos_token_ids)
 
     def apply(self, step: SchedulerOutput) -> None:
@@ -131,13 +141,17 @@ class InputBatch:
         num_tokens = int(num_new.sum())
         if len(rows) != len(num_new) or num_tokens > self._limits.max_num_batched_tokens:
             raise WorkerError(f"step {step.step} is malformed or over the token budget")
+        told = unpack_int32(step.last_token_ids) if step.last_token_ids else None
         errors: list[RowError] = []
         if self.failures:
             # The engine may have planned this step before it learnt that a row failed in the one before.
             errors = [self.failures[row] for row in rows.tolist() if row in self.failures]
-            alive = ~np.isin(rows, list(self.failures))
+            alive = ~np.isin(rows, list(self._refused if self._is_pipelined else self.failures))
             rows, num_new = rows[alive], num_new[alive]
+            told = told[alive] if told is not None else None
             num_tokens = int(num_new.sum())
+        if told is not None:
+            self._learn(rows, told)
         # Every look-up with an int32 index would convert it again, for 0.5 us.
         index = rows.astype(np.intp)
         starts = self.num_computed[index]
@@ -165,9 +179,27 @@ class InputBatch:
         self.tokens[index, lengths] = token_ids
         self.num_tokens[index] = lengths + 1
 
+    def set_tokens(self, rows: Int32, places: Int32, token_ids: Int32) -> None:
+        """Write the token at places[i] of rows[i], appended before it was known; 0 if it has failed."""
+        self.tokens[rows, places] = np.maximum(token_ids, 0)
+
+    def take_back(self, rows: Int32) -> None:
+        """Take back a token of each of `rows` that was appended before it was known, and has failed."""
+        self.num_tokens[rows] -= np.int32(1)
+
     def fail(self, error: RowError) -> None:
-        """Take a row out of all further steps; it stays occupied until the engine frees it."""
+        """Let a row have no further part in results; it stays occupied until the engine frees it."""
         self.failures[error.row] = error
+
+    def _learn(self, rows: Int32, token_ids: Int32) -> None:
+        """Append what another stage has sampled to the rows that have computed all they know."""
+        index = rows.astype(np.intp)
+        behind = self.num_computed[index] == self.num_tokens[index]
+        token_ids = token_ids[behind]
+        # Negative ids become large ones.
+        if len(token_ids) and token_ids.view(np.uint32).max() >= self._limits.vocab_size:
+            raise WorkerError("a token id of another stage is outside the vocabulary")
+        self.append(rows[behind], token_ids)
 
     def _outputs(self, rows: Int32, sampling: npt.NDArray[np.intp], cu_seqlens: Int32) -> Int32 | None:
         if len(self.sampling.rows_with(Feature.PROMPT_LOGPROBS, rows)):
@@ -206,6 +238,7 @@ class InputBatch:
         self.occupied[rows] = False
         for row in rows.tolist():
             self.failures.pop(row, None)
+            self._refused.discard(row)
             self.sampling.discard(row)
 
     def _add(self, new: NewRow) -> None:
@@ -228,6 +261,7 @@ class InputBatch:
             self.sampling.add(new.row, new.sampling, new.num_prompt_tokens, len(token_ids))
         except InvalidRequestError as error:
             self.fail(RowError(new.row, error.code, str(error)))
+            self._refused.add(new.row)
             return
         self.tokens[new.row, : len(token_ids)] = token_ids
         self.num_tokens[new.row] = len(token_ids)

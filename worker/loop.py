@@ -8,7 +8,6 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-import msgspec
 import zmq
 
 from engine_core.config import software_version
@@ -34,6 +33,7 @@ from engine_core.ipc.worker_messages import (
     WorkerHello,
 )
 from worker.config import WorkerConfig
+from worker.replies import Replies
 
 if TYPE_CHECKING:
     from worker.worker import Worker
@@ -90,6 +90,11 @@ class EngineLink:
                 return self._socket.recv()
             except zmq.Again:
                 self._check_parent()
+
+    def has_message(self) -> bool:
+        """Whether receive() would return at once."""
+        events = self._socket.getsockopt(zmq.EVENTS)
+        return isinstance(events, int) and bool(events & zmq.POLLIN)
 
     def close(self) -> None:
         """Close once what was sent has left, or after two seconds."""
@@ -165,14 +170,30 @@ def _serve(link: EngineLink, config: WorkerConfig) -> int:
 
 
 def _answer(link: EngineLink, worker: Worker) -> int:
+    replies = Replies(link.send, link.has_message)
+    try:
+        return _run(link, worker, replies)
+    finally:
+        replies.flush()
+
+
+def _run(link: EngineLink, worker: Worker, replies: Replies) -> int:
+    from worker.step_pipeline import StepPipeline
+
+    steps = StepPipeline(worker, replies.add)
     while True:
+        if steps.is_running and not link.has_message():
+            steps.settle()
         answered = time.perf_counter()
         frame = link.receive()
         wait_s = time.perf_counter() - answered
         message = to_worker_decoder.decode(frame)
+        if isinstance(message, SchedulerOutput):
+            steps.run(message, wait_s)
+            continue
+        steps.settle()
+        replies.flush()
         match message:
-            case SchedulerOutput():
-                link.send(msgspec.structs.replace(worker.execute(message), wait_s=wait_s))
             case InitKVCache():
                 ready = worker.init_kv_cache(message.num_blocks, message.num_host_blocks)
                 # What lives now lives on: later collections need not walk it.

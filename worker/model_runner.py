@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -21,10 +23,10 @@ from worker.input_batch import InputBatch, Int32, StepInputs
 from worker.kv_cache import KVCache
 from worker.models.base import Model
 from worker.parallel.agreement import Agreement, Chosen
-from worker.parallel.group import RankGroup
+from worker.parallel.mesh import ALONE, Mesh
 from worker.prompt_scorer import PromptScorer
 from worker.sampler import Sampled, Sampler, split_errors
-from worker.step_graphs import StepGraph, StepGraphs
+from worker.step_graphs import StepGraph, StepGraphs, StepInFlight
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +88,7 @@ class ModelRunner:
         batch: InputBatch,
         vocab_size: int,
         graphs: StepGraphs | None,
-        group: RankGroup | None = None,
+        mesh: Mesh = ALONE,
     ) -> None:
         """Build a runner with an empty batch.
 
@@ -99,7 +101,7 @@ class ModelRunner:
             batch: no other runner's.
             vocab_size: width of the model's logits.
             graphs: decodes the rows of this batch; None runs every step eagerly.
-            group: the ranks that part the model's layers; None if there is one.
+            mesh: the ranks that part the model.
         """
         self._device = device
         self._backend = backend
@@ -108,13 +110,26 @@ class ModelRunner:
         self._host_blocks = host_blocks
         self._batch = batch
         self._graphs = graphs
+        self._last_end = 0.0
         self._max_logits_rows = max_logits_rows(vocab_size)
         self._sampler = Sampler(device, batch)
         self._prompt_scorer = PromptScorer(device, model, batch, self._max_logits_rows)
-        self._agreement = None if group is None else Agreement(group, batch)
+        self._is_alone = mesh == ALONE
+        self._agreement = None if mesh.group is None else Agreement(mesh.group, batch)
 
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
-        """Run one step.
+        """Run one step; raises what begin() raises."""
+        started = self.begin(step)
+        return started.finish() if isinstance(started, StepInFlight) else started
+
+    def can_follow(self, step: SchedulerOutput) -> bool:
+        """Whether a step may begin before the one that runs on the device is finished."""
+        return self._graphs is not None and self._graphs.can_follow(step)
+
+    def begin(self, step: SchedulerOutput) -> ModelRunnerOutput | StepInFlight:
+        """Run one step, or leave it running on a device that goes on by itself.
+
+        With a step still running only for steps of which can_follow() says so.
 
         Raises:
             WorkerError: engine and worker disagree about the batch or the KV cache's places.
@@ -127,19 +142,33 @@ class ModelRunner:
         move_s = self._move(step) if step.moves_from or step.moves_to else 0.0
         try:
             result = self._run(step)
+            if callable(result):
+                return StepInFlight(partial(self._end, step, started, move_s, result))
         except torch.OutOfMemoryError as error:
-            if self._agreement is not None:
+            if not self._is_alone:
                 raise  # The other ranks wait for this one, and cannot be told.
             result = self._give_up(step, error)
         return result.pack(step.step, time.perf_counter() - started, move_s)
 
-    def _run(self, step: SchedulerOutput) -> _StepResult:
+    def _end(
+        self, step: SchedulerOutput, started: float, move_s: float, wait: Callable[[], _StepResult]
+    ) -> ModelRunnerOutput:
+        """Answer a step in flight; a step takes no time of the one before."""
+        result, now = wait(), time.perf_counter()
+        compute_s, self._last_end = now - max(started, self._last_end), now
+        return result.pack(step.step, compute_s, move_s)
+
+    def _run(self, step: SchedulerOutput) -> _StepResult | Callable[[], _StepResult]:
         graph = self._graphs.forward(step) if self._graphs is not None else None
         if graph is None:
             return self._run_eagerly(step)
         if graph.needs_sampler:
             return self._finish(graph.hidden, graph.inputs())
-        return self._draw(graph)
+        wait = graph.launch()
+        if wait is None:
+            return self._take_drawn(graph, graph.rows, graph.draw())
+        rows = graph.rows
+        return lambda: self._take_drawn(graph, rows, wait())
 
     def _give_up(self, step: SchedulerOutput, error: torch.OutOfMemoryError) -> _StepResult:
         """Fail all rows of a step that did not fit the memory; the engine will free them."""
@@ -153,7 +182,7 @@ class ModelRunner:
         self._device.release_unused()
         return _StepResult([self._batch.failures[row] for row in rows])
 
-    def _forward(self, inputs: StepInputs) -> torch.Tensor:
+    def _forward(self, inputs: StepInputs) -> torch.Tensor | None:
         token_ids, *layout = self._device.place((inputs.token_ids, *inputs.meta))
         meta = AttentionMetadata(*layout)
         self._backend.begin_step(meta)
@@ -171,9 +200,9 @@ class ModelRunner:
     @torch.inference_mode()
     def _run_eagerly(self, step: SchedulerOutput) -> _StepResult:
         inputs = self._batch.prepare(step)
-        if not len(inputs.rows):
-            return _StepResult(inputs.errors)
-        return self._finish(self._forward(inputs), inputs)
+        hidden = self._forward(inputs) if len(inputs.rows) else None
+        # No row, or the stages behind go on with them.
+        return _StepResult(inputs.errors) if hidden is None else self._finish(hidden, inputs)
 
     @torch.inference_mode()
     def _finish(self, hidden: torch.Tensor, inputs: StepInputs) -> _StepResult:
@@ -185,10 +214,10 @@ class ModelRunner:
             self._agreement.settle(inputs.rows, result.chosen)
         return result
 
-    def _draw(self, graph: StepGraph) -> _StepResult:
-        """Take the tokens that the graph draws and appends."""
+    def _take_drawn(self, graph: StepGraph, rows: Int32, token_ids: Int32) -> _StepResult:
+        """Take the tokens that the graph has drawn and appended."""
         result = _StepResult([])
-        sampled = Sampled(graph.rows, graph.draw(), [], [])
+        sampled = Sampled(rows, token_ids, [], [])
         if graph.num_failed:
             sampled = split_errors(sampled.rows, sampled.token_ids, [])
             for error in sampled.errors:
@@ -198,6 +227,7 @@ class ModelRunner:
 
     def _score_prompts(self, hidden: torch.Tensor, inputs: StepInputs, result: _StepResult) -> None:
         result.prompt_logprobs, broken = self._prompt_scorer.score(hidden, inputs)
+        broken = [error for error in broken if error.row not in self._batch.failures]
         result.errors += broken
         for error in broken:
             self._batch.fail(error)

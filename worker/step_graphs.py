@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 import torch
 
-from engine_core.ipc.worker_messages import SchedulerOutput
+from engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
 from worker.input_batch import Int32, StepInputs
 
 
@@ -28,6 +29,13 @@ class StepGraph(Protocol):
     def inputs(self) -> StepInputs:
         """The step, as InputBatch.prepare returns it."""
 
+    def launch(self) -> Callable[[], Int32] | None:
+        """Enqueue the sampling and append tokens still unknown, where the device runs on by itself.
+
+        Returns:
+            Waits and returns what draw() does; None where draw() has to be called instead.
+        """
+
     def draw(self) -> Int32:
         """Sample and append a token for each row.
 
@@ -37,11 +45,24 @@ class StepGraph(Protocol):
 
     @property
     def num_failed(self) -> int:
-        """Rows for which the last draw() returned -1."""
+        """Rows for which the last draw(), or the wait for it, returned -1."""
+
+
+class StepInFlight(NamedTuple):
+    """A step that runs on the device.
+
+    Attributes:
+        finish: waits for it and returns its answer; to be called once, in the order in which steps began.
+    """
+
+    finish: Callable[[], ModelRunnerOutput]
 
 
 class StepGraphs(Protocol):
     """The recordings of one batch."""
+
+    def can_follow(self, step: SchedulerOutput) -> bool:
+        """Whether forward() and launch() may be called for a step before the one that runs is finished."""
 
     def forward(self, step: SchedulerOutput) -> StepGraph | None:
         """Run the model for a step that decodes one token of each row; None, and nothing done, for others.

@@ -38,7 +38,7 @@ def warm_up(runner: ModelRunner, limits: BatchLimits) -> None:
     )
     steps = [
         SchedulerOutput(0, rows=pack_int32([0]), num_tokens=pack_int32([num_prompt]), new_rows=[row]),
-        SchedulerOutput(0, rows=pack_int32([0]), num_tokens=pack_int32([1])),
+        SchedulerOutput(0, rows=pack_int32([0]), num_tokens=pack_int32([1]), last_token_ids=pack_int32([0])),
         SchedulerOutput(0, rows=b"", num_tokens=b"", freed_rows=pack_int32([0])),
     ]
     for step in steps:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -35,10 +35,13 @@ from worker.model_config import ModelConfig, read_model_config
 from worker.model_runner import ModelRunner, max_logits_rows
 from worker.models.base import Model
 from worker.models.registry import load_model
-from worker.parallel.group import RankGroup
-from worker.step_graphs import StepGraphs
+from worker.parallel.mesh import ALONE, Mesh
+from worker.step_graphs import StepGraphs, StepInFlight
 from worker.warm_up import warm_up
 from worker.weights import Loader, Progress, load_weights
+
+if TYPE_CHECKING:
+    from worker.parallel.distributed import Meeting
 
 
 def _no_progress(loaded_bytes: int, total_bytes: int) -> None:
@@ -67,12 +70,16 @@ class Worker:
         config.validate()
         self._config = config
         self._device = device or open_device(
-            config.device, config.rank, config.gpu_memory_utilization, config.num_local_ranks
+            config.device,
+            config.rank,
+            config.gpu_memory_utilization,
+            config.num_local_ranks,
+            config.batch_invariant,
         )
         self._loader = loader
         self._loaded: _Loaded | None = None
         self._runner: ModelRunner | None = None
-        self._group: RankGroup | None = None
+        self._meeting: Meeting | None = None
         num_threads = config.num_threads or max(1, usable_cores() // config.num_local_ranks)
         torch.set_num_threads(num_threads)
         ops.set_num_threads(num_threads)
@@ -93,15 +100,13 @@ class Worker:
         dtype = resolve_dtype(self._config.dtype, config, self._device)
         quantization = self._config.quantization
         check_quantization(quantization, dtype, self._device)
-        needs = AttentionNeeds(dtype, self._config.block_size)
+        needs = AttentionNeeds(dtype, self._config.block_size, self._config.batch_invariant)
         backend = choose_backend(self._config.attention_backend, self._device, needs)
-        self._group = self._meet()
-        model = load_model(
-            config, dtype, self._device, backend, progress, quantization, self._group, self._loader
-        )
-        self._loaded = loaded = _Loaded(config, dtype, model, quantization, backend)
-        if self._group is not None:
-            self._group.begin(self._config.exchange_timeout_s)
+        mesh = self._meet()
+        model = load_model(config, dtype, self._device, backend, progress, quantization, mesh, self._loader)
+        self._loaded = loaded = _Loaded(config, dtype, model, quantization, backend, mesh)
+        if self._meeting is not None:
+            self._meeting.begin(self._config.exchange_timeout_s)
         return WorkerReady(
             model=_describe(loaded),
             block_bytes=loaded.block_shape(self._config.block_size).num_bytes,
@@ -133,28 +138,27 @@ class Worker:
 
     def close(self) -> None:
         """Leave the other ranks."""
-        if self._group is not None:
-            from worker.parallel.distributed import part
+        if self._meeting is not None:
+            self._meeting.part()
+            self._meeting = None
 
-            part()
-
-    def _meet(self) -> RankGroup | None:
-        config = self._config
-        if config.num_ranks == 1:
-            return None
+    def _meet(self) -> Mesh:
+        if self._config.num_ranks == 1:
+            return ALONE
         # torch.distributed takes 0.3 s to import, for nothing where there is one rank.
-        from worker.parallel.distributed import DistributedGroup, meet
+        from worker.parallel.distributed import Meeting
 
-        device = self._device.torch_device
-        meet(config.rendezvous, config.rank, config.num_ranks, device)
-        return DistributedGroup(device)
+        self._meeting = Meeting(self._config, self._device.torch_device)
+        return self._meeting.mesh
 
     def _make_runner(
         self, loaded: _Loaded, limits: BatchLimits, num_host_blocks: int = 0
     ) -> tuple[ModelRunner, HostBlocks]:
         shape = loaded.block_shape(limits.block_size)
         try:
-            batch = InputBatch(limits, list(loaded.config.eos_token_ids))
+            batch = InputBatch(
+                limits, list(loaded.config.eos_token_ids), is_pipelined=loaded.mesh.stage is not None
+            )
             pool = loaded.backend.allocate(shape, limits.num_blocks)
         except (OSError, MemoryError, RuntimeError) as error:
             raise ConfigError(f"no memory for a KV cache of {limits.num_blocks} blocks: {error}") from None
@@ -170,7 +174,7 @@ class Worker:
             batch,
             limits.vocab_size,
             graphs,
-            self._group,
+            loaded.mesh,
         )
         return runner, host_blocks
 
@@ -178,8 +182,8 @@ class Worker:
         self, loaded: _Loaded, caches: list[KVCache], batch: InputBatch, limits: BatchLimits
     ) -> StepGraphs | None:
         model, backend, max_rows = loaded.model, loaded.backend, max_logits_rows(limits.vocab_size)
-        if self._group is not None:
-            # Ranks exchange sums, which no recording holds.
+        if loaded.mesh != ALONE:
+            # Ranks exchange sums and activations, which no recording holds.
             return None
         # Recordings of a CPU hold our own kernels; another backend may compute with anything.
         if isinstance(backend, CpuAttention):
@@ -218,6 +222,16 @@ class Worker:
             vocab_size=config.vocab_size,
         )
 
+    def can_follow(self, step: SchedulerOutput) -> bool:
+        """Whether a step may begin before the one that runs on the device is finished."""
+        return self._runner is not None and self._runner.can_follow(step)
+
+    def begin(self, step: SchedulerOutput) -> ModelRunnerOutput | StepInFlight:
+        """Run one step, or leave it running on a device that goes on by itself; see ModelRunner.begin."""
+        if self._runner is None:
+            raise WorkerError("a step came before the KV cache was asked for")
+        return self._runner.begin(step)
+
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
         """Run one step.
 
@@ -239,6 +253,7 @@ class _Loaded(NamedTuple):
     model: Model
     quantization: str
     backend: AttentionBackend
+    mesh: Mesh
 
     def block_shape(self, block_size: int) -> BlockShape:
         """What a block of block_size tokens holds of this model."""
@@ -247,7 +262,7 @@ class _Loaded(NamedTuple):
 
 
 def _describe(loaded: _Loaded) -> ModelInfo:
-    config, dtype, model, quantization, _ = loaded
+    config, dtype, model, quantization = loaded[:4]
     return ModelInfo(
         path=config.path,
         architecture=config.architecture,

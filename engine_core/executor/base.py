@@ -37,7 +37,7 @@ class Executor(ABC):
 
     @abstractmethod
     def submit(self, output: SchedulerOutput) -> None:
-        """Start one step. At most two steps may be in flight."""
+        """Start one step; as many may be in flight as the scheduler allows."""
 
     @abstractmethod
     def receive(self) -> list[FromWorkerMessage]:

@@ -11,6 +11,7 @@ ModelRunnerOutput of the output rank       that; the others' only show that they
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
@@ -38,9 +39,18 @@ class Ranks:
         output_rank: whose answer to a step counts.
         step_timeout_s: longest time of one step.
         clock: for the deadlines.
+        where: names the node of a rank; "" for this machine.
     """
 
-    def __init__(self, num_ranks: int, output_rank: int, step_timeout_s: float, clock: Clock) -> None:
+    def __init__(
+        self,
+        num_ranks: int,
+        output_rank: int,
+        step_timeout_s: float,
+        clock: Clock,
+        where: Callable[[int], str] = lambda rank: "",
+    ) -> None:
+        self._where = where
         self._num_ranks = num_ranks
         self._output_rank = output_rank
         self._step_timeout_s = step_timeout_s
@@ -64,14 +74,11 @@ class Ranks:
         """Whether every rank has a KV cache."""
         return len(self._caches) == self._num_ranks
 
-    @property
-    def num_in_flight(self) -> int:
-        """Steps whose result the engine waits for."""
-        return len(self._owed[self._output_rank])
-
     def name(self, rank: int) -> str:
         """What a rank is called in errors."""
-        return "the worker" if self._num_ranks == 1 else f"the worker of rank {rank}"
+        node = self._where(rank)
+        name = "the worker" if self._num_ranks == 1 else f"the worker of rank {rank}"
+        return f"{name} on node {node}" if node else name
 
     def submit(self, step: int) -> None:
         """Note that every rank was sent a step."""

@@ -89,6 +89,11 @@ class ShadowKV:
         """Append the token a row sampled."""
         self._tokens[row].append(token_id)
 
+    def check_last_token(self, row: int, token_id: int) -> None:
+        """Hold the token that the engine names for a row to the last one it has."""
+        if self._tokens[row][-1] != token_id:
+            raise WorkerError(f"row {row} is told token {token_id}, its last is {self._tokens[row][-1]}")
+
     def compute(self, row: int, start: int, count: int) -> npt.NDArray[np.int32]:
         """Write the KV of `count` tokens from position `start` and attend to all that they see.
 

@@ -107,6 +107,8 @@ class SimulatedWorker:
         self._state = np.zeros(MAX_ROWS, np.uint64)
         self._seed_mix = np.zeros(MAX_ROWS, np.uint64)
         self._stops_at_eos = np.zeros(MAX_ROWS, np.bool_)
+        # Tokens that a stage of a pipeline would know that does not sample.
+        self._num_told = np.zeros(MAX_ROWS, np.int64)
 
     def load(self) -> WorkerReady:
         """Return what WorkerReady says; there is nothing to load."""
@@ -157,6 +159,8 @@ class SimulatedWorker:
         rows = unpack_int32(step.rows).astype(np.int64)
         num_tokens = unpack_int32(step.num_tokens).astype(np.int64)
         self._check_columns(rows, num_tokens)
+        if step.last_token_ids and self._shadow is not None:
+            self._check_told(self._shadow, rows, num_tokens, unpack_int32(step.last_token_ids))
         for i in failing:
             if i < len(rows):
                 self._failed[int(rows[i])] = RowError(int(rows[i]), "simulated_fault", "scripted")
@@ -233,6 +237,25 @@ class SimulatedWorker:
                 self._ensure_powers(len(attended))
                 self._state[row] = sequence_state(attended, self._powers)
 
+    def _check_told(
+        self,
+        shadow: ShadowKV,
+        rows: npt.NDArray[np.int64],
+        num_tokens: npt.NDArray[np.int64],
+        last_token_ids: npt.NDArray[np.int32],
+    ) -> None:
+        """Do as the first stage of a pipeline, which knows no token but those it is told."""
+        for row, count, token_id in zip(
+            rows.tolist(), num_tokens.tolist(), last_token_ids.tolist(), strict=True
+        ):
+            if row in self._failed:
+                continue
+            if self._num_computed[row] == self._num_told[row]:
+                shadow.check_last_token(row, token_id)
+                self._num_told[row] += 1
+            if self._num_computed[row] + count > self._num_told[row]:
+                raise WorkerError(f"row {row} is to compute a token that the first stage does not know")
+
     def _enter(self, new_row: NewRow) -> None:
         row, sampling = new_row.row, new_row.sampling
         if row in self._occupied or not 0 <= row < MAX_ROWS:
@@ -245,6 +268,7 @@ class SimulatedWorker:
         self._ensure_powers(len(token_ids))
         self._occupied.add(row)
         self._num_tokens[row] = len(token_ids)
+        self._num_told[row] = len(token_ids)
         self._num_prompt[row] = new_row.num_prompt_tokens
         self._num_computed[row] = new_row.num_computed_tokens
         self._state[row] = sequence_state(token_ids, self._powers)

@@ -25,18 +25,20 @@ class Place(NamedTuple):
         rank: its own.
         address: the engine's socket.
         rendezvous: where the ranks meet; empty for a single one.
+        num_local_ranks: ranks that share its machine's cores and memory.
     """
 
     rank: int
     address: str
     rendezvous: str
+    num_local_ranks: int
 
 
 WorkerArgv = Callable[[EngineConfig, Place], list[str]]
 
 
 def worker_argv(config: EngineConfig, place: Place) -> list[str]:
-    """Return the command line of the worker of one rank; all ranks are on this machine."""
+    """Return the command line of the worker of one rank; on this machine."""
     options = {
         "--connect": place.address,
         "--rank": str(place.rank),
@@ -54,30 +56,27 @@ def worker_argv(config: EngineConfig, place: Place) -> list[str]:
         "--gpu-memory-utilization": str(config.gpu_memory_utilization),
         "--log-level": config.log_level,
         "--tensor-parallel-size": str(config.tensor_parallel_size),
-        "--num-local-ranks": str(config.num_ranks),
+        "--pipeline-parallel-size": str(config.pipeline_parallel_size),
+        "--num-local-ranks": str(place.num_local_ranks),
         "--exchange-timeout": str(config.step_timeout_s * _EXCHANGE_SHARE),
     }
     if place.rendezvous:
         options["--rendezvous"] = place.rendezvous
-    switches = ["--enforce-eager"] if config.enforce_eager else []
+    switches = ["--batch-invariant"] if config.batch_invariant else []
+    switches += ["--enforce-eager"] if config.enforce_eager else []
     words = [word for option in options.items() for word in option]
     return [sys.executable, "-m", "worker.cli", *words, *switches]
 
 
 class WorkerProcess:
-    """A worker that was started; used by the busy loop's thread.
+    """A worker that was started; used by the busy loop's thread."""
 
-    Attributes:
-        identity: what it calls itself on the engine's socket.
-    """
-
-    def __init__(self, rank: int, argv: Sequence[str]) -> None:
+    def __init__(self, argv: Sequence[str]) -> None:
         """Start it.
 
         Raises:
             WorkerError: it cannot be started.
         """
-        self.identity = str(rank).encode()
         self._output = WorkerOutput()
         try:
             # SIGKILL: whatever the worker is doing, it must not hold memory or a device without its engine.

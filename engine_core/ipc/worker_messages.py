@@ -58,6 +58,8 @@ class SchedulerOutput(Wire, frozen=True, tag=1):
         moves_from, moves_to: int32 columns [k]; copy the whole content of place moves_from[i] to place
             moves_to[i], one after the other, before anything of this step is written. Places 0..num_blocks-1
             are the pool's blocks, num_blocks + i is host block i.
+        last_token_ids: int32 column [n], for a pipeline only, whose first stages do not sample: what each of
+            `rows` sampled last. It counts for a row that has computed all the tokens it knows.
     """
 
     step: int
@@ -69,6 +71,7 @@ class SchedulerOutput(Wire, frozen=True, tag=1):
     block_ids: bytes = b""
     moves_from: bytes = b""
     moves_to: bytes = b""
+    last_token_ids: bytes = b""
 
 
 class Shutdown(Wire, frozen=True, tag=2):

@@ -41,12 +41,14 @@ class RowBounds(NamedTuple):
         return (num_left + 1) * self.block_size + self.window - 1
 
 
-def bound_rows(num_blocks: int, block_size: int, max_chunk: int, sliding_window: int) -> RowBounds:
+def bound_rows(
+    num_blocks: int, block_size: int, max_chunk: int, sliding_window: int, num_in_flight: int = 1
+) -> RowBounds:
     """Decide whether rows give back what leaves the window, and what they hold at most then.
 
-    A plan is made with at most one step in flight, and blocks are given back only after the step that filled
-    them was applied, so that they are indexed first. So a row holds the chunk to plan, and before it the
-    window or the chunk in flight, whichever is longer; these tokens may begin inside a block. The chunk is
+    Blocks are given back only after the step that filled them was applied, so that they are indexed first. So
+    a row holds the chunk to plan, and before it the window or the chunks in flight, whichever is longer;
+    these tokens may begin inside a block. The chunk is
     cut so that one row fits the pool: then a sequence of any length can go on alone. A pool too small for
     that with a chunk of one block keeps all blocks and limits sequences to what it holds.
 
@@ -55,10 +57,11 @@ def bound_rows(num_blocks: int, block_size: int, max_chunk: int, sliding_window:
         block_size: tokens per block.
         max_chunk: tokens of one row per step by configuration.
         sliding_window: of all layers; 0 if there is none or layers differ.
+        num_in_flight: steps that may be in flight when one is planned.
     """
     num_tokens = (num_blocks - 1) * block_size
-    chunk = min(max_chunk, num_tokens - (sliding_window - 1), num_tokens // 2)
+    chunk = min(max_chunk, num_tokens - (sliding_window - 1), num_tokens // (num_in_flight + 1))
     if sliding_window == 0 or chunk < min(max_chunk, block_size):
         return RowBounds(0, block_size, max_chunk, sys.maxsize, num_blocks * block_size)
-    max_tokens = chunk + max(sliding_window - 1, chunk)
+    max_tokens = chunk + max(sliding_window - 1, num_in_flight * chunk)
     return RowBounds(sliding_window, block_size, chunk, -(-max_tokens // block_size) + 1, 0)

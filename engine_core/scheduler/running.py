@@ -163,6 +163,11 @@ class RunningRows:
         if len(full):
             self._flush_full(rows[full])
 
+    def last_tokens(self, rows: IntColumn) -> npt.NDArray[np.int32]:
+        """Return what each of `rows` sampled last; anything for one that has sampled nothing yet."""
+        first = self._tail_end[rows] - self.block_size
+        return self._flat_tail[first + (self.num_known_tokens[rows] - ONE) % self.block_size]
+
     def flush_tail(self, row: int) -> None:
         """Move the tokens in the tail to the request's token column."""
         request = self.request_at(row)

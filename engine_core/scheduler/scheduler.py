@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engine_core.config import SchedulerConfig
+from engine_core.config import SchedulerConfig, max_steps_in_flight
 from engine_core.errors import IntegrityError
 from engine_core.ipc.codec import pack_int32
 from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
@@ -28,15 +28,16 @@ from engine_core.kv_events.recorder import KVEventRecorder
 from engine_core.request import Request, RequestState
 from engine_core.scheduler.chunks import Chunks, StepInFlight
 from engine_core.scheduler.followers import Followers
+from engine_core.scheduler.microbatch import microbatch
 from engine_core.scheduler.policies import make_queue
 from engine_core.scheduler.prefill_cap import CapBeside, PrefillRoom, cap_prefill
 from engine_core.scheduler.queues import WaitingQueue
+from engine_core.scheduler.run_ahead import RunAhead
 from engine_core.scheduler.running import NEVER, ONE, IntColumn, RunningRows
 from engine_core.scheduler.step_budget import StepBudget
 from engine_core.scheduler.stopping import StopRules
 from engine_core.scheduler.victims import Victims
 
-MAX_STEPS_IN_FLIGHT = 2
 # A new row travels whole, cached or not: once a step carries this many tokens, further rows wait for the next
 # one. Otherwise many requests over one long cached prompt would not fit the message to the worker.
 MAX_NEW_ROW_TOKENS = 2**21
@@ -82,7 +83,13 @@ class Scheduler:
             max_num_seqs=config.max_num_seqs,
             secret=secret,
             enable_prefix_caching=config.enable_prefix_caching,
-            bounds=bound_rows(config.num_blocks, config.block_size, max_chunk, sliding_window),
+            bounds=bound_rows(
+                config.num_blocks,
+                config.block_size,
+                max_chunk,
+                sliding_window,
+                max_steps_in_flight(config.num_stages) - 1,
+            ),
             kv_events=kv_events,
             offload=_make_offload(config, costs, kv_events),
         )
@@ -90,6 +97,8 @@ class Scheduler:
         self._victims = Victims(config.victim, self.kv, self.running, costs)
         self._followers = Followers(self.kv, self.running)
         self.in_flight: deque[StepInFlight] = deque()
+        self._max_in_flight = max_steps_in_flight(config.num_stages)
+        self._run_ahead = RunAhead(self.running, self.kv.bounds.max_chunk) if config.num_stages == 1 else None
         self.started: list[Request] = []
         self.num_preemptions = 0
         self.is_short_of_blocks = False
@@ -129,7 +138,7 @@ class Scheduler:
             cap_beside: tells the cap that holds beside so many decoding rows, at least 1; asked only when the
                 step could prefill. None for no cap beside the budget.
         """
-        if len(self.in_flight) >= MAX_STEPS_IN_FLIGHT:
+        if len(self.in_flight) >= self._max_in_flight and not self._may_run_ahead():
             return None
         chunks, room = self._wanted(cap_beside)
         if self.kv.bounds.window:
@@ -177,7 +186,7 @@ class Scheduler:
     def _wanted(self, cap_beside: CapBeside | None) -> tuple[Chunks, PrefillRoom | None]:
         """Return what the running rows compute if blocks suffice, and what is left of a cap."""
         running = self.running
-        rows = running.order
+        rows = microbatch(running, self._config.num_stages)
         if len(rows) == 0:
             return Chunks(rows, rows, rows), None
         ready = np.minimum(running.num_tokens[rows], running.max_num_computed_tokens[rows])
@@ -200,6 +209,15 @@ class Scheduler:
             num_tokens = np.clip(budget - before, 0, num_tokens)
         chunks = Chunks(rows, num_tokens, contexts + num_tokens)
         return chunks if num_tokens.min() else chunks.select(num_tokens > 0), room
+
+    def observe(self, compute_s: float) -> None:
+        """Learn how long the last step took."""
+        if self._run_ahead is not None:
+            self._run_ahead.observe(compute_s)
+
+    def _may_run_ahead(self) -> bool:
+        """Whether one more decode step may be planned than otherwise: nobody is kept waiting by it."""
+        return self._is_closed and self._run_ahead is not None and self._run_ahead.has_room(self.in_flight)
 
     @property
     def _is_closed(self) -> bool:
@@ -346,6 +364,7 @@ class Scheduler:
             block_ids=pack_int32(growth.block_ids) if growth.rows else b"",
             moves_from=moves.sources,
             moves_to=moves.targets,
+            last_token_ids=b"" if self._config.num_stages == 1 else pack_int32(running.last_tokens(rows)),
         )
 
     def _preempt(self, row: int) -> None:

@@ -62,6 +62,7 @@ def test_figures_are_differences_per_token_and_per_stream() -> None:
 def test_steps_are_as_long_as_the_rate_asks_for_but_not_too_short() -> None:
     assert step_ms(1000, 10_000) == 100
     assert step_ms(1, 10_000) == 5
+    assert step_ms(1, 10_000, min_step_ms=0.05) == 0.1
 
 
 class Server:

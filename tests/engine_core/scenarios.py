@@ -9,11 +9,11 @@ from __future__ import annotations
 from random import Random
 from typing import NamedTuple
 
-from engine_core.config import SchedulerConfig
+from engine_core.config import SHORT_STEP_S, SchedulerConfig
 from engine_core.executor.simulated import Fault, FaultKind
 from engine_core.executor.simulated_tokens import TokenRule
 from engine_core.sampling_params import RepetitionDetection
-from tests.engine_core.engine_driver import COMPLETE, EngineDriver
+from tests.engine_core.engine_driver import COMPLETE, STEP_S, EngineDriver
 
 STEM_LEN = 24
 TENANTS = ("", "", "a", "b")
@@ -63,7 +63,8 @@ class _Scenario:
         self.driver = EngineDriver(
             self._config(),
             rule,
-            depth=chance.randint(1, 2),
+            depth=chance.randint(1, 5),
+            step_s=chance.choice([STEP_S, STEP_S, SHORT_STEP_S / 2]),
             faults=faults,
             sliding_window=chance.choice([0, 0, 0, chance.randint(1, 24)]),
         )
@@ -102,6 +103,7 @@ class _Scenario:
             else 0,
             move_block_ns=chance.choice([0, 1, 50_000_000, 125_000_000, 10**9]),
             victim=chance.choice(["cost", "cost", "last"]),
+            num_stages=chance.choice([1, 1, 2, 3]),
         )
 
     def _event(self) -> None:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
+from engine_core.sampling_params import SamplingParams
 from tests.gpu.conftest import Gpu
 from tests.gpu.whole_worker import NUM_BLOCKS, start_worker
 from tests.worker.runner.checkpoints import write_tiny_llama
-from tests.worker.runner.driver import Driver
+from tests.worker.runner.driver import Driver, Job
 from tests.worker.runner.test_batch_invariance import random_jobs
 from worker.config import WorkerConfig
 from worker.device.cpu import CpuDevice
 from worker.worker import Worker
+
+DEMO_MODEL = Path(__file__).parents[2] / "engine_core" / "demo_model"
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +54,21 @@ def test_tokens_are_those_of_the_cpu(
     assert [job.tokens for job in ours] == [job.tokens for job in theirs]
     assert [sorted(job.logprobs) for job in ours] == [sorted(job.logprobs) for job in theirs]
     assert {job.error for job in ours} == {None}
+
+
+def test_the_demo_model_says_what_it_says_on_a_cpu(gpu: Gpu) -> None:
+    settings = {"dtype": "float32", "max_model_len": 256}
+    ours, config = start_worker(gpu, DEMO_MODEL, **settings)
+    theirs = Worker(msgspec.structs.replace(config, attention_backend="auto"), CpuDevice())
+    theirs.load()
+    theirs.init_kv_cache(NUM_BLOCKS)
+    rng, count = random.Random(1), 4 if gpu.is_emulated else 40
+    greedy = SamplingParams(temperature=0.0, seed=0, ignore_eos=True)
+    jobs = [Job([rng.randrange(256) for _ in range(length)], greedy, count) for length in (3, 9, 30)]
+    expected = [job.again() for job in jobs]
+    Driver(ours, config, NUM_BLOCKS, random.Random(1)).run(jobs)
+    Driver(theirs, config, NUM_BLOCKS).run(expected)
+    assert [job.tokens for job in jobs] == [job.tokens for job in expected]
 
 
 def test_a_row_that_is_no_number_fails_alone(gpu: Gpu, tmp_path: Path) -> None:

@@ -42,21 +42,22 @@ def tokens_of(url: str, engine_id: str) -> float:
 
 
 @contextlib.contextmanager
-def engines(folder: Path, *sizes: int) -> Iterator[list[tuple[str, Process]]]:
-    """One engine-core per size, with so many ranks."""
+def engines(folder: Path, *flags_of_each: tuple[str, ...]) -> Iterator[list[tuple[str, Process]]]:
+    """An engine-core for each set of flags."""
     with contextlib.ExitStack() as stack:
         started = []
-        for i, size in enumerate(sizes):
+        for i, own_flags in enumerate(flags_of_each):
             own = folder / f"e{i}"
             own.mkdir(mode=0o700)
-            flags = (*FLAGS, "--engine-id", f"e{i}", "--tensor-parallel-size", str(size))
+            flags = (*FLAGS, "--engine-id", f"e{i}", *own_flags)
             started.append(stack.enter_context(engine(own, *flags)))
         yield started
 
 
 def test_two_engines_behind_one_frontend_share_the_work_and_agree(folder: Path) -> None:
-    """One of them over two ranks; whichever serves a request, its tokens are the same."""
-    with engines(folder, 1, 2) as ((first, core_1), (second, core_2)):
+    """One has two stages, the other two ranks; whichever serves a request, its tokens are the same."""
+    parallel = ("--pipeline-parallel-size", "2"), ("--tensor-parallel-size", "2")
+    with engines(folder, *parallel) as ((first, core_1), (second, core_2)):
         with frontend(folder, first) as (url, process):
             wait_ready(url, core_1, core_2, process)
             expected = [complete(url, prompt) for prompt in PROMPTS]

@@ -22,13 +22,19 @@ logger = logging.getLogger(__name__)
 
 
 class AttentionNeeds(NamedTuple):
-    """What a model and the operator ask of a backend: dtype of the cache, and tokens per block.
+    """What a model and the operator ask of a backend.
 
     Every backend has the head sizes that a model may have, see worker.model_config.
+
+    Attributes:
+        dtype: of the cache.
+        block_size: tokens per block.
+        batch_invariant: a row's bits must not depend on its batch.
     """
 
     dtype: torch.dtype
     block_size: int
+    batch_invariant: bool = False
 
 
 class Choice(NamedTuple):
@@ -78,6 +84,8 @@ def _cuda(device: Device, needs: AttentionNeeds) -> Choice:
 def _flash_attn(device: Device, needs: AttentionNeeds) -> Choice:
     if not isinstance(device, CudaDevice):
         return Choice(None, f"the device is {device.name}")
+    if needs.batch_invariant:
+        return Choice(None, "its bits may depend on the batch")
     if needs.dtype not in (torch.bfloat16, torch.float16):
         return Choice(None, f"it has no {str(needs.dtype).removeprefix('torch.')}")
     found = find_edition(device.capability[0], needs.block_size)
@@ -87,6 +95,8 @@ def _flash_attn(device: Device, needs: AttentionNeeds) -> Choice:
 
 
 def _torch(device: Device, needs: AttentionNeeds) -> Choice:
+    if needs.batch_invariant:
+        return Choice(None, "its bits may depend on how a prompt is cut")
     return Choice(TorchAttention(device.torch_device), "the reference, slow")
 
 

@@ -11,6 +11,7 @@ from worker.cuda_ops import cuda_ops
 from worker.device.base import Device
 from worker.device.cpu import CpuDevice
 from worker.device.cuda import CudaDevice
+from worker.invariant_ops import invariant_ops
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +19,11 @@ _MIN_CAPABILITY = (8, 0)
 
 
 def open_device(
-    requested: str, rank: int = 0, memory_utilization: float = 0.9, num_local_ranks: int = 1
+    requested: str,
+    rank: int = 0,
+    memory_utilization: float = 0.9,
+    num_local_ranks: int = 1,
+    batch_invariant: bool = False,
 ) -> Device:
     """Return the device of a rank; "auto" is a GPU where every rank of this machine can use one.
 
@@ -27,6 +32,7 @@ def open_device(
         rank: of the worker; it takes the GPU of its index among this machine's ranks.
         memory_utilization: share of a GPU's memory the worker may take.
         num_local_ranks: ranks of this machine, which all have to come to the same answer.
+        batch_invariant: a row's bits do not depend on its batch; on a CPU they never do.
 
     Raises:
         ConfigError: a GPU was asked for and cannot be used; says why.
@@ -35,7 +41,8 @@ def open_device(
         return CpuDevice(num_local_ranks)
     reason = why_not_cuda(num_local_ranks)
     if not reason:
-        return CudaDevice(cuda_ops(), torch.device("cuda", rank % num_local_ranks), memory_utilization)
+        ops = invariant_ops() if batch_invariant else cuda_ops()
+        return CudaDevice(ops, torch.device("cuda", rank % num_local_ranks), memory_utilization)
     if requested == "cuda":
         raise ConfigError(f"--device cuda cannot be used: {reason}")
     if torch.cuda.is_available():

@@ -11,6 +11,7 @@ from worker.layers.workspace import Workspace
 from worker.model_config import ModelConfig
 from worker.parallel.group import RankGroup
 from worker.parallel.shares import HeadShare, head_share, share
+from worker.parallel.stage import Stage
 
 
 class LayerContext(NamedTuple):
@@ -22,6 +23,7 @@ class LayerContext(NamedTuple):
         backend: what computes attention.
         ops: the device's kernels for all else.
         group: the ranks that part each layer; None if this one holds all of it.
+        stage: of the pipeline; None if this one holds all layers.
     """
 
     plan: WeightPlan
@@ -29,6 +31,7 @@ class LayerContext(NamedTuple):
     backend: AttentionBackend
     ops: Kernels[Matrix]
     group: RankGroup | None = None
+    stage: Stage | None = None
 
     def share(self, total: int) -> range:
         """Return which of `total` rows or units this rank holds."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from worker.layers.context import LayerContext
+from worker.model_config import ModelConfig
 
 
 class Embedding:
@@ -72,3 +73,26 @@ class OutputHead:
         out = self._workspace.take("logits", hidden.shape[0], self._weight.shape[0], torch.float32)
         self._ops.linear(out, hidden, self._weight.weight)
         return out if self._group is None else self._group.gather_columns(out, self._vocab_size)
+
+
+def token_embedding(ctx: LayerContext, config: ModelConfig, name: str) -> Embedding:
+    """Return the embedding that a model begins with; its output is the residual."""
+    shape = (config.vocab_size, config.hidden_size)
+    return Embedding(ctx, "residual", name, shape, is_head=config.tie_word_embeddings)
+
+
+def output_head(
+    ctx: LayerContext, config: ModelConfig, embedding_name: str, embedding: Embedding | None
+) -> OutputHead:
+    """Return the head that a model ends with.
+
+    Args:
+        ctx: of the model.
+        config: says whether the head is tied to the embedding.
+        embedding_name: of the embedding's tensor.
+        embedding: None if an earlier stage holds it; a tied head is loaded once more then.
+    """
+    shape = (config.vocab_size, config.hidden_size)
+    if not config.tie_word_embeddings:
+        return OutputHead(ctx, "lm_head", shape, None)
+    return OutputHead(ctx, embedding_name, shape, embedding)

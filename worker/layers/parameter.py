@@ -238,8 +238,16 @@ class WeightPlan:
     @property
     def num_params(self) -> int:
         """Parameters of the model in the usual sense: what it was trained with, by all ranks of a layer."""
-        shapes = {part.name: part.shape for parameter in self._parameters for part in parameter.parts}
-        return sum(map(math.prod, shapes.values()))
+        return sum(map(math.prod, self._shapes.values()))
+
+    @property
+    def names(self) -> list[str]:
+        """Tensors of the checkpoint that it needs, each once."""
+        return list(self._shapes)
+
+    @property
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {part.name: part.shape for parameter in self._parameters for part in parameter.parts}
 
     def declare_linear(self, shape: tuple[int, int], parts: Sequence[Part]) -> PackedParameter:
         """Add a matrix of attention or MLP made of these parts."""

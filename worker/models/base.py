@@ -16,7 +16,7 @@ class Model(Protocol):
     """A decoder-only language model with its weights; one thread only.
 
     Attributes:
-        num_layers: KV caches it needs, one per layer.
+        num_layers: KV caches it needs, one per layer of this stage.
         num_kv_heads, head_dim: shape of each token's key and value in every layer, on this rank.
         num_params: numbers it was trained with, tied weights counted once.
         workspace: its activations' buffers. All that a pass computes on its way goes through kernels and lies
@@ -35,8 +35,8 @@ class Model(Protocol):
         meta: AttentionMetadata,
         kv_caches: Sequence[KVCache],
         outputs: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Run T tokens of any mix of rows through all layers.
+    ) -> torch.Tensor | None:
+        """Run T tokens of any mix of rows through all layers, or those of this stage of a pipeline.
 
         Args:
             token_ids: int32 [T], each below the vocabulary size.
@@ -46,11 +46,12 @@ class Model(Protocol):
                 all T. The others end with the last layer's attention.
 
         Returns:
-            Final hidden states [S, H] in the model dtype, in a buffer that the next call overwrites.
+            Final hidden states [S, H] in the model dtype, in a buffer that the next call overwrites; None on
+            stages that hand their activations on.
         """
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor | None:
         """Return fp32 logits [S, V] of hidden [S, H], in a buffer that the next call overwrites.
 
-        All ranks call it; None on those that do not sample.
+        All ranks of the last stage call it; None on those that do not sample.
         """

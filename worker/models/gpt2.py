@@ -11,10 +11,11 @@ from worker.attention.metadata import AttentionMetadata
 from worker.kv_cache import KVCache
 from worker.layers.attention import Attention, HeadLayout
 from worker.layers.context import LayerContext
-from worker.layers.embedding import Embedding, OutputHead
+from worker.layers.embedding import Embedding, output_head, token_embedding
 from worker.layers.linear import ColumnLinear, LinearSpec, RowLinear, Source
 from worker.layers.mlp import GeluMLP
 from worker.layers.norm import LayerNorm
+from worker.layers.relay import Relay
 from worker.model_config import ModelConfig
 from worker.models.base import Model
 from worker.parallel.shares import scaled
@@ -32,17 +33,20 @@ class GPT2:
     """Token and position embedding, pre-norm layers, final norm, output head; see models.base.Model."""
 
     def __init__(self, ctx: LayerContext, config: ModelConfig) -> None:
-        self.num_layers = config.num_layers
+        self._relay = relay = Relay(ctx, config.hidden_size)
+        layers = relay.layers(config.num_layers)
+        self.num_layers = len(layers)
         self.num_kv_heads = len(ctx.heads(config).keys)
         self.head_dim = config.head_dim
-        shape = (config.vocab_size, config.hidden_size)
-        positions_shape = (config.max_position_embeddings, config.hidden_size)
-        is_tied = config.tie_word_embeddings
-        self._embedding = Embedding(ctx, "residual", f"{PREFIX}wte", shape, is_head=is_tied)
-        self._positions = Embedding(ctx, "delta", f"{PREFIX}wpe", positions_shape, is_whole=True)
-        self._layers = [_Layer(ctx, config, i) for i in range(config.num_layers)]
-        self._norm = LayerNorm(ctx, f"{PREFIX}ln_f", config.hidden_size, config.norm_eps)
-        self._head = OutputHead(ctx, "lm_head", shape, self._embedding if is_tied else None)
+        self._embedding = None
+        if relay.is_first:
+            self._embedding = token_embedding(ctx, config, f"{PREFIX}wte")
+            positions_shape = (config.max_position_embeddings, config.hidden_size)
+            self._positions = Embedding(ctx, "delta", f"{PREFIX}wpe", positions_shape, is_whole=True)
+        self._layers = [_Layer(ctx, config, i) for i in layers]
+        if relay.is_last:
+            self._norm = LayerNorm(ctx, f"{PREFIX}ln_f", config.hidden_size, config.norm_eps)
+            self._head = output_head(ctx, config, f"{PREFIX}wte", self._embedding)
         self.num_params = ctx.plan.num_params
         self.workspace = ctx.workspace
 
@@ -52,17 +56,23 @@ class GPT2:
         meta: AttentionMetadata,
         kv_caches: Sequence[KVCache],
         outputs: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Return final hidden states [S, H]; see models.base.Model.forward."""
-        residual = self._embedding(token_ids)
-        # The first norm adds the positions to the residual, like any other delta.
-        delta = self._positions(meta.positions)
+    ) -> torch.Tensor | None:
+        """Return final hidden states [S, H], or None; see models.base.Model.forward."""
+        if self._embedding is not None:
+            residual = self._embedding(token_ids)
+            # The first norm adds the positions to the residual, like any other delta.
+            delta = self._positions(meta.positions)
+        else:
+            residual, delta = self._relay.take_over(len(token_ids))
         for layer, kv_cache in zip(self._layers, kv_caches, strict=True):
             attended = layer.attend(delta, residual, meta, kv_cache)
-            if layer is self._layers[-1] and outputs is not None:
+            if layer is self._layers[-1] and outputs is not None and self._relay.is_last:
                 attended, residual = attended[outputs], residual[outputs]
             delta = layer.finish(attended, residual)
-        return self._norm.add(delta, residual)
+        if self._relay.is_last:
+            return self._norm.add(delta, residual)
+        self._relay.hand_on(residual, delta)
+        return None
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor | None:
         """Return fp32 logits [S, V], or None; see models.base.Model.compute_logits."""

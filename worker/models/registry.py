@@ -15,8 +15,8 @@ from worker.layers.workspace import Workspace
 from worker.model_config import ModelConfig
 from worker.models import gpt2, llama, mistral, qwen2, qwen3
 from worker.models.base import Model
-from worker.parallel.group import RankGroup
-from worker.parallel.shares import check_shares
+from worker.parallel.mesh import ALONE, Mesh
+from worker.parallel.shares import check_shares, check_stages
 from worker.quantization import FORMS
 from worker.weights import Loader, Progress, load_weights
 
@@ -49,7 +49,7 @@ def load_model(
     backend: AttentionBackend,
     progress: Progress,
     quantization: str = "none",
-    group: RankGroup | None = None,
+    mesh: Mesh = ALONE,
     loader: Loader = load_weights,
 ) -> Model:
     """Check the checkpoint against the config, then load its weights.
@@ -61,7 +61,7 @@ def load_model(
         backend: computes attention, on the same device.
         progress: called with (loaded_bytes, total_bytes) from this thread, first with (0, total_bytes).
         quantization: "none", "int8" or "int4"; dtype is bfloat16 unless it is "none".
-        group: the ranks that part each layer; None if this one holds all of it.
+        mesh: the ranks that part the model.
         loader: fills the weights.
 
     Raises:
@@ -71,10 +71,18 @@ def load_model(
     """
     architecture = ARCHITECTURES[config.architecture]
     ignored = ["lm_head.weight"] if config.tie_word_embeddings else []
-    if group is not None:
-        check_shares(config, group.size, quantization)
-    plan = WeightPlan(architecture.prefix, ignored, FORMS[quantization])
     workspace = Workspace(dtype, device.torch_device)
-    model = architecture.build(LayerContext(plan, workspace, backend, device.ops, group), config)
+    if mesh.group is not None:
+        check_shares(config, mesh.group.size, quantization)
+    if mesh.stage is not None:
+        check_stages(config, mesh.stage.count)
+        whole = WeightPlan(architecture.prefix)
+        architecture.build(LayerContext(whole, workspace, backend, device.ops), config)
+        # The other stages' tensors are nothing unexpected.
+        ignored += whole.names
+    plan = WeightPlan(architecture.prefix, ignored, FORMS[quantization])
+    model = architecture.build(LayerContext(plan, workspace, backend, device.ops, *mesh), config)
+    if mesh.stage is not None:
+        model.num_params = whole.num_params
     loader(config.path, plan, dtype, device, progress)
     return model

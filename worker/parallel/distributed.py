@@ -1,8 +1,10 @@
-"""The rank group over torch.distributed: gloo between CPUs, NCCL between GPUs."""
+"""Exchanges between ranks over torch.distributed: gloo between CPUs, NCCL between GPUs."""
 
 from __future__ import annotations
 
 import os
+import sys
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -11,8 +13,10 @@ import torch
 import torch.distributed as dist
 
 from engine_core.errors import RankLostError
+from worker.config import WorkerConfig
 from worker.layers.workspace import Workspace
-from worker.parallel.shares import share
+from worker.parallel.mesh import Mesh
+from worker.parallel.shares import scaled, share
 
 # Each tensor goes over the backend of its own device, so tokens can travel between the CPUs of GPU workers.
 _BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
@@ -22,58 +26,128 @@ _MEETING = timedelta(hours=1)
 _all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 
 
-def meet(rendezvous: str, rank: int, num_ranks: int, device: torch.device) -> None:
-    """Join this process's ranks; returns once all have come.
+class Meeting:
+    """Joins this process's ranks; one at a time in a process.
 
-    Args:
-        rendezvous: file:///PATH for ranks of one machine, which then talk over loopback, or tcp://HOST:PORT.
-        rank: of this process.
-        num_ranks: how many join.
-        device: what this rank computes on.
-
-    Raises:
-        RankLostError: they cannot be joined.
+    Attributes:
+        mesh: this rank's place among them.
     """
-    if rendezvous.startswith("file:"):
-        # Otherwise gloo listens on the interface that the host's name resolves to.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    with _peers():
-        dist.init_process_group(
-            _BACKENDS[device.type],
-            init_method=rendezvous,
-            rank=rank,
-            world_size=num_ranks,
-            timeout=_MEETING,
+
+    def __init__(self, config: WorkerConfig, device: torch.device) -> None:
+        """Return once all ranks have come.
+
+        Args:
+            config: names the rendezvous, file:///PATH for ranks of one machine, which then talk over
+                loopback, or tcp://HOST:PORT; and the sizes.
+            device: what this rank computes on.
+
+        Raises:
+            RankLostError: they cannot be joined.
+        """
+        if config.rendezvous.startswith("file:"):
+            # Otherwise gloo listens on the interface that the host's name resolves to.
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
+        with _peers():
+            dist.init_process_group(
+                _BACKENDS[device.type],
+                init_method=config.rendezvous,
+                rank=config.rank,
+                world_size=config.num_ranks,
+                timeout=_MEETING,
+            )
+            groups = _stage_groups(config.tensor_parallel_size, config.pipeline_parallel_size)
+        index = config.rank // config.tensor_parallel_size
+        self._group = groups[index]
+        self._stage = DistributedStage(index, config) if config.pipeline_parallel_size > 1 else None
+        self.mesh = Mesh(
+            DistributedGroup(self._group, device) if config.tensor_parallel_size > 1 else None, self._stage
         )
 
+    def begin(self, timeout_s: float) -> None:
+        """Wait until every rank has loaded its model; from now on no exchange waits longer than timeout_s.
 
-def part() -> None:
-    """Leave the ranks; harmless if they were never joined."""
-    if dist.is_initialized():
+        Raises:
+            RankLostError: another rank is gone.
+        """
+        with _peers():
+            # As a barrier, but between the CPUs: no GPU need be ready for it.
+            dist.all_reduce(torch.zeros(1))
+        timeout = timedelta(seconds=timeout_s)
+        for group in (None, self._group):
+            dist.distributed_c10d._set_pg_timeout(timeout, group)
+        if self._stage is not None:
+            self._stage.timeout = timeout
+
+    def part(self) -> None:
+        """Leave the other ranks."""
         dist.destroy_process_group()
 
 
-class DistributedGroup:
-    """All ranks that have met, as one group; see RankGroup."""
+def _stage_groups(num_ranks: int, num_stages: int) -> list[dist.ProcessGroup | None]:
+    """Make the group of each stage's ranks, as all ranks have to; None where that is all of them."""
+    if num_stages == 1:
+        return [None]
+    stages = (scaled(range(i, i + 1), num_ranks) for i in range(num_stages))
+    return [dist.new_group(list(stage), timeout=_MEETING) for stage in stages]
 
-    def __init__(self, device: torch.device) -> None:
-        """Args: device is what the tensors of layers live on."""
-        self.rank = dist.get_rank()
-        self.size = dist.get_world_size()
-        self._buffers = Workspace(torch.float32, device)
 
-    def begin(self, timeout_s: float) -> None:
-        """Wait until all ranks have loaded; see RankGroup."""
+class DistributedStage:
+    """A stage of the pipeline and its neighbours' ranks of the same place; see Stage.
+
+    Attributes:
+        timeout: longest wait for a neighbour.
+    """
+
+    def __init__(self, index: int, config: WorkerConfig) -> None:
+        self.index = index
+        self.count = config.pipeline_parallel_size
+        self._next = config.rank + config.tensor_parallel_size
+        self._before = config.rank - config.tensor_parallel_size
+        # What was sent and may still be on its way; at most one step per stage.
+        self._sent: deque[tuple[dist.Work, torch.Tensor]] = deque()
+        self.timeout = _MEETING
+
+    def send(self, activations: torch.Tensor) -> None:
+        """Hand a step's activations to the next stage; see Stage."""
         with _peers():
-            dist.barrier()
-            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s))
+            if len(self._sent) == self.count:
+                self._wait(*self._sent.popleft())
+            work = dist.isend(activations, self._next)
+        assert work is not None, "this rank is not among those that have met"
+        self._sent.append((work, activations))
+
+    def receive(self, activations: torch.Tensor) -> None:
+        """Wait for what the stage before has sent of the same step; see Stage."""
+        with _peers():
+            work = dist.irecv(activations, self._before)
+            assert work is not None, "this rank is not among those that have met"
+            self._wait(work, activations)
+
+    def _wait(self, work: dist.Work, activations: torch.Tensor) -> None:
+        if activations.is_cuda:
+            # Waits on the stream; NCCL looks after the time itself.
+            work.wait()
+        else:
+            # gloo would wait as long as when the ranks met, whatever was set since.
+            work.wait(self.timeout)
+
+
+class DistributedGroup:
+    """The ranks of a stage; see RankGroup."""
+
+    def __init__(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
+        """Args: group None for all ranks; device is what the tensors of layers live on."""
+        self._group = group
+        self.rank = dist.get_rank(group)
+        self.size = dist.get_world_size(group)
+        self._buffers = Workspace(torch.float32, device)
 
     def sum_into(self, out: torch.Tensor, partial: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         """Write the sum of all ranks' partial sums, and a bias, to out; see RankGroup."""
         count, width = partial.shape
         parts = self._buffers.take(f"parts of {partial.dtype}", self.size * count, width, partial.dtype)
         with _peers():
-            _all_gather(parts, partial)
+            _all_gather(parts, partial, group=self._group)
         total = parts[:count].float()
         for rank in range(1, self.size):
             total += parts[rank * count : (rank + 1) * count]
@@ -91,11 +165,11 @@ class DistributedGroup:
             columns = padded
         if self.rank != 0:
             with _peers():
-                dist.gather(columns)
+                dist.gather(columns, group=self._group, group_dst=0)
             return None
         parts = self._buffers.take("all columns", self.size * count, width).view(self.size, count, width)
         with _peers():
-            dist.gather(columns, list(parts))
+            dist.gather(columns, list(parts), group=self._group, group_dst=0)
         out = self._buffers.take("gathered", count, num_columns)
         for rank in range(self.size):
             span = share(num_columns, rank, self.size)
@@ -105,7 +179,7 @@ class DistributedGroup:
     def broadcast(self, values: torch.Tensor) -> None:
         """Overwrite a tensor on the CPU by that of rank 0; see RankGroup."""
         with _peers():
-            dist.broadcast(values, 0)
+            dist.broadcast(values, group=self._group, group_src=0)
 
 
 @contextmanager

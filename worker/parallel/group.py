@@ -24,13 +24,6 @@ class RankGroup(Protocol):
     rank: int
     size: int
 
-    def begin(self, timeout_s: float) -> None:
-        """Wait until every rank has loaded its model; from now on no exchange waits longer than timeout_s.
-
-        Raises:
-            RankLostError: another rank is gone.
-        """
-
     def sum_into(self, out: torch.Tensor, partial: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         """Write the sum of all ranks' partial sums, and a bias, to out.
 

@@ -42,6 +42,16 @@ def head_share(config: ModelConfig, rank: int, num_ranks: int) -> HeadShare:
     return HeadShare(queries, range(queries.start // group, (queries.stop - 1) // group + 1))
 
 
+def check_stages(config: ModelConfig, num_stages: int) -> None:
+    """Refuse a model that has fewer layers than stages.
+
+    Raises:
+        ConfigError: names the flag and both numbers.
+    """
+    if num_stages > config.num_layers:
+        raise ConfigError(f"--pipeline-parallel-size {num_stages} exceeds the {config.num_layers} layers")
+
+
 def check_shares(config: ModelConfig, num_ranks: int, quantization: str) -> None:
     """Refuse a model that cannot be parted over so many ranks.
 

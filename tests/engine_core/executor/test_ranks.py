@@ -16,7 +16,7 @@ from engine_core.ipc.worker_messages import (
     WorkerHello,
     WorkerReady,
 )
-from tests.engine_core.executor.test_multiproc import DEADLINE_S, MakeBench, make_bench
+from tests.engine_core.executor.test_workers import DEADLINE_S, MakeBench, make_bench
 
 __all__ = ["make_bench"]
 
@@ -118,7 +118,6 @@ def test_an_answer_of_the_output_rank_is_not_held_back_by_another() -> None:
     ranks.submit(2)
     answer = ModelRunnerOutput(1, b"", b"")
     assert ranks.take(1, answer) is answer
-    assert ranks.num_in_flight == 1
     clock.advance(4.0)
     assert ranks.take(0, ModelRunnerOutput(1, b"", b"")) is None
     # Rank 1 began its second step four seconds ago, rank 0 now.

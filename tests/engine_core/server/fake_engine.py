@@ -10,16 +10,18 @@ import sys
 
 from engine_core import cli
 from engine_core.config import EngineConfig
-from engine_core.executor import multiproc
+from engine_core.executor import local_crew
+from engine_core.executor.worker_process import Place
 
 
-def fake_argv(behaviour: str, config: EngineConfig, address: str) -> list[str]:
-    return [sys.executable, "-m", "tests.engine_core.executor.fake_worker", behaviour, address]
+def fake_argv(behaviour: str, config: EngineConfig, place: Place) -> list[str]:
+    worker = "tests.engine_core.executor.fake_worker"
+    return [sys.executable, "-m", worker, behaviour, place.address, str(place.rank)]
 
 
 if __name__ == "__main__":
     behaviour, flags = sys.argv[1], sys.argv[2:]
-    multiproc.MultiprocExecutor = functools.partial(  # type: ignore[assignment,misc]
-        multiproc.MultiprocExecutor, argv=functools.partial(fake_argv, behaviour)
+    local_crew.LocalCrew = functools.partial(  # type: ignore[assignment,misc]
+        local_crew.LocalCrew, argv=functools.partial(fake_argv, behaviour)
     )
     sys.exit(cli.main(flags))

@@ -134,7 +134,7 @@ def test_an_idle_engine_uses_no_cpu() -> None:
 
 def test_engine_core_loads_no_torch() -> None:
     code = (
-        "import sys, engine_core.server, engine_core.cli, engine_core.executor.multiproc, "
+        "import sys, engine_core.server, engine_core.cli, engine_core.executor.workers, "
         "engine_core.executor.simulated, engine_core.splitserve, engine_core.serve; "
         "print(sorted({'torch', 'transformers', 'frontend', 'worker'} & set(sys.modules)))"
     )

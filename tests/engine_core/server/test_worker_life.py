@@ -95,9 +95,9 @@ def test_a_start_that_fails_ends_with_a_code_of_its_own(behaviour: str, code: in
 
 
 def test_a_pool_that_holds_nothing_is_a_configuration_error() -> None:
-    with engine_with("well", "--kv-cache-memory-bytes", "1k") as engine:
+    with engine_with("well", "--kv-cache-memory-bytes", "9") as engine:
         assert engine.exit_code() == 2
-        assert "one block of 16 tokens needs 4096" in engine.log()
+        assert "one block of 16 tokens needs 10" in engine.log()
 
 
 def test_a_context_beyond_the_model_is_a_configuration_error() -> None:

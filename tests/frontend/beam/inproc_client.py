@@ -13,9 +13,10 @@ from engine_core.ipc.messages import Abort, AddRequest
 from engine_core.ipc.worker_messages import KVCacheReady, ModelRunnerOutput
 from engine_core.sampling_params import MAX_STEP_LOGPROBS, SamplingParams
 from frontend.beam_driver import BeamRun
-from frontend.engine_session import EngineSession, OpenSequence
+from frontend.engine_session import EngineSession
 from frontend.generation import GenerationRequest, OutputDelta
 from frontend.model_assets import load_model_assets
+from frontend.open_sequence import OpenSequence
 from frontend.pool_status import ServedModel
 from frontend.request_check import check_request
 from tests.frontend.client.messages import ready

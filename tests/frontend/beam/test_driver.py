@@ -20,9 +20,10 @@ from engine_core.ipc.messages import AddRequest, Finished, FinishReason, Rejecte
 from engine_core.ipc.wire import TokenLogprobs
 from engine_core.sampling_params import SamplingParams
 from frontend.beam_driver import BeamRun
-from frontend.engine_session import EngineSession, OpenSequence
+from frontend.engine_session import EngineSession
 from frontend.generation import GenerationRequest, OutputDelta
 from frontend.model_assets import load_model_assets
+from frontend.open_sequence import OpenSequence
 from frontend.pool_status import ServedModel
 from tests.frontend.checkpoints import write_checkpoint
 from tests.frontend.client.messages import MODEL, end, outputs, ready

@@ -32,7 +32,8 @@ from engine_core.ipc.messages import (
     StepOutputs,
 )
 from frontend import engine_session
-from frontend.engine_session import EngineSession, EngineState, OpenSequence
+from frontend.engine_session import EngineSession, EngineState
+from frontend.open_sequence import OpenSequence
 from tests.frontend.client.messages import add, end, logprob, outputs, pong, ready, tokens
 
 S = EngineState

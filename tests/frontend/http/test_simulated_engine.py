@@ -8,9 +8,8 @@ import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import NamedTuple
 
 import httpx
 import openai
@@ -21,41 +20,12 @@ from frontend.openai.generation_run import GenerationRun
 from frontend.router import EnginePool
 from tests.frontend.checkpoints import write_checkpoint
 from tests.frontend.http.app_fixtures import serving
+from tests.frontend.http.simulated import Engine
 from tests.frontend.http.sse_events import events, joined
 
 pytestmark = pytest.mark.system
 
 DEADLINE_S = 60.0
-
-
-class Engine(NamedTuple):
-    """A running engine-core."""
-
-    address: str
-    process: subprocess.Popen[bytes]
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """One simulated engine with a small queue, for all tests of this file."""
-    checkpoint = write_checkpoint(tmp_path_factory.mktemp("model"))
-    with tempfile.TemporaryDirectory(prefix="ss-") as directory:
-        address = f"ipc://{Path(directory)}/engine.sock"
-        flags = ["--model", str(checkpoint), "--served-model-name", "org/sim", "--listen", address]
-        flags += [
-            "--executor",
-            "simulated",
-            "--max-num-seqs",
-            "8",
-            "--max-num-waiting",
-            "8",
-            "--log-level",
-            "warning",
-        ]
-        process = subprocess.Popen([sys.executable, "-m", "engine_core.cli", *flags])
-        yield Engine(address, process)
-        process.kill()
-        process.wait()
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ def test_blocks_that_left_the_window_are_not_read() -> None:
             starts = meta.seq_lens - meta.cu_seqlens_q.diff()
             gone = (starts - sliding_window + 1).clamp(min=0) // kv_cache.k.shape[1]
             column = torch.arange(meta.block_tables.shape[1])
-            tables = torch.where(column < gone[:, None], -1, meta.block_tables)
+            tables = torch.where(column < gone[:, None], 1000, meta.block_tables)
             meta = meta._replace(block_tables=tables.int())
             super().forward(out, q, k, v, kv_cache, meta, scale, sliding_window)
 

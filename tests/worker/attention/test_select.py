@@ -47,6 +47,8 @@ def test_torch_can_be_asked_for_anywhere(device: Device) -> None:
         ("flash_attn", CPU, NEEDS, "flash_attn: the device is cpu"),
         ("flash_attn", CUDA, AttentionNeeds(torch.float32, 16), "flash_attn: it has no float32"),
         ("flash_attn", CUDA, NEEDS, "flash_attn: FlashAttention 3: "),
+        ("flash_attn", CUDA, NEEDS._replace(batch_invariant=True), "flash_attn: its bits may depend"),
+        ("torch", CUDA, NEEDS._replace(batch_invariant=True), "torch: its bits may depend"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(

@@ -20,7 +20,8 @@ def gpu_machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
-    monkeypatch.setattr(select, "cuda_ops", lambda: None)
+    monkeypatch.setattr(select, "cuda_ops", lambda: "any")
+    monkeypatch.setattr(select, "invariant_ops", lambda: "invariant")
     return monkeypatch
 
 
@@ -34,6 +35,12 @@ def test_a_gpu_is_taken_where_there_is_one(requested: str) -> None:
     device = open_device(requested)
     assert isinstance(device, CudaDevice)
     assert device.torch_device == torch.device("cuda", 0)
+
+
+@pytest.mark.usefixtures("gpu_machine")
+@pytest.mark.parametrize(("batch_invariant", "ops"), [(False, "any"), (True, "invariant")])
+def test_its_operations_are_those_asked_for(batch_invariant: bool, ops: str) -> None:
+    assert open_device("cuda", batch_invariant=batch_invariant).ops == ops
 
 
 @pytest.mark.usefixtures("gpu_machine")

@@ -34,10 +34,12 @@ def test_every_number_has_a_flag(name: str, value: int) -> None:
 
 
 def test_a_rank_of_several_is_told_where_it_stands_and_where_they_meet() -> None:
-    words = ["--tensor-parallel-size", "4", "--rank", "3", "--num-local-ranks", "2"]
+    words = ["--tensor-parallel-size", "4", "--pipeline-parallel-size", "2", "--rank", "7"]
+    words += ["--num-local-ranks", "2"]
     meeting = ["--rendezvous", "file:///tmp/x/rendezvous", "--exchange-timeout", "4.5"]
     config = read_config([*REQUIRED, *words, *meeting])
-    assert (config.tensor_parallel_size, config.rank, config.num_local_ranks) == (4, 3, 2)
+    assert (config.tensor_parallel_size, config.pipeline_parallel_size) == (4, 2)
+    assert (config.rank, config.num_local_ranks) == (7, 2)
     assert (config.rendezvous, config.exchange_timeout_s) == ("file:///tmp/x/rendezvous", 4.5)
     with pytest.raises(ConfigError, match="--rendezvous"):
         read_config([*REQUIRED, *words])
@@ -51,6 +53,10 @@ def test_quantization_has_a_flag() -> None:
     assert read_config([*REQUIRED, "--quantization", "int4"]).quantization == "int4"
 
 
+def test_batch_invariance_is_a_switch() -> None:
+    assert read_config([*REQUIRED, "--batch-invariant"]).batch_invariant
+
+
 def test_enforce_eager_is_a_switch() -> None:
     assert read_config([*REQUIRED, "--enforce-eager"]).enforce_eager
 
@@ -62,6 +68,7 @@ def test_enforce_eager_is_a_switch() -> None:
         ("--rank", "1"),
         ("--tensor-parallel-size", "0"),
         ("--tensor-parallel-size", "65"),
+        ("--pipeline-parallel-size", "0"),
         ("--num-local-ranks", "2"),
         ("--exchange-timeout", "nan"),
         ("--block-size", "1"),

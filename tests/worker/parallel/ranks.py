@@ -120,7 +120,7 @@ class ParallelWorker:
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
         outputs = self._all(_Execute(step))
         assert [output.step for output in outputs] == [step.step] * len(outputs)
-        return outputs[0]
+        return outputs[-self.config.tensor_parallel_size]
 
     def _all(self, command: Command[T]) -> list[T]:
         for link in self._links:

@@ -14,8 +14,9 @@ import zmq
 from engine_core.clock import ManualClock
 from engine_core.config import EngineConfig
 from engine_core.errors import SplitServeError, WorkerError
-from engine_core.executor.multiproc import MultiprocExecutor
+from engine_core.executor.local_crew import LocalCrew
 from engine_core.executor.worker_process import worker_argv
+from engine_core.executor.workers import WorkersExecutor
 from engine_core.ipc.codec import pack_int32
 from engine_core.ipc.worker_messages import (
     FromWorkerMessage,
@@ -37,19 +38,24 @@ EXCHANGE_TIMEOUT_S = 3.0
 class Engine:
     """An executor over two ranks of a tiny model; its own step deadline never comes."""
 
-    def __init__(self, model: Path) -> None:
+    def __init__(self, model: Path, num_stages: int) -> None:
         config = EngineConfig(
-            model=str(model), tensor_parallel_size=2, num_threads=1, max_num_seqs=4, block_size=4
+            model=str(model),
+            tensor_parallel_size=2 // num_stages,
+            pipeline_parallel_size=num_stages,
+            num_threads=1,
+            max_num_seqs=4,
+            block_size=4,
         )
-        self.executor = MultiprocExecutor(
+        crew = LocalCrew(
             config,
-            ManualClock(),
             lambda config, place: [
                 *worker_argv(config, place),
                 "--exchange-timeout",
                 str(EXCHANGE_TIMEOUT_S),
             ],
         )
+        self.executor = WorkersExecutor(config, ManualClock(), crew)
         before = set(psutil.Process().children())
         try:
             self.executor.start()
@@ -73,10 +79,16 @@ class Engine:
                 return
 
     def submit(self, number: int) -> None:
-        rows = [NewRow(2, pack_int32([5, 6, 7]), 3, 0, pack_int32([7, 3]), SamplingParams(seed=1))]
+        new = NewRow(2, pack_int32([5, 6, 7]), 3, 0, pack_int32([7, 3]), SamplingParams(seed=1))
         first = number == 1
         self.executor.submit(
-            SchedulerOutput(number, pack_int32([2]), pack_int32([3 if first else 1]), rows if first else [])
+            SchedulerOutput(
+                number,
+                pack_int32([2]),
+                pack_int32([3 if first else 1]),
+                [new] if first else [],
+                last_token_ids=pack_int32([9]),
+            )
         )
 
     def failure(self) -> SplitServeError:
@@ -86,8 +98,8 @@ class Engine:
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    engine = Engine(write_tiny_llama(tmp_path / "model"))
+def engine(tmp_path: Path, num_stages: int) -> Iterator[Engine]:
+    engine = Engine(write_tiny_llama(tmp_path / "model"), num_stages)
     yield engine
     # SIGTERM does not end a stopped process, so this takes the second that it is given.
     engine.executor.shutdown(0.0)
@@ -103,11 +115,12 @@ def kill(worker: psutil.Process) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rank", "strike", "text"),
+    ("num_stages", "rank", "strike", "text"),
     [
-        (0, kill, "the worker of rank 0 was lost: killed by SIGKILL"),
-        (1, kill, "the worker of rank 1 was lost: killed by SIGKILL"),
-        (1, stop, "the worker of rank 1 did not take part: an exchange with the other ranks failed"),
+        (1, 0, kill, "the worker of rank 0 was lost: killed by SIGKILL"),
+        (1, 1, stop, "the worker of rank 1 did not take part: an exchange with the other ranks failed"),
+        (2, 0, stop, "the worker of rank 0 did not take part: an exchange with the other ranks failed"),
+        (2, 1, kill, "the worker of rank 1 was lost: killed by SIGKILL"),
     ],
 )
 def test_a_rank_that_is_gone_in_a_step_is_named(

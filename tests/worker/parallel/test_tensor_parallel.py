@@ -4,40 +4,31 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
-import msgspec
-import numpy as np
 import pytest
 import torch
 
 from engine_core.errors import ConfigError
 from engine_core.sampling_params import SamplingParams
-from tests.checkpoints import VOCAB_SIZE, CheckpointCache, CheckpointSpec
-from tests.worker.parallel.ranks import ParallelWorker, RankPool
+from tests.checkpoints import CheckpointCache, CheckpointSpec
+from tests.worker.parallel.both import GQA, MakeBoth, assert_close, jobs_of, make_both
+from tests.worker.parallel.ranks import RankPool
 from tests.worker.runner.checkpoints import write_tiny_llama
-from tests.worker.runner.driver import Driver, Job
-from tests.worker.runner.test_batch_invariance import random_sampling
+from tests.worker.runner.driver import Job
 from worker.config import WorkerConfig
-from worker.worker import Worker
 
-NUM_BLOCKS = 96
-NUM_HOST_BLOCKS = 20
-NUM_JOBS = 8
-
-# Heads for four ranks; fewer KV heads than that, so that some ranks hold the same one.
-_GQA = {"hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2}
 _WIDE = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 256}
 
+__all__ = ["make_both"]
+
 CASES: dict[str, CheckpointSpec] = {
-    "llama-tied-odd-vocab": CheckpointSpec("llama", {**_GQA, "tie_word_embeddings": True, "vocab_size": 333}),
-    "llama-biases": CheckpointSpec("llama", {**_GQA, "attention_bias": True, "mlp_bias": True}),
-    "llama-mqa": CheckpointSpec("llama", {**_GQA, "num_key_value_heads": 1}),
-    "mistral-window": CheckpointSpec("mistral", {**_GQA, "sliding_window": 13}),
-    "qwen2": CheckpointSpec("qwen2", {**_GQA, "num_key_value_heads": 4}),
-    "qwen3": CheckpointSpec("qwen3", _GQA),
+    "llama-tied-odd-vocab": CheckpointSpec("llama", {**GQA, "tie_word_embeddings": True, "vocab_size": 333}),
+    "llama-biases": CheckpointSpec("llama", {**GQA, "attention_bias": True, "mlp_bias": True}),
+    "llama-mqa": CheckpointSpec("llama", {**GQA, "num_key_value_heads": 1}),
+    "mistral-window": CheckpointSpec("mistral", {**GQA, "sliding_window": 13}),
+    "qwen2": CheckpointSpec("qwen2", {**GQA, "num_key_value_heads": 4}),
+    "qwen3": CheckpointSpec("qwen3", GQA),
     "gpt2-tied": CheckpointSpec("gpt2", {"n_embd": 64, "n_head": 8, "n_inner": 72}),
     "gpt2-untied": CheckpointSpec("gpt2", {"n_embd": 64, "n_head": 4, "tie_word_embeddings": False}),
 }
@@ -45,78 +36,6 @@ WIDE_CASES = {
     "llama-wide": CheckpointSpec("llama", {**_WIDE, "tie_word_embeddings": True}, torch.bfloat16),
     "gpt2-wide": CheckpointSpec("gpt2", {"n_embd": 128, "n_head": 4}, torch.bfloat16),
 }
-
-
-class Both(NamedTuple):
-    """One model on one rank, and on several."""
-
-    single: Worker
-    parallel: ParallelWorker
-    config: WorkerConfig
-
-    def run_single(self, jobs: list[Job]) -> list[Job]:
-        """Every job alone, straight."""
-        done = [job.again() for job in jobs]
-        for job in done:
-            Driver(self.single, self.config, NUM_BLOCKS).run([job])
-        return done
-
-    def run_parallel(self, jobs: list[Job], rng: random.Random | None = None) -> list[Job]:
-        """All jobs at once; with an rng chunked, preempted and mixed at random."""
-        done = [job.again() for job in jobs]
-        Driver(self.parallel, self.config, NUM_BLOCKS, rng, NUM_HOST_BLOCKS).run(done)
-        return done
-
-
-MakeBoth = Callable[..., Both]
-
-
-@pytest.fixture(scope="module")
-def make_both(ranks: RankPool) -> Iterator[MakeBoth]:
-    def make(path: Path, num_ranks: int, quantization: str = "none") -> Both:
-        config = WorkerConfig(
-            model=str(path),
-            quantization=quantization,
-            num_threads=1,
-            max_num_seqs=6,
-            max_num_batched_tokens=64,
-            block_size=4,
-        )
-        single = Worker(config)
-        single.load()
-        single.init_kv_cache(NUM_BLOCKS, NUM_HOST_BLOCKS)
-        parallel = ranks.load(msgspec.structs.replace(config, tensor_parallel_size=num_ranks))
-        parallel.init_kv_cache(NUM_BLOCKS, NUM_HOST_BLOCKS)
-        return Both(single, parallel, config)
-
-    return make
-
-
-def jobs_of(seed: int) -> list[Job]:
-    """Every mix of sampling parameters, logprobs among them; the first is greedy."""
-    rng = random.Random(seed)
-    jobs = [
-        Job(
-            [rng.randrange(VOCAB_SIZE) for _ in range(rng.choice([1, 5, 16, 33, 61]))],
-            random_sampling(rng),
-            10,
-        )
-        for _ in range(NUM_JOBS)
-    ]
-    jobs[0].sampling = SamplingParams(temperature=0.0, max_tokens=32, logprobs=3, prompt_logprobs=2)
-    return jobs
-
-
-def assert_close(found: Job, expected: Job, tolerance: float) -> None:
-    """The logprobs of both, prompt and output, where the same tokens were ranked."""
-    for ours, theirs in (
-        (found.logprobs, expected.logprobs),
-        (found.prompt_logprobs, expected.prompt_logprobs),
-    ):
-        assert ours.keys() == theirs.keys()
-        for index in ours:
-            first = [np.frombuffer(job[index][2], np.float32)[0] for job in (ours, theirs)]
-            assert first[0] == pytest.approx(first[1], abs=tolerance)
 
 
 @pytest.mark.parametrize("num_ranks", [2, 4])
@@ -194,7 +113,7 @@ def test_each_rank_holds_its_heads_of_the_kv_cache_and_tells_the_size_of_the_who
             "none",
             "4 does not divide the 6 KV heads",
         ),
-        ({**_GQA, "intermediate_size": 82}, "none", "4 does not divide the 82 units"),
+        ({**GQA, "intermediate_size": 82}, "none", "4 does not divide the 82 units"),
         ({**_WIDE, "intermediate_size": 96}, "int4", "24 columns of the MLP, but int4 rounds groups of 32"),
     ],
 )

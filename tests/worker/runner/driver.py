@@ -81,8 +81,10 @@ class Driver:
         num_blocks: int,
         rng: random.Random | None = None,
         num_host_blocks: int = 0,
+        tells_tokens: bool = False,
     ) -> None:
         self._worker = worker
+        self._tells_tokens = tells_tokens
         self._block_size = config.block_size
         self._rng = rng
         self._rows: dict[int, _Running] = {}
@@ -119,6 +121,7 @@ class Driver:
             block_ids=pack_int32([block for _, block in self._appended]),
             moves_from=pack_int32([source for source, _ in self.host.moves]),
             moves_to=pack_int32([target for _, target in self.host.moves]),
+            last_token_ids=pack_int32([self._last_token(row) for row in plan] if self._tells_tokens else []),
         )
         self._new, self._freed, self._appended, self.host.moves = [], [], [], []
         decodes = sum(count == 1 for count in plan.values())
@@ -128,6 +131,10 @@ class Driver:
         for row, count in plan.items():
             self._rows[row].num_computed += count
         self._take(output)
+
+    def _last_token(self, row: int) -> int:
+        """What a row sampled last, as a pipeline has to be told; anything before it has."""
+        return (self._rows[row].job.tokens or [-1])[-1]
 
     def _take(self, output: ModelRunnerOutput) -> None:
         tokens = dict(

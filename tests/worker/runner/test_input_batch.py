@@ -9,7 +9,7 @@ import torch
 
 from engine_core.errors import WorkerError
 from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
+from engine_core.ipc.worker_messages import NewRow, RowError, SchedulerOutput
 from engine_core.sampling_params import SamplingParams
 from worker.input_batch import BatchLimits, InputBatch, StepInputs
 
@@ -23,14 +23,19 @@ def new(row: int, tokens: list[int], blocks: list[int], computed: int = 0, **sam
     return NewRow(row, pack_int32(tokens), len(tokens), computed, pack_int32(blocks), params)
 
 
-def run(batch: InputBatch, counts: dict[int, int], *rows: NewRow, **fields: list[int]) -> StepInputs:
+def play(batch: InputBatch, counts: dict[int, int], *rows: NewRow, **fields: list[int]) -> StepInputs:
     columns = {name: pack_int32(values) for name, values in fields.items()}
     step = SchedulerOutput(
         1, pack_int32(list(counts)), pack_int32(list(counts.values())), list(rows), **columns
     )
     batch.apply(step)
-    assert batch.failures == {}
     return batch.prepare(step)
+
+
+def run(batch: InputBatch, counts: dict[int, int], *rows: NewRow, **fields: list[int]) -> StepInputs:
+    inputs = play(batch, counts, *rows, **fields)
+    assert batch.failures == {}
+    return inputs
 
 
 def test_a_mixed_step_lays_out_chunk_and_decode_rows_in_the_order_given() -> None:
@@ -158,3 +163,37 @@ def test_a_table_that_begins_before_the_sequence_is_refused() -> None:
     row = msgspec.structs.replace(new(1, [5, 6], [5]), first_block=-1)
     with pytest.raises(WorkerError, match="begins at block -1"):
         run(InputBatch(LIMITS, []), {1: 2}, row)
+
+
+def test_a_stage_that_does_not_sample_is_told_the_tokens_it_has_not_got() -> None:
+    batch = InputBatch(LIMITS, [], is_pipelined=True)
+    run(batch, {0: 3, 1: 2}, new(0, [5, 6, 7], [0]), new(1, [8, 9, 1], [1]), last_token_ids=[-1, -1])
+    # Row 1 knows its last prompt token; what it is told beside does not count.
+    inputs = run(batch, {0: 1, 1: 1}, last_token_ids=[11, -1])
+    assert inputs.token_ids.tolist() == [11, 1]
+    assert batch.num_tokens[:2].tolist() == [4, 3]
+
+
+def test_a_stage_that_samples_needs_not_be_told() -> None:
+    batch = InputBatch(LIMITS, [], is_pipelined=True)
+    run(batch, {0: 3}, new(0, [5, 6, 7], [0]), last_token_ids=[-1])
+    batch.append(np.array([0], np.int32), np.array([12], np.int32))
+    assert run(batch, {0: 1}, last_token_ids=[13]).token_ids.tolist() == [12]
+
+
+def test_a_token_of_another_stage_outside_the_vocabulary_is_refused() -> None:
+    batch = InputBatch(LIMITS, [], is_pipelined=True)
+    run(batch, {0: 3}, new(0, [5, 6, 7], [0]), last_token_ids=[-1])
+    with pytest.raises(WorkerError, match="outside the vocabulary"):
+        run(batch, {0: 1}, last_token_ids=[LIMITS.vocab_size])
+
+
+def test_a_row_that_failed_on_one_stage_goes_on_through_all_but_one_that_no_stage_serves_does_not() -> None:
+    batch = InputBatch(LIMITS, [], is_pipelined=True)
+    run(batch, {0: 2}, new(0, [5, 6, 7], [0]), last_token_ids=[-1])
+    batch.fail(RowError(0, "numerical_error", "no numbers"))
+    inputs = play(batch, {0: 1, 1: 1}, new(1, [LIMITS.vocab_size], [1]), last_token_ids=[-1, -1])
+    assert inputs.rows.tolist() == [0], "the stage before sends its activations, and does not know"
+    assert [error.row for error in inputs.errors] == [0, 1]
+    freed = run(batch, {1: 1}, new(1, [4], [1]), freed_rows=[0, 1], last_token_ids=[-1])
+    assert (freed.rows.tolist(), freed.errors) == ([1], [])

@@ -16,8 +16,9 @@ import zmq
 from engine_core.clock import ManualClock
 from engine_core.config import EngineConfig
 from engine_core.errors import ConfigError, ModelLoadError, SplitServeError, WorkerError
-from engine_core.executor.multiproc import MultiprocExecutor
+from engine_core.executor.local_crew import LocalCrew
 from engine_core.executor.worker_process import Place, worker_argv
+from engine_core.executor.workers import WorkersExecutor
 from engine_core.ipc.codec import pack_int32, unpack_int32
 from engine_core.ipc.worker_messages import (
     FromWorkerMessage,
@@ -41,11 +42,10 @@ class Bench:
         self.clock = ManualClock(100.0)
         config = EngineConfig(model="unused", step_timeout_s=5.0, tensor_parallel_size=len(behaviours))
         command = [sys.executable, "-m", "tests.engine_core.executor.fake_worker"]
-        self.executor = MultiprocExecutor(
-            config,
-            self.clock,
-            lambda _, place: [*command, behaviours[place.rank], place.address, str(place.rank)],
+        self.crew = LocalCrew(
+            config, lambda _, place: [*command, behaviours[place.rank], place.address, str(place.rank)]
         )
+        self.executor = WorkersExecutor(config, self.clock, self.crew)
         self.messages: list[FromWorkerMessage] = []
         self.executor.start()
 
@@ -153,9 +153,9 @@ def test_an_end_while_loading_is_told_with_the_last_lines(make_bench: MakeBench)
 
 
 def test_a_command_that_cannot_be_started_is_named() -> None:
-    executor = MultiprocExecutor(
-        EngineConfig(model="m"), ManualClock(), lambda config, place: ["/no/such/python", place.address]
-    )
+    config = EngineConfig(model="m")
+    crew = LocalCrew(config, lambda _, place: ["/no/such/python", place.address])
+    executor = WorkersExecutor(config, ManualClock(), crew)
     try:
         executor.start()
         poller = zmq.Poller()
@@ -271,7 +271,7 @@ def test_a_loading_worker_is_ended_without_waiting_for_it(make_bench: MakeBench)
 
 def test_no_file_is_left_once_the_worker_is_connected(make_bench: MakeBench) -> None:
     bench = make_bench("well")
-    address = bench.executor._router.address
+    address = bench.crew.router.address
     bench.wait_for(WorkerHello)
     assert not os.path.exists(os.path.dirname(address.removeprefix("ipc://")))
 
@@ -280,7 +280,7 @@ def test_the_worker_gets_every_setting_it_needs() -> None:
     config = EngineConfig(
         model="/m", dtype="bfloat16", quantization="int8", block_size=32, max_num_seqs=7, num_threads=3
     )
-    words = worker_argv(config, Place(0, "ipc:///x/worker.sock", ""))
+    words = worker_argv(config, Place(0, "ipc:///x/worker.sock", "", 1))
     options = dict(zip(words[3::2], words[4::2], strict=True))
     assert options == {
         "--connect": "ipc:///x/worker.sock",
@@ -295,6 +295,7 @@ def test_the_worker_gets_every_setting_it_needs() -> None:
         "--num-threads": "3",
         "--kv-cache-memory-bytes": "0",
         "--tensor-parallel-size": "1",
+        "--pipeline-parallel-size": "1",
         "--num-local-ranks": "1",
         "--exchange-timeout": "48.0",
         "--device": "auto",
@@ -305,15 +306,17 @@ def test_the_worker_gets_every_setting_it_needs() -> None:
 
 
 def test_the_worker_is_told_to_record_nothing_only_if_the_engine_is() -> None:
-    place = Place(0, "ipc:///x/y", "")
+    place = Place(0, "ipc:///x/y", "", 1)
     argv = [worker_argv(EngineConfig(model="/m", enforce_eager=eager), place) for eager in (False, True)]
     assert argv[1] == [*argv[0], "--enforce-eager"]
+    invariant = worker_argv(EngineConfig(model="/m", batch_invariant=True), place)
+    assert invariant == [*argv[0], "--batch-invariant"]
 
 
 def test_the_real_worker_takes_these_flags() -> None:
     words = worker_argv(
         EngineConfig(model="/no/such/model", tensor_parallel_size=2, enforce_eager=True),
-        Place(1, "ipc:///tmp/none/worker.sock", "file:///tmp/none/rendezvous"),
+        Place(1, "ipc:///tmp/none/worker.sock", "file:///tmp/none/rendezvous", 2),
     )
     done = subprocess.run([*words, "--help"], capture_output=True, text=True, timeout=DEADLINE_S)
     assert done.returncode == 0

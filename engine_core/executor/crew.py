@@ -1,0 +1,63 @@
+"""What the executor needs of those who start and watch the workers, on this machine or on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import zmq
+
+from engine_core.ipc.transport import BoundRouter
+
+
+class Crew(Protocol):
+    """The workers of one engine as processes; what they say and are told is the executor's.
+
+    Used by the busy loop's thread. No method but end() blocks for longer than the time it is given.
+    """
+
+    @property
+    def router(self) -> BoundRouter | None:
+        """The socket that workers connect to, each under the digits of its rank; None until it is bound."""
+
+    @property
+    def sources(self) -> Sequence[zmq.Socket | int]:
+        """What gets readable when there is something to attend to, beside the router."""
+
+    @property
+    def needs_asking(self) -> bool:
+        """Whether the end of a worker shows by asking only."""
+
+    def start(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        """Begin to bring the workers up.
+
+        Raises:
+            WorkerError: a process cannot be started.
+            ConfigError: the workers' socket cannot be bound.
+        """
+
+    def attend(self) -> None:
+        """Take what is new and pass on what was printed.
+
+        Raises:
+            WorkerError: the workers cannot be started or watched any more.
+            ConfigError: there is no place for them.
+        """
+
+    def on_met(self) -> None:
+        """Every worker is connected for good: what only served that may go."""
+
+    def where(self, rank: int) -> str:
+        """Return the name of a rank's node, "" if it is this machine or not known yet."""
+
+    def how_it_ended(self, rank: int, timeout_s: float = 0.0) -> str | None:
+        """Say how a worker ended, "exit code 3" for example; None if it still runs after the time."""
+
+    def last_lines(self, rank: int) -> str:
+        """Return the end of what a worker printed, as far as it is known here."""
+
+    def end(self, timeout_s: float) -> None:
+        """Give the workers, which were told to end, that long; then end them by force and remove all files.
+
+        May be called twice, and before start().
+        """

@@ -1,0 +1,49 @@
+"""May more steps be planned ahead than two? Decode steps may, if they are shorter than what is around them.
+
+A small model decodes a token in less time than its step takes to be planned, sent and answered. With up to
+four such steps in flight the worker answers two at a time (worker.replies), so that a turn of the engine's
+loop, a message each way and one to each frontend serve two tokens.
+
+What it costs: a row that a stop token ends computes up to three tokens in vain, not one, and somebody who
+arrives waits for up to four steps, of less than SHORT_STEP_S each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine_core.config import SHORT_STEP_S
+from engine_core.ipc.codec import pack_int32
+from engine_core.scheduler.chunks import StepInFlight
+from engine_core.scheduler.running import RunningRows
+
+MAX_STEPS_AHEAD = 4
+_ONE_TOKEN = pack_int32([1])
+
+
+class RunAhead:
+    """Knows how long steps take, and which may follow each other without a look at their tokens.
+
+    Args:
+        running: the rows.
+        max_chunk: tokens of one row per step at most.
+    """
+
+    def __init__(self, running: RunningRows, max_chunk: int) -> None:
+        self._running = running
+        self._one_token_each = _ONE_TOKEN * len(running.requests)
+        # A row's blocks in a sliding-window model are counted for two chunks: room for the steps' tokens.
+        self._fits = max_chunk >= MAX_STEPS_AHEAD
+        self._steps_are_short = False
+
+    def observe(self, compute_s: float) -> None:
+        """Learn how long the last step took."""
+        self._steps_are_short = self._fits and compute_s < SHORT_STEP_S
+
+    def has_room(self, in_flight: Sequence[StepInFlight]) -> bool:
+        """Whether one more decode step may follow these: all decode a token of each row that runs now."""
+        if not self._steps_are_short or len(in_flight) >= MAX_STEPS_AHEAD:
+            return False
+        rows = self._running.order
+        one_token_each = self._one_token_each[: len(rows) * len(_ONE_TOKEN)]
+        return all(step.rows is rows and step.packed_num_tokens == one_token_each for step in in_flight)

@@ -1,0 +1,170 @@
+"""Steady decode steps begin before the host knows the tokens of the step before them."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+
+import pytest
+
+from engine_core.executor.inproc import InprocExecutor
+from engine_core.ipc.codec import pack_int32
+from engine_core.ipc.worker_messages import FromWorkerMessage, ModelRunnerOutput, NewRow, SchedulerOutput
+from engine_core.sampling_params import SamplingParams
+from tests.gpu.conftest import Gpu
+from tests.gpu.whole_worker import device_of
+from tests.worker.runner.checkpoints import VOCAB, write_tiny_llama
+from tests.worker.runner.pairing import plain_sampling
+from tests.worker.runner.test_engine_core import Loaded, Loop, Served, random_requests
+from worker.config import WorkerConfig
+from worker.step_pipeline import StepPipeline
+from worker.worker import Worker
+
+
+class AheadExecutor(InprocExecutor):
+    """Begins steps when they are submitted, as a worker's process does when they have arrived."""
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__(worker)
+        self._answers: deque[ModelRunnerOutput] = deque()
+        self._steps = StepPipeline(worker, self._answers.append)
+        self.num_ahead = 0
+
+    def submit(self, output: SchedulerOutput) -> None:
+        was_running = self._steps.is_running
+        before = len(self._answers)
+        self._steps.run(output, 0.0)
+        self.num_ahead += was_running and len(self._answers) == before + 1 and self._steps.is_running
+
+    def receive(self) -> list[FromWorkerMessage]:
+        if not self._answers:
+            self._steps.settle()
+        answers = [self._answers.popleft()] if self._answers else []
+        return answers or super().receive()
+
+
+def loop_ahead(loaded: Loaded) -> tuple[Loop, AheadExecutor]:
+    """A loop with two steps in flight whose second begins early where it may."""
+    loop, executor = Loop(*loaded, depth=2), AheadExecutor(loaded[0])
+    loop._executor = executor
+    return loop, executor
+
+
+@pytest.fixture
+def loaded(gpu: Gpu, tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+    checkpoint = write_tiny_llama(tmp_path_factory.mktemp("poisoned"), poisoned_token=7)
+    config = WorkerConfig(
+        model=str(checkpoint), num_threads=1, max_num_seqs=5, max_num_batched_tokens=32, block_size=4
+    )
+    worker = Worker(config, device_of(gpu))
+    return worker, config, worker.load()
+
+
+def told(request: Served) -> tuple[object, ...]:
+    """What does not depend on the bits of a matrix product, which may depend on the number of rows."""
+    assert request.finished is not None
+    end = request.finished
+    return request.tokens, sorted(request.logprobs), end.reason, end.stop_token_id, end.error_code
+
+
+def plain_requests(rng: random.Random, count: int) -> list[Served]:
+    return [
+        Served([rng.randrange(8, VOCAB) for _ in range(rng.randint(1, 9))], plain_sampling(rng))
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_tokens_are_those_of_steps_one_by_one(loaded: Loaded, seed: int) -> None:
+    rng = random.Random(seed)
+    requests = [*plain_requests(rng, 6), *random_requests(rng, 4)]
+    alone = [request.again() for request in requests]
+    loop, executor = loop_ahead(loaded)
+    loop.run(requests, rng)
+    assert executor.num_ahead > 15
+    one_by_one = Loop(*loaded, depth=1)
+    one_by_one.run(alone, random.Random(seed))
+    assert [told(request) for request in requests] == [told(request) for request in alone]
+
+
+def test_only_steady_decode_steps_begin_ahead(loaded: Loaded) -> None:
+    worker = loaded[0]
+    worker.init_kv_cache(24, 8)
+    # Row 2 asks for logprobs.
+    rows = [
+        NewRow(
+            row,
+            pack_int32([9, 10, 11]),
+            3,
+            0,
+            pack_int32([5 * row, 5 * row + 1]),
+            SamplingParams(seed=0, logprobs=1 if row == 2 else None),
+        )
+        for row in range(3)
+    ]
+    worker.execute(SchedulerOutput(1, pack_int32([0, 1, 2]), pack_int32([3, 3, 3]), rows))
+    new = NewRow(3, pack_int32([9]), 1, 0, pack_int32([20]), SamplingParams(seed=0))
+
+    def step(*chosen: int, **columns: object) -> SchedulerOutput:
+        return SchedulerOutput(2, pack_int32(chosen), pack_int32([1] * len(chosen)), **columns)  # type: ignore[arg-type]
+
+    assert worker.can_follow(step(0))
+    assert worker.can_follow(step(0, block_rows=pack_int32([0]), block_ids=pack_int32([3])))
+    assert not worker.can_follow(step(0, 2))
+    assert not worker.can_follow(step(0, 3, new_rows=[new]))
+    assert not worker.can_follow(step(0, freed_rows=pack_int32([1])))
+    assert not worker.can_follow(step(0, moves_from=pack_int32([0]), moves_to=pack_int32([24])))
+    assert not worker.can_follow(SchedulerOutput(2, pack_int32([0]), pack_int32([2])))
+    assert not worker.can_follow(step(0, 9))
+    assert not worker.can_follow(step(-1))
+    assert not worker.can_follow(SchedulerOutput(2, b"", b""))
+
+
+def test_a_chunk_of_one_token_waits_for_the_step_before(loaded: Loaded) -> None:
+    worker = loaded[0]
+    worker.init_kv_cache(24)
+    row = NewRow(0, pack_int32([9, 10, 11, 12]), 4, 0, pack_int32([0, 1]), SamplingParams(seed=0))
+    one = SchedulerOutput(1, pack_int32([0]), pack_int32([1]))
+    worker.execute(SchedulerOutput(1, pack_int32([0]), pack_int32([2]), [row]))
+    assert not worker.can_follow(one)
+    worker.execute(one)
+    assert worker.can_follow(one)
+
+
+def test_a_row_that_fails_while_the_next_step_runs_fails_alone(loaded: Loaded) -> None:
+    sampling = SamplingParams(temperature=0.0, max_tokens=12, seed=1, ignore_eos=True)
+    probe = Served([9, 10], sampling)
+    Loop(*loaded, depth=1).run([probe])
+    healthy = [Served([11, 12 + i], sampling) for i in range(3)]
+    expected = [request.again() for request in healthy]
+    for request in expected:
+        Loop(*loaded, depth=1).run([request])
+    loop, executor = loop_ahead(loaded)
+    worker = loaded[0]
+    unlucky = probe.again()
+    draws = 0
+    runner = worker._runner
+    assert runner is not None
+    graphs = runner._graphs
+    assert graphs is not None
+
+    begin = worker.begin
+
+    def poison_later(step: SchedulerOutput) -> object:
+        nonlocal draws
+        draws += 1
+        started = begin(step)
+        if draws == 4:
+            # The device's own memory of what row 0 drew: the next step computes with the poisoned token.
+            graphs._last_drawn[1] = 7  # type: ignore[attr-defined]
+        return started
+
+    worker.begin = poison_later  # type: ignore[method-assign,assignment]
+    try:
+        loop.run([unlucky, *healthy])
+    finally:
+        del worker.begin  # type: ignore[method-assign]
+    assert executor.num_ahead > 3
+    assert unlucky.finished is not None
+    assert unlucky.finished.error_code == "numerical_error"
+    assert [told(request) for request in healthy] == [told(request) for request in expected]

@@ -1,0 +1,57 @@
+"""What the sampling rank has chosen is in the other ranks' batches too, failures among it."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from engine_core.ipc.codec import pack_int32
+from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
+from engine_core.sampling_params import SamplingParams
+from worker.input_batch import BatchLimits, InputBatch
+from worker.parallel.agreement import Agreement, Chosen
+
+LIMITS = BatchLimits(
+    max_num_seqs=6, max_num_batched_tokens=64, max_model_len=32, block_size=4, num_blocks=40, vocab_size=50
+)
+ROWS = [4, 1, 3, 0]
+
+
+class Post:
+    """One rank of a group whose first member speaks before the others listen."""
+
+    size = 2
+
+    def __init__(self, rank: int, said: list[torch.Tensor]) -> None:
+        self.rank = rank
+        self._said = said
+
+    def broadcast(self, values: torch.Tensor) -> None:
+        if self.rank == 0:
+            self._said.append(values.clone())
+        else:
+            values.copy_(self._said.pop(0))
+
+
+def make_batch() -> InputBatch:
+    batch = InputBatch(LIMITS, [])
+    new = [NewRow(row, pack_int32([7, 8]), 2, 0, pack_int32([row]), SamplingParams(seed=0)) for row in ROWS]
+    step = SchedulerOutput(1, pack_int32(ROWS), pack_int32([2] * len(ROWS)), new)
+    batch.apply(step)
+    batch.prepare(step)
+    return batch
+
+
+def test_tokens_and_failures_reach_the_other_rank() -> None:
+    said: list[torch.Tensor] = []
+    leader, follower = make_batch(), make_batch()
+    rows = np.array(ROWS, np.int32)
+    none = np.empty(0, np.int32)
+    # Row 1 fails, row 0 samples nothing yet, row 5 is none of the step's.
+    chosen = Chosen(np.array([3, 4], np.int32), np.array([21, 22], np.int32), [1, 5])
+    Agreement(Post(0, said), leader).settle(rows, chosen)  # type: ignore[arg-type]
+    Agreement(Post(1, said), follower).settle(rows, Chosen(none, none, []))  # type: ignore[arg-type]
+    assert follower.num_tokens[ROWS].tolist() == [3, 2, 3, 2]
+    assert (follower.tokens[4, 2], follower.tokens[3, 2]) == (22, 21)
+    assert list(follower.failures) == [1]
+    assert leader.num_tokens[ROWS].tolist() == [2, 2, 2, 2], "the leader's runner has appended them itself"

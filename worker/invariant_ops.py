@@ -1,0 +1,50 @@
+"""CUDA operations whose every row has the same bits in any batch, matrix products included."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from worker._native import load_library
+from worker.cuda_ops import CudaOps
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from worker.dense_weight import DenseWeight
+
+# A product of so many rows takes a current GPU about as long as reading the weight: decode costs little more,
+# a long prefill reads the weights once per tile.
+ROW_TILE = 128
+
+
+@cache
+def invariant_ops() -> InvariantOps:
+    """Return the operations of the installed CUDA library, loaded once.
+
+    Raises:
+        ImportError: the library was not built, because there was no nvcc.
+    """
+    return InvariantOps(load_library("splitserve_cuda"))
+
+
+class InvariantOps(CudaOps):
+    """Multiplies tiles of 128 rows, padded with zeros: cuBLAS is always asked for the same shape.
+
+    Which kernel it takes, and so the order in which it sums, depends on the shape; within one kernel all rows
+    are summed alike. The other operations are invariant by themselves.
+    """
+
+    def linear(self, out: Tensor, x: Tensor, weight: DenseWeight, bias: Tensor | None = None) -> None:
+        """See worker.ops.linear; the order of summation depends on N and K alone."""
+        rows = x.shape[0]
+        whole = rows - rows % ROW_TILE
+        for begin in range(0, whole, ROW_TILE):
+            tile = slice(begin, begin + ROW_TILE)
+            super().linear(out[tile], x[tile], weight, bias)
+        if whole < rows:
+            padded = x.new_zeros(ROW_TILE, x.shape[1])
+            padded[: rows - whole] = x[whole:]
+            product = out.new_empty(ROW_TILE, out.shape[1])
+            super().linear(product, padded, weight, bias)
+            out[whole:] = product[: rows - whole]

@@ -1,0 +1,48 @@
+"""Where a model is cut into stages: which layers are this one's, and what passes between stages."""
+
+from __future__ import annotations
+
+import torch
+
+from worker.layers.context import LayerContext
+from worker.parallel.shares import share
+
+
+class Relay:
+    """Takes the residual, and what is still to be added to it, from the stage before to the next.
+
+    Args:
+        hidden_size: H.
+
+    Attributes:
+        is_first: this stage holds the embedding.
+        is_last: this stage holds the final norm and the output head.
+    """
+
+    def __init__(self, ctx: LayerContext, hidden_size: int) -> None:
+        self._stage = ctx.stage
+        self._workspace = ctx.workspace
+        self._hidden_size = hidden_size
+        self.is_first = ctx.stage is None or ctx.stage.index == 0
+        self.is_last = ctx.stage is None or ctx.stage.index == ctx.stage.count - 1
+
+    def layers(self, num_layers: int) -> range:
+        """Return which of a model's layers this stage holds."""
+        return (
+            range(num_layers)
+            if self._stage is None
+            else share(num_layers, self._stage.index, self._stage.count)
+        )
+
+    def take_over(self, num_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Wait for a step of T tokens; return residual and delta, [T, H] each."""
+        assert self._stage is not None, "only a pipeline has stages before"
+        both = self._workspace.take("relayed", 2 * num_tokens, self._hidden_size)
+        self._stage.receive(both)
+        return both[:num_tokens], both[num_tokens:]
+
+    def hand_on(self, residual: torch.Tensor, delta: torch.Tensor) -> None:
+        """Send residual and delta [T, H] on, copied, as the next step reuses their buffers."""
+        assert self._stage is not None, "only a pipeline has stages behind"
+        # Not added up here: the next norm adds them in one pass, and rounds as it would without a pipeline.
+        self._stage.send(torch.cat((residual, delta)))

@@ -1,0 +1,23 @@
+"""A rank's place among all ranks of its engine: stage * tensor_parallel_size + place within the stage."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from worker.parallel.group import RankGroup
+from worker.parallel.stage import Stage
+
+
+class Mesh(NamedTuple):
+    """Whom a rank computes with.
+
+    Attributes:
+        group: the ranks that part each layer with it; None if it holds all of them.
+        stage: its stage of the pipeline; None if it holds all layers.
+    """
+
+    group: RankGroup | None = None
+    stage: Stage | None = None
+
+
+ALONE = Mesh()
