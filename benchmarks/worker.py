@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
+from engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
 from engine_core.sampling_params import SamplingParams
 from worker.config import WorkerConfig
 
 BLOCK_SIZE = 16
-BATCH_SIZES = (1, 4, 16, 32)
+BATCH_SIZES = (1, 4, 16, 32, 64)
 DEMO_MODEL = Path(__file__).parent.parent / "engine_core" / "demo_model"
 
 
@@ -57,14 +57,22 @@ class Bench:
         self.ready = self._worker.load(lambda loaded_bytes, total_bytes: None)
         self._worker.init_kv_cache(rows * self._blocks_per_row)
 
+    def decode_step(self, rows: int) -> SchedulerOutput:
+        """Return a step in which each of so many rows computes one token."""
+        return SchedulerOutput(1, pack_int32(range(rows)), pack_int32([1] * rows))
+
+    def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
+        """Run one step."""
+        return self._worker.execute(step)
+
     def decode(self, rows: int, steps: int, sampling: SamplingParams) -> Result:
         """Median time of a step in which every row computes one token."""
-        self._enter(rows, self._context - steps - 8, sampling)
-        step = SchedulerOutput(1, pack_int32(range(rows)), pack_int32([1] * rows))
+        self.enter(rows, self._context - steps - 8, sampling)
+        step = self.decode_step(rows)
         for _ in range(5):
-            self._worker.execute(step)
+            self.execute(step)
         cpu_started = time.process_time()
-        times = [self._worker.execute(step).compute_s for _ in range(steps)]
+        times = [self.execute(step).compute_s for _ in range(steps)]
         cpu_s = (time.process_time() - cpu_started) / steps
         self._leave(rows)
         median = statistics.median(times)
@@ -76,14 +84,15 @@ class Bench:
         cpu_started = time.process_time()
         for _ in range(repeats):
             started = time.perf_counter()
-            self._enter(rows, tokens, SamplingParams(seed=1))
+            self.enter(rows, tokens, SamplingParams(seed=1))
             times.append(time.perf_counter() - started)
             self._leave(rows)
         cpu_s = (time.process_time() - cpu_started) / repeats
         median = statistics.median(times)
         return Result("prefill", rows, tokens, median * 1e6, cpu_s * 1e6, rows * tokens / median)
 
-    def _enter(self, rows: int, tokens: int, sampling: SamplingParams) -> None:
+    def enter(self, rows: int, tokens: int, sampling: SamplingParams) -> None:
+        """Compute the prompts of new rows in one step."""
         per_row = self._blocks_per_row
         new_rows = [
             NewRow(

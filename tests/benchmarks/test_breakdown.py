@@ -1,0 +1,74 @@
+"""What is read from /metrics and /proc, and how a window's figures and a step's times are put together."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+
+from benchmarks.breakdown import Sample, counter, role_of, summarise
+from benchmarks.step_kernels import OpTimes, label
+
+METRICS = """
+# TYPE splitserve:engine_steps_total counter
+splitserve:engine_steps_total{engine="a"} 12.0
+splitserve:engine_steps_total{engine="b"} 3.5e+01
+splitserve:worker_wait_seconds_total{engine="a"} 0.25
+"""
+
+
+def test_counters_are_summed_over_engines() -> None:
+    assert counter(METRICS, "engine_steps") == 47.0
+    assert counter(METRICS, "worker_wait_seconds") == 0.25
+    assert counter(METRICS, "steps") == 0.0
+
+
+def test_processes_are_known_by_their_module() -> None:
+    assert role_of(b"/usr/bin/python3\0-m\0worker.cli\0--rank\x000\0") == "worker"
+    assert role_of(b"/usr/bin/python3\0-m\0engine_core.cli\0") == "engine"
+    assert role_of(b"/usr/bin/python3\0-m\0engine_core.splitserve\0serve\0") == ""
+
+
+def test_figures_are_per_step_and_per_token() -> None:
+    begin = Sample(10.0, 100, 1000, 1.0, 0.5, {"worker": 2.0, "engine": 1.0, "frontend": 0.0})
+    end = Sample(12.0, 300, 3000, 2.6, 0.6, {"worker": 4.0, "engine": 1.5, "frontend": 0.1})
+    assert summarise(begin, end) == pytest.approx(
+        {
+            "tokens/s": 1000,
+            "tokens/step": 10,
+            "step": 10_000,
+            "compute": 8000,
+            "wait": 500,
+            "rest": 1500,
+            "worker/token": 1000,
+            "engine/token": 250,
+            "frontend/token": 50,
+        }
+    )
+
+
+def test_only_a_modules_own_operations_are_timed() -> None:
+    calls = []
+    ops = types.ModuleType("ops")
+
+    def norm(x: int) -> None:
+        calls.append(x)
+
+    def borrowed(x: int) -> None:
+        calls.append(x)
+
+    norm.__module__ = "ops"
+    ops.norm, ops.borrowed = norm, borrowed  # type: ignore[attr-defined]
+    times = OpTimes()
+    times.watch(ops)
+    ops.norm(1)
+    ops.borrowed(2)
+    assert calls == [1, 2]
+    assert list(times.take()) == ["norm"]
+    assert times.take() == {}
+
+
+def test_operations_with_a_matrix_are_told_apart_by_its_shape() -> None:
+    weight = type("PackedWeight", (), {"shape": (8, 4)})()
+    assert label("linear", (None, None, weight)) == "linear 8x4"
+    assert label("gelu", (None,)) == "gelu"
