@@ -122,8 +122,13 @@ def _executor(config: EngineConfig, clock: Clock) -> Executor:
             step_time_s=config.simulated_step_ms / 1000,
             hang_deadline_s=config.step_timeout_s,
         )
-    from engine_core.executor.local_crew import LocalCrew
     from engine_core.executor.workers import WorkersExecutor
+
+    if config.executor == "ray":
+        from engine_core.executor.ray_crew import RayCrew
+
+        return WorkersExecutor(config, clock, RayCrew(config))
+    from engine_core.executor.local_crew import LocalCrew
 
     return WorkersExecutor(config, clock, LocalCrew(config))
 

@@ -20,7 +20,7 @@ QUANTIZATIONS = ("none", "int8", "int4")
 DEVICES = ("auto", "cpu", "cuda")
 ATTENTION_BACKENDS = ("auto", "cpu", "cuda", "flash_attn", "torch")
 POLICIES = ("fcfs", "priority", "fair")
-EXECUTORS = ("multiproc", "simulated")
+EXECUTORS = ("multiproc", "ray", "simulated")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 MAX_TENANT_WEIGHTS = 1000
 MAX_RANKS = 64
@@ -116,7 +116,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         listen: ZMQ address frontends connect to, ipc://PATH or tcp://HOST:PORT.
         served_model_names: names clients use; the first is the main one.
         engine_id: shown in logs, metrics and errors.
-        executor: "multiproc" starts worker processes, "simulated" needs no model weights.
+        executor: "multiproc" starts worker processes, "ray" does so on a Ray cluster, "simulated" needs no
+            model weights.
+        ray_address: the cluster, HOST:PORT, "auto" or "local"; "" takes RAY_ADDRESS, and "local" without it.
+        ray_timeout_s: longest wait for the cluster, and for room on it.
         dtype: "auto" takes the checkpoint's.
         quantization: "none", or "int8" or "int4" weights, rounded while they are loaded.
         max_model_len: 0 takes the checkpoint's limit.
@@ -154,6 +157,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     served_model_names: list[str] = []
     engine_id: str = "engine-0"
     executor: str = "multiproc"
+    ray_address: str = ""
+    ray_timeout_s: float = 60.0
     dtype: str = "auto"
     quantization: str = "none"
     max_model_len: int = 0
@@ -246,6 +251,17 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         check_address("--listen", self.listen)
         check_keys(self.listen, bool(self.curve_dir), self.allow_insecure_tcp)
         self._check_kv_events()
+        self._check_ray()
+
+    def _check_ray(self) -> None:
+        check_range("--ray-timeout", self.ray_timeout_s, 1, 86400)
+        if not re.fullmatch(r"|auto|local|[^/\s]{1,250}:\d{1,5}", self.ray_address):
+            raise ConfigError(f"--ray-address must be HOST:PORT, auto or local, got {self.ray_address!r}")
+        if self.executor != "ray":
+            for name in ("ray_address", "ray_timeout_s"):
+                if getattr(self, name) != getattr(_DEFAULTS, name):
+                    flag = f"--{name.removesuffix('_s').replace('_', '-')}"
+                    raise ConfigError(f"{flag} must be given together with --executor ray")
 
     def _check_ranks(self) -> None:
         check_range("--tensor-parallel-size", self.tensor_parallel_size, 1, MAX_RANKS)

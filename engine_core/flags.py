@@ -91,8 +91,22 @@ ENGINE_FLAGS: FlagTable = {
         Flag(
             "--executor",
             "executor",
-            "multiproc runs the model in a worker process, simulated makes tokens up",
+            "multiproc runs the model in worker processes, ray on a cluster, simulated makes tokens up",
             choices=EXECUTORS,
+        ),
+        Flag(
+            "--ray-address",
+            "ray_address",
+            "the Ray cluster; without it that of RAY_ADDRESS, or one of its own on this machine",
+            metavar="HOST:PORT",
+        ),
+        # Where machines are added on demand, room takes minutes.
+        Flag(
+            "--ray-timeout",
+            "ray_timeout_s",
+            "seconds to wait for the Ray cluster, and for room on it",
+            float,
+            metavar="SECONDS",
         ),
         Flag(
             "--device",

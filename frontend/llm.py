@@ -63,7 +63,8 @@ class LLM:
         max_prefill_tokens: prompt tokens of one request per step; 0 sets no limit of its own.
         scheduling_policy: "fcfs" or "priority".
         enable_prefix_caching: reuse the KV of equal prompt beginnings.
-        executor: "multiproc", or "simulated" for made-up tokens without weights.
+        executor: "multiproc", "ray" for workers on the cluster of RAY_ADDRESS, or "simulated" for made-up
+            tokens without weights.
         log_level: least severe message of the engine to show.
         use_tqdm: show the progress of loading.
         startup_timeout_s: longest wait for the model.

@@ -16,8 +16,8 @@ SHARED = ("engine_core.ipc", "engine_core.sampling_params", "engine_core.config"
 ALSO_SHARED = {"frontend": ("engine_core.process", "engine_core.parser")}
 PACKAGES = ("engine_core", "frontend", "worker")
 FORBIDDEN_ROOTS = {
-    "engine_core": {"torch", "transformers", "frontend", "worker", "fastapi"},
-    "frontend": {"torch", "transformers", "worker"},
+    "engine_core": {"torch", "transformers", "frontend", "worker", "fastapi", "ray"},
+    "frontend": {"torch", "transformers", "worker", "ray"},
     "worker": {"frontend", "transformers", "fastapi"},
 }
 UNSAFE_DECODERS = {"pickle", "cloudpickle", "marshal", "dill", "shelve"}

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from engine_core.errors import EXIT_CONFIG, EXIT_OK, ConfigError
+from engine_core.ipc.curve import ClientKeys
 from worker.config import WorkerConfig
 from worker.loop import run
 
@@ -53,6 +54,13 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--enforce-eager", action="store_true", help="record no decode steps")
     parser.add_argument("--rendezvous", default="", metavar="URL", help="where the ranks meet")
     parser.add_argument(
+        "--rendezvous-fd",
+        type=int,
+        default=defaults.rendezvous_fd,
+        metavar="FD",
+        help="rank 0's socket that listens there, where it is tcp",
+    )
+    parser.add_argument(
         "--exchange-timeout",
         dest="exchange_timeout_s",
         type=float,
@@ -92,6 +100,7 @@ def read_config(argv: Sequence[str]) -> WorkerConfig:
         tensor_parallel_size=flags.tensor_parallel_size,
         pipeline_parallel_size=flags.pipeline_parallel_size,
         rendezvous=flags.rendezvous,
+        rendezvous_fd=flags.rendezvous_fd,
         num_local_ranks=flags.num_local_ranks,
         exchange_timeout_s=flags.exchange_timeout_s,
     )
@@ -99,13 +108,27 @@ def read_config(argv: Sequence[str]) -> WorkerConfig:
     return config
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a worker; returns its exit code."""
+def main() -> int:
+    """Run a worker as a process of its own; returns its exit code."""
     parent_pid = os.getppid()
     _end_with_parent()
-    _let_idle_threads_sleep()
     # Ctrl-C reaches the whole terminal group; when to end is the engine's decision.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return run_worker(sys.argv[1:], parent_pid)
+
+
+def run_worker(argv: Sequence[str], parent_pid: int, keys: ClientKeys | None = None) -> int:
+    """Run a worker in this process, which does nothing else.
+
+    Args:
+        argv: its flags.
+        parent_pid: whose end is its own.
+        keys: for an engine on another machine.
+
+    Returns:
+        The exit code, see docs/worker.md.
+    """
+    _let_idle_threads_sleep()
     logging.basicConfig(
         level=logging.INFO,
         stream=sys.stderr,
@@ -113,11 +136,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         datefmt="%Y-%m-%d %H:%M:%S",
     )
     try:
-        config = read_config(sys.argv[1:] if argv is None else argv)
+        config = read_config(argv)
         logging.getLogger().setLevel(config.log_level.upper())
         if os.getppid() != parent_pid:
             return EXIT_OK
-        return run(config, parent_pid)
+        return run(config, parent_pid, keys)
     except ConfigError as error:
         print(f"worker: {error}", file=sys.stderr)
         return EXIT_CONFIG

@@ -44,6 +44,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         tensor_parallel_size: ranks that part each layer among them.
         pipeline_parallel_size: stages that each hold some of the layers.
         rendezvous: where the ranks meet, file:///PATH or tcp://HOST:PORT; empty for a single rank.
+        rendezvous_fd: rank 0's socket that listens at a tcp rendezvous; -1 makes one, on all interfaces.
         num_local_ranks: ranks that share this machine's cores and memory.
         exchange_timeout_s: longest wait for the other ranks within a step.
     """
@@ -68,6 +69,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     rendezvous: str = ""
+    rendezvous_fd: int = -1
     num_local_ranks: int = 1
     exchange_timeout_s: float = 60.0
 

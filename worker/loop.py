@@ -21,6 +21,7 @@ from engine_core.errors import (
     WorkerError,
 )
 from engine_core.ipc.codec import encode, to_worker_decoder
+from engine_core.ipc.curve import ClientKeys
 from engine_core.ipc.transport import connect_engine
 from engine_core.ipc.wire import PROTOCOL_VERSION
 from engine_core.ipc.worker_messages import (
@@ -54,7 +55,11 @@ class EngineLink:
     """The worker's end of the link: a DEALER whose identity is the rank; one thread."""
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], config: WorkerConfig, parent_pid: int
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        config: WorkerConfig,
+        parent_pid: int,
+        keys: ClientKeys | None = None,
     ) -> None:
         """Connect; the engine need not be bound yet.
 
@@ -62,7 +67,7 @@ class EngineLink:
             ConfigError: libzmq refuses the address.
         """
         self._parent_pid = parent_pid
-        self._socket = connect_engine(context, config.connect, str(config.rank).encode())
+        self._socket = connect_engine(context, config.connect, str(config.rank).encode(), keys)
         self._socket.setsockopt(zmq.RCVTIMEO, _PARENT_CHECK_MS)
         self._socket.setsockopt(zmq.SNDTIMEO, _PARENT_CHECK_MS)
 
@@ -120,12 +125,14 @@ class _ProgressReporter:
             self._link.send(LoadProgress(loaded_bytes, total_bytes))
 
 
-def run(config: WorkerConfig, parent_pid: int) -> int:
+def run(config: WorkerConfig, parent_pid: int, keys: ClientKeys | None = None) -> int:
     """Serve until Shutdown, a fault, or the end of the engine.
 
     Args:
         config: validated.
-        parent_pid: the engine; when it is no longer this process's parent, the worker ends.
+        parent_pid: the engine, or what else started this process; when it is no longer the parent, the worker
+            ends.
+        keys: for an engine on another machine.
 
     Returns:
         The exit code: EXIT_OK, EXIT_CONFIG (flags do not fit the checkpoint), EXIT_MODEL (it cannot be
@@ -135,7 +142,7 @@ def run(config: WorkerConfig, parent_pid: int) -> int:
         ConfigError: the address cannot be used.
     """
     with zmq.Context() as context:
-        link = EngineLink(context, config, parent_pid)
+        link = EngineLink(context, config, parent_pid, keys)
         try:
             link.send(WorkerHello(PROTOCOL_VERSION, software_version(), config.rank, os.getpid()))
             return _serve(link, config)

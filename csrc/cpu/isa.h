@@ -18,7 +18,8 @@ int num_threads();
 }  // namespace splitserve
 
 // SPLITSERVE_DECLARE_* name a kernel in every namespace it is compiled into, SPLITSERVE_CALL_* call the one
-// of the current instruction set; bindings do so through program.h. VECTOR kernels have no bf16 variant, MATRIX kernels do.
+// of the current instruction set; bindings do so through program.h. VECTOR kernels have no bf16 variant,
+// MATRIX kernels do.
 #if SPLITSERVE_X86
 #define SPLITSERVE_DECLARE_VECTOR(name, Params) \
   namespace splitserve::portable {              \

@@ -8,13 +8,12 @@
 
 namespace splitserve::SPLITSERVE_ISA {
 
-// Waking a helper costs a few microseconds; below this many touched elements one thread is faster.
-inline constexpr int64_t kMinParallelWork = 32768;
 // How much one part may touch, so that a thread which is late or interrupted leaves little to wait for: 8
 // million products take about 30 us.
 inline constexpr int64_t kMaxPartWork = int64_t{1} << 23;
 
-// Parts of `count` tasks: four per thread, or another small number that leaves equal threads more equal shares.
+// Parts of `count` tasks: four per thread, or another small number that leaves equal threads more equal
+// shares.
 inline int64_t balanced_parts(int64_t count, int64_t threads) {
   int64_t best = 0, fewest = INT64_MAX;
   constexpr int64_t kPartsPerThread[] = {4, 3, 5, 6, 7, 8};
@@ -29,8 +28,7 @@ inline int64_t balanced_parts(int64_t count, int64_t threads) {
 template <typename Fn>
 void parallel_tasks(int64_t count, int64_t work, const Fn& fn) {
   run_tasks(
-      count, work < kMinParallelWork ? 1 : num_threads(),
-      [](const void* context, int64_t task) { (*static_cast<const Fn*>(context))(task); }, &fn);
+      count, work, [](const void* context, int64_t task) { (*static_cast<const Fn*>(context))(task); }, &fn);
 }
 
 // Calls fn(begin, end) for consecutive parts that cover [0, count).

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cpu/isa.h"
+#include "cpu/thread_pool.h"
 
 namespace splitserve {
 
@@ -16,13 +17,16 @@ class Program {
  public:
   void add(std::function<void()> call) { calls_.push_back(std::move(call)); }
 
-  // Runs every call, in order; what a call throws ends the run.
-  void run() const {
+  // Runs every call, in order, with the pool's helpers at hand; what a call throws ends the run.
+  void run() {
+    const HelperSession session(work_);
     for (const auto& call : calls_) call();
+    work_ = session.work();
   }
 
  private:
   std::vector<std::function<void()>> calls_;
+  int64_t work_ = 0;  // of the last run
 };
 
 // The program that this thread records into, nullptr if it records none.

@@ -4,12 +4,18 @@
 #include <atomic>
 #include <thread>
 
+#include "cpu/isa.h"
+
 namespace splitserve {
 namespace {
 
 // How long an idle helper watches for the next job before it sleeps: kernels of one step follow each other
 // closely.
 constexpr int kIdleSpins = 2000;
+// The same within a session, some milliseconds: nothing lasts longer but kernels that use one thread.
+constexpr int kSessionSpins = 200000;
+// The same after one, a few microseconds: the second half of a step follows the first.
+constexpr int kClosingSpins = 200;
 
 void relax() {
 #if defined(__x86_64__)
@@ -21,21 +27,15 @@ void relax() {
 
 class ThreadPool {
  public:
-  void run(int64_t count, int threads, TaskFunction function, const void* context) {
-    if (threads <= 1 || count <= 1 || count > kMaxTasks || busy_.test_and_set(std::memory_order_acquire)) {
+  void run(int64_t count, int64_t work, TaskFunction function, const void* context) {
+    const int threads = work < kMinParallelWork ? 1 : num_threads();
+    if (threads <= 1 || count <= 1 || count > kMaxTasks || !begin(work)) {
       for (int64_t task = 0; task < count; ++task) function(context, task);
       return;
     }
-    start_helpers(threads - 1);
     function_.store(function, std::memory_order_relaxed);
     context_.store(context, std::memory_order_relaxed);
-    count_.store(count, std::memory_order_relaxed);
-    helpers_wanted_.store(threads - 1, std::memory_order_relaxed);
-    unfinished_.store(count, std::memory_order_relaxed);
-    ++job_;
-    unclaimed_.store((uint64_t{job_} << 32) | static_cast<uint64_t>(count), std::memory_order_release);
-    published_.store(job_, std::memory_order_release);
-    published_.notify_all();
+    publish(count, threads - 1);
     while (run_one_task()) {
     }
     // Only tasks that a helper has begun are left.
@@ -43,11 +43,61 @@ class ThreadPool {
       // The helper may be waiting for the very core this thread spins on.
       spin < kIdleSpins ? relax() : std::this_thread::yield();
     }
+    if (!t_session.is_open) busy_.clear(std::memory_order_release);
+  }
+
+  // Whether the helpers are now this thread's.
+  bool open_session(int64_t work) {
+    if (t_session.is_open || busy_.test_and_set(std::memory_order_acquire)) return false;
+    t_session = {true, false, 0};
+    idle_spins_.store(kSessionSpins, std::memory_order_relaxed);
+    if (work >= kMinWakingWork && num_threads() > 1) {
+      // No tasks: just out of their sleep.
+      publish(0, num_threads() - 1);
+      t_session.are_awake = true;
+    }
+    return true;
+  }
+
+  void close_session() {
+    t_session.is_open = false;
+    idle_spins_.store(kClosingSpins, std::memory_order_relaxed);
     busy_.clear(std::memory_order_release);
   }
 
+  static int64_t session_work() { return t_session.work; }
+
  private:
   static constexpr int64_t kMaxTasks = UINT32_MAX;
+
+  struct Session {
+    bool is_open, are_awake;
+    int64_t work;
+  };
+  static thread_local Session t_session;
+
+  // Whether a job may be given to the helpers.
+  bool begin(int64_t work) {
+    if (t_session.is_open) {
+      t_session.work += work;
+      t_session.are_awake |= work >= kMinWakingWork;
+      return t_session.are_awake;
+    }
+    if (busy_.test_and_set(std::memory_order_acquire)) return false;
+    idle_spins_.store(kIdleSpins, std::memory_order_relaxed);
+    return true;
+  }
+
+  void publish(int64_t count, int helpers) {
+    start_helpers(helpers);
+    count_.store(count, std::memory_order_relaxed);
+    helpers_wanted_.store(helpers, std::memory_order_relaxed);
+    unfinished_.store(count, std::memory_order_relaxed);
+    ++job_;
+    unclaimed_.store((uint64_t{job_} << 32) | static_cast<uint64_t>(count), std::memory_order_release);
+    published_.store(job_, std::memory_order_release);
+    published_.notify_all();
+  }
 
   void start_helpers(int wanted) {
     for (; num_helpers_ < wanted; ++num_helpers_) {
@@ -76,8 +126,10 @@ class ThreadPool {
   void help(int index) {
     uint32_t seen = 0;
     while (true) {
-      for (int spin = 0; spin < kIdleSpins && published_.load(std::memory_order_acquire) == seen; ++spin)
+      for (int spin = 0; published_.load(std::memory_order_acquire) == seen; ++spin) {
+        if (spin >= idle_spins_.load(std::memory_order_relaxed)) break;
         relax();
+      }
       published_.wait(seen, std::memory_order_acquire);
       seen = published_.load(std::memory_order_acquire);
       if (index >= helpers_wanted_.load(std::memory_order_relaxed)) continue;
@@ -94,17 +146,32 @@ class ThreadPool {
       0};  // number of the job in the upper half, tasks not yet claimed in the lower
   std::atomic<int64_t> unfinished_{0};
   std::atomic<int> helpers_wanted_{0};
+  std::atomic<int> idle_spins_{kIdleSpins};
   std::atomic<TaskFunction> function_{nullptr};
   std::atomic<const void*> context_{nullptr};
   std::atomic<int64_t> count_{0};
 };
 
+thread_local ThreadPool::Session ThreadPool::t_session{};
+
+// Never destroyed: helpers may still watch it while the process exits.
+ThreadPool& pool() {
+  static ThreadPool* const instance = new ThreadPool;
+  return *instance;
+}
+
 }  // namespace
 
-void run_tasks(int64_t count, int threads, TaskFunction function, const void* context) {
-  // Never destroyed: helpers may still watch it while the process exits.
-  static ThreadPool* const pool = new ThreadPool;
-  pool->run(count, threads, function, context);
+void run_tasks(int64_t count, int64_t work, TaskFunction function, const void* context) {
+  pool().run(count, work, function, context);
 }
+
+HelperSession::HelperSession(int64_t work) : is_owner_(pool().open_session(work)) {}
+
+HelperSession::~HelperSession() {
+  if (is_owner_) pool().close_session();
+}
+
+int64_t HelperSession::work() const { return is_owner_ ? ThreadPool::session_work() : 0; }
 
 }  // namespace splitserve

@@ -38,7 +38,12 @@ WorkerArgv = Callable[[EngineConfig, Place], list[str]]
 
 
 def worker_argv(config: EngineConfig, place: Place) -> list[str]:
-    """Return the command line of the worker of one rank; on this machine."""
+    """Return the command line of the worker of one rank on this machine."""
+    return [sys.executable, "-m", "worker.cli", *worker_flags(config, place)]
+
+
+def worker_flags(config: EngineConfig, place: Place) -> list[str]:
+    """Return the flags of the worker of one rank, wherever it runs."""
     options = {
         "--connect": place.address,
         "--rank": str(place.rank),
@@ -65,22 +70,32 @@ def worker_argv(config: EngineConfig, place: Place) -> list[str]:
     switches = ["--batch-invariant"] if config.batch_invariant else []
     switches += ["--enforce-eager"] if config.enforce_eager else []
     words = [word for option in options.items() for word in option]
-    return [sys.executable, "-m", "worker.cli", *words, *switches]
+    return [*words, *switches]
 
 
 class WorkerProcess:
-    """A worker that was started; used by the busy loop's thread."""
+    """A worker, or a launcher of workers, that was started; used by the busy loop's thread."""
 
-    def __init__(self, argv: Sequence[str]) -> None:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        # SIGKILL: whatever a worker is doing, it must not hold memory or a device without its engine.
+        death_signal: signal.Signals = signal.SIGKILL,
+        pass_fds: Sequence[int] = (),
+    ) -> None:
         """Start it.
+
+        Args:
+            argv: its command line.
+            death_signal: what it gets when this process dies.
+            pass_fds: descriptors it inherits under the same numbers.
 
         Raises:
             WorkerError: it cannot be started.
         """
         self._output = WorkerOutput()
         try:
-            # SIGKILL: whatever the worker is doing, it must not hold memory or a device without its engine.
-            self._child = Child(argv, death_signal=signal.SIGKILL, capture_output=True)
+            self._child = Child(argv, death_signal=death_signal, pass_fds=pass_fds, capture_output=True)
         except OSError as error:
             raise WorkerError(f"cannot start the worker: {error}") from None
 

@@ -9,6 +9,8 @@ little-endian arrays inside `bytes`; `engine_core.ipc.codec` packs and unpacks t
                                                 engine -> frontend   EngineMessage
     engine-core, worker        worker_messages  engine -> worker     ToWorkerMessage
                                                 worker -> engine     FromWorkerMessage
+
+Those of `launcher_messages` travel as JSON, between an engine and its launcher of workers on a cluster.
 """
 
 from __future__ import annotations

@@ -97,8 +97,8 @@ def public(owner: object) -> dict[str, inspect.Signature]:
 
 def test_operations_of_both_devices_take_the_same_arguments() -> None:
     cpu, gpu = public(ops), public(CudaOps)
-    # A weight may be packed for the CPU, not for the GPU; attention on a GPU follows a plan.
-    shared = (cpu.keys() & gpu.keys()) - {"embedding", "paged_attention"}
+    # A weight has the form of its device; attention on a GPU follows a plan.
+    shared = (cpu.keys() & gpu.keys()) - {"embedding", "linear", "paged_attention"}
     assert {"rms_norm", "silu_and_mul", "rotary_kv_write", "move_blocks"} <= shared
     for name in shared:
         parameters = list(gpu[name].parameters.values())[1:]

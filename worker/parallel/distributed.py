@@ -11,6 +11,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore, Store, TCPStore
 
 from engine_core.errors import RankLostError
 from worker.config import WorkerConfig
@@ -48,9 +49,11 @@ class Meeting:
             # Otherwise gloo listens on the interface that the host's name resolves to.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
         with _peers():
+            store = _meeting_place(config)
+            store.set_timeout(_MEETING)
             dist.init_process_group(
                 _BACKENDS[device.type],
-                init_method=config.rendezvous,
+                store=store,
                 rank=config.rank,
                 world_size=config.num_ranks,
                 timeout=_MEETING,
@@ -89,6 +92,17 @@ def _stage_groups(num_ranks: int, num_stages: int) -> list[dist.ProcessGroup | N
         return [None]
     stages = (scaled(range(i, i + 1), num_ranks) for i in range(num_stages))
     return [dist.new_group(list(stage), timeout=_MEETING) for stage in stages]
+
+
+def _meeting_place(config: WorkerConfig) -> Store:
+    if config.rendezvous.startswith("file://"):
+        return FileStore(config.rendezvous.removeprefix("file://"), config.num_ranks)
+    host, _, port = config.rendezvous.removeprefix("tcp://").rpartition(":")
+    listening = config.rendezvous_fd if config.rendezvous_fd >= 0 else None
+    is_master = config.rank == 0
+    return TCPStore(
+        host.strip("[]"), int(port), config.num_ranks, is_master, _MEETING, master_listen_fd=listening
+    )
 
 
 class DistributedStage:

@@ -185,6 +185,21 @@ def test_what_a_worker_refuses_is_told_as_what_it_is(
     assert text in str(error)
 
 
+@pytest.mark.parametrize(
+    ("behaviour", "text"),
+    [
+        ("refuse the model", "on node 10.0.0.7 (ab12): shard 2 of 3 is missing"),
+        ("device fault", "the worker on node 10.0.0.7 (ab12) failed"),
+        ("end while loading", "the worker on node 10.0.0.7 (ab12) was lost while starting"),
+    ],
+)
+def test_a_worker_on_another_machine_is_named_with_its_node(
+    make_bench: MakeBench, behaviour: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalCrew, "where", lambda self, rank: "10.0.0.7 (ab12)")
+    assert text in str(make_bench(behaviour).failure())
+
+
 def test_a_worker_killed_in_a_step_is_noticed_at_once(make_bench: MakeBench) -> None:
     bench = make_bench("killed in a step")
     bench.serve()

@@ -204,15 +204,17 @@ def test_malformed_columns_are_refused(fresh: Pair) -> None:
             fresh.workers[0].execute(SchedulerOutput(1, rows, num_tokens))
 
 
-def test_a_row_that_gets_no_number_fails_alone(tmp_path: Path) -> None:
-    poison = 7
+def test_a_row_that_gets_no_number_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    poison = 300
     pair = pair_of(write_tiny_llama(tmp_path, poisoned_token=poison))
-    two_rows(pair, temperature=0.0)
+    two_rows(pair)
+    calls = count_calls(monkeypatch)
     # As if the row had drawn the poisoned token: what it computes next is not a number.
     for worker in pair.workers:
         batch = batch_of(worker)
         batch.tokens[1, batch.num_computed[1]] = poison
     first = pair.execute(decode(0, 1))
+    assert calls.draw == 1
     assert [error.code for error in first.errors] == ["numerical_error"]
     assert unpack_int32(first.rows).tolist() == [0]
     second = pair.execute(decode(0, 1))

@@ -1,0 +1,207 @@
+"""The workers of an engine as actors on a Ray cluster, placed and watched by a launcher process of its own.
+
+Ray stays out of the engine: its driver has threads and blocking calls, and takes a second to import. Nor does
+a step go through Ray, whose call per step costs more than the step's own message: the workers connect to the
+engine over TCP, with keys made for this start.
+
+state      event            next
+placing    WorkersPlaced    running: the socket is bound, the workers are told to run
+running    WorkerEnded      running: the executor asks how it ended, and raises
+any        LaunchFailed, the launcher ends    attend() raises
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Sequence
+
+import msgspec
+import zmq
+
+from engine_core.config import EngineConfig
+from engine_core.errors import ConfigError, SplitServeError, WorkerError
+from engine_core.executor.worker_process import Place, WorkerProcess, worker_flags
+from engine_core.ipc.curve import KeyGuard, ServerKeys
+from engine_core.ipc.launcher_messages import (
+    FromLauncherMessage,
+    LaunchFailed,
+    PlaceWorkers,
+    RunWorkers,
+    WorkerEnded,
+    WorkersPlaced,
+)
+from engine_core.ipc.line_link import LineLink
+from engine_core.ipc.transport import BoundRouter
+from engine_core.process import describe_exit
+
+# For the launcher to give the room back and, where it has started Ray, to end it; 1.4 s when idle.
+_LAUNCHER_END_S = 10.0
+
+
+class RayCrew:
+    """One actor per rank; see Crew.
+
+    Args:
+        config: the engine's configuration.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._config = config
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._directory = ""
+        self._launcher: WorkerProcess | None = None
+        self._link: LineLink[FromLauncherMessage] | None = None
+        self._guard: KeyGuard | None = None
+        self._nodes: list[str] = []
+        self._ended: dict[int, str] = {}
+        self.router: BoundRouter | None = None
+
+    @property
+    def sources(self) -> Sequence[zmq.Socket | int]:
+        """The launcher's messages, output and pidfd, and questions about keys."""
+        guard = [self._guard.socket] if self._guard is not None else []
+        link = [self._link.fileno()] if self._link is not None and self._link.is_open else []
+        launcher = self._launcher.descriptors if self._launcher is not None else []
+        return [*guard, *link, *launcher]
+
+    @property
+    def needs_asking(self) -> bool:
+        """False: the end of the launcher closes its messages."""
+        return False
+
+    def start(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        """Start the launcher and tell it what to place.
+
+        Raises:
+            ConfigError: ray is not installed.
+            WorkerError: the launcher cannot be started.
+        """
+        if importlib.util.find_spec("ray") is None:
+            raise ConfigError("--executor ray needs the package ray: pip install 'splitserve[ray]'")
+        self._context = context
+        self._directory = tempfile.mkdtemp(prefix="splitserve-ray-")
+        ours, theirs = socket.socketpair()
+        self._link = LineLink(ours, FromLauncherMessage)
+        with theirs:
+            argv = [sys.executable, "-m", "worker.ray.launcher", str(theirs.fileno())]
+            # It lives on for the second that it takes to end what it has started.
+            self._launcher = WorkerProcess(argv, signal.SIGTERM, [theirs.fileno()])
+        config = self._config
+        self._link.send(
+            PlaceWorkers(
+                num_ranks=config.num_ranks,
+                cluster=config.ray_address,
+                directory=self._directory,
+                device=config.device,
+                num_cpus=max(1, config.num_threads),
+                timeout_s=config.ray_timeout_s,
+            )
+        )
+
+    def attend(self) -> None:
+        """Take the launcher's messages, pass on what it printed, answer questions about keys.
+
+        Raises:
+            WorkerError: the launcher has ended, or found no room.
+            ConfigError: there is no such cluster, or the engine's address there cannot be bound.
+        """
+        if self._guard is not None:
+            self._guard.handle()
+        self._hear(timeout_s=0.0)
+        if self._launcher is not None:
+            self._launcher.pass_on_output()
+            if self._link is not None and not self._link.is_open:
+                raise self._loss(self._launcher)
+
+    def on_met(self) -> None:
+        """Keep everything: Ray's files are in use as long as it runs."""
+
+    def where(self, rank: int) -> str:
+        """Return the name of a rank's node, "" before it has one."""
+        return self._nodes[rank] if self._nodes else ""
+
+    def how_it_ended(self, rank: int, timeout_s: float = 0.0) -> str | None:
+        """Say how a worker ended; None if it still runs after the time."""
+        if rank not in self._ended:
+            self._hear(timeout_s)
+        return self._ended.get(rank)
+
+    def last_lines(self, rank: int) -> str:
+        """Return the end of what all workers printed; Ray names the process and node of each line."""
+        return self._launcher.last_lines() if self._launcher is not None else ""
+
+    def end(self, timeout_s: float) -> None:
+        """Close the launcher's messages, which ends it and all workers; by force if it takes too long."""
+        for rank in range(len(self._nodes) if timeout_s > 0 else 0):
+            # What fails now has nobody left to tell.
+            with contextlib.suppress(SplitServeError):
+                self.how_it_ended(rank, timeout_s)
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+        if self._launcher is not None:
+            self._launcher.wait(_LAUNCHER_END_S)
+            self._launcher.end(signal.SIGKILL)
+            self._launcher.wait(_LAUNCHER_END_S)
+            self._launcher.close()
+            self._launcher = None
+        if self.router is not None:
+            self.router.close()
+            self.router = None
+        if self._guard is not None:
+            self._guard.close()
+            self._guard = None
+        if self._directory:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = ""
+
+    def _hear(self, timeout_s: float) -> None:
+        """Take the launcher's messages; wait for one at most timeout_s seconds."""
+        if self._link is None or not self._link.is_open:
+            return
+        if timeout_s > 0:
+            poller = zmq.Poller()
+            poller.register(self._link.fileno(), zmq.POLLIN)
+            poller.poll(int(timeout_s * 1000))
+        for message in self._link.receive(wait=False):
+            match message:
+                case WorkersPlaced():
+                    self._run_workers(message)
+                case WorkerEnded(rank=rank, how=how):
+                    self._ended[rank] = how
+                case LaunchFailed(code=code, message=text):
+                    raise ConfigError(text) if code == ConfigError.code else WorkerError(text)
+
+    def _run_workers(self, placed: WorkersPlaced) -> None:
+        assert self._context is not None, "start() comes first"
+        assert self._link is not None, "start() comes first"
+        self._nodes = [seat.node for seat in placed.seats]
+        public, secret = zmq.curve_keypair()
+        worker_public, worker_secret = zmq.curve_keypair()
+        # Before the socket is bound: libzmq would let everybody in without it.
+        self._guard = KeyGuard(self._context, frozenset({worker_public}))
+        keys = ServerKeys(public, secret, frozenset({worker_public}))
+        host = f"[{placed.host}]" if ":" in placed.host else placed.host
+        self.router = BoundRouter(self._context, f"tcp://{host}:*", keys)
+        config = msgspec.structs.replace(self._config, device=placed.device)
+        rendezvous = placed.rendezvous if config.num_ranks > 1 else ""
+        flags = [
+            worker_flags(config, Place(rank, self.router.address, rendezvous, seat.num_local_ranks))
+            for rank, seat in enumerate(placed.seats)
+        ]
+        texts = (key.decode() for key in (public, worker_public, worker_secret))
+        self._link.send(RunWorkers(flags, *texts))
+
+    def _loss(self, launcher: WorkerProcess) -> WorkerError:
+        code = launcher.exit_code(_LAUNCHER_END_S)
+        how = "it closed its socket" if code is None else describe_exit(code)
+        tail = launcher.last_lines()
+        return WorkerError(
+            f"the launcher on Ray was lost: {how}" + (f"; its last lines:\n{tail}" if tail else "")
+        )

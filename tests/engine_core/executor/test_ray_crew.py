@@ -1,0 +1,108 @@
+"""What the engine makes of its launcher on Ray, without Ray."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+import tempfile
+from pathlib import Path
+
+import pytest
+import zmq
+
+from engine_core.clock import ManualClock
+from engine_core.config import EngineConfig
+from engine_core.errors import ConfigError, WorkerError
+from engine_core.executor.ray_crew import RayCrew
+from engine_core.executor.workers import WorkersExecutor
+from engine_core.ipc.curve import ClientKeys
+from engine_core.ipc.launcher_messages import (
+    FromLauncherMessage,
+    RunWorkers,
+    Seat,
+    ToLauncherMessage,
+    WorkersPlaced,
+)
+from engine_core.ipc.line_link import LineLink
+from engine_core.ipc.transport import connect_engine
+
+DEADLINE_MS = 20_000
+
+
+def test_without_ray_the_extra_is_named_and_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    config = EngineConfig(model="m", executor="ray")
+    executor = WorkersExecutor(config, ManualClock(), RayCrew(config))
+    with pytest.raises(ConfigError, match=r"pip install 'splitserve\[ray\]'"):
+        executor.start()
+    assert list(executor.sockets) == []
+    executor.shutdown(1.0)
+
+
+@pytest.mark.parametrize(
+    ("python", "text"),
+    [
+        ("/bin/false", "the launcher on Ray was lost: exit code 1"),
+        ("/no/such/python", "cannot start the worker: .*/no/such/python"),
+    ],
+)
+def test_a_launcher_that_ends_or_cannot_start_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python: str, text: str
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("sys.executable", python)
+    config = EngineConfig(model="m", executor="ray")
+    executor = WorkersExecutor(config, ManualClock(), RayCrew(config))
+
+    def run() -> None:
+        executor.start()
+        poller = zmq.Poller()
+        for source in executor.sockets:
+            poller.register(source, zmq.POLLIN)
+        while poller.poll(DEADLINE_MS):
+            executor.receive()
+
+    with pytest.raises(WorkerError, match=text):
+        run()
+    executor.shutdown(0.0)
+    assert os.listdir(tmp_path) == []
+
+
+def test_only_workers_with_the_keys_of_this_start_are_heard() -> None:
+    config = EngineConfig(model="m", executor="ray", tensor_parallel_size=2)
+    crew = RayCrew(config)
+    ours, theirs = socket.socketpair()
+    launcher: LineLink[ToLauncherMessage] = LineLink(theirs, ToLauncherMessage)
+    crew._link = LineLink(ours, FromLauncherMessage)
+    with zmq.Context() as context, zmq.Context() as workers:
+        crew._context = context
+        seats = [Seat("127.0.0.1 (ab)", 1), Seat("127.0.0.1 (cd)", 1)]
+        launcher.send(WorkersPlaced("127.0.0.1", "cpu", "tcp://127.0.0.1:9", seats))
+        crew.attend()
+        [command] = launcher.receive(wait=True)
+        assert isinstance(command, RunWorkers)
+        public, secret = (key.encode() for key in (command.public_key, command.secret_key))
+        server = command.server_key.encode()
+        address = crew.router.address
+        assert all(words[words.index("--connect") + 1] == address for words in command.flags)
+        assert crew.where(1) == "127.0.0.1 (cd)"
+        stranger = connect_engine(workers, address, b"0", ClientKeys(*zmq.curve_keypair(), server))
+        stranger.send(b"stranger")
+        worker = connect_engine(workers, address, b"1", ClientKeys(public, secret, server))
+        poller = zmq.Poller()
+        for source in (crew.router.socket, *crew.sources):
+            poller.register(source, zmq.POLLIN)
+        heard: list[bytes] = []
+        # Each is asked for its key once; the worker speaks after the stranger was refused.
+        while not heard and poller.poll(DEADLINE_MS):
+            crew.attend()
+            if crew._guard.num_refused:
+                worker.send(b"worker")
+            heard += [identity for identity, _ in crew.router.receive(9)]
+        assert set(heard) == {b"1"}
+        stranger.close(linger=0)
+        worker.close(linger=0)
+        launcher.close()
+        crew.end(0.0)

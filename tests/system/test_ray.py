@@ -1,0 +1,189 @@
+"""Engines whose workers are actors on a real Ray cluster of two nodes, one rank on each."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from frontend import LLM, SamplingParams
+from tests.system.processes import ROOT, Process, engine, run
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(
+        importlib.util.find_spec("ray") is None,
+        reason="ray is not installed, or there is none for this Python",
+    ),
+]
+
+DEADLINE_S = 60.0
+FLAGS = ("--executor", "ray", "--dtype", "float32", "--num-blocks", "200", "--num-threads", "1")
+NODE = r"127\.0\.0\.1 \([0-9a-f]{8}\)"
+
+
+class Nodes:
+    """The cluster, in a process of its own."""
+
+    def __init__(self, folder: str) -> None:
+        self.popen = subprocess.Popen(
+            [sys.executable, "-m", "tests.system.ray_nodes", folder],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.address: str = self._answer()
+
+    def ask(self, line: str) -> dict[str, int]:
+        assert self.popen.stdin is not None
+        self.popen.stdin.write(f"{line}\n")
+        self.popen.stdin.flush()
+        return self._answer()
+
+    def _answer(self):
+        assert self.popen.stdout is not None
+        # Ray prints now and then, too.
+        while line := self.popen.stdout.readline():
+            if line[0] in '{"':
+                return json.loads(line)
+        raise AssertionError("the cluster ended")
+
+    def is_empty(self) -> bool:
+        return self.ask("state") == {"actors": 0, "groups": 0}
+
+    def close(self) -> None:
+        self.popen.communicate(timeout=DEADLINE_S)
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+        nodes = Nodes(folder)
+        yield nodes
+        nodes.close()
+
+
+@pytest.fixture(autouse=True)
+def loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray takes 127.0.0.1 for a machine's outer address without it."""
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+
+
+def wait_until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
+    end_s = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end_s, what()
+        time.sleep(0.05)
+
+
+def wait_ready(core: Process) -> None:
+    wait_until(lambda: " ready address=" in core.text() or core.popen.poll() is not None, core.text)
+    assert core.popen.poll() is None, core.text()
+
+
+def actors() -> list[psutil.Process]:
+    """The workers on this machine; Ray gives its processes names of their own."""
+    return [process for process in psutil.process_iter() if "ray::WorkerActor" in " ".join(cmdline(process))]
+
+
+def cmdline(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def test_two_ranks_on_two_nodes_generate_what_one_process_does(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster is that of Ray's own environment variable."""
+    monkeypatch.setenv("RAY_ADDRESS", nodes.address)
+    prompts = [f"The number {i} is" for i in range(6)]
+    sampling = SamplingParams(max_tokens=16, temperature=0.8, seed=3, n=2)
+    answers = []
+    for executor, size in (("multiproc", 1), ("ray", 2)):
+        with LLM(
+            dtype="float32", num_blocks=200, num_threads=1, executor=executor, tensor_parallel_size=size
+        ) as llm:
+            assert len(actors()) == (size if executor == "ray" else 0)
+            outputs = llm.generate(prompts, sampling, use_tqdm=False)
+            answers.append([tuple(part.token_ids) for output in outputs for part in output.outputs])
+    assert answers[0] == answers[1]
+    assert len(answers[0]) == 12
+    wait_until(nodes.is_empty, lambda: str(nodes.ask("state")))
+
+
+def test_an_actor_that_is_killed_ends_the_engine_which_names_its_node(folder: Path, nodes: Nodes) -> None:
+    with engine(folder, *FLAGS, "-tp", "2", "--ray-address", nodes.address) as (_, core):
+        wait_ready(core)
+        actors()[0].kill()
+        assert core.popen.wait(DEADLINE_S) == 4
+        expected = rf"the worker of rank [01] on node {NODE} was lost: its process died"
+        assert re.search(expected, core.text()), core.text()
+    wait_until(nodes.is_empty, lambda: str(nodes.ask("state")))
+
+
+def test_an_engine_that_is_killed_leaves_nothing_on_the_cluster(folder: Path, nodes: Nodes) -> None:
+    with engine(folder, *FLAGS, "--ray-address", nodes.address) as (_, core):
+        wait_ready(core)
+        assert nodes.ask("state") == {"actors": 1, "groups": 1}
+        children = core.children()
+        core.stop(signal.SIGKILL)
+    wait_until(nodes.is_empty, lambda: str(nodes.ask("state")))
+    assert psutil.wait_procs(children, DEADLINE_S)[1] == []
+
+
+def test_a_cluster_without_room_is_described_in_time(folder: Path, nodes: Nodes) -> None:
+    flags = ("--ray-address", nodes.address, "-tp", "4", "--ray-timeout", "2")
+    with engine(folder, *FLAGS, *flags) as (_, core):
+        assert core.popen.wait(DEADLINE_S) == 4
+        expected = (
+            "no room within 2 s for 4 workers of CPU 1 each: "
+            rf"the cluster has CPU 1 on {NODE}, 1 on {NODE}; 2 free in all"
+        )
+        assert re.search(expected, core.text()), core.text()
+    wait_until(nodes.is_empty, lambda: str(nodes.ask("state")))
+
+
+def test_a_node_that_is_lost_ends_the_engine_which_names_it(folder: Path, nodes: Nodes) -> None:
+    with engine(folder, *FLAGS, "-tp", "2", "--ray-address", nodes.address) as (_, core):
+        wait_ready(core)
+        nodes.ask("lose")
+        assert core.popen.wait(DEADLINE_S) == 4
+        expected = rf"the worker of rank 1 on node {NODE} was lost: its (process|node) died"
+        assert re.search(expected, core.text()), core.text()
+
+
+def test_a_ray_of_its_own_ends_with_the_engine_that_is_killed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("TMPDIR", str(folder))
+    with engine(folder, *FLAGS) as (_, core):
+        wait_ready(core)
+        children = core.children()
+        assert len(children) > 3, "a launcher, Ray's own processes, and an actor"
+        core.stop(signal.SIGKILL)
+    assert psutil.wait_procs(children, DEADLINE_S)[1] == []
+
+
+def test_a_ray_of_its_own_leaves_no_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(folder))
+    with run(
+        folder / "engine.log", "engine_core.cli", *FLAGS, "--listen", f"ipc://{folder}/s/e.sock"
+    ) as core:
+        wait_ready(core)
+        assert any(path.name.startswith("splitserve-ray-") for path in folder.iterdir())
+        assert core.stop() == 0
+    assert [path.name for path in folder.iterdir()] == ["engine.log"]

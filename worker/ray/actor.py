@@ -1,0 +1,86 @@
+"""What runs on a node: an actor that finds out where it is and then is a worker until that ends."""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from engine_core.ipc.curve import ClientKeys
+from worker.cli import run_worker
+
+_SIOCGIFADDR = 0x8915
+
+
+class Spot(NamedTuple):
+    """Where an actor is: its node's address and id, and its process."""
+
+    address: str
+    node_id: str
+    pid: int
+
+
+class WorkerActor:
+    """One rank. Ray calls one method at a time, on the main thread."""
+
+    def __init__(self) -> None:
+        self._listening: socket.socket | None = None
+
+    def locate(self) -> Spot:
+        """Say where it is."""
+        import ray
+
+        context = ray.get_runtime_context()
+        return Spot(ray.util.get_node_ip_address(), context.get_node_id(), os.getpid())
+
+    def open_rendezvous(self) -> str:
+        """Listen on this node's address, from now on, so that the port is safe; returns tcp://HOST:PORT."""
+        import ray
+
+        host: str = ray.util.get_node_ip_address()
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listening = socket.socket(family, socket.SOCK_STREAM)
+        self._listening.bind((host, 0))
+        self._listening.listen()
+        port = self._listening.getsockname()[1]
+        return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+    def run(self, flags: Sequence[str], keys: ClientKeys) -> int:
+        """Be a worker; returns its exit code.
+
+        Args:
+            flags: its command line.
+            keys: for the engine's socket.
+        """
+        import ray
+
+        interface = interface_of(ray.util.get_node_ip_address())
+        if interface:
+            # Otherwise they take the one that the host's name resolves to, which often is loopback.
+            for library in ("GLOO", "NCCL"):
+                os.environ.setdefault(f"{library}_SOCKET_IFNAME", interface)
+        words = list(flags)
+        if self._listening is not None:
+            words += ["--rendezvous-fd", str(self._listening.detach())]
+            self._listening = None
+        return run_worker(words, os.getppid(), keys)
+
+
+def interface_of(address: str) -> str:
+    """Return the network interface that has an IPv4 address, "" if none has or the system cannot tell."""
+    if ipaddress.ip_address(address).version != 4:
+        return ""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            query = struct.pack("256s", name.encode()[:15])
+            try:
+                answer = fcntl.ioctl(probe, _SIOCGIFADDR, query)
+            except OSError:
+                continue
+            if socket.inet_ntoa(answer[20:24]) == address:
+                return name
+    return ""
