@@ -104,7 +104,7 @@ def _beam_search(rng: random.Random) -> dict[str, Any]:
 
 
 def _sampling(rng: random.Random) -> dict[str, Any]:
-    body = {
+    body: dict[str, Any] = {
         "max_tokens": rng.choice([1, 8, 30, 60, 120]),
         "temperature": rng.choice([0, 0, 0.7, 1.2]),
         "top_p": rng.choice([1, 1, 0.9]),
