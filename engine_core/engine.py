@@ -8,7 +8,8 @@ The busy loop (engine_core.server) feeds it:
     apply                           when a step's output arrives
     take_outputs -> send            after either
 
-At most two steps may be in flight between plan() and apply(). Nothing here blocks; one thread owns it.
+plan() says how many steps may be in flight: as many as config.max_steps_in_flight, short ones as many as
+scheduler.run_ahead. Nothing here blocks; one thread owns it.
 """
 
 from __future__ import annotations

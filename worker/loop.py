@@ -196,6 +196,7 @@ def _run(link: EngineLink, worker: Worker, replies: Replies) -> int:
         wait_s = time.perf_counter() - answered
         message = to_worker_decoder.decode(frame)
         if isinstance(message, SchedulerOutput):
+            replies.expect(message)
             steps.run(message, wait_s)
             continue
         steps.settle()

@@ -1,8 +1,8 @@
 """When does the answer to a step leave? At once, but two short steps in a row are answered together.
 
 A message to the engine wakes libzmq's thread, then the engine, and makes it plan, send, and write to its
-frontends: more work than a short step. An answer waits only while the next step is here already, so for one
-short step at most.
+frontends: more work than a short step. An answer waits only while the next step is here already, and
+computes as many tokens of each row: so for about one short step, and never for somebody's prefill.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine_core.config import SHORT_STEP_S
-from engine_core.ipc.worker_messages import ModelRunnerOutput
+from engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
 
 
 class Replies:
@@ -25,6 +25,13 @@ class Replies:
         self._send = send
         self._has_message = has_message
         self._held: ModelRunnerOutput | None = None
+        self._num_tokens = b""
+
+    def expect(self, step: SchedulerOutput) -> None:
+        """Hear which step runs next; what is held leaves first, unless the step is like the one before."""
+        if step.num_tokens != self._num_tokens or step.moves_to:
+            self._num_tokens = step.num_tokens
+            self.flush()
 
     def add(self, output: ModelRunnerOutput) -> None:
         """Send an answer now, or together with the next one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -21,7 +22,8 @@ def test_a_few_seconds_of_random_load_keep_every_promise(capsys: pytest.CaptureF
 
 def answer(*token_ids: int, end: End = End.WHOLE, finish_reason: str | None = "length") -> Answer:
     logprobs = [-0.5] * len(token_ids)
-    return Answer(end, {0: Choice(list(token_ids), logprobs, finish_reason)})
+    text = "".join(f"{token_id} " for token_id in token_ids)
+    return Answer(end, {0: Choice(text, list(token_ids), logprobs, finish_reason)})
 
 
 def test_a_whole_answer_has_to_be_equal() -> None:
@@ -30,6 +32,9 @@ def test_a_whole_answer_has_to_be_equal() -> None:
     assert not answer(1, 2).agrees_with(alone)
     assert not answer(1, 2, 4).agrees_with(alone)
     assert not answer(1, 2, 3, finish_reason="stop").agrees_with(alone)
+    other_text = answer(1, 2, 3)
+    other_text.choices[0].text = "1 2 4 "
+    assert not other_text.agrees_with(alone)
     other_logprobs = answer(1, 2, 3)
     other_logprobs.choices[0].logprobs[1] = -0.500001
     assert not other_logprobs.agrees_with(alone)
@@ -41,6 +46,15 @@ def test_an_answer_cut_short_has_to_be_the_start_of_it(end: End) -> None:
     assert answer(1, 2, end=end, finish_reason=None).agrees_with(alone)
     assert Answer(end).agrees_with(alone)
     assert not answer(2, end=end, finish_reason=None).agrees_with(alone)
+
+
+def test_token_ids_and_usage_are_compared_where_they_came() -> None:
+    alone = replace(answer(1, 2, 3), num_tokens=(5, 3))
+    without_ids = replace(answer(1, 2, 3), shows_token_ids=False)
+    without_ids.choices[0].token_ids = []
+    assert without_ids.agrees_with(alone)
+    assert not replace(without_ids, shows_token_ids=True).agrees_with(alone)
+    assert not replace(without_ids, num_tokens=(5, 2)).agrees_with(alone)
 
 
 def test_an_error_that_load_does_not_explain_is_a_failure() -> None:

@@ -65,6 +65,13 @@ def test_a_request_that_could_start_is_not_kept_waiting() -> None:
     driver.run()
 
 
+def test_one_that_waits_for_blocks_has_them_as_soon_as_a_row_ends() -> None:
+    driver = decoding(make_driver(num_blocks=16))
+    driver.add(list(range(1, 49)) + [1] * 10)
+    assert num_planned(driver) == 2
+    driver.run()
+
+
 def test_one_that_cannot_start_keeps_nobody_back() -> None:
     driver = decoding(make_driver(max_num_seqs=1))
     driver.add([1, 2, 3])

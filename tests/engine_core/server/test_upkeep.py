@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine_core.clock import ManualClock
+from engine_core.scheduler.output import GATHER_S, NEVER
 from engine_core.upkeep import PROBE_DELAYS_S, Upkeep
 from tests.engine_core.server.test_service import Bench
 
@@ -81,3 +82,23 @@ def test_connections_that_keep_ending_do_not_put_a_probe_off() -> None:
         probes.upkeep.on_disconnect()
         probes.pass_time(0.001)
     assert len(probes.times_s) >= 1.0 / SOON_S - 5
+
+
+class GatheringEngine:
+    """An engine with requests, and tokens for them that leave at a stated time."""
+
+    has_requests = True
+    outputs_due_s = NEVER
+
+    def expire(self) -> None:
+        pass
+
+
+def test_gathered_tokens_are_due_before_the_next_look_at_timeouts() -> None:
+    probes = Probes()
+    engine = GatheringEngine()
+    probes.upkeep.run(engine)  # type: ignore[arg-type]
+    now_s = probes.clock.monotonic()
+    assert probes.upkeep.next_due_s(engine) > now_s + GATHER_S  # type: ignore[arg-type]
+    engine.outputs_due_s = now_s + GATHER_S
+    assert probes.upkeep.next_due_s(engine) == now_s + GATHER_S  # type: ignore[arg-type]

@@ -1,23 +1,26 @@
-"""Random load on real processes: python -m tests.system.soak [--seconds S] [--clients N] [--seed N]
+"""Random load on real processes: python -m tests.system.soak [--seconds S] [--seed N] [MODEL] [FLAG ...]
 
-Starts `splitserve serve` with the demo model, two frontends, a pool too small for the load and a host tier.
-Every request of a catalogue is answered once alone; then clients ask them in every way at once, with
-priorities, timeouts and closed connections, and compare. At the end nothing may run or wait, all blocks must
-be free, and the memory of each process must be what it was after a third of the time (runs shorter than a
-minute say nothing about memory).
+A model instead of the demo model and further flags go to the server.
+
+Starts `splitserve serve` with two frontends, a pool too small for the load and a host tier. Every request of
+a catalogue is answered once alone, and once by a server that runs every step eagerly. Then clients ask them
+in every way at once, with priorities, timeouts and closed connections, and compare. At the end nothing may
+run or wait, all blocks must be free, and the memory of each process must be what it was after a third of the
+time (runs shorter than a minute say nothing about memory).
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import random
 import secrets
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -89,14 +92,15 @@ async def sample_memory(watch: MemoryWatch, load: Load) -> None:
         await asyncio.sleep(min(1.0, max(0.0, load.end_s - now_s)))
 
 
-async def apply_load(url: str, watch: MemoryWatch, plan: Plan) -> Load:
+async def apply_load(url: str, watch: MemoryWatch, plan: Plan, asks: list[Ask], eager: list[Answer]) -> Load:
     """Run clients for so long; the first failure ends all.
 
     Raises:
         ExceptionGroup: a client or the watch failed.
     """
-    asks = make_catalogue(random.Random(plan.seed), plan.num_asks)
     alone = await answer_alone(url, asks)
+    for ask, answer, expected in zip(asks, alone, eager, strict=True):
+        assert answer == expected, f"{ask}\n{answer}\neager: {expected}"
     load = Load(list(zip(asks, alone, strict=True)), time.monotonic() + plan.seconds, Counter())
     async with asyncio.TaskGroup() as group:
         group.create_task(sample_memory(watch, load))
@@ -115,14 +119,14 @@ def wait_until_idle(url: str) -> Figures:
     return figures
 
 
-def soak(server: Process, url: str, plan: Plan) -> str:
+def soak(server: Process, url: str, plan: Plan, asks: list[Ask], eager: list[Answer]) -> str:
     """Load a server that is ready; return what there is to tell.
 
     Raises:
         AssertionError, ExceptionGroup: something was not as promised.
     """
     watch = MemoryWatch(server)
-    load = asyncio.run(apply_load(url, watch, plan))
+    load = asyncio.run(apply_load(url, watch, plan, asks, eager))
     figures = wait_until_idle(url)
     watch.sample()
     assert "Traceback" not in (log := server.text()), log[log.index("Traceback") :][:MAX_SHOWN]
@@ -154,24 +158,38 @@ def describe_growth(growth: dict[str, tuple[int, int]]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     parser = argparse.ArgumentParser(
-        prog="soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="soak",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--clients", type=int, default=24)
     parser.add_argument("--catalogue", type=int, default=60, help="different requests")
     parser.add_argument("--seed", type=int)
-    flags = parser.parse_args(arguments)
+    flags, server_flags = parser.parse_known_args(arguments)
     seed = secrets.randbits(40) if flags.seed is None else flags.seed
     plan = Plan(flags.seconds, flags.clients, flags.catalogue, seed)
     print(plan, flush=True)
-    port = free_port()
-    with tempfile.TemporaryDirectory(prefix="sst-") as folder:
-        words = ("engine_core.splitserve", "serve", "--port", str(port), *FLAGS)
-        with run(Path(folder) / "serve.log", *words, runtime_dir=folder) as server:
-            wait_ready(f"http://127.0.0.1:{port}", server)
-            told = soak(server, f"http://127.0.0.1:{port}", plan)
+    asks = make_catalogue(random.Random(plan.seed), plan.num_asks)
+    with serving("--enforce-eager", "--log-level", "warning", *server_flags) as (_, url):
+        eager = asyncio.run(answer_alone(url, asks))
+    with serving(*FLAGS, *server_flags) as (server, url):
+        told = soak(server, url, plan, asks, eager)
     print(f"passed: {plan.seconds:g} s, seed {plan.seed}; {told}")
     return 0
+
+
+@contextlib.contextmanager
+def serving(*flags: str) -> Iterator[tuple[Process, str]]:
+    """A server of its own, ready; yields the process and its URL."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with tempfile.TemporaryDirectory(prefix="sst-") as folder:
+        words = ("engine_core.splitserve", "serve", "--port", str(port), *flags)
+        with run(Path(folder) / "serve.log", *words, runtime_dir=folder) as server:
+            wait_ready(url, server)
+            yield server, url
 
 
 if __name__ == "__main__":

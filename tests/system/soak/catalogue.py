@@ -39,18 +39,18 @@ class Delivery(NamedTuple):
 
     Attributes:
         stream: as server-sent events.
-        extra: fields that decide when it runs, not what comes out.
+        extra: fields that decide when it runs and what is shown of it, not what comes out.
         hang_up_after: events of a stream after which the client closes the connection; -1 for never.
         hang_up_s: seconds after which it closes the connection of a whole answer; 0 for never.
     """
 
     stream: bool
-    extra: dict[str, float]
+    extra: dict[str, Any]
     hang_up_after: int = -1
     hang_up_s: float = 0.0
 
 
-ALONE = Delivery(stream=False, extra={})
+ALONE = Delivery(stream=False, extra={"return_token_ids": True})
 
 
 def make_catalogue(rng: random.Random, size: int) -> list[Ask]:
@@ -62,21 +62,28 @@ def make_catalogue(rng: random.Random, size: int) -> list[Ask]:
 
 def draw_delivery(rng: random.Random, ask: Ask) -> Delivery:
     """Draw a way to ask: priorities always; timeouts and hanging up now and then."""
-    extra: dict[str, float] = {"priority": rng.randint(-5, 5)}
+    can_stream = "prompt_logprobs" not in ask.body and "use_beam_search" not in ask.body
+    extra: dict[str, Any] = {"priority": rng.randint(-5, 5)}
+    # Streams of nothing but text take a way of their own.
+    extra["return_token_ids"] = rng.random() < 0.4
     if rng.random() < 0.1:
         extra["timeout"] = rng.uniform(0.02, 1.0)
     if rng.random() < 0.1:
         extra["queue_timeout"] = rng.uniform(0.01, 0.5)
     hangs_up = rng.random() < 0.15
-    if "prompt_logprobs" not in ask.body and rng.random() < 0.6:
+    if can_stream and rng.random() < 0.6:
+        if rng.random() < 0.5:
+            extra["stream_options"] = {"include_usage": True}
         return Delivery(True, extra, hang_up_after=rng.randint(0, 12) if hangs_up else -1)
     return Delivery(False, extra, hang_up_s=rng.uniform(0.01, 0.5) if hangs_up else 0.0)
 
 
 def _completion(rng: random.Random, prefixes: list[list[int]]) -> Ask:
-    body = _sampling(rng)
-    body["prompt"] = rng.choice(prefixes) + _tokens(rng, rng.randint(1, 60))
-    if rng.random() < 0.5:
+    prompt = rng.choice(prefixes) + _tokens(rng, rng.randint(1, 60))
+    if rng.random() < 0.05:
+        return Ask("/v1/completions", {"prompt": prompt, **_beam_search(rng)})
+    body = {"prompt": prompt, **_sampling(rng)}
+    if rng.random() < 0.3:
         body["logprobs"] = rng.randint(0, 4)
     if rng.random() < 0.1:
         body["prompt_logprobs"] = 1
@@ -84,28 +91,45 @@ def _completion(rng: random.Random, prefixes: list[list[int]]) -> Ask:
 
 
 def _chat(rng: random.Random, systems: list[str]) -> Ask:
-    body = _sampling(rng)
     question = " ".join(rng.choices(WORDS, k=rng.randint(1, 20)))
-    body["messages"] = [
-        {"role": "system", "content": rng.choice(systems)},
-        {"role": "user", "content": question},
-    ]
-    if rng.random() < 0.5:
+    messages = [{"role": "system", "content": rng.choice(systems)}, {"role": "user", "content": question}]
+    body = {"messages": messages, **_sampling(rng)}
+    if rng.random() < 0.3:
         body |= {"logprobs": True, "top_logprobs": rng.randint(0, 4)}
     return Ask("/v1/chat/completions", body)
 
 
+def _beam_search(rng: random.Random) -> dict[str, Any]:
+    return {"use_beam_search": True, "n": 2, "temperature": 0, "max_tokens": rng.choice([1, 8, 20])}
+
+
 def _sampling(rng: random.Random) -> dict[str, Any]:
-    return {
+    body: dict[str, Any] = {
         "max_tokens": rng.choice([1, 8, 30, 60, 120]),
         "temperature": rng.choice([0, 0, 0.7, 1.2]),
         "top_p": rng.choice([1, 1, 0.9]),
         "top_k": rng.choice([0, 0, 20]),
-        "presence_penalty": rng.choice([0, 0, 0.5]),
         "seed": rng.getrandbits(32),
         "n": rng.choice([1, 1, 1, 1, 2, 3]),
         "ignore_eos": rng.random() < 0.7,
-        "return_token_ids": True,
+    }
+    rare = _rare(rng, body["max_tokens"])
+    return body | {name: rare[name] for name in rare if rng.random() < 0.15}
+
+
+def _rare(rng: random.Random, max_tokens: int) -> dict[str, Any]:
+    """Features that few requests have, so that steps mix rows with and without."""
+    return {
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.3,
+        "repetition_penalty": 1.2,
+        "min_p": 0.05,
+        "min_tokens": min(6, max_tokens),
+        "stop": rng.sample(["e", " the", "an", "1", "zq"], k=2),
+        "include_stop_str_in_output": True,
+        "stop_token_ids": _tokens(rng, 40),
+        "logit_bias": {str(token_id): rng.uniform(-9, 9) for token_id in _tokens(rng, 8)},
+        "bad_words": ["a", "of"],
     }
 
 

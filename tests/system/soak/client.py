@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
@@ -31,6 +31,7 @@ class End(enum.Enum):
 class Choice:
     """What a choice has so far; floats as they were written, so that equality is bitwise."""
 
+    text: str = ""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     finish_reason: str | None = None
@@ -38,26 +39,37 @@ class Choice:
     def is_start_of(self, whole: Choice) -> bool:
         """Whether `whole` may be how this goes on."""
         return (
-            whole.token_ids[: len(self.token_ids)] == self.token_ids
+            whole.text.startswith(self.text)
+            and whole.token_ids[: len(self.token_ids)] == self.token_ids
             and whole.logprobs[: len(self.logprobs)] == self.logprobs
         )
 
 
 @dataclass
 class Answer:
-    """What a client has seen of one request, by choice index."""
+    """What a client has seen of one request.
+
+    Attributes:
+        choices: by index; with token ids only if it asked for them.
+        num_tokens: of the prompt and of all choices, as the usage says; None if that did not come.
+    """
 
     end: End = End.WHOLE
     choices: dict[int, Choice] = field(default_factory=dict)
     prompt_logprobs: list[object] = field(default_factory=list)
+    num_tokens: tuple[int, int] | None = None
+    shows_token_ids: bool = True
 
     def take(self, payload: dict[str, Any]) -> None:
         """Add a whole answer or one event of a stream."""
         if "error" in payload:
             self._take_error(payload["error"])
             return
+        if usage := payload.get("usage"):
+            self.num_tokens = usage["prompt_tokens"], usage["completion_tokens"]
         for part in payload["choices"]:
             choice = self.choices.setdefault(part["index"], Choice())
+            choice.text += _text(part)
             choice.token_ids += part.get("token_ids") or []
             choice.logprobs += _logprobs(part.get("logprobs") or {})
             choice.finish_reason = part["finish_reason"] or choice.finish_reason
@@ -69,8 +81,14 @@ class Answer:
 
     def agrees_with(self, alone: Answer) -> bool:
         """Whether this is the answer of the request alone, or the start of it if it was cut short."""
+        if not self.shows_token_ids:
+            shown = {index: replace(choice, token_ids=[]) for index, choice in alone.choices.items()}
+            alone = replace(alone, choices=shown)
         if self.end is End.WHOLE:
-            return (self.choices, self.prompt_logprobs) == (alone.choices, alone.prompt_logprobs)
+            same_count = self.num_tokens in (None, alone.num_tokens)
+            return (
+                same_count and self.choices == alone.choices and self.prompt_logprobs == alone.prompt_logprobs
+            )
         return all(choice.is_start_of(alone.choices[index]) for index, choice in self.choices.items())
 
 
@@ -83,14 +101,18 @@ async def ask_once(http: httpx.AsyncClient, ask: Ask, delivery: Delivery) -> Ans
         httpx.HTTPError: the connection broke.
     """
     body = {**ask.body, **delivery.extra, "stream": delivery.stream}
+    answer = Answer(shows_token_ids=bool(delivery.extra["return_token_ids"]))
     async with asyncio.timeout(STUCK_S):
         if delivery.stream:
-            return await _read_stream(http, ask.path, body, delivery.hang_up_after)
-        return await _read_whole(http, ask.path, body, delivery.hang_up_s)
+            await _read_stream(http, ask.path, body, delivery.hang_up_after, answer)
+        else:
+            await _read_whole(http, ask.path, body, delivery.hang_up_s, answer)
+    return answer
 
 
-async def _read_whole(http: httpx.AsyncClient, path: str, body: dict[str, Any], hang_up_s: float) -> Answer:
-    answer = Answer()
+async def _read_whole(
+    http: httpx.AsyncClient, path: str, body: dict[str, Any], hang_up_s: float, answer: Answer
+) -> None:
     try:
         # Leaving the block cancels the request, which closes its connection.
         async with asyncio.timeout(hang_up_s or None):
@@ -99,30 +121,35 @@ async def _read_whole(http: httpx.AsyncClient, path: str, body: dict[str, Any], 
         if not hang_up_s:
             raise
         answer.end = End.HUNG_UP
-        return answer
+        return
     answer.take(response.json())
-    return answer
 
 
 async def _read_stream(
-    http: httpx.AsyncClient, path: str, body: dict[str, Any], hang_up_after: int
-) -> Answer:
-    answer = Answer()
+    http: httpx.AsyncClient, path: str, body: dict[str, Any], hang_up_after: int, answer: Answer
+) -> None:
     num_events = 0
     async with http.stream("POST", path, json=body) as response:
         if response.status_code != 200:
             answer.take(json.loads(await response.aread()))
-            return answer
+            return
         async for line in response.aiter_lines():
             if line == "data: [DONE]":
-                return answer
+                return
             if num_events == hang_up_after:
                 answer.end = End.HUNG_UP
-                return answer
+                return
             if line.startswith("data: "):
                 num_events += 1
                 answer.take(json.loads(line.removeprefix("data: ")))
     raise AssertionError("a stream ended without [DONE]")
+
+
+def _text(part: dict[str, Any]) -> str:
+    """The text of a choice of any kind: completion or chat, whole or an event."""
+    if "text" in part:
+        return str(part["text"])
+    return (part.get("message") or part["delta"]).get("content") or ""
 
 
 def _logprobs(logprobs: dict[str, Any]) -> list[float]:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from typing import cast
+
+import msgspec
+
 from engine_core.config import SHORT_STEP_S
-from engine_core.ipc.worker_messages import ModelRunnerOutput
+from engine_core.errors import EXIT_OK
+from engine_core.ipc.codec import encode, pack_int32
+from engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput, Shutdown, ToWorkerMessage
+from worker.loop import EngineLink, _run
 from worker.replies import Replies
+from worker.worker import Worker
 
 
 class Sent:
@@ -49,3 +57,53 @@ def test_what_is_held_is_sent_once() -> None:
     for _ in range(2):
         sent.replies.flush()
         assert sent.steps == [1]
+
+
+def decode(step: int, num_rows: int = 2) -> SchedulerOutput:
+    return SchedulerOutput(step, pack_int32(range(num_rows)), pack_int32([1] * num_rows))
+
+
+def test_an_answer_waits_for_no_step_unlike_its_own() -> None:
+    unlike = [
+        decode(2, num_rows=3),
+        msgspec.structs.replace(decode(2), num_tokens=pack_int32([1, 2048])),
+        msgspec.structs.replace(decode(2), moves_from=pack_int32([0]), moves_to=pack_int32([9])),
+    ]
+    for step, left in [(decode(2), []), *[(step, [1]) for step in unlike]]:
+        sent = Sent()
+        sent.replies.expect(decode(1))
+        sent.add(1)
+        sent.replies.expect(step)
+        assert sent.steps == left, step
+
+
+class Script:
+    """An engine that has said everything already, and a worker whose steps take no time."""
+
+    def __init__(self, *messages: ToWorkerMessage) -> None:
+        self._frames = [encode(message) for message in messages]
+        self.sent: list[int] = []
+        self.sent_before: dict[int, list[int]] = {}
+
+    def has_message(self) -> bool:
+        return bool(self._frames)
+
+    def receive(self) -> bytes:
+        return self._frames.pop(0)
+
+    def send(self, message: ModelRunnerOutput) -> None:
+        self.sent.append(message.step)
+
+    def begin(self, step: SchedulerOutput) -> ModelRunnerOutput:
+        self.sent_before[step.step] = list(self.sent)
+        return ModelRunnerOutput(step.step, b"", b"")
+
+
+def test_the_loop_lets_no_answer_wait_for_a_prefill() -> None:
+    prefill = msgspec.structs.replace(decode(4), num_tokens=pack_int32([1, 2048]))
+    script = Script(decode(1), decode(2), decode(3), prefill, Shutdown())
+    replies = Replies(script.send, script.has_message)
+    link, worker = cast(EngineLink, script), cast(Worker, script)
+    assert _run(link, worker, replies) == EXIT_OK
+    assert script.sent_before == {1: [], 2: [], 3: [1, 2], 4: [1, 2, 3]}
+    assert script.sent == [1, 2, 3, 4]

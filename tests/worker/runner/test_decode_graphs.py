@@ -20,7 +20,6 @@ from tests.worker.models.cases import CASES, MAIN_CASES
 from tests.worker.runner.checkpoints import MAX_LEN, VOCAB, write_tiny_llama
 from tests.worker.runner.driver import Driver
 from tests.worker.runner.pairing import Pair, batch_of, count_calls, decoding_jobs, pair_of
-from worker import decode_graphs
 
 NUM_BLOCKS, NUM_HOST_BLOCKS = 96, 40
 FORMATS = [("float32", "none"), ("bfloat16", "none"), ("bfloat16", "int8"), ("bfloat16", "int4")]
@@ -242,10 +241,15 @@ def test_recordings_are_dropped_when_the_buffers_move(fresh: Pair, monkeypatch: 
     assert calls.forward == 2
 
 
+@pytest.mark.parametrize(
+    ("where", "limit"),
+    [("worker.decode_graphs.MAX_GRAPH_ROWS", 1), ("worker.worker.max_logits_rows", lambda vocab_size: 1)],
+    ids=["recordings", "logits"],
+)
 def test_steps_of_more_rows_than_are_recorded_run_eagerly(
-    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+    where: str, limit: object, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decode_graphs, "MAX_GRAPH_ROWS", 1)
+    monkeypatch.setattr(where, limit)
     pair = pair_of(tiny_llama)
     calls = count_calls(monkeypatch)
     pair.execute(step({0: 1, 1: 1}, new_row(0, [4], [10, 11]), new_row(1, [7], [20, 21])))
