@@ -24,7 +24,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="worker", description="One rank of an engine-core.")
     parser.add_argument("--connect", required=True, metavar="ADDR", help="the engine's worker socket")
     parser.add_argument("--model", required=True, metavar="DIR", help="checkpoint directory")
-    parser.add_argument("--dtype", default=defaults.dtype, help="auto, float32 or bfloat16")
+    parser.add_argument("--dtype", default=defaults.dtype, help="auto, float32, bfloat16 or float16")
     parser.add_argument("--quantization", default=defaults.quantization, help="none, int8 or int4 weights")
     parser.add_argument("--device", default=defaults.device, help="auto, cpu or cuda")
     parser.add_argument("--log-level", default=defaults.log_level, help="debug, info, warning or error")

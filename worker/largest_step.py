@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import torch
+
+from engine_core.errors import DeviceMemoryError
 from engine_core.ipc.codec import pack_int32
 from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
 from engine_core.sampling_params import SamplingParams
@@ -31,8 +34,11 @@ def run_largest_step(runner: ModelRunner, limits: BatchLimits) -> None:
     """
     for lengths in _steps(limits):
         rows, num_tokens = pack_int32(range(len(lengths))), pack_int32(lengths)
-        # Rows that fail take as much memory as others.
-        runner.execute(SchedulerOutput(0, rows, num_tokens, new_rows=_new_rows(limits, lengths)))
+        output = runner.execute(SchedulerOutput(0, rows, num_tokens, new_rows=_new_rows(limits, lengths)))
+        for error in output.errors:
+            # Rows that fail otherwise take as much memory as others.
+            if error.code == DeviceMemoryError.code:
+                raise torch.OutOfMemoryError(error.message)
         runner.execute(SchedulerOutput(0, rows=b"", num_tokens=b"", freed_rows=rows))
 
 

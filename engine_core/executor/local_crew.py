@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Sequence
 
 import zmq
@@ -80,14 +81,11 @@ class LocalCrew:
 
     def end(self, timeout_s: float) -> None:
         """Wait for the workers; terminate, then kill those that do not end."""
-        if timeout_s > 0:
-            for worker in self._workers:
-                worker.wait(timeout_s)
+        self._wait(timeout_s)
         for number, wait_s in ((signal.SIGTERM, 1.0), (signal.SIGKILL, 10.0)):
             for worker in self._workers:
                 worker.end(number)
-            for worker in self._workers:
-                worker.wait(wait_s)
+            self._wait(wait_s)
         for worker in self._workers:
             worker.close()
         self._workers.clear()
@@ -95,6 +93,12 @@ class LocalCrew:
             self.router.close()
             self.router = None
         self._remove_directory()
+
+    def _wait(self, timeout_s: float) -> None:
+        """Wait for all workers together."""
+        end_s = time.monotonic() + timeout_s
+        for worker in self._workers:
+            worker.wait(max(0.0, end_s - time.monotonic()))
 
     def _remove_directory(self) -> None:
         if self._directory:

@@ -46,6 +46,8 @@ _MAX_MESSAGES_PER_CALL = 64
 _EXIT_GRACE_S = 2
 # libzmq's thread may need a moment to hand over what a worker sent just before its end.
 _LAST_WORDS_MS = 100
+# Other ranks may go on telling of their progress meanwhile.
+_MAX_LAST_WORDS_ROUNDS = 5
 
 
 class WorkersExecutor(Executor):
@@ -193,7 +195,9 @@ class WorkersExecutor(Executor):
     def _hear_last_words(self) -> None:
         """Keep why workers end, as far as they have said so by now, or say so in a moment."""
         router = self._crew.router
-        while router is not None and router.socket.poll(_LAST_WORDS_MS):
+        for _ in range(_MAX_LAST_WORDS_ROUNDS):
+            if router is None or not router.socket.poll(_LAST_WORDS_MS):
+                return
             for identity, frame in router.receive(_MAX_MESSAGES_PER_CALL):
                 with contextlib.suppress(ProtocolError):
                     message = from_worker_decoder.decode(frame) if isinstance(frame, bytes) else None

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests.gpu.conftest import Gpu
-from tests.gpu.whole_worker import NUM_BLOCKS
+from tests.gpu.whole_worker import NUM_BLOCKS, device_of
 from tests.worker.ops.helpers import assert_same_bits
 from tests.worker.runner.checkpoints import write_tiny_llama
 from tests.worker.runner.driver import Driver
 from tests.worker.runner.test_batch_invariance import random_jobs, run_alone
 from worker.config import WorkerConfig
 from worker.dense_weight import DenseWeight
-from worker.device.cuda import CudaDevice
 from worker.invariant_ops import ROW_TILE, InvariantOps, invariant_ops
 from worker.worker import Worker
 
@@ -60,7 +60,7 @@ def test_requests_in_any_company_equal_themselves_alone(
         block_size=4,
         batch_invariant=True,
     )
-    worker = Worker(config, CudaDevice(invariant, torch.device("cpu" if gpu.is_emulated else "cuda")))
+    worker = Worker(config, device_of(replace(gpu, ops=invariant)))
     worker.load()
     worker.init_kv_cache(NUM_BLOCKS)
     rng = random.Random(seed)

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -134,7 +135,10 @@ def test_an_actor_that_is_killed_ends_the_engine_which_names_its_node(folder: Pa
     wait_until(nodes.is_empty, lambda: str(nodes.ask("state")))
 
 
-def test_an_engine_that_is_killed_leaves_nothing_on_the_cluster(folder: Path, nodes: Nodes) -> None:
+def test_an_engine_that_is_killed_leaves_nothing_on_the_cluster(
+    folder: Path, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(folder))
     with engine(folder, *FLAGS, "--ray-address", nodes.address) as (_, core):
         wait_ready(core)
         assert nodes.ask("state") == {"actors": 1, "groups": 1}
@@ -142,6 +146,7 @@ def test_an_engine_that_is_killed_leaves_nothing_on_the_cluster(folder: Path, no
         core.stop(signal.SIGKILL)
     wait_until(nodes.is_empty, lambda: str(nodes.ask("state")))
     assert psutil.wait_procs(children, DEADLINE_S)[1] == []
+    assert [path.name for path in folder.iterdir() if path.name.startswith("splitserve-")] == []
 
 
 def test_a_cluster_without_room_is_described_in_time(folder: Path, nodes: Nodes) -> None:
@@ -184,6 +189,8 @@ def test_a_ray_of_its_own_leaves_no_file(folder: Path, monkeypatch: pytest.Monke
         folder / "engine.log", "engine_core.cli", *FLAGS, "--listen", f"ipc://{folder}/s/e.sock"
     ) as core:
         wait_ready(core)
-        assert any(path.name.startswith("splitserve-ray-") for path in folder.iterdir())
+        (directory,) = (path for path in folder.iterdir() if path.name.startswith("splitserve-ray-"))
+        # Ray opens its own to everybody; this one is around it.
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
         assert core.stop() == 0
     assert [path.name for path in folder.iterdir()] == ["engine.log"]

@@ -21,7 +21,6 @@ from worker.quantization import WeightForm
 _ALIGNMENT = 16
 
 if TYPE_CHECKING:
-    from torch.cuda import _POOL_HANDLE
 
     def _checked(ops: CudaOps) -> Kernels[DenseWeight]:
         return ops
@@ -48,7 +47,7 @@ class CudaDevice(Device):
         self.torch_device = torch_device
         self._memory_utilization = memory_utilization
         self._is_real = torch_device.type == "cuda"
-        self._graph_pool: _POOL_HANDLE | None = None
+        self._newest_graph: torch.cuda.CUDAGraph | None = None
         if self._is_real:
             torch.cuda.set_device(torch_device)
             # Partial sums stay in float32.
@@ -137,12 +136,14 @@ class CudaDevice(Device):
         run()
         if not self._is_real:
             return run
+        # Graphs never run side by side, so they share their memory.
+        pool = self._newest_graph.pool() if self._newest_graph is not None else None
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
-        with torch.cuda.graph(graph, pool=self._graph_pool):
+        with torch.cuda.graph(graph, pool=pool):
             run()
-        # Graphs never run side by side, so they share their memory.
-        self._graph_pool = graph.pool()
+        # Kept though its owner may drop it: torch's allocator refuses a pool that no graph has any more.
+        self._newest_graph = graph
         return graph.replay
 
     @property

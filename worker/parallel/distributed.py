@@ -46,8 +46,9 @@ class Meeting:
             RankLostError: they cannot be joined.
         """
         if config.rendezvous.startswith("file:"):
-            # Otherwise gloo listens on the interface that the host's name resolves to.
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
+            # Otherwise gloo listens on the interface that the host's name resolves to, NCCL on any but this.
+            for library in ("GLOO", "NCCL"):
+                os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
         with _peers():
             store = _meeting_place(config)
             store.set_timeout(_MEETING)

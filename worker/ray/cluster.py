@@ -124,6 +124,7 @@ def _init(address: str, order: PlaceWorkers) -> None:
             "num_cpus": order.num_ranks * order.num_cpus,
             "include_dashboard": False,
             "object_store_memory": _OBJECT_STORE_BYTES,
-            "_temp_dir": order.directory,
+            # Ray opens the directory it is given to everybody; the one around it keeps others out.
+            "_temp_dir": os.path.join(order.directory, "r"),
         }
     ray.init(**settings)

@@ -7,6 +7,7 @@ however that comes; and this process ends with its engine, even if that is kille
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -57,6 +58,14 @@ def main() -> int:
 
 def _serve(link: Link) -> None:
     order = _expect(link, PlaceWorkers)
+    try:
+        _place_and_watch(link, order)
+    finally:
+        # An engine that was killed cannot do it.
+        shutil.rmtree(order.directory, ignore_errors=True)
+
+
+def _place_and_watch(link: Link, order: PlaceWorkers) -> None:
     with joined_cluster(order, partial(_give_up, link)) as cluster:
         # Ray has set one of its own.
         signal.signal(signal.SIGTERM, _terminate)

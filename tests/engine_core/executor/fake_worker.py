@@ -51,6 +51,7 @@ class FakeWorker:
             "device fault": lambda: self.refuse("worker_failed", "the device fell off the bus", 4),
             "garbage": self.garbage,
             "load for ever": self.load_for_ever,
+            "tell of progress for ever": self.tell_of_progress_for_ever,
         }
         code = start.get(self.behaviour, lambda: 0)()
         if code == 0:
@@ -78,6 +79,11 @@ class FakeWorker:
         self.send(LoadProgress(25, 100))
         self.wait_for_ever()
         return 1
+
+    def tell_of_progress_for_ever(self) -> int:
+        while True:
+            self.send(LoadProgress(25, 100))
+            self.socket.poll(10)
 
     def wait_for_ever(self) -> None:
         while True:

@@ -152,6 +152,11 @@ def test_an_end_while_loading_is_told_with_the_last_lines(make_bench: MakeBench)
     assert "first line of the story\ncannot map the weights" in str(error)
 
 
+def test_a_lost_rank_is_told_though_another_goes_on_telling_of_its_progress(make_bench: MakeBench) -> None:
+    error = make_bench("tell of progress for ever", "end while loading").failure()
+    assert "the worker of rank 1 was lost while starting: exit code 7" in str(error)
+
+
 def test_a_command_that_cannot_be_started_is_named() -> None:
     config = EngineConfig(model="m")
     crew = LocalCrew(config, lambda _, place: ["/no/such/python", place.address])

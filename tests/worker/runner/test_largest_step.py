@@ -6,7 +6,9 @@ import random
 from pathlib import Path
 
 import pytest
+import torch
 
+from engine_core.errors import ConfigError
 from tests.worker.runner.conftest import NUM_BLOCKS
 from tests.worker.runner.driver import Driver
 from tests.worker.runner.test_batch_invariance import random_jobs
@@ -15,6 +17,7 @@ from worker.device.cpu import CpuDevice
 from worker.input_batch import BatchLimits
 from worker.largest_step import blocks_of_largest_step
 from worker.layers.workspace import Workspace
+from worker.models.decoder import Decoder
 from worker.worker import Worker
 
 
@@ -63,6 +66,19 @@ def test_no_step_takes_more_than_the_largest(
     worker.init_kv_cache(NUM_BLOCKS)
     Driver(worker, config, NUM_BLOCKS, random.Random(0)).run(random_jobs(random.Random(0)))
     assert {role: buffer.data_ptr() for role, buffer in workspace._buffers.items()} == measured
+
+
+def test_a_largest_step_that_finds_no_memory_is_refused(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forward(*args: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(Decoder, "forward", forward)
+    config = WorkerConfig(model=str(tiny_llama), num_threads=1, max_num_batched_tokens=64)
+    text = "no memory for a step of --max-num-batched-tokens 64: a step of 64 tokens did not fit"
+    with pytest.raises(ConfigError, match=text):
+        Worker(config, MeasuringDevice()).load()
 
 
 def test_its_rows_stay_within_the_context() -> None:
