@@ -203,3 +203,17 @@ def test_tokens_that_come_together_share_their_time() -> None:
     assert (metrics.time_to_first_token.sum, metrics.inter_token_latency.sum) == (1.0, 3.0)
     assert (metrics.inter_token_latency.count, metrics.time_per_output_token.sum) == (3, 1.0)
     assert metrics.e2e_latency.sum == 4.0
+
+
+def test_times_go_on_from_the_last_token_that_native_code_wrote() -> None:
+    times = iter([0.0, 1.0, 8.0, 8.0])
+    metrics = ModelMetrics()
+    timer = GenerationTimer(metrics, clock=lambda: next(times))
+    timer.on_delta(OutputDelta(0, "a", [1]))
+    timer.on_relayed(2, 5.0)
+    assert timer.last_token_s == 5.0
+    timer.on_delta(OutputDelta(0, "d", [4], finish_reason="stop"))
+    # Those between are native code's to observe.
+    assert (metrics.inter_token_latency.count, metrics.inter_token_latency.sum) == (1, 3.0)
+    assert metrics.time_per_output_token.sum == 7.0 / 3
+    assert metrics.generation_tokens.sum == 4
