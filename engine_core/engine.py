@@ -211,7 +211,7 @@ class EngineCore:
         compute_s = output.compute_s - output.move_s
         if not result.ran_out_of_memory:
             self._costs.observe(flight.packed_num_tokens, flight.num_computed_tokens, compute_s)
-            self._scheduler.observe(compute_s)
+            self._scheduler.run_ahead.observe(compute_s)
         self._num_steps += 1
         self._worker_compute_s += output.compute_s
         self._worker_wait_s += output.wait_s

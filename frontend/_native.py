@@ -88,15 +88,15 @@ _SIGNATURES = {
 
 
 @cache
-def load_library(path: Path = LIBRARY) -> ctypes.PyDLL:
+def load_library() -> ctypes.PyDLL:
     """Load the library, once.
 
     Raises:
         ImportError: it was not built.
     """
-    if not path.is_file():
-        raise ImportError(f"{path} is missing: build it with `python setup.py build_ext --inplace`")
-    library = ctypes.PyDLL(str(path))
+    if not LIBRARY.is_file():
+        raise ImportError(f"{LIBRARY} is missing: build it with `python setup.py build_ext --inplace`")
+    library = ctypes.PyDLL(str(LIBRARY))
     for name, (result, arguments) in _SIGNATURES.items():
         function = library[f"splitserve_{name}"]
         function.restype, function.argtypes = result, arguments

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from engine_core.config import SchedulerConfig
 from engine_core.errors import IntegrityError
 from engine_core.ipc.codec import pack_int32
 from engine_core.kv_cache.costs import KVCosts
@@ -160,3 +161,13 @@ class Offload:
                 raise IntegrityError(f"a move leads from place {source} to {target}")
         if self._num_saves != sum(map(self.holds, self._targets)):
             raise IntegrityError(f"{self._num_saves} saves counted among {len(self._sources)} moves")
+
+
+def make_offload(
+    config: SchedulerConfig, costs: KVCosts, kv_events: KVEventRecorder | None
+) -> Offload | None:
+    """Return an engine's host tier, None if none is configured."""
+    if not config.num_host_blocks:
+        return None
+    max_moves = max_moves_per_step(config.target_itl_s, config.move_block_ns)
+    return Offload(config.num_blocks, config.num_host_blocks, costs, max_moves, kv_events)

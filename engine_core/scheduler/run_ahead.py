@@ -27,23 +27,23 @@ class RunAhead:
     Args:
         running: the rows.
         max_chunk: tokens of one row per step at most.
+        num_stages: of the pipeline; with several, a row waits for its token before it is planned again.
     """
 
-    def __init__(self, running: RunningRows, max_chunk: int) -> None:
+    def __init__(self, running: RunningRows, max_chunk: int, num_stages: int) -> None:
         self._running = running
         self._one_token_each = _ONE_TOKEN * len(running.requests)
         # A row's blocks in a sliding-window model are counted for two chunks: room for the steps' tokens.
-        self._fits = max_chunk >= MAX_STEPS_AHEAD
+        self._is_possible = num_stages == 1 and max_chunk >= MAX_STEPS_AHEAD
         self._steps_are_short = False
 
     def observe(self, compute_s: float) -> None:
         """Learn how long the last step took."""
-        self._steps_are_short = self._fits and compute_s < SHORT_STEP_S
+        self._steps_are_short = self._is_possible and compute_s < SHORT_STEP_S
 
     def has_room(self, in_flight: Sequence[StepInFlight]) -> bool:
-        """Whether one more decode step may follow these: all decode a token of each row that runs now."""
+        """Whether one more decode step may follow these: all compute one token of as many rows as run now."""
         if not self._steps_are_short or len(in_flight) >= MAX_STEPS_AHEAD:
             return False
-        rows = self._running.order
-        one_token_each = self._one_token_each[: len(rows) * len(_ONE_TOKEN)]
-        return all(step.rows is rows and step.packed_num_tokens == one_token_each for step in in_flight)
+        one_token_each = self._one_token_each[: len(self._running) * len(_ONE_TOKEN)]
+        return all(step.packed_num_tokens == one_token_each for step in in_flight)

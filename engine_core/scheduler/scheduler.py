@@ -22,7 +22,7 @@ from engine_core.ipc.codec import pack_int32
 from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
 from engine_core.kv_cache.costs import KVCosts, RecomputeNs, nothing_known
 from engine_core.kv_cache.manager import KVCacheManager
-from engine_core.kv_cache.offload import NO_MOVES, Offload, max_moves_per_step
+from engine_core.kv_cache.offload import NO_MOVES, make_offload
 from engine_core.kv_cache.window import bound_rows
 from engine_core.kv_events.recorder import KVEventRecorder
 from engine_core.request import Request, RequestState
@@ -58,6 +58,7 @@ class Scheduler:
         started: requests that left the queue for the first time since the engine last cleared this list.
         num_preemptions: preemptions since start.
         budget: tokens the next step may compute.
+        run_ahead: whether short steps may be planned beyond the usual number.
         is_short_of_blocks: whether the last plan could have gone on with more blocks.
         num_queried_tokens, num_hit_tokens: prefix-cache lookups and hits since start, in tokens.
     """
@@ -91,14 +92,14 @@ class Scheduler:
                 max_steps_in_flight(config.num_stages) - 1,
             ),
             kv_events=kv_events,
-            offload=_make_offload(config, costs, kv_events),
+            offload=make_offload(config, costs, kv_events),
         )
         self.budget = StepBudget(config.max_num_batched_tokens)
         self._victims = Victims(config.victim, self.kv, self.running, costs)
         self._followers = Followers(self.kv, self.running)
         self.in_flight: deque[StepInFlight] = deque()
         self._max_in_flight = max_steps_in_flight(config.num_stages)
-        self._run_ahead = RunAhead(self.running, self.kv.bounds.max_chunk) if config.num_stages == 1 else None
+        self.run_ahead = RunAhead(self.running, self.kv.bounds.max_chunk, config.num_stages)
         self.started: list[Request] = []
         self.num_preemptions = 0
         self.is_short_of_blocks = False
@@ -138,7 +139,9 @@ class Scheduler:
             cap_beside: tells the cap that holds beside so many decoding rows, at least 1; asked only when the
                 step could prefill. None for no cap beside the budget.
         """
-        if len(self.in_flight) >= self._max_in_flight and not self._may_run_ahead():
+        if len(self.in_flight) >= self._max_in_flight and not (
+            self._is_closed and self.run_ahead.has_room(self.in_flight)
+        ):
             return None
         chunks, room = self._wanted(cap_beside)
         if self.kv.bounds.window:
@@ -209,15 +212,6 @@ class Scheduler:
             num_tokens = np.clip(budget - before, 0, num_tokens)
         chunks = Chunks(rows, num_tokens, contexts + num_tokens)
         return chunks if num_tokens.min() else chunks.select(num_tokens > 0), room
-
-    def observe(self, compute_s: float) -> None:
-        """Learn how long the last step took."""
-        if self._run_ahead is not None:
-            self._run_ahead.observe(compute_s)
-
-    def _may_run_ahead(self) -> bool:
-        """Whether one more decode step may be planned than otherwise: nobody is kept waiting by it."""
-        return self._is_closed and self._run_ahead is not None and self._run_ahead.has_room(self.in_flight)
 
     @property
     def _is_closed(self) -> bool:
@@ -399,12 +393,3 @@ class Scheduler:
                 f"row {row} knows {running.num_known_tokens[row]} of {running.num_tokens[row]} tokens"
                 f" while {num_sampling} are in flight"
             )
-
-
-def _make_offload(
-    config: SchedulerConfig, costs: KVCosts, kv_events: KVEventRecorder | None
-) -> Offload | None:
-    if not config.num_host_blocks:
-        return None
-    max_moves = max_moves_per_step(config.target_itl_s, config.move_block_ns)
-    return Offload(config.num_blocks, config.num_host_blocks, costs, max_moves, kv_events)

@@ -147,7 +147,7 @@ def test_a_client_that_does_not_read_for_a_while_gets_all_of_it(
     async def scenario(url: str, pool: EnginePool) -> None:
         async with httpx.AsyncClient(timeout=DEADLINE_S) as client:
             expected = shown((await client.post(f"{url}/v1/completions", json=body | IN_PYTHON)).text)
-        received = await read_late(url, httpx.Request("POST", f"{url}/v1/completions", json=body), pool)
+        received = await read_late(httpx.Request("POST", f"{url}/v1/completions", json=body), pool)
         assert hand_overs.num_unsent_bytes
         text = b"".join(dechunked(received.partition(b"\r\n\r\n")[2])).decode()
         assert shown(text) == expected
@@ -155,7 +155,7 @@ def test_a_client_that_does_not_read_for_a_while_gets_all_of_it(
     run(engine, make_loop, scenario)
 
 
-async def read_late(url: str, request: httpx.Request, pool: EnginePool) -> bytes:
+async def read_late(request: httpx.Request, pool: EnginePool) -> bytes:
     """Send a request from a socket with a tiny buffer; read nothing until the engine is through with it."""
     loop = asyncio.get_running_loop()
     client = socket.socket()

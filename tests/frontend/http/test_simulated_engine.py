@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import subprocess
-import sys
-import tempfile
 import weakref
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -20,7 +17,7 @@ from frontend.openai.generation_run import GenerationRun
 from frontend.router import EnginePool
 from tests.frontend.checkpoints import write_checkpoint
 from tests.frontend.http.app_fixtures import serving
-from tests.frontend.http.simulated import Engine
+from tests.frontend.http.simulated import Engine, simulated_engine
 from tests.frontend.http.sse_events import events, joined
 
 pytestmark = pytest.mark.system
@@ -229,43 +226,22 @@ async def test_metrics_count_what_the_engine_did(url: str) -> None:
     )
 
 
-async def test_a_dead_engine_fails_the_stream_with_one_event_and_health_at_once(
-    tmp_path: Path, engine: Engine
-) -> None:
-    checkpoint = write_checkpoint(tmp_path / "model")
-    with tempfile.TemporaryDirectory(prefix="ss-") as directory:
-        address = f"ipc://{Path(directory)}/engine.sock"
-        flags = ["--model", str(checkpoint), "--listen", address, "--executor", "simulated"]
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "engine_core.cli",
-                *flags,
-                "--simulated-step-ms",
-                "20",
-                "--log-level",
-                "warning",
-            ]
-        )
-        pool = EnginePool([address], "http-test")
-        try:
-            async with serving(pool, health_timeout_s=1) as (url, _), httpx.AsyncClient() as client:
-                await until_ready(url, pool)
-                body = {"prompt": "x", "max_tokens": 200, "ignore_eos": True, "stream": True}
-                async with client.stream(
-                    "POST", f"{url}/v1/completions", json=body, timeout=DEADLINE_S
-                ) as response:
-                    assert response.status_code == 200
-                    lines = response.aiter_lines()
-                    await anext(lines)
-                    process.kill()
-                    rest = [line async for line in lines]
-                said = [line for line in rest if line]
-                assert '"code":"engine_unavailable"' in said[-2]
-                assert said[-1] == "data: [DONE]"
-                assert (await client.get(f"{url}/health", timeout=DEADLINE_S)).status_code == 503
-                assert (await client.get(f"{url}/live")).status_code == 200
-        finally:
-            process.kill()
-            process.wait()
+async def test_a_dead_engine_fails_the_stream_with_one_event_and_health_at_once(tmp_path: Path) -> None:
+    with simulated_engine(write_checkpoint(tmp_path / "model"), "--simulated-step-ms", "20") as doomed:
+        pool = EnginePool([doomed.address], "http-test")
+        async with serving(pool, health_timeout_s=1) as (url, _), httpx.AsyncClient() as client:
+            await until_ready(url, pool)
+            body = {"prompt": "x", "max_tokens": 200, "ignore_eos": True, "stream": True}
+            async with client.stream(
+                "POST", f"{url}/v1/completions", json=body, timeout=DEADLINE_S
+            ) as response:
+                assert response.status_code == 200
+                lines = response.aiter_lines()
+                await anext(lines)
+                doomed.process.kill()
+                rest = [line async for line in lines]
+            said = [line for line in rest if line]
+            assert '"code":"engine_unavailable"' in said[-2]
+            assert said[-1] == "data: [DONE]"
+            assert (await client.get(f"{url}/health", timeout=DEADLINE_S)).status_code == 503
+            assert (await client.get(f"{url}/live")).status_code == 200
