@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import re
@@ -40,6 +41,7 @@ def require_compiler() -> None:
         )
 
 
+@functools.cache
 def find_nvcc() -> str:
     """Path of a CUDA compiler that can build the kernels, "" if there is none or it is not wanted.
 

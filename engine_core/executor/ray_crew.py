@@ -19,7 +19,8 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Sequence
 
 import msgspec
 import zmq
@@ -128,8 +129,7 @@ class RayCrew:
 
     def how_it_ended(self, rank: int, timeout_s: float = 0.0) -> str | None:
         """Say how a worker ended; None if it still runs after the time."""
-        if rank not in self._ended:
-            self._hear(timeout_s)
+        self._await_ends({rank}, timeout_s)
         return self._ended.get(rank)
 
     def last_lines(self, rank: int) -> str:
@@ -138,10 +138,9 @@ class RayCrew:
 
     def end(self, timeout_s: float) -> None:
         """Close the launcher's messages, which ends it and all workers; by force if it takes too long."""
-        for rank in range(len(self._nodes) if timeout_s > 0 else 0):
-            # What fails now has nobody left to tell.
-            with contextlib.suppress(SplitServeError):
-                self.how_it_ended(rank, timeout_s)
+        # What fails now has nobody left to tell.
+        with contextlib.suppress(SplitServeError):
+            self._await_ends(range(len(self._nodes)), timeout_s)
         if self._link is not None:
             self._link.close()
             self._link = None
@@ -160,6 +159,16 @@ class RayCrew:
         if self._directory:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = ""
+
+    def _await_ends(self, ranks: Collection[int], timeout_s: float) -> None:
+        """Hear the launcher until all these ranks have ended, at most timeout_s seconds in all."""
+        end_s = time.monotonic() + timeout_s
+        left_s = timeout_s
+        while left_s >= 0 and not self._ended.keys() >= set(ranks):
+            self._hear(left_s)
+            if self._link is None or not self._link.is_open:
+                break
+            left_s = end_s - time.monotonic()
 
     def _hear(self, timeout_s: float) -> None:
         """Take the launcher's messages; wait for one at most timeout_s seconds."""

@@ -46,11 +46,7 @@ def test_two_workers_are_heard_as_one(make_bench: MakeBench) -> None:
 @pytest.mark.parametrize("witness", ["lose another rank", "lose another rank and end", "hang in a step"])
 def test_a_rank_killed_in_a_step_is_named_whoever_is_heard_first(make_bench: MakeBench, witness: str) -> None:
     bench = make_bench(witness, "killed in a step", "lose another rank and end")
-    bench.serve()
-    for number in (1, 2):
-        bench.step(number)
-        bench.wait_for(ModelRunnerOutput, number)
-    bench.step(3)
+    bench.begin_third_step()
     assert "the worker of rank 1 was lost: killed by SIGKILL" in str(bench.failure())
 
 
@@ -58,21 +54,13 @@ def test_the_words_of_a_rank_that_fails_count_more_than_those_of_who_misses_it(
     make_bench: MakeBench,
 ) -> None:
     bench = make_bench("lose another rank and end", "end in a step with a word")
-    bench.serve()
-    for number in (1, 2):
-        bench.step(number)
-        bench.wait_for(ModelRunnerOutput, number)
-    bench.step(3)
+    bench.begin_third_step()
     assert "the worker of rank 1 failed (worker_failed): the device fell off" in str(bench.failure())
 
 
 def test_a_rank_that_hangs_is_told_by_those_that_wait_for_it(make_bench: MakeBench) -> None:
     bench = make_bench("lose another rank", "hang in a step", "lose another rank and end")
-    bench.serve()
-    for number in (1, 2):
-        bench.step(number)
-        bench.wait_for(ModelRunnerOutput, number)
-    bench.step(3)
+    bench.begin_third_step()
     error = bench.failure()
     assert isinstance(error, WorkerError)
     assert str(error).startswith("the worker of rank 1 did not take part: ")

@@ -22,6 +22,7 @@ from engine_core.ipc.launcher_messages import (
     RunWorkers,
     Seat,
     ToLauncherMessage,
+    WorkerEnded,
     WorkersPlaced,
 )
 from engine_core.ipc.line_link import LineLink
@@ -106,3 +107,41 @@ def test_only_workers_with_the_keys_of_this_start_are_heard() -> None:
         worker.close(linger=0)
         launcher.close()
         crew.end(0.0)
+
+
+class OneByOne(LineLink[FromLauncherMessage]):
+    """A launcher whose messages arrive each after the one before was taken."""
+
+    def __init__(self, *messages: FromLauncherMessage) -> None:
+        ours, self._theirs = socket.socketpair()
+        super().__init__(ours, FromLauncherMessage)
+        self.left = list(messages)
+        self._theirs.send(b"always readable")
+
+    def receive(self, *, wait: bool) -> list[FromLauncherMessage]:
+        return [self.left.pop(0)]
+
+    def close(self) -> None:
+        super().close()
+        self._theirs.close()
+
+
+def crew_of_three_that_ends(*ranks: int) -> tuple[RayCrew, OneByOne]:
+    """A crew whose workers end in this order."""
+    crew = RayCrew(EngineConfig(model="m", executor="ray", tensor_parallel_size=3))
+    crew._nodes = ["a", "b", "c"]
+    crew._link = link = OneByOne(*(WorkerEnded(rank, f"exit code {rank}") for rank in ranks))
+    return crew, link
+
+
+def test_who_asks_how_a_rank_ended_hears_it_though_others_end_before() -> None:
+    crew, link = crew_of_three_that_ends(2, 0, 1)
+    assert crew.how_it_ended(0, DEADLINE_MS / 1000) == "exit code 0"
+    assert len(link.left) == 1, "nobody waits for more than was asked"
+    crew.end(0.0)
+
+
+def test_all_ranks_get_the_time_to_end_whichever_ends_first() -> None:
+    crew, link = crew_of_three_that_ends(2, 1, 0)
+    crew.end(DEADLINE_MS / 1000)
+    assert link.left == []

@@ -87,6 +87,14 @@ class Bench:
             SchedulerOutput(number, pack_int32([0]), pack_int32([num_tokens]), new_rows=new_rows)
         )
 
+    def begin_third_step(self) -> None:
+        """Serve two steps; it is in the third that fake workers misbehave."""
+        self.serve()
+        for number in (1, 2):
+            self.step(number)
+            self.wait_for(ModelRunnerOutput, number)
+        self.step(3)
+
 
 MakeBench = Callable[..., Bench]
 
@@ -207,11 +215,7 @@ def test_a_worker_on_another_machine_is_named_with_its_node(
 
 def test_a_worker_killed_in_a_step_is_noticed_at_once(make_bench: MakeBench) -> None:
     bench = make_bench("killed in a step")
-    bench.serve()
-    for number in (1, 2):
-        bench.step(number)
-        bench.wait_for(ModelRunnerOutput, number)
-    bench.step(3)
+    bench.begin_third_step()
     error = bench.failure()
     assert "killed by SIGKILL" in str(error)
     assert "while starting" not in str(error)
@@ -226,11 +230,7 @@ def test_an_idle_worker_that_is_killed_is_noticed_at_once(make_bench: MakeBench)
 
 def test_a_step_beyond_its_deadline_is_a_loss(make_bench: MakeBench) -> None:
     bench = make_bench("hang in a step")
-    bench.serve()
-    for number in (1, 2):
-        bench.step(number)
-        bench.wait_for(ModelRunnerOutput, number)
-    bench.step(3)
+    bench.begin_third_step()
     assert bench.executor.poll_timeout_s() == pytest.approx(5.0)
     bench.clock.advance(4.9)
     assert bench.executor.receive() == []
@@ -253,11 +253,7 @@ def test_the_second_step_in_flight_gets_its_whole_time(make_bench: MakeBench) ->
 
 def test_an_answer_to_another_step_is_a_loss(make_bench: MakeBench) -> None:
     bench = make_bench("answer another step")
-    bench.serve()
-    for number in (1, 2):
-        bench.step(number)
-        bench.wait_for(ModelRunnerOutput, number)
-    bench.step(3)
+    bench.begin_third_step()
     assert "answered step 999, expected 3" in str(bench.failure())
 
 
