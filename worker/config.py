@@ -88,33 +88,28 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         check_choice("--quantization", self.quantization, QUANTIZATIONS)
         check_choice("--device", self.device, DEVICES)
         check_choice("--attention-backend", self.attention_backend, ATTENTION_BACKENDS)
-        _within("--block-size", self.block_size, 2, 256)
+        check_range("--block-size", self.block_size, 2, 256)
         if self.block_size % 2:
             raise ConfigError(f"--block-size must be even, got {self.block_size}")
-        _within("--max-num-seqs", self.max_num_seqs, 1, 65536)
-        _within("--max-num-batched-tokens", self.max_num_batched_tokens, 1, 2**20)
-        _within("--max-model-len", self.max_model_len, 0, 2**24)
-        _within("--num-threads", self.num_threads, 0, 1024)
-        _within("--kv-cache-memory-bytes", self.kv_cache_memory_bytes, 0, 2**50)
+        check_range("--max-num-seqs", self.max_num_seqs, 1, 65536)
+        check_range("--max-num-batched-tokens", self.max_num_batched_tokens, 1, 2**20)
+        check_range("--max-model-len", self.max_model_len, 0, 2**24)
+        check_range("--num-threads", self.num_threads, 0, 1024)
+        check_range("--kv-cache-memory-bytes", self.kv_cache_memory_bytes, 0, 2**50)
         check_choice("--log-level", self.log_level, LOG_LEVELS)
-        _within("--gpu-memory-utilization", self.gpu_memory_utilization, 0.05, 1)
+        check_range("--gpu-memory-utilization", self.gpu_memory_utilization, 0.05, 1)
         self._check_ranks()
         if self.connect:
             check_address("--connect", self.connect)
 
     def _check_ranks(self) -> None:
-        _within("--tensor-parallel-size", self.tensor_parallel_size, 1, MAX_RANKS)
-        _within("--pipeline-parallel-size", self.pipeline_parallel_size, 1, MAX_RANKS)
-        _within("--rank", self.rank, 0, self.num_ranks - 1)
-        _within("--num-local-ranks", self.num_local_ranks, 1, self.num_ranks)
+        check_range("--tensor-parallel-size", self.tensor_parallel_size, 1, MAX_RANKS)
+        check_range("--pipeline-parallel-size", self.pipeline_parallel_size, 1, MAX_RANKS)
+        check_range("--rank", self.rank, 0, self.num_ranks - 1)
+        check_range("--num-local-ranks", self.num_local_ranks, 1, self.num_ranks)
         check_range("--exchange-timeout", self.exchange_timeout_s, 0.1, 3600)
         is_rendezvous = re.fullmatch(r"file:///.{1,200}|tcp://[^/]{1,200}:\d{1,5}", self.rendezvous)
         if self.num_ranks > 1 and not is_rendezvous:
             raise ConfigError(
                 f"--rendezvous must be file:///PATH or tcp://HOST:PORT, got {self.rendezvous!r}"
             )
-
-
-def _within(flag: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise ConfigError(f"{flag} must be from {low} to {high}, got {value}")

@@ -24,7 +24,7 @@ MAX_GRAPH_ROWS = 512
 
 
 def ladder(max_rows: int) -> list[int]:
-    """Sizes that are captured, up to max_rows: close where padding costs most, at most 44 of them."""
+    """Sizes that are captured, up to max_rows: close where padding costs most, at most 39 of them."""
     sizes = [1, 2, 4, *range(8, 64, 8), *range(64, MAX_GRAPH_ROWS + 1, 16)]
     return [size for size in sizes if size < max_rows] + [max_rows]
 
@@ -33,7 +33,7 @@ class CudaGraph:
     """The decode step of one size; steps of fewer rows are padded to it.
 
     Attributes:
-        num_failed: rows for which the last draw() returned -1.
+        num_failed: rows for which the last wait for draw() returned -1.
     """
 
     num_failed: int
@@ -100,7 +100,7 @@ class CudaGraph:
         return self._inputs
 
     @torch.inference_mode()
-    def launch(self) -> Callable[[], Int32]:
+    def draw(self) -> Callable[[], Int32]:
         """Enqueue the sampling for the rows of the last forward(), and append tokens still unknown.
 
         Returns:
@@ -122,10 +122,6 @@ class CudaGraph:
             return drawn
 
         return wait
-
-    def draw(self) -> Int32:
-        """Do what launch() does, and wait."""
-        return self.launch()()
 
 
 class CudaGraphs:

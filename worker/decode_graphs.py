@@ -62,10 +62,6 @@ class DecodeGraph:
         """The step of the last forward(), as InputBatch.prepare returns it."""
         return self._step.inputs()
 
-    def launch(self) -> None:
-        """Nothing runs by itself on a CPU."""
-        return
-
     def draw(self) -> Int32:
         """Sample and append a token for each row of the last forward(), which does not need the sampler.
 

@@ -164,11 +164,10 @@ class ModelRunner:
             return self._run_eagerly(step)
         if graph.needs_sampler:
             return self._finish(graph.hidden, graph.inputs())
-        wait = graph.launch()
-        if wait is None:
-            return self._take_drawn(graph, graph.rows, graph.draw())
-        rows = graph.rows
-        return lambda: self._take_drawn(graph, rows, wait())
+        rows, drawn = graph.rows, graph.draw()
+        if isinstance(drawn, np.ndarray):
+            return self._take_drawn(graph, rows, drawn)
+        return lambda: self._take_drawn(graph, rows, drawn())
 
     def _give_up(self, step: SchedulerOutput, error: torch.OutOfMemoryError) -> _StepResult:
         """Fail all rows of a step that did not fit the memory; the engine will free them."""

@@ -42,14 +42,15 @@ def draw_weights(
 
 
 def _draw(parameter: Parameter, part: Part, generator: torch.Generator) -> None:
-    num_rows, *row_shape = part.shape
-    row_elements = row_shape[0] if row_shape else 1
-    chunk = max(1, _CHUNK_ELEMENTS // row_elements) if parameter.takes_pieces(part) else num_rows
+    window = parameter.window(part)
+    num_rows = len(window.rows)
+    chunk = max(1, _CHUNK_ELEMENTS // window.width) if parameter.takes_pieces(part) else num_rows
     for first in range(0, num_rows, chunk):
-        shape = (min(chunk, num_rows - first), *row_shape)
+        count = min(chunk, num_rows - first)
+        shape = (count,) if window.columns is None else (count, window.width)
         values = torch.randn(shape, generator=generator, device=generator.device)
-        if row_shape:
-            values *= parameter.shape[-1] ** -0.5
-        else:
+        if window.columns is None:
             values.mul_(0.02).add_(1)
+        else:
+            values *= parameter.shape[-1] ** -0.5
         parameter.fill(part, first, values)

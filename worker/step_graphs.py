@@ -29,18 +29,12 @@ class StepGraph(Protocol):
     def inputs(self) -> StepInputs:
         """The step, as InputBatch.prepare returns it."""
 
-    def launch(self) -> Callable[[], Int32] | None:
-        """Enqueue the sampling and append tokens still unknown, where the device runs on by itself.
-
-        Returns:
-            Waits and returns what draw() does; None where draw() has to be called instead.
-        """
-
-    def draw(self) -> Int32:
+    def draw(self) -> Int32 | Callable[[], Int32]:
         """Sample and append a token for each row.
 
         Returns:
             int32 [R], overwritten by the next call; -1 for rows whose logits are not numbers, which get none.
+            Where the device runs on by itself: what waits for these; unknown tokens are appended till then.
         """
 
     @property
@@ -62,7 +56,7 @@ class StepGraphs(Protocol):
     """The recordings of one batch."""
 
     def can_follow(self, step: SchedulerOutput) -> bool:
-        """Whether forward() and launch() may be called for a step before the one that runs is finished."""
+        """Whether forward() and draw() may be called for a step before the one that runs is finished."""
 
     def forward(self, step: SchedulerOutput) -> StepGraph | None:
         """Run the model for a step that decodes one token of each row; None, and nothing done, for others.

@@ -146,7 +146,7 @@ def test_the_ladder_reaches_its_end_and_no_further(max_rows: int) -> None:
     sizes = ladder(max_rows)
     assert sizes == sorted(set(sizes))
     assert (sizes[0], sizes[-1]) == (1, max_rows)
-    assert len(sizes) <= 44
+    assert len(sizes) <= 39
     # Beyond 8 rows padding is at most 15.
     assert all(high - low <= 16 for low, high in itertools.pairwise(sizes))
 

@@ -80,7 +80,7 @@ def test_a_row_that_fails_on_the_last_stage_leaves_the_others_in_step(
 
 
 def test_each_stage_holds_its_layers_and_all_tell_the_size_of_the_whole_model(
-    make_both: MakeBoth, checkpoints: CheckpointCache, caplog: pytest.LogCaptureFixture
+    make_both: MakeBoth, checkpoints: CheckpointCache
 ) -> None:
     both = make_both(checkpoints.get(CASES["llama-tied"][0]), 1, num_stages=2)
     whole = both.single.load()
