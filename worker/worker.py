@@ -187,12 +187,13 @@ class Worker:
         self, loaded: _Loaded, caches: list[KVCache], batch: InputBatch, limits: BatchLimits
     ) -> StepGraphs | None:
         model, backend, max_rows = loaded.model, loaded.backend, max_logits_rows(limits.vocab_size)
-        if loaded.mesh != ALONE:
-            # Ranks exchange sums and activations, which no recording holds.
+        group, stage = loaded.mesh
+        if stage is not None or (group is not None and not group.is_recorded):
+            # What travels between them is no kernel.
             return None
         # Recordings of a CPU hold our own kernels; another backend may compute with anything.
         if isinstance(backend, CpuAttention):
-            return DecodeGraphs(model, caches, batch, limits, max_rows)
+            return DecodeGraphs(model, caches, batch, limits, max_rows, group)
         if isinstance(self._device, CudaDevice) and backend.can_be_captured:
             return CudaGraphs(self._device, backend, model, caches, batch, max_rows)
         return None

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <thread>
 
 #include "common/check.h"
 #include "cpu/relax.h"
@@ -15,9 +16,11 @@
 namespace splitserve {
 namespace {
 
-// How long a rank watches: ranks with equal shares come within some 10 us of each other, and waking one that
-// sleeps takes longer than that.
-constexpr int kSpins = 4000;
+// How long a rank watches, a quarter of a millisecond: ranks with equal shares come within some 10 us of each
+// other, and waking one that sleeps takes longer than that. Now and then it lets others have its core: the
+// rank that it waits for may be one of them.
+constexpr int kLooks = 256;
+constexpr int kRelaxesPerLook = 24;
 constexpr int64_t kBillion = 1'000'000'000;
 
 int64_t now_ns() {
@@ -67,9 +70,12 @@ char* Exchange::slot(int64_t other) const {
 
 void Exchange::wait_until(int64_t other, uint32_t part) const {
   const std::atomic<uint32_t>& posted = line(other).posted;
-  for (int spin = 0; spin < kSpins; ++spin) {
-    if (has_reached(posted.load(std::memory_order_acquire), part)) return;
-    relax();
+  for (int look = 0; look < kLooks; ++look) {
+    for (int i = 0; i < kRelaxesPerLook; ++i) {
+      if (has_reached(posted.load(std::memory_order_acquire), part)) return;
+      relax();
+    }
+    std::this_thread::yield();
   }
   sleep_until(other, part);
 }

@@ -162,6 +162,8 @@ class DistributedStage:
 class DistributedGroup:
     """The ranks of a stage; see RankGroup."""
 
+    is_recorded = False
+
     def __init__(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
         """Args: group None for all ranks; device is what the tensors of layers live on."""
         self._group = group

@@ -19,10 +19,12 @@ class RankGroup(Protocol):
     Attributes:
         rank: of this process within the group.
         size: how many there are.
+        is_recorded: exchanges are kernels of the CPU, which a recording holds.
     """
 
     rank: int
     size: int
+    is_recorded: bool
 
     def sum_into(self, out: torch.Tensor, partial: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         """Write the sum of all ranks' partial sums, and a bias, to out.

@@ -69,6 +69,8 @@ class SharedMemoryGroup:
     which the system grants to the same user. It is gone with the last rank, however that ends.
     """
 
+    is_recorded = True
+
     def __init__(self, store: Store, rank: int, size: int) -> None:
         """Return once all ranks have mapped the memory; exchanges may wait for as long as loading takes.
 
