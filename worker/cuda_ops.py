@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from worker.dense_weight import DenseWeight
+    from worker.device.kernels import VocabularyPart
 
 
 @cache
@@ -156,9 +157,18 @@ class CudaOps:
         else:
             torch.mm(x, turned, out_dtype=out.dtype, out=out)
 
-    def embedding(self, out: Tensor, token_ids: Tensor, weight: DenseWeight) -> None:
+    def embedding(
+        self, out: Tensor, token_ids: Tensor, weight: DenseWeight, part: VocabularyPart | None = None
+    ) -> None:
         """See worker.ops.embedding."""
-        self._embedding(out, token_ids, weight.data)
+        if part is None:
+            self._embedding(out, token_ids, weight.data)
+            return
+        places = token_ids - part.first
+        is_elsewhere = (places < 0) | (places >= weight.shape[0])
+        self._embedding(out, places.masked_fill_(is_elsewhere, 0), weight.data)
+        # Not by index: that would wait for the device to learn how many there are.
+        out.masked_fill_(is_elsewhere[:, None], 0)
 
     def attention_plan_size(
         self, tokens: int, requests: int, heads: int, kv_heads: int, head_dim: int, max_seq_len: int

@@ -18,6 +18,7 @@ from worker._native import load_library
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from worker.device.kernels import VocabularyPart
     from worker.packed_weight import PackedWeight
 
 _lib = load_library("splitserve_cpu")
@@ -252,16 +253,20 @@ def linear(out: Tensor, x: Tensor, weight: PackedWeight, bias: Tensor | None = N
     _linear(out, x, weight.data, weight.scales, cols, depth, bias)
 
 
-def embedding(out: Tensor, token_ids: Tensor, weight: PackedWeight) -> None:
+def embedding(
+    out: Tensor, token_ids: Tensor, weight: PackedWeight, part: VocabularyPart | None = None
+) -> None:
     """Copy rows: out[t] = weight[token_ids[t]].
 
     Args:
         out: [T, H], dtype of the activations that the weight multiplies.
         token_ids: int32 or int64 [T].
-        weight: [V, H], not in int4.
+        weight: [V, H], not in int4; [V', H] if it holds a part of the vocabulary.
+        part: which rows the weight holds; tokens of others get zeros. None for all.
     """
-    vocab, hidden = weight.shape
-    _embedding(out, token_ids, weight.data, weight.scales, vocab, hidden)
+    num_rows, hidden = weight.shape
+    first, vocab = part or (0, num_rows)
+    _embedding(out, token_ids, weight.data, weight.scales, num_rows, hidden, first, vocab)
 
 
 def apply_penalties(

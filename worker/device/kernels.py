@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+class VocabularyPart(NamedTuple):
+    """Which rows of a vocabulary a weight holds: as many as it has, from `first` on, of `vocab_size`."""
+
+    first: int
+    vocab_size: int
 
 
 class Matrix(Protocol):
@@ -64,7 +71,9 @@ class Kernels(Protocol[MatrixT_contra]):
 
     def linear(self, out: Tensor, x: Tensor, weight: MatrixT_contra, bias: Tensor | None = None) -> None: ...
 
-    def embedding(self, out: Tensor, token_ids: Tensor, weight: MatrixT_contra) -> None: ...
+    def embedding(
+        self, out: Tensor, token_ids: Tensor, weight: MatrixT_contra, part: VocabularyPart | None = None
+    ) -> None: ...
 
     def apply_penalties(
         self,
