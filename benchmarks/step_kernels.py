@@ -17,11 +17,11 @@ import json
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.worker import BATCH_SIZES, DEMO_MODEL, Bench
+from benchmarks.worker import BATCH_SIZES, DEMO_MODEL, WARM_UP_STEPS, Bench, check_context
 from engine_core.sampling_params import SamplingParams
 
 # Functions of worker.ops that are asked between steps, if at all.
@@ -73,7 +73,7 @@ def measure(options: argparse.Namespace, num_rows: int, times: OpTimes) -> dict[
 
     in_service = bench(False).decode(num_rows, STEPS, GREEDY).median_us
     eager = bench(True)
-    eager.enter(num_rows, options.context - STEPS - 8, GREEDY)
+    eager.enter(num_rows, options.context - STEPS - WARM_UP_STEPS, GREEDY)
     step = eager.decode_step(num_rows)
     eager.execute(step)
     times.take()
@@ -84,8 +84,8 @@ def measure(options: argparse.Namespace, num_rows: int, times: OpTimes) -> dict[
     return {**totals, **by_op}
 
 
-def parse_options() -> argparse.Namespace:
-    """Read the command line."""
+def parse_options(args: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line, or `args` in its place."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -94,7 +94,9 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=0, help="0: all cores this process may use")
     parser.add_argument("--context", type=int, default=512, help="tokens a row holds at the end")
     parser.add_argument("--json", type=Path, help="file for the figures")
-    return parser.parse_args()
+    options = parser.parse_args(args)
+    check_context(parser, options.context, STEPS)
+    return options
 
 
 def main() -> None:

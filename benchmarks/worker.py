@@ -12,6 +12,7 @@ import json
 import os
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +23,8 @@ from worker.config import WorkerConfig
 
 BLOCK_SIZE = 16
 BATCH_SIZES = (1, 4, 16, 32, 64)
+# Steps of a row that are not measured, with room for a few more.
+WARM_UP_STEPS = 8
 DEMO_MODEL = Path(__file__).parent.parent / "engine_core" / "demo_model"
 
 
@@ -62,12 +65,15 @@ class Bench:
         return SchedulerOutput(1, pack_int32(range(rows)), pack_int32([1] * rows))
 
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
-        """Run one step."""
-        return self._worker.execute(step)
+        """Run one step; RuntimeError if a row failed, since failed rows compute nothing."""
+        output = self._worker.execute(step)
+        if output.errors:
+            raise RuntimeError(f"row {output.errors[0].row} failed: {output.errors[0].message}")
+        return output
 
     def decode(self, rows: int, steps: int, sampling: SamplingParams) -> Result:
         """Median time of a step in which every row computes one token."""
-        self.enter(rows, self._context - steps - 8, sampling)
+        self.enter(rows, self._context - steps - WARM_UP_STEPS, sampling)
         step = self.decode_step(rows)
         for _ in range(5):
             self.execute(step)
@@ -105,15 +111,21 @@ class Bench:
             )
             for row in range(rows)
         ]
-        self._worker.execute(
-            SchedulerOutput(1, pack_int32(range(rows)), pack_int32([tokens] * rows), new_rows)
-        )
+        self.execute(SchedulerOutput(1, pack_int32(range(rows)), pack_int32([tokens] * rows), new_rows))
 
     def _leave(self, rows: int) -> None:
-        self._worker.execute(SchedulerOutput(1, b"", b"", freed_rows=pack_int32(range(rows))))
+        self.execute(SchedulerOutput(1, b"", b"", freed_rows=pack_int32(range(rows))))
 
 
-def main() -> None:
+def check_context(parser: argparse.ArgumentParser, context: int, steps: int) -> None:
+    """End with a usage error unless a row of `context` tokens has a prompt before so many measured steps."""
+    least = steps + WARM_UP_STEPS + 1
+    if context < least:
+        parser.error(f"--context: must be at least {least} to hold a prompt and {steps} steps, got {context}")
+
+
+def parse_options(args: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line, or `args` in its place."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -123,7 +135,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--enforce-eager", action="store_true", help="record no decode steps")
     parser.add_argument("--json", type=Path, help="write the table here too")
-    flags = parser.parse_args()
+    flags = parser.parse_args(args)
+    check_context(parser, flags.context, flags.steps)
+    return flags
+
+
+def main() -> None:
+    flags = parse_options()
     # As worker.cli has it.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     bench = Bench(flags.model, flags.threads, flags.context, flags.enforce_eager)

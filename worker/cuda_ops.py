@@ -76,6 +76,7 @@ class CudaOps:
         self._plan_attention = library.plan_attention
         self._paged_attention = library.paged_attention
         self._apply_penalties = library.apply_penalties
+        self._edit_logits = library.edit_logits
         self._sample = library.sample
         self._top_logprobs = library.top_logprobs
         self._token_logprobs = library.token_logprobs
@@ -255,6 +256,12 @@ class CudaOps:
             logits, rows, token_ids, history_rows, prompt_lens, total_lens, repetition, frequency, presence
         )
 
+    def edit_logits(
+        self, logits: Tensor, rows: Tensor, cu_edits: Tensor, token_ids: Tensor, values: Tensor
+    ) -> None:
+        """See worker.ops.edit_logits; rows and tokens that are not there are skipped."""
+        self._edit_logits(logits, rows, cu_edits, token_ids, values)
+
     def sample(
         self,
         out_token_ids: Tensor,
@@ -265,9 +272,13 @@ class CudaOps:
         min_p: Tensor,
         seeds: Tensor,
         positions: Tensor,
+        masks: Tensor | None = None,
+        mask_rows: Tensor | None = None,
     ) -> None:
-        """See worker.ops.sample; V is at most 2^22."""
-        self._sample(out_token_ids, logits, temperature, top_k, top_p, min_p, seeds, positions)
+        """See worker.ops.sample; V is at most 2^22. A row of masks that is not there allows all tokens."""
+        self._sample(
+            out_token_ids, logits, temperature, top_k, top_p, min_p, seeds, positions, masks, mask_rows
+        )
 
     def top_logprobs(
         self,

@@ -79,6 +79,10 @@ class Kernels(Protocol[MatrixT_contra]):
         presence: Tensor,
     ) -> None: ...
 
+    def edit_logits(
+        self, logits: Tensor, rows: Tensor, cu_edits: Tensor, token_ids: Tensor, values: Tensor
+    ) -> None: ...
+
     def sample(
         self,
         out_token_ids: Tensor,
@@ -89,6 +93,8 @@ class Kernels(Protocol[MatrixT_contra]):
         min_p: Tensor,
         seeds: Tensor,
         positions: Tensor,
+        masks: Tensor | None = None,
+        mask_rows: Tensor | None = None,
     ) -> None: ...
 
     def top_logprobs(
