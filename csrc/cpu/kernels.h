@@ -5,13 +5,11 @@
 #include "common/kv_write.h"
 #include "common/move_blocks.h"
 #include "common/norm.h"
-#include "common/rotary.h"
 #include "cpu/isa.h"
 
-SPLITSERVE_DECLARE_VECTOR(activation, ActivationParams)
-SPLITSERVE_DECLARE_VECTOR(kv_write, KvWriteParams)
-SPLITSERVE_DECLARE_VECTOR(layer_norm, NormParams)
-SPLITSERVE_DECLARE_VECTOR(move_blocks, MoveParams)
-SPLITSERVE_DECLARE_VECTOR(rms_norm, NormParams)
-SPLITSERVE_DECLARE_VECTOR(rotary_embedding, RotaryParams)
-SPLITSERVE_DECLARE_VECTOR(rotary_kv_write, RotaryKvWriteParams)
+SPLITSERVE_DECLARE_BF16(activation, ActivationParams)
+SPLITSERVE_DECLARE_BF16(kv_write, KvWriteParams)
+SPLITSERVE_DECLARE_BF16(layer_norm, NormParams)
+SPLITSERVE_DECLARE_BF16(move_blocks, MoveParams)
+SPLITSERVE_DECLARE_BF16(rms_norm, NormParams)
+SPLITSERVE_DECLARE_BF16(rotary_kv_write, RotaryKvWriteParams)

@@ -24,7 +24,7 @@ void sample(TensorView out_token_ids, TensorView logits, TensorView temperature,
   params.min_p = cpu_arg(min_p, "min_p").vector(kFloat32Type, params.rows).data<float>();
   params.seeds = cpu_arg(seeds, "seeds").vector(kInt64Type, params.rows).data<int64_t>();
   params.positions = cpu_arg(positions, "positions").indices(params.rows);
-  SPLITSERVE_RUN_VECTOR(sample, params);
+  SPLITSERVE_RUN_F32(sample, params);
 }
 
 }  // namespace

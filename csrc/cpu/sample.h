@@ -22,4 +22,4 @@ struct SampleParams {
 
 }  // namespace splitserve
 
-SPLITSERVE_DECLARE_VECTOR(sample, SampleParams)
+SPLITSERVE_DECLARE_F32(sample, SampleParams)
