@@ -5,10 +5,10 @@
 
 namespace splitserve::SPLITSERVE_ISA {
 
-// Sums over a row of term(i, n), where n is the number of elements left at i, in the lanes of a register
-// whose sum is the row's. Four running sums hide the latency of the addition.
+// Sum over a row of term(i, n), where n is the number of elements left at i, spread over the lanes of a
+// register. Four running sums hide the latency of the addition.
 template <typename Term>
-SPLITSERVE_INLINE Vec sum_row_lanes(int64_t size, const Term& term) {
+SPLITSERVE_INLINE Vec sum_terms(int64_t size, const Term& term) {
   Vec sum0{}, sum1{}, sum2{}, sum3{};
   int64_t i = 0;
   for (; i + 4 * kLanes <= size; i += 4 * kLanes) {
@@ -21,10 +21,11 @@ SPLITSERVE_INLINE Vec sum_row_lanes(int64_t size, const Term& term) {
   return (sum0 + sum1) + (sum2 + sum3);
 }
 
-template <typename T>
-SPLITSERVE_INLINE Vec square_row_lanes(const T* x, int64_t size) {
-  return sum_row_lanes(size, [x](int64_t i, int64_t n) {
-    const Vec v = load_up_to(x + i, n);
+// The same of the squares of element(i, n).
+template <typename Element>
+SPLITSERVE_INLINE Vec sum_squares(int64_t size, const Element& element) {
+  return sum_terms(size, [&element](int64_t i, int64_t n) {
+    const Vec v = element(i, n);
     return v * v;
   });
 }
@@ -32,9 +33,10 @@ SPLITSERVE_INLINE Vec square_row_lanes(const T* x, int64_t size) {
 // What RMS norms multiply four rows by.
 template <typename T>
 SPLITSERVE_INLINE Quad inverse_rms(T* const (&rows)[4], int64_t size, float eps) {
-  const Quad sums = sum_lanes(square_row_lanes(rows[0], size), square_row_lanes(rows[1], size),
-                              square_row_lanes(rows[2], size), square_row_lanes(rows[3], size));
-  Quad means = sums / static_cast<float>(size) + eps;
+  Vec sums[4];
+  for (int r = 0; r < 4; ++r)
+    sums[r] = sum_squares(size, [row = rows[r]](int64_t i, int64_t n) { return load_up_to(row + i, n); });
+  Quad means = sum_lanes(sums[0], sums[1], sums[2], sums[3]) / static_cast<float>(size) + eps;
   for (int i = 0; i < 4; ++i) means[i] = __builtin_sqrtf(means[i]);
   return 1.0f / means;
 }

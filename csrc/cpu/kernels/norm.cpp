@@ -13,19 +13,35 @@ T* row_of(const NormRows& rows, int64_t row) {
   return static_cast<T*>(rows.data) + row * rows.stride;
 }
 
-// residual += x, rounded to its dtype; the norm then reads the rounded values, as the next layer will.
+// The elements of a row as its first pass over them takes them: n from i on, zeros past the end.
 template <typename T>
-void add_to_residual(T* residual, const T* x, int64_t size) {
-  for (int64_t i = 0; i < size; i += kLanes) {
-    store_up_to(residual + i, load_up_to(residual + i, size - i) + load_up_to(x + i, size - i), size - i);
-  }
-}
+struct Plain {
+  const T* x;
 
+  SPLITSERVE_INLINE Vec operator()(int64_t i, int64_t n) const { return load_up_to(x + i, n); }
+};
+
+// The same of residual + x, which the residual becomes, rounded to its dtype; the norm takes the rounded
+// values, as the next layer will.
+template <typename T>
+struct Added {
+  T* residual;
+  const T* x;
+
+  SPLITSERVE_INLINE Vec operator()(int64_t i, int64_t n) const {
+    const Vec sum = load_up_to(residual + i, n) + load_up_to(x + i, n);
+    store_up_to(residual + i, sum, n);
+    return rounded_to<T>(sum);
+  }
+};
+
+// `first` is called once for each part of the row; after that the row is in x.
 template <typename T>
 struct RmsRow {
-  static void apply(T* out, const T* x, const NormParams& p) {
+  template <typename First>
+  static void apply(T* out, const T* x, const First& first, const NormParams& p) {
     const T* weight = static_cast<const T*>(p.weight);
-    const float sum = sum_lanes(square_row_lanes(x, p.hidden));
+    const float sum = sum_lanes(sum_squares(p.hidden, first));
     const float inverse = 1.0f / std::sqrt(sum / static_cast<float>(p.hidden) + p.eps);
     for (int64_t i = 0; i < p.hidden; i += kLanes) {
       const int64_t n = p.hidden - i;
@@ -36,23 +52,21 @@ struct RmsRow {
 
 template <typename T>
 struct LayerRow {
-  static void apply(T* out, const T* x, const NormParams& p) {
+  template <typename First>
+  static void apply(T* out, const T* x, const First& first, const NormParams& p) {
     const T* weight = static_cast<const T*>(p.weight);
     const T* bias = static_cast<const T*>(p.bias);
     const float size = static_cast<float>(p.hidden);
-    const float mean =
-        sum_lanes(sum_row_lanes(p.hidden, [x](int64_t i, int64_t n) { return load_up_to(x + i, n); })) / size;
-    const float variance = sum_lanes(sum_row_lanes(p.hidden,
-                                                   [x, mean](int64_t i, int64_t n) {
-                                                     const Vec d = load_up_to(x + i, n) - mean;
-                                                     if (n >= kLanes) return d * d;
-                                                     // Lanes past the end hold -mean: leave them out.
-                                                     Vec square{};
-                                                     for (int lane = 0; lane < n; ++lane)
-                                                       square[lane] = d[lane] * d[lane];
-                                                     return square;
-                                                   })) /
-                           size;
+    const float mean = sum_lanes(sum_terms(p.hidden, first)) / size;
+    const auto square = [x, mean](int64_t i, int64_t n) {
+      const Vec d = load_up_to(x + i, n) - mean;
+      if (n >= kLanes) return d * d;
+      // Lanes past the end hold -mean: leave them out.
+      Vec squares{};
+      for (int lane = 0; lane < n; ++lane) squares[lane] = d[lane] * d[lane];
+      return squares;
+    };
+    const float variance = sum_lanes(sum_terms(p.hidden, square)) / size;
     const float inverse = 1.0f / std::sqrt(variance + p.eps);
     for (int64_t i = 0; i < p.hidden; i += kLanes) {
       const int64_t n = p.hidden - i;
@@ -66,13 +80,13 @@ template <typename T, template <typename> typename Row>
 void norm_rows(const NormParams& p) {
   parallel_for(p.rows, p.rows * p.hidden, [&p](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      const T* x = row_of<T>(p.x, row);
-      if (p.residual.data != nullptr) {
+      T *out = row_of<T>(p.out, row), *x = row_of<T>(p.x, row);
+      if (p.residual.data == nullptr) {
+        Row<T>::apply(out, x, Plain<T>{x}, p);
+      } else {
         T* residual = row_of<T>(p.residual, row);
-        add_to_residual(residual, x, p.hidden);
-        x = residual;
+        Row<T>::apply(out, residual, Added<T>{residual, x}, p);
       }
-      Row<T>::apply(row_of<T>(p.out, row), x, p);
     }
   });
 }
