@@ -43,6 +43,28 @@ def sample_case(ops: CudaOps, logits: Tensor, top_k: int, top_p: float) -> Case:
     return Case("sample", name, ours, lambda: torch_sample(logits, top_k, top_p), logits.nbytes)
 
 
+def masked_case(ops: CudaOps, logits: Tensor) -> Case:
+    """Every row has a mask of its own that allows half of the tokens, as a grammar's would."""
+    rows, vocab = logits.shape
+    device, index = logits.device, torch.arange(rows, device=logits.device)
+    out = torch.empty(rows, dtype=torch.int32, device=device)
+    ones, zeros = torch.ones(rows, device=device), torch.zeros(rows, device=device)
+    off = torch.zeros(rows, dtype=torch.int32, device=device)
+    words = torch.randint(-(1 << 31), 1 << 31, (rows, -(-vocab // 32)), dtype=torch.int64, device=device)
+    masks, mask_rows = words.to(torch.int32), index.to(torch.int32)
+    bits = torch.arange(32, dtype=torch.int32, device=device)
+    forbidden = ((masks.unsqueeze(2) >> bits) & 1 == 0).flatten(1)[:, :vocab]
+
+    def ours() -> Tensor:
+        ops.sample(out, logits, ones, off, ones, zeros, index, index, masks, mask_rows)
+        return out
+
+    def torchs() -> Tensor:
+        return torch_sample(logits.masked_fill(forbidden, -torch.inf), 0, 1.0)
+
+    return Case("sample", f"R={rows} V={vocab} masked", ours, torchs, logits.nbytes + masks.nbytes)
+
+
 def logprobs_case(ops: CudaOps, logits: Tensor, top: int) -> Case:
     rows, vocab = logits.shape
     index = torch.arange(rows, dtype=torch.int32, device=logits.device)
@@ -66,4 +88,5 @@ def sampling_cases(
             logits = torch.randn(rows, vocab, device=device) * 3
             for top_k, top_p in FILTERS:
                 yield sample_case(ops, logits, top_k, top_p)
+            yield masked_case(ops, logits)
             yield logprobs_case(ops, logits, 5)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 # Matches every token in `_prefixes`; token ids are never negative.
 _ANY = -1
@@ -20,11 +19,11 @@ class BadWords:
     """All sequences as one table, so that a step compares the output's end with all of them at once.
 
     Attributes:
-        last_ids: int64 [W], last id of each sequence.
+        last_ids: int32 [W], last id of each sequence.
         prefixes: int32 [W, max_prefix], the ids before it, right-aligned behind wildcards.
     """
 
-    last_ids: torch.Tensor
+    last_ids: npt.NDArray[np.int32]
     prefixes: npt.NDArray[np.int32]
 
     @classmethod
@@ -34,20 +33,20 @@ class BadWords:
         for prefix, sequence in zip(prefixes, sequences, strict=True):
             if len(sequence) > 1:
                 prefix[1 - len(sequence) :] = sequence[:-1]
-        return cls(torch.tensor([sequence[-1] for sequence in sequences]), prefixes)
+        return cls(np.array([sequence[-1] for sequence in sequences], np.int32), prefixes)
 
     @property
     def max_prefix(self) -> int:
         """How many tokens of the output's end matter."""
         return int(self.prefixes.shape[1])
 
-    def forbidden(self, output: npt.NDArray[np.int32]) -> torch.Tensor:
-        """Return the ids, int64, that may not come next; ids may repeat.
+    def forbidden(self, output: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Return the ids that may not come next; ids may repeat.
 
         Args:
             output: int32, the last max_prefix generated tokens, fewer if there are fewer; never the prompt's.
         """
         end = np.full(self.max_prefix, _NOTHING, np.int32)
         end[self.max_prefix - len(output) :] = output
-        matches = ((self.prefixes == end) | (self.prefixes == _ANY)).all(axis=1)
-        return self.last_ids[torch.from_numpy(matches)]
+        matches: npt.NDArray[np.bool_] = ((self.prefixes == end) | (self.prefixes == _ANY)).all(axis=1)
+        return self.last_ids[matches]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from worker.dense_weight import DenseWeight
+    from worker.device.kernels import VocabularyPart
 
 
 @cache
@@ -75,6 +76,7 @@ class CudaOps:
         self._plan_attention = library.plan_attention
         self._paged_attention = library.paged_attention
         self._apply_penalties = library.apply_penalties
+        self._edit_logits = library.edit_logits
         self._sample = library.sample
         self._top_logprobs = library.top_logprobs
         self._token_logprobs = library.token_logprobs
@@ -155,9 +157,18 @@ class CudaOps:
         else:
             torch.mm(x, turned, out_dtype=out.dtype, out=out)
 
-    def embedding(self, out: Tensor, token_ids: Tensor, weight: DenseWeight) -> None:
+    def embedding(
+        self, out: Tensor, token_ids: Tensor, weight: DenseWeight, part: VocabularyPart | None = None
+    ) -> None:
         """See worker.ops.embedding."""
-        self._embedding(out, token_ids, weight.data)
+        if part is None:
+            self._embedding(out, token_ids, weight.data)
+            return
+        places = token_ids - part.first
+        is_elsewhere = (places < 0) | (places >= weight.shape[0])
+        self._embedding(out, places.masked_fill_(is_elsewhere, 0), weight.data)
+        # Not by index: that would wait for the device to learn how many there are.
+        out.masked_fill_(is_elsewhere[:, None], 0)
 
     def attention_plan_size(
         self, tokens: int, requests: int, heads: int, kv_heads: int, head_dim: int, max_seq_len: int
@@ -255,6 +266,12 @@ class CudaOps:
             logits, rows, token_ids, history_rows, prompt_lens, total_lens, repetition, frequency, presence
         )
 
+    def edit_logits(
+        self, logits: Tensor, rows: Tensor, cu_edits: Tensor, token_ids: Tensor, values: Tensor
+    ) -> None:
+        """See worker.ops.edit_logits; rows and tokens that are not there are skipped."""
+        self._edit_logits(logits, rows, cu_edits, token_ids, values)
+
     def sample(
         self,
         out_token_ids: Tensor,
@@ -265,9 +282,13 @@ class CudaOps:
         min_p: Tensor,
         seeds: Tensor,
         positions: Tensor,
+        masks: Tensor | None = None,
+        mask_rows: Tensor | None = None,
     ) -> None:
-        """See worker.ops.sample; V is at most 2^22."""
-        self._sample(out_token_ids, logits, temperature, top_k, top_p, min_p, seeds, positions)
+        """See worker.ops.sample; V is at most 2^22. A row of masks that is not there allows all tokens."""
+        self._sample(
+            out_token_ids, logits, temperature, top_k, top_p, min_p, seeds, positions, masks, mask_rows
+        )
 
     def top_logprobs(
         self,

@@ -11,9 +11,16 @@ from engine_core.sampling_params import SamplingParams
 from worker.input_batch import BatchLimits
 from worker.model_runner import ModelRunner
 
-# Filters, penalties and logprobs, so that their memory is part of the measure.
+# Filters, penalties, masks and logprobs, so that their memory is part of the measure.
 _SAMPLING = SamplingParams(
-    seed=0, top_k=8, top_p=0.9, logprobs=1, prompt_logprobs=1, presence_penalty=0.1, logit_bias={0: 0.0}
+    seed=0,
+    top_k=8,
+    top_p=0.9,
+    logprobs=1,
+    prompt_logprobs=1,
+    presence_penalty=0.1,
+    logit_bias={0: 0.0},
+    allowed_token_ids=(0,),
 )
 
 

@@ -218,7 +218,7 @@ class ModelRunner:
         result = _StepResult([])
         sampled = Sampled(rows, token_ids, [], [])
         if graph.num_failed:
-            sampled = split_errors(sampled.rows, sampled.token_ids, [])
+            sampled = split_errors(sampled.rows, sampled.token_ids, [], self._batch.sampling)
             for error in sampled.errors:
                 self._batch.fail(error)
         result.add(sampled)

@@ -18,6 +18,7 @@ from worker._native import load_library
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from worker.device.kernels import VocabularyPart
     from worker.packed_weight import PackedWeight
 
 _lib = load_library("splitserve_cpu")
@@ -35,6 +36,7 @@ _paged_attention = _lib.paged_attention
 _linear = _lib.linear
 _embedding = _lib.embedding
 _apply_penalties = _lib.apply_penalties
+_edit_logits = _lib.edit_logits
 _sample = _lib.sample
 _top_logprobs = _lib.top_logprobs
 _token_logprobs = _lib.token_logprobs
@@ -247,16 +249,20 @@ def linear(out: Tensor, x: Tensor, weight: PackedWeight, bias: Tensor | None = N
     _linear(out, x, weight.data, weight.scales, cols, depth, bias)
 
 
-def embedding(out: Tensor, token_ids: Tensor, weight: PackedWeight) -> None:
+def embedding(
+    out: Tensor, token_ids: Tensor, weight: PackedWeight, part: VocabularyPart | None = None
+) -> None:
     """Copy rows: out[t] = weight[token_ids[t]].
 
     Args:
         out: [T, H], dtype of the activations that the weight multiplies.
         token_ids: int32 or int64 [T].
-        weight: [V, H], not in int4.
+        weight: [V, H], not in int4; [V', H] if it holds a part of the vocabulary.
+        part: which rows the weight holds; tokens of others get zeros. None for all.
     """
-    vocab, hidden = weight.shape
-    _embedding(out, token_ids, weight.data, weight.scales, vocab, hidden)
+    num_rows, hidden = weight.shape
+    first, vocab = part or (0, num_rows)
+    _embedding(out, token_ids, weight.data, weight.scales, num_rows, hidden, first, vocab)
 
 
 def apply_penalties(
@@ -292,6 +298,21 @@ def apply_penalties(
     )
 
 
+def edit_logits(logits: Tensor, rows: Tensor, cu_edits: Tensor, token_ids: Tensor, values: Tensor) -> None:
+    """Add to single logits, in place; adding -inf forbids a token, whatever else is added to it.
+
+    A NaN stays one.
+
+    Args:
+        logits: float32 [R, V].
+        rows: int32 [P], distinct rows of logits to change.
+        cu_edits: int32 [P + 1]: row rows[i] has the edits from cu_edits[i] to cu_edits[i + 1].
+        token_ids: int32 [N]; one may be repeated within a row if all but one of its values are -inf.
+        values: float32 [N].
+    """
+    _edit_logits(logits, rows, cu_edits, token_ids, values)
+
+
 def sample(
     out_token_ids: Tensor,
     logits: Tensor,
@@ -301,23 +322,28 @@ def sample(
     min_p: Tensor,
     seeds: Tensor,
     positions: Tensor,
+    masks: Tensor | None = None,
+    mask_rows: Tensor | None = None,
 ) -> None:
-    """Draw one token per row: temperature, min_p, top_k, top_p, then noise from (seed, position, token id).
+    """Draw one token per row: mask, temperature, min_p, top_k, top_p, noise from (seed, position, token id).
 
-    Among equal logits the lower id comes first. Tokens with logit -inf are never drawn unless all are. A row
-    with a NaN gives token id -1.
+    Among equal logits the lower id comes first. Tokens with logit -inf are never drawn: a row of them alone
+    gives token id -2. A row with a NaN, masked or not, gives -1.
 
     Args:
         out_token_ids: int32 [R].
-        logits: float32 [R, V], not changed.
+        logits: float32 [R, V]; what a mask forbids may come to be -inf, the rest is not changed.
         temperature: float32 [R]; 0: the most likely token.
         top_k: int32 [R]; 0 or less: off.
         top_p: float32 [R]; 1: off. The fewest tokens whose mass reaches top_p stay, at least one.
         min_p: float32 [R]; 0: off. Tokens less likely than min_p times the likeliest go.
         seeds: int64 [R], the bits of an unsigned 64-bit seed.
         positions: int32 or int64 [R], position of the token to be drawn.
+        masks: int32 [any, ceil(V / 32)], a bit per token that may be drawn, the lowest of a word first; the
+            logits of others count as -inf.
+        mask_rows: int32 [R], the row of masks for each row of logits; negative: none. Comes with masks.
     """
-    _sample(out_token_ids, logits, temperature, top_k, top_p, min_p, seeds, positions)
+    _sample(out_token_ids, logits, temperature, top_k, top_p, min_p, seeds, positions, masks, mask_rows)
 
 
 def top_logprobs(

@@ -11,13 +11,14 @@ import torch
 
 from engine_core.ipc.wire import TokenLogprobs
 from engine_core.ipc.worker_messages import RowError
+from worker.allowed_masks import AllowedMasks
 from worker.device.base import Device
 from worker.input_batch import Index, InputBatch, Int32
+from worker.logit_edits import LogitEditor
 from worker.logprobs import NO_RANK, Wanted, gather_logprobs, numerical_error
-from worker.masking import TokenMasker, flat_places
-from worker.sampling_state import ADJUSTING, MASKING, Feature
+from worker.sampling_state import ADJUSTING, MASKING, Feature, SamplingState
 
-# In place of a sampled token id: the logits hold a NaN, as the kernel says it; every token is masked.
+# In place of a sampled token id, as the kernel says it: the logits hold a NaN; all of them are -inf.
 _NOT_A_NUMBER = -1
 _NOTHING_LEFT = -2
 
@@ -74,7 +75,8 @@ class _Gathered:
 class Sampler:
     """Applies, in this order: logit_bias, masks, penalties, temperature, min_p, top_k, top_p, noise.
 
-    The masks are allowed_token_ids, bad words and min_tokens; a masked token is never drawn.
+    The masks are allowed_token_ids, bad words and min_tokens; a masked token is never drawn. The
+    device is waited for once for the tokens, and again where logprobs are asked for.
 
     The noise of a token is a hash of the row's seed, the token's position and the token id, so a draw depends
     on nothing else. Logprobs are those of the model's own logits, before any of the above.
@@ -85,7 +87,8 @@ class Sampler:
         self._device = device
         self._batch = batch
         self._state = batch.sampling
-        self._masker = TokenMasker(batch)
+        self._editor = LogitEditor(device, batch)
+        self._masks = AllowedMasks(device, batch)
         self._gathered = _Gathered(device, batch, 0)
 
     def sample(self, logits: torch.Tensor, rows: Int32) -> Sampled:
@@ -99,42 +102,26 @@ class Sampler:
         index = rows.astype(np.intp)
         features = int(np.bitwise_or.reduce(self._state.features[index], initial=0))
         if not features:
-            return split_errors(rows, self._draw(logits, index), [])
+            return split_errors(rows, self._draw(logits, index, features), [], self._state)
         asking = self._state.rows_with(Feature.LOGPROBS, rows)
         raw, raw_indices = logits, asking
         if features & ADJUSTING:
             raw, raw_indices = logits[self._place(asking)], np.arange(len(asking))
             self._adjust(logits, rows)
-        token_ids = self._draw(logits, index)
-        if features & MASKING:
-            self._find_nothing_left(logits, rows, token_ids)
+        token_ids = self._draw(logits, index, features)
         has_token = token_ids[asking] >= 0
         asking, raw_indices = asking[has_token], raw_indices[has_token]
         logprobs = self._logprobs(raw, raw_indices, rows[asking], token_ids[asking])
         if any(entry.rank == NO_RANK for entry in logprobs):
             broken = [entry.key for entry in logprobs if entry.rank == NO_RANK]
             token_ids[np.isin(rows, broken)] = _NOT_A_NUMBER
-        return split_errors(rows, token_ids, logprobs)
+        return split_errors(rows, token_ids, logprobs, self._state)
 
     def _adjust(self, logits: torch.Tensor, rows: Int32) -> None:
-        flat = logits.view(-1)
-        biased = self._state.rows_with(Feature.LOGIT_BIAS, rows)
-        if len(biased):
-            entries = [self._state.logit_bias[row] for row in rows[biased].tolist()]
-            places = flat_places(biased, [entry.token_ids for entry in entries], logits)
-            values = torch.cat([entry.values for entry in entries])
-            flat.index_add_(0, places, values.to(logits.device))
-        self._masker.apply(logits, rows)
+        self._editor.apply(logits, rows)
         penalised = self._state.rows_with(Feature.PENALTIES, rows)
         if len(penalised):
             self._penalise(logits, rows, penalised)
-
-    def _find_nothing_left(self, logits: torch.Tensor, rows: Int32, token_ids: Int32) -> None:
-        """Mark rows that have every token masked: the kernel draws a masked token only then."""
-        masked = self._state.rows_with(MASKING, rows)
-        masked = masked[token_ids[masked] >= 0]
-        drawn = logits[self._place(masked), self._place(token_ids[masked].astype(np.intp))]
-        token_ids[masked[self._device.fetch(drawn.isneginf())]] = _NOTHING_LEFT
 
     def _penalise(self, logits: torch.Tensor, rows: Int32, indices: npt.NDArray[np.intp]) -> None:
         state, batch, chosen = self._state, self._batch, rows[indices]
@@ -155,12 +142,13 @@ class Sampler:
         """Indices on the device of the logits."""
         return self._device.place([torch.from_numpy(array)])[0]
 
-    def _draw(self, logits: torch.Tensor, index: Index) -> Int32:
-        """Returns int32 [S], -1 where the logits hold a NaN."""
+    def _draw(self, logits: torch.Tensor, index: Index, features: int) -> Int32:
+        """Returns int32 [S], _NOT_A_NUMBER or _NOTHING_LEFT where there is no token."""
         if len(index) != self._gathered.count:
             self._gathered = _Gathered(self._device, self._batch, len(index))
         token_ids = self._device.empty((len(index),), torch.int32)
-        self._device.ops.sample(token_ids, logits, *self._gathered.take(index))
+        masks = self._masks.take(index, logits.shape[1]) if features & Feature.ALLOWED_TOKEN_IDS else ()
+        self._device.ops.sample(token_ids, logits, *self._gathered.take(index), *masks)
         return self._device.fetch(token_ids)
 
     def _logprobs(
@@ -181,14 +169,18 @@ class Sampler:
         return gather_logprobs(self._device, raw, wanted)
 
 
-def split_errors(rows: Int32, token_ids: Int32, logprobs: list[TokenLogprobs]) -> Sampled:
-    """Turn the rows whose token is negative into errors."""
+def split_errors(
+    rows: Int32, token_ids: Int32, logprobs: list[TokenLogprobs], state: SamplingState
+) -> Sampled:
+    """Turn the rows whose token is negative into errors; state says which of them forbid tokens."""
     if token_ids.min(initial=0) >= 0:
         return Sampled(rows, token_ids, logprobs, [])
     good = token_ids >= 0
     logprobs = [entry for entry in logprobs if entry.rank != NO_RANK]
     errors = [
-        nothing_left_error(row) if token_id == _NOTHING_LEFT else numerical_error(row)
+        nothing_left_error(row)
+        if token_id == _NOTHING_LEFT and state.features[row] & MASKING
+        else numerical_error(row)
         for row, token_id in zip(rows[~good].tolist(), token_ids[~good].tolist(), strict=True)
     ]
     return Sampled(rows[good], token_ids[good], logprobs, errors)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from engine_core.errors import InvalidRequestError
 from engine_core.sampling_params import SamplingParams
@@ -34,12 +33,11 @@ MASKING = Feature.ALLOWED_TOKEN_IDS | Feature.BAD_WORDS | Feature.MIN_TOKENS
 ADJUSTING = Feature.LOGIT_BIAS | Feature.PENALTIES | MASKING
 
 
-@dataclass(slots=True, frozen=True)
-class LogitBias:
-    """Biases of one row: token ids int64 [n] and what is added to their logits, float32 [n]."""
+class LogitBias(NamedTuple):
+    """Biases of one row: distinct token ids int32 [n] and what is added to their logits, float32 [n]."""
 
-    token_ids: torch.Tensor
-    values: torch.Tensor
+    token_ids: npt.NDArray[np.int32]
+    values: npt.NDArray[np.float32]
 
 
 class SamplingState:
@@ -52,8 +50,9 @@ class SamplingState:
         seed: int64 [max_num_seqs], the bits of the unsigned seed.
         num_logprobs, num_prompt_logprobs: int32 [max_num_seqs], top alternatives asked for.
         first_end: int32 [max_num_seqs], length from which a row with MIN_TOKENS may end.
-        logit_bias, end_token_ids (int64, masked below first_end), allowed_token_ids (int64), bad_words,
-        logprob_token_ids (int32): of the rows that have them; at most max_num_seqs entries each.
+        is_mask_new: bool [max_num_seqs], set for a row that came with other allowed_token_ids.
+        logit_bias, end_token_ids (masked below first_end), allowed_token_ids, bad_words, logprob_token_ids:
+            of the rows that have them, ids in int32; at most max_num_seqs entries each.
     """
 
     def __init__(self, max_num_seqs: int, vocab_size: int, eos_token_ids: list[int]) -> None:
@@ -73,8 +72,9 @@ class SamplingState:
         self.num_prompt_logprobs = np.zeros(max_num_seqs, np.int32)
         self.logit_bias: dict[int, LogitBias] = {}
         self.first_end = np.zeros(max_num_seqs, np.int32)
-        self.end_token_ids: dict[int, torch.Tensor] = {}
-        self.allowed_token_ids: dict[int, torch.Tensor] = {}
+        self.end_token_ids: dict[int, npt.NDArray[np.int32]] = {}
+        self.allowed_token_ids: dict[int, npt.NDArray[np.int32]] = {}
+        self.is_mask_new = np.zeros(max_num_seqs, np.bool_)
         self.bad_words: dict[int, BadWords] = {}
         self.logprob_token_ids: dict[int, npt.NDArray[np.int32]] = {}
 
@@ -98,7 +98,7 @@ class SamplingState:
         ends = self._end_token_ids(params)
         if ends and num_tokens < num_prompt_tokens + params.min_tokens:
             self.first_end[row] = num_prompt_tokens + params.min_tokens
-            self.end_token_ids[row] = torch.tensor(ends)
+            self.end_token_ids[row] = np.array(ends, np.int32)
             features |= Feature.MIN_TOKENS
         self.features[row] = features
 
@@ -109,7 +109,8 @@ class SamplingState:
             self.logit_bias[row] = _logit_bias(params)
             features |= Feature.LOGIT_BIAS
         if params.allowed_token_ids is not None:
-            self.allowed_token_ids[row] = torch.tensor(params.allowed_token_ids)
+            self.allowed_token_ids[row] = np.array(params.allowed_token_ids, np.int32)
+            self.is_mask_new[row] = True
             features |= Feature.ALLOWED_TOKEN_IDS
         if params.bad_word_token_ids:
             self.bad_words[row] = BadWords.of(params.bad_word_token_ids)
@@ -176,5 +177,5 @@ def _above_zero(value: float) -> float:
 
 
 def _logit_bias(params: SamplingParams) -> LogitBias:
-    token_ids = torch.tensor(list(params.logit_bias), dtype=torch.int64)
-    return LogitBias(token_ids, torch.tensor(list(params.logit_bias.values()), dtype=torch.float32))
+    token_ids, values = params.logit_bias.keys(), params.logit_bias.values()
+    return LogitBias(np.array([*token_ids], np.int32), np.array([*values], np.float32))

@@ -14,10 +14,15 @@ namespace {
 // Positions whose scores are turned into weights together. Chunks begin at multiples of it.
 inline constexpr int64_t kChunk = 64;
 
+inline int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
+inline int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
+inline int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
+
 // A range of positions relative to the start of a chunk; empty when begin >= end.
 struct Range {
   int64_t begin, end;
   bool empty() const { return begin >= end; }
+  bool holds(int64_t x) const { return begin <= x && x < end; }
 };
 
 template <typename T>
@@ -25,6 +30,33 @@ struct Chunk {
   const T* keys[kChunk / kLanes];               // pair 0 of kLanes positions each
   int64_t key_stride;                           // from one pair of dimensions to the next
   const T* values[kChunk / DotStep<T>::kPair];  // dimension 0 of a pair of positions each
+};
+
+// Memory to ask for while something else is computed: a chunk's keys or its values, in head_dim / kPair
+// steps.
+template <typename T>
+struct Wanted {
+  static constexpr int kPieces = kChunk / kLanes;
+
+  static Wanted keys(const Chunk<T>& chunk) {
+    Wanted wanted{{}, chunk.key_stride};
+    for (int v = 0; v < kPieces; ++v) wanted.pieces[v] = chunk.keys[v];
+    return wanted;
+  }
+
+  static Wanted values(const Chunk<T>& chunk) {
+    Wanted wanted{{}, DotStep<T>::kSize};
+    for (int v = 0; v < kPieces; ++v) wanted.pieces[v] = chunk.values[v * kLanes / DotStep<T>::kPair];
+    return wanted;
+  }
+
+  SPLITSERVE_INLINE void fetch(int64_t step) const {
+#pragma GCC unroll 16
+    for (int v = 0; v < kPieces; ++v) __builtin_prefetch(pieces[v] + step * stride);
+  }
+
+  const T* pieces[kPieces];  // of kLanes positions each
+  int64_t stride;
 };
 
 template <typename T>

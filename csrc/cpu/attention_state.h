@@ -30,8 +30,10 @@ struct State {
 
   // Makes `reference` that of a row.
   [[gnu::noinline]] void raise(int64_t row, float to) const {
-    const Vec keep = exp2(broadcast(reference[row] - to));
+    const float from = reference[row];
     reference[row] = to;
+    if (from == -__builtin_inff()) return;
+    const Vec keep = exp2(broadcast(from - to));
     float* sum = sums + row * kLanes;
     store(sum, load(sum) * keep);
     for (int64_t d = row * width; d < (row + 1) * width; d += kLanes)
@@ -66,17 +68,11 @@ struct Scoring {
         inverse_softcap(p.softcap > 0.0f ? 1.0f / p.softcap : 0.0f) {}
 
   // Returns the factor that makes scores of a row's dot products with a chunk. Where a factor alone does not,
-  // scores take the place of the dot products first: -inf for those outside `seen`, whatever they are.
-  SPLITSERVE_INLINE float apply(Range seen, float* dots) const {
-    const bool sees_all = seen.begin <= 0 && seen.end >= kChunk;
-    if (softcap == 0.0f && sees_all) return scale;
-    for (int64_t first = 0; first < kChunk; first += kLanes) {
-      Vec scores = load(dots + first) * scale;
-      if (softcap != 0.0f) scores = softcap * tanh(scores * inverse_softcap);
-      const IntVec j = lane_ids() + static_cast<int32_t>(first);
-      const IntVec is_seen = (j >= static_cast<int32_t>(seen.begin)) & (j < static_cast<int32_t>(seen.end));
-      store(dots + first, is_seen ? scores : broadcast(-__builtin_inff()));
-    }
+  // the scores take the place of the dot products first.
+  SPLITSERVE_INLINE float apply(float* dots) const {
+    if (softcap == 0.0f) return scale;
+    for (int64_t j = 0; j < kChunk; j += kLanes)
+      store(dots + j, softcap * tanh(load(dots + j) * scale * inverse_softcap));
     return 1.0f;
   }
 
@@ -88,60 +84,56 @@ struct Scoring {
 // rarely then, and no weight is above 2^kSlack.
 inline constexpr float kSlack = 8.0f;
 
-// Raises the reference of a row to the highest of its scores with a chunk where it is too low for them.
-SPLITSERVE_INLINE void raise_reference(const float* dots, float factor, int64_t row, const State& state) {
-  Vec highest = load(dots) * factor;
-  for (int64_t j = kLanes; j < kChunk; j += kLanes) highest = max(highest, load(dots + j) * factor);
+// Puts -inf in place of what a row does not see of a chunk, whatever that is.
+SPLITSERVE_INLINE void hide_unseen(Range seen, float* dots) {
+  for (int64_t first = 0; first < kChunk; first += kLanes) {
+    const IntVec j = lane_ids() + static_cast<int32_t>(first);
+    const IntVec is_seen = (j >= static_cast<int32_t>(seen.begin)) & (j < static_cast<int32_t>(seen.end));
+    store(dots + first, is_seen ? load(dots + first) : broadcast(-__builtin_inff()));
+  }
+}
+
+// Stores two registers of weights, as they multiply the values, and adds what is stored to `sum`.
+SPLITSERVE_INLINE Vec store_weights(float* to, Vec first, Vec second, Vec sum) {
+  store(to, first);
+  store(to + kLanes, second);
+  return sum + first + second;
+}
+
+SPLITSERVE_INLINE Vec store_weights(BFloat16* to, Vec first, Vec second, Vec sum) {
+#if defined(__AVX512BF16__)
+  const __m512bh pairs = _mm512_cvtne2ps_pbh(second, first);
+  std::memcpy(to, &pairs, sizeof pairs);
+  return _mm512_dpbf16_ps(sum, pairs, reinterpret_cast<__m512bh>(_mm512_set1_epi16(0x3f80)));
+#else
+  const HalfVec halves[] = {to_bfloat16(first), to_bfloat16(second)};
+  std::memcpy(to, halves, sizeof halves);
+  return sum + from_bfloat16(halves[0]) + from_bfloat16(halves[1]);
+#endif
+}
+
+SPLITSERVE_INLINE Vec weight_of(Vec score, float*) { return exp2(score); }
+SPLITSERVE_INLINE Vec weight_of(Vec score, BFloat16*) { return exp2_to_bfloat16(score); }
+
+// Turns the dot products of a row with a chunk, [kChunk], into weights and adds them to the row's sum, after
+// scaling what the row has summed up so far if need be. The row sees some of the chunk.
+template <typename T>
+SPLITSERVE_INLINE void weigh(const Scoring& scoring, Range seen, const State& state, int64_t row, float* dots,
+                             T* weights) {
+  const float factor = scoring.apply(dots);
+  if (seen.begin > 0 || seen.end < kChunk) hide_unseen(seen, dots);
+  Vec highest = load(dots);
+  for (int64_t j = kLanes; j < kChunk; j += kLanes) highest = max(highest, load(dots + j));
+  highest *= factor;
   if (any_above(highest, state.reference[row] + kSlack)) state.raise(row, max_lanes(highest));
-}
-
-template <typename T>
-T one();
-template <>
-SPLITSERVE_INLINE float one<float>() {
-  return 1.0f;
-}
-template <>
-SPLITSERVE_INLINE BFloat16 one<BFloat16>() {
-  return {0x3f80};
-}
-
-// The sum of a row's weights with a chunk, in the type in which they multiply the values, added to `sum`.
-template <typename T>
-SPLITSERVE_INLINE Vec add_weights(Vec sum, const T* weights) {
-  using Step = DotStep<T>;
-  T ones[Step::kPair];
-  for (int i = 0; i < Step::kPair; ++i) ones[i] = one<T>();
-  for (int64_t j = 0; j < kChunk; j += Step::kSize)
-    sum = Step::accumulate(sum, Step::load(weights + j), Step::broadcast(ones));
-  return sum;
-}
-
-// Turns the dot products of some rows with a chunk, [kRows, kChunk], into weights and adds them to the rows'
-// sums, after scaling what the rows have summed up so far if need be. A row that sees nothing of the chunk is
-// left alone.
-//
-// Rows pass each stage together, so that one row's chain of operations hides that of the others.
-template <int kRows, typename T>
-SPLITSERVE_INLINE void weigh(const Scoring& scoring, const Range* seen, int64_t row, const State& state,
-                             float* dots, T* weights) {
-  float factor[kRows];
-  for (int i = 0; i < kRows; ++i) {
-    factor[i] = scoring.apply(seen[i], dots + i * kChunk);
-    raise_reference(dots + i * kChunk, factor[i], row + i, state);
-  }
-  for (int i = 0; i < kRows; ++i) {
-    const Vec reference = broadcast(state.reference[row + i]);
-    for (int64_t j = 0; j < kChunk; j += kLanes) {
-      const Vec distance = fma(load(dots + i * kChunk + j), broadcast(factor[i]), -reference);
-      store(weights + i * kChunk + j, exp2(distance));
-    }
-  }
-  for (int i = 0; i < kRows; ++i) {
-    if (seen[i].empty()) continue;
-    float* sums = state.sums + (row + i) * kLanes;
-    store(sums, add_weights(load(sums), weights + i * kChunk));
-  }
+  const Vec reference = broadcast(state.reference[row]);
+  const auto weight = [&](int64_t j) __attribute__((always_inline)) {
+    return weight_of(fma(load(dots + j), broadcast(factor), -reference), weights);
+  };
+  Vec sum = load(state.sums + row * kLanes);
+  for (int64_t j = 0; j < kChunk; j += 2 * kLanes)
+    sum = store_weights(weights + j, weight(j), weight(j + kLanes), sum);
+  store(state.sums + row * kLanes, sum);
 }
 
 }  // namespace

@@ -17,38 +17,31 @@ int num_threads();
 
 }  // namespace splitserve
 
-// SPLITSERVE_DECLARE_* name a kernel in every namespace it is compiled into, SPLITSERVE_CALL_* call the one
-// of the current instruction set; bindings do so through program.h. BF16 kernels read or write bfloat16, F32
-// kernels do not and have no variant for it.
+// SPLITSERVE_DECLARE_KERNEL names a kernel in every namespace it is compiled into, SPLITSERVE_CALL_KERNEL
+// calls the one of the current instruction set; bindings do so through program.h.
 #if SPLITSERVE_X86
-#define SPLITSERVE_DECLARE_F32(name, Params) \
-  namespace splitserve::portable {           \
-  void name(const Params& params);           \
-  }                                          \
-  namespace splitserve::avx2 {               \
-  void name(const Params& params);           \
-  }                                          \
-  namespace splitserve::avx512 {             \
-  void name(const Params& params);           \
+#define SPLITSERVE_DECLARE_KERNEL(name, Params) \
+  namespace splitserve::portable {              \
+  void name(const Params& params);              \
+  }                                             \
+  namespace splitserve::avx2 {                  \
+  void name(const Params& params);              \
+  }                                             \
+  namespace splitserve::avx512 {                \
+  void name(const Params& params);              \
+  }                                             \
+  namespace splitserve::avx512_bf16 {           \
+  void name(const Params& params);              \
   }
-#define SPLITSERVE_DECLARE_BF16(name, Params) \
-  SPLITSERVE_DECLARE_F32(name, Params)        \
-  namespace splitserve::avx512_bf16 {         \
-  void name(const Params& params);            \
-  }
-#define SPLITSERVE_CALL_F32(name, params)                                                   \
-  (splitserve::current_isa() >= splitserve::Isa::kAvx512 ? splitserve::avx512::name(params) \
-   : splitserve::current_isa() == splitserve::Isa::kAvx2 ? splitserve::avx2::name(params)   \
-                                                         : splitserve::portable::name(params))
-#define SPLITSERVE_CALL_BF16(name, params)                                                           \
+#define SPLITSERVE_CALL_KERNEL(name, params)                                                         \
   (splitserve::current_isa() == splitserve::Isa::kAvx512Bf16 ? splitserve::avx512_bf16::name(params) \
-                                                             : SPLITSERVE_CALL_F32(name, params))
+   : splitserve::current_isa() == splitserve::Isa::kAvx512   ? splitserve::avx512::name(params)      \
+   : splitserve::current_isa() == splitserve::Isa::kAvx2     ? splitserve::avx2::name(params)        \
+                                                             : splitserve::portable::name(params))
 #else
-#define SPLITSERVE_DECLARE_F32(name, Params) \
-  namespace splitserve::portable {           \
-  void name(const Params& params);           \
+#define SPLITSERVE_DECLARE_KERNEL(name, Params) \
+  namespace splitserve::portable {              \
+  void name(const Params& params);              \
   }
-#define SPLITSERVE_DECLARE_BF16(name, Params) SPLITSERVE_DECLARE_F32(name, Params)
-#define SPLITSERVE_CALL_F32(name, params) splitserve::portable::name(params)
-#define SPLITSERVE_CALL_BF16(name, params) splitserve::portable::name(params)
+#define SPLITSERVE_CALL_KERNEL(name, params) splitserve::portable::name(params)
 #endif

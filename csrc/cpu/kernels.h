@@ -2,14 +2,16 @@
 #pragma once
 
 #include "common/activation.h"
+#include "common/edit_logits.h"
 #include "common/kv_write.h"
 #include "common/move_blocks.h"
 #include "common/norm.h"
 #include "cpu/isa.h"
 
-SPLITSERVE_DECLARE_BF16(activation, ActivationParams)
-SPLITSERVE_DECLARE_BF16(kv_write, KvWriteParams)
-SPLITSERVE_DECLARE_BF16(layer_norm, NormParams)
-SPLITSERVE_DECLARE_BF16(move_blocks, MoveParams)
-SPLITSERVE_DECLARE_BF16(rms_norm, NormParams)
-SPLITSERVE_DECLARE_BF16(rotary_kv_write, RotaryKvWriteParams)
+SPLITSERVE_DECLARE_KERNEL(activation, ActivationParams)
+SPLITSERVE_DECLARE_KERNEL(edit_logits, EditLogitsParams)
+SPLITSERVE_DECLARE_KERNEL(kv_write, KvWriteParams)
+SPLITSERVE_DECLARE_KERNEL(layer_norm, NormParams)
+SPLITSERVE_DECLARE_KERNEL(move_blocks, MoveParams)
+SPLITSERVE_DECLARE_KERNEL(rms_norm, NormParams)
+SPLITSERVE_DECLARE_KERNEL(rotary_kv_write, RotaryKvWriteParams)

@@ -24,4 +24,4 @@ struct LinearParams {
 
 }  // namespace splitserve
 
-SPLITSERVE_DECLARE_BF16(linear, LinearParams)
+SPLITSERVE_DECLARE_KERNEL(linear, LinearParams)

@@ -33,7 +33,13 @@ typedef uint16_t HalfVec __attribute__((vector_size(kLanes * 2)));
 
 #define SPLITSERVE_INLINE [[gnu::always_inline]] inline
 
+#if defined(__AVX512F__)
+SPLITSERVE_INLINE Vec broadcast(float x) { return _mm512_set1_ps(x); }
+#elif defined(__AVX2__)
+SPLITSERVE_INLINE Vec broadcast(float x) { return _mm256_set1_ps(x); }
+#else
 SPLITSERVE_INLINE Vec broadcast(float x) { return Vec{} + x; }
+#endif
 SPLITSERVE_INLINE UintVec as_uint(Vec x) { return reinterpret_cast<UintVec>(x); }
 SPLITSERVE_INLINE Vec as_float(UintVec x) { return reinterpret_cast<Vec>(x); }
 

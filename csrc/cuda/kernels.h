@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 
 #include "common/activation.h"
+#include "common/edit_logits.h"
 #include "common/kv_write.h"
 #include "common/move_blocks.h"
 #include "common/norm.h"
@@ -17,6 +18,7 @@ namespace splitserve::cuda {
 
 void activation(const ActivationParams& params, cudaStream_t stream);
 void apply_penalties(const PenaltyParams& params, cudaStream_t stream);
+void edit_logits(const EditLogitsParams& params, cudaStream_t stream);
 void embedding(const EmbeddingParams& params, cudaStream_t stream);
 void kv_write(const KvWriteParams& params, cudaStream_t stream);
 void layer_norm(const NormParams& params, cudaStream_t stream);

@@ -2,6 +2,7 @@
 #include "cuda/sampling.h"
 
 #include "common/device_args.h"
+#include "common/logit_rules.h"
 
 namespace splitserve {
 namespace {
@@ -17,8 +18,22 @@ const float* logits_of(const DeviceArgs& args, const TensorView& logits) {
   return static_cast<const float*>(logits.data_ptr());
 }
 
+void set_masks(SampleParams* p, const DeviceArgs& args, const Optional<TensorView>& masks,
+               const Optional<TensorView>& mask_rows) {
+  SPLITSERVE_CHECK_VALUE(masks.has_value() == mask_rows.has_value(),
+                         "mask_rows: given if and only if masks is");
+  if (!masks.has_value()) return;
+  const TensorView table = *masks, rows = *mask_rows;
+  args(table, "masks").rank(2).type({kInt32Type}).size(1, mask_words(p->vocab)).rows_contiguous();
+  p->masks = static_cast<const uint32_t*>(table.data_ptr());
+  p->masks_stride = table.stride(0);
+  p->num_masks = static_cast<int32_t>(table.size(0));
+  p->mask_rows = args(rows, "mask_rows").vector(kInt32Type, p->rows).data<int32_t>();
+}
+
 void sample(TensorView out_token_ids, TensorView logits, TensorView temperature, TensorView top_k,
-            TensorView top_p, TensorView min_p, TensorView seeds, TensorView positions) {
+            TensorView top_p, TensorView min_p, TensorView seeds, TensorView positions,
+            Optional<TensorView> masks, Optional<TensorView> mask_rows) {
   const DeviceArgs args(logits, "logits");
   SampleParams params{};
   params.logits = logits_of(args, logits);
@@ -32,6 +47,7 @@ void sample(TensorView out_token_ids, TensorView logits, TensorView temperature,
   params.min_p = args(min_p, "min_p").vector(kFloat32Type, params.rows).data<float>();
   params.seeds = args(seeds, "seeds").vector(kInt64Type, params.rows).data<int64_t>();
   params.positions = args(positions, "positions").vector(kInt64Type, params.rows).data<int64_t>();
+  set_masks(&params, args, masks, mask_rows);
   SPLITSERVE_RUN(sample, params, args.device());
 }
 

@@ -18,8 +18,10 @@ struct SampleParams {
   const float* min_p;        // [rows]; <= 0: off
   const int64_t* seeds;      // [rows]
   const int64_t* positions;  // [rows]
-  int64_t logits_stride;
-  int32_t rows, vocab;
+  const uint32_t* masks;     // [num_masks, mask_words(vocab)]; nullptr: no row has one
+  const int32_t* mask_rows;  // [rows]: the row's mask; negative: none
+  int64_t logits_stride, masks_stride;
+  int32_t rows, vocab, num_masks;
 };
 
 struct LogprobsParams {

@@ -4,6 +4,7 @@
 // follows. What the blocks agree on are integers, so the size of the cluster changes no result.
 #pragma once
 
+#include "common/logit_rules.h"
 #include "common/sampling_math.h"
 #include "common/select_key.h"
 #include "cuda/intrinsics.cuh"
@@ -30,9 +31,11 @@ struct VocabMemory {
 
 class VocabRow {
  public:
-  // `is_cached` says that shared memory behind VocabMemory holds a slice.
-  __device__ VocabRow(const float* logits, int vocab, bool is_cached)
+  // `is_cached` says that shared memory behind VocabMemory holds a slice. What a mask does not allow counts
+  // as -inf; nullptr allows all.
+  __device__ VocabRow(const float* logits, int vocab, bool is_cached, const uint32_t* mask = nullptr)
       : logits_(logits),
+        mask_(mask),
         vocab_(vocab),
         cache_(is_cached ? reinterpret_cast<float*>(&memory() + 1) : nullptr) {
     const int slice = slice_size(vocab, static_cast<int>(cluster_size()));
@@ -52,7 +55,7 @@ class VocabRow {
     bool is_broken = false;
 #pragma unroll 8
     for (int i = static_cast<int>(threadIdx.x); i < size_; i += kVocabThreads) {
-      const float logit = logits_[begin_ + i];
+      const float logit = read(begin_ + i);
       if (cache_ != nullptr) cache_[i] = logit;
       is_broken |= logit != logit;
       const uint64_t key = preference_key(logit, begin_ + i);
@@ -64,20 +67,21 @@ class VocabRow {
 
   __device__ bool has_nan() const { return best_ == ~uint64_t{0}; }
   __device__ float highest() const { return from_order_key(static_cast<uint32_t>(best_ >> 32)); }
-  // The lowest id among the highest logits; -1 if the row holds a NaN.
+  // The lowest id among the highest logits.
   __device__ int highest_id() const {
-    return has_nan() ? -1 : static_cast<int>(~static_cast<uint32_t>(best_));
+    if (has_nan()) return kNotANumber;
+    return highest() == -INFINITY ? kNothingLeft : static_cast<int>(~static_cast<uint32_t>(best_));
   }
   __device__ bool has_finite_highest() const { return !has_nan() && highest() - highest() == 0.0f; }
 
-  // Of any token of the row.
+  // Of any token of the row, whatever the mask says.
   __device__ float logit_of(int token_id) const { return logits_[token_id]; }
 
   // fn(logit, token id) for this thread's tokens.
   template <typename Fn>
   __device__ void for_each(const Fn& fn) const {
     for (int i = static_cast<int>(threadIdx.x); i < size_; i += kVocabThreads) {
-      fn(cache_ != nullptr ? cache_[i] : logits_[begin_ + i], begin_ + i);
+      fn(cache_ != nullptr ? cache_[i] : read(begin_ + i), begin_ + i);
     }
   }
 
@@ -104,7 +108,13 @@ class VocabRow {
   }
 
  private:
+  __device__ float read(int token_id) const {
+    const float logit = logits_[token_id];
+    return mask_ == nullptr || is_allowed(mask_, token_id) ? logit : forbidden(logit);
+  }
+
   const float* logits_;
+  const uint32_t* mask_;
   int vocab_, begin_, size_;
   float* cache_;
   uint64_t best_ = 0;

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.gpu.conftest import Gpu
-from tests.worker.ops.draws import Filters
+from tests.worker.ops.draws import Filters, mask_bits
 from worker import ops
 
 # One thread block per row; and a cluster of them.
@@ -40,14 +40,15 @@ def odd_logits(vocab: int) -> Tensor:
     return rows
 
 
-def draw(sampler: object, logits: Tensor, filters: Filters, seed: int) -> list[int]:
+def draw(sampler: object, logits: Tensor, filters: Filters, seed: int, *masks: Tensor) -> list[int]:
     rows, device = logits.shape[0], logits.device
     out = torch.full((rows,), -9, dtype=torch.int32, device=device)
     columns = [torch.full((rows,), value) for value in (filters.temperature, filters.top_p, filters.min_p)]
     temperature, top_p, min_p = (x.to(device) for x in columns)
     top_k = torch.full((rows,), filters.top_k, dtype=torch.int32, device=device)
     index = torch.arange(rows, device=device)
-    sampler.sample(out, logits, temperature, top_k, top_p, min_p, index + (seed << 40), index * 3)
+    placed = (x.to(device) for x in masks)
+    sampler.sample(out, logits, temperature, top_k, top_p, min_p, index + (seed << 40), index * 3, *placed)
     return out.tolist()
 
 
@@ -58,6 +59,26 @@ def test_draws_the_tokens_of_the_cpu(gpu: Gpu, vocab: int, filters: Filters) -> 
     # Emulated, a cluster is slow.
     for seed in range(3 if vocab < 9000 else 1):
         assert draw(gpu.ops, logits.to(gpu.device), filters, seed) == draw(ops, logits, filters, seed)
+
+
+@pytest.mark.parametrize("filters", [Filters(), Filters(0.0), FILTERS[8]], ids=str)
+@pytest.mark.parametrize("vocab", VOCABS)
+def test_masked_rows_among_others_draw_the_tokens_of_the_cpu(gpu: Gpu, vocab: int, filters: Filters) -> None:
+    logits, allowed = odd_logits(vocab), torch.rand(3, vocab) < torch.tensor([[0.01], [0.5], [0.99]])
+    allowed[1:, 2] = True
+    masks = mask_bits(allowed), torch.tensor([0, -1, 1, 2, 2, 1, -1, 2], dtype=torch.int32)
+    ours = logits.to(gpu.device)
+    drawn = draw(gpu.ops, ours, filters, 5, *masks)
+    assert drawn == draw(ops, logits.clone(), filters, 5, *masks)
+    # Whatever is asked for later comes from the model's own logits.
+    assert torch.equal(ours.cpu().nan_to_num(7.0), logits.nan_to_num(7.0))
+
+
+def test_a_mask_that_is_not_there_allows_all(gpu: Gpu) -> None:
+    logits, masks = gpu.randn(8, 70), torch.zeros(2, 3, dtype=torch.int32)
+    rows = torch.tensor([2, 0, 1, -5, 1 << 30, 0, 1, 2], dtype=torch.int32)
+    masked, plain = draw(gpu.ops, logits, Filters(), 1, masks, rows), draw(gpu.ops, logits, Filters(), 1)
+    assert masked == [plain[0], -2, -2, plain[3], plain[4], -2, -2, plain[7]]
 
 
 def test_a_row_draws_the_same_token_anywhere_in_any_batch(gpu: Gpu) -> None:
@@ -130,6 +151,33 @@ def test_penalties_give_the_bits_of_the_cpu(gpu: Gpu, vocab: int) -> None:
     ops.apply_penalties(expected, *arguments)
     assert not torch.equal(expected, logits)
     assert torch.equal(ours.cpu(), expected)
+
+
+@pytest.mark.parametrize("vocab", [60, 30000])
+def test_edits_give_the_bits_of_the_cpu(gpu: Gpu, vocab: int) -> None:
+    logits = odd_logits(vocab)
+    ends = torch.tensor([0, 300, 300, 302, 306], dtype=torch.int32)
+    rows = torch.tensor([5, 0, 7, 4], dtype=torch.int32)
+    token_ids = torch.randperm(vocab)[:50].repeat(7)[:306].to(torch.int32)
+    # A token has one number to add at most, and may be forbidden before and after it any number of times.
+    values = torch.full((306,), -torch.inf)
+    values[100:125] = torch.randn(25)
+    token_ids[300:] = torch.tensor([1, 2, 0, 3, vocab - 1, 3])
+    values[300:305] = torch.randn(5)
+    ours, expected = logits.to(gpu.device, copy=True), logits.clone()
+    arguments = (rows, ends, token_ids, values)
+    gpu.ops.edit_logits(ours, *(x.to(gpu.device) for x in arguments))
+    ops.edit_logits(expected, *arguments)
+    assert torch.equal(ours.cpu().nan_to_num(7.0), expected.nan_to_num(7.0))
+    assert not torch.equal(expected.nan_to_num(7.0), logits.nan_to_num(7.0))
+
+
+def test_edits_of_what_is_not_there_are_skipped(gpu: Gpu) -> None:
+    logits = torch.zeros(2, 40, device=gpu.device)
+    columns = [[2, 0, -1, 1], [0, 1, 4, 4, 9], [0, 40, -1, 5]]
+    rows, ends, token_ids = (torch.tensor(x, dtype=torch.int32, device=gpu.device) for x in columns)
+    gpu.ops.edit_logits(logits, rows, ends, token_ids, torch.ones(4, device=gpu.device))
+    assert logits.nonzero().tolist() == [[0, 5]]
 
 
 def test_arguments_are_checked(gpu: Gpu) -> None:

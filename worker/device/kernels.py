@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+class VocabularyPart(NamedTuple):
+    """Which rows of a vocabulary a weight holds: as many as it has, from `first` on, of `vocab_size`."""
+
+    first: int
+    vocab_size: int
 
 
 class Matrix(Protocol):
@@ -62,7 +69,9 @@ class Kernels(Protocol[MatrixT_contra]):
 
     def linear(self, out: Tensor, x: Tensor, weight: MatrixT_contra, bias: Tensor | None = None) -> None: ...
 
-    def embedding(self, out: Tensor, token_ids: Tensor, weight: MatrixT_contra) -> None: ...
+    def embedding(
+        self, out: Tensor, token_ids: Tensor, weight: MatrixT_contra, part: VocabularyPart | None = None
+    ) -> None: ...
 
     def apply_penalties(
         self,
@@ -77,6 +86,10 @@ class Kernels(Protocol[MatrixT_contra]):
         presence: Tensor,
     ) -> None: ...
 
+    def edit_logits(
+        self, logits: Tensor, rows: Tensor, cu_edits: Tensor, token_ids: Tensor, values: Tensor
+    ) -> None: ...
+
     def sample(
         self,
         out_token_ids: Tensor,
@@ -87,6 +100,8 @@ class Kernels(Protocol[MatrixT_contra]):
         min_p: Tensor,
         seeds: Tensor,
         positions: Tensor,
+        masks: Tensor | None = None,
+        mask_rows: Tensor | None = None,
     ) -> None: ...
 
     def top_logprobs(

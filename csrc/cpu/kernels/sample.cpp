@@ -5,6 +5,7 @@
 // other row.
 #include "cpu/sample.h"
 
+#include "common/logit_rules.h"
 #include "common/noise.h"
 #include "cpu/parallel.h"
 #include "cpu/selection.h"
@@ -78,12 +79,27 @@ Filter make_filter(const SampleParams& p, int64_t r, const Row& row, float max) 
   return filter;
 }
 
+// Overwrites what a mask forbids, as forbidden() does.
+void forbid(float* logits, int64_t size, const uint32_t* mask) {
+  const Vec lowest = broadcast(-__builtin_inff());
+  for (int64_t i = 0; i < size; i += kLanes) {
+    const uint32_t word = mask[i / kMaskBits] >> i % kMaskBits;
+    const Vec own = load_up_to(logits + i, size - i);
+    const IntVec is_allowed = ((UintVec{} + word) >> reinterpret_cast<UintVec>(lane_ids()) & 1u) != 0u;
+    store_up_to(logits + i, is_allowed | (own != own) ? own : lowest, size - i);
+  }
+}
+
 int32_t sample_row(const SampleParams& p, int64_t r) {
   // Below this the quotient by the temperature may overflow, and only the maximum has any probability.
   constexpr float kMinTemperature = 1e-30f;
   const Row row{p.logits + r * p.logits_stride, p.vocab};
+  if (p.masks != nullptr && p.mask_rows[r] >= 0) {
+    forbid(p.logits + r * p.logits_stride, p.vocab, p.masks + p.mask_rows[r] * p.masks_stride);
+  }
   const float highest = highest_logit(row);
-  if (highest != highest) return -1;
+  if (highest != highest) return kNotANumber;
+  if (highest == -__builtin_inff()) return kNothingLeft;
   const bool is_finite = highest - highest == 0.0f;
   if (!is_finite || !(p.temperature[r] >= kMinTemperature)) return first_with(row, highest);
   const NoiseKey key = noise_key(static_cast<uint64_t>(p.seeds[r]), static_cast<uint64_t>(p.positions[r]));

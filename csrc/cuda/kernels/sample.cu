@@ -43,12 +43,17 @@ __device__ int32_t draw(const VocabRow& row, const VocabFilter& filter, NoiseKey
   return static_cast<int32_t>(row.reduce(best, [](uint64_t a, uint64_t b) { return a < b ? a : b; }));
 }
 
+__device__ const uint32_t* mask_of(const SampleParams& p, int r) {
+  if (p.masks == nullptr || p.mask_rows[r] < 0 || p.mask_rows[r] >= p.num_masks) return nullptr;
+  return p.masks + p.mask_rows[r] * p.masks_stride;
+}
+
 __global__ void __launch_bounds__(kVocabThreads, 2)
     sample_kernel(const __grid_constant__ SampleParams p, bool is_cached) {
   // Below this the quotient by the temperature may overflow, and only the maximum has any probability.
   constexpr float kMinTemperature = 1e-30f;
   const int r = static_cast<int>(blockIdx.x / cluster_size());
-  VocabRow row(p.logits + r * p.logits_stride, p.vocab, is_cached);
+  VocabRow row(p.logits + r * p.logits_stride, p.vocab, is_cached, mask_of(p, r));
   row.load();
   int32_t token_id = row.highest_id();
   if (row.has_finite_highest() && p.temperature[r] >= kMinTemperature) {

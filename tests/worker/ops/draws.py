@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,8 +17,8 @@ class Filters:
     min_p: float = 0.0
 
 
-def draw(logits: Tensor, filters: Filters, seeds: Tensor, positions: Tensor) -> Tensor:
-    """int64 [R]: one token per row of logits."""
+def draw(logits: Tensor, filters: Filters, seeds: Tensor, positions: Tensor, *masks: Tensor) -> Tensor:
+    """int64 [R]: one token per row of logits; masks and the row that each row has of them may follow."""
     rows = logits.shape[0]
     out = torch.empty(rows, dtype=torch.int32)
     ops.sample(
@@ -29,8 +30,17 @@ def draw(logits: Tensor, filters: Filters, seeds: Tensor, positions: Tensor) -> 
         torch.full((rows,), filters.min_p),
         seeds,
         positions,
+        *masks,
     )
     return out.long()
+
+
+def mask_bits(allowed: Tensor) -> Tensor:
+    """int32 [N, ceil(V / 32)] for bool [N, V], as sample() takes it."""
+    words = torch.zeros(allowed.shape[0], -(-allowed.shape[1] // 32), dtype=torch.int64)
+    for i, token in allowed.nonzero().tolist():
+        words[i, token // 32] |= 1 << token % 32
+    return torch.from_numpy(words.numpy().astype(np.uint32).view(np.int32))
 
 
 def draw_many(row: Tensor, filters: Filters, count: int) -> Tensor:

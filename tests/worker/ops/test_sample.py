@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from tests.worker.ops.draws import Filters, draw, draw_many, kept_tokens
+from tests.worker.ops.draws import Filters, draw, draw_many, kept_tokens, mask_bits
 from worker import ops
 
 COUNT = 20000
@@ -148,5 +148,62 @@ def test_rows_without_finite_maximum(filters: Filters) -> None:
     logits[2, [33, 44]] = float("inf")
     index = torch.arange(4)
     tokens = draw(logits, filters, index, index)
-    assert tokens[:3].tolist() == [-1, 0, 33]
+    assert tokens[:3].tolist() == [-1, -2, 33]
     assert 0 <= tokens[3] < 70
+
+
+def masked_draw(
+    logits: torch.Tensor, filters: Filters, masks: torch.Tensor, mask_rows: list[int]
+) -> list[int]:
+    """Draws with seeds and positions of their own from a copy of the logits."""
+    index = torch.arange(len(logits))
+    rows = torch.tensor(mask_rows, dtype=torch.int32)
+    return draw(logits.clone(), filters, index * 77, index, masks, rows).tolist()
+
+
+@pytest.mark.parametrize("filters", [Filters(), Filters(0.0), Filters(2.0, 9, 0.8)], ids=str)
+@pytest.mark.parametrize("vocab", [5, 32, 1009])
+def test_a_masked_row_is_drawn_as_if_the_rest_were_minus_infinity(vocab: int, filters: Filters) -> None:
+    logits, allowed = torch.randn(40, vocab) * 2, torch.rand(3, vocab) < 0.3
+    allowed[:, 1] = True
+    mask_rows = [-1, 2, 0, 1] * 10
+    forbidden = torch.stack(
+        [~allowed[i] if i >= 0 else torch.zeros(vocab, dtype=torch.bool) for i in mask_rows]
+    )
+    index = torch.arange(40)
+    expected = draw(logits.masked_fill(forbidden, -math.inf), filters, index * 77, index).tolist()
+    assert masked_draw(logits, filters, mask_bits(allowed), mask_rows) == expected
+
+
+def test_a_mask_that_allows_nothing_leaves_nothing_and_a_nan_fails_under_any_mask() -> None:
+    logits, allowed = torch.randn(3, 70), torch.zeros(2, 70, dtype=torch.bool)
+    allowed[1, 3] = True
+    logits[2, 69] = math.nan
+    assert masked_draw(logits, Filters(), mask_bits(allowed), [0, 1, 1]) == [-2, 3, -1]
+
+
+def test_rows_without_a_mask_are_left_alone() -> None:
+    logits, index = torch.randn(3, 70), torch.arange(3)
+    before, nothing = logits.clone(), torch.zeros(1, 3, dtype=torch.int32)
+    draw(logits, Filters(), index, index, nothing, torch.tensor([-1, 0, -1], dtype=torch.int32))
+    assert torch.equal(logits[[0, 2]], before[[0, 2]])
+
+
+@pytest.mark.parametrize(
+    ("message", "masks", "rows"),
+    [
+        ("mask_rows: 1 is not a row of masks", (1, 3), (0, 1)),
+        ("masks: expected size 3 in dimension 1", (1, 2), (0, 0)),
+        ("mask_rows: expected size 2", (1, 3), (0,)),
+    ],
+)
+def test_wrong_masks_are_refused(message: str, masks: tuple[int, int], rows: tuple[int, ...]) -> None:
+    index, mask_rows = torch.arange(2), torch.tensor(rows, dtype=torch.int32)
+    with pytest.raises(ValueError, match=message):
+        draw(torch.randn(2, 70), Filters(), index, index, torch.zeros(masks, dtype=torch.int32), mask_rows)
+
+
+def test_masks_and_their_rows_come_together() -> None:
+    index = torch.arange(2)
+    with pytest.raises(ValueError, match="mask_rows: given if and only if masks is"):
+        draw(torch.randn(2, 70), Filters(), index, index, torch.zeros(1, 3, dtype=torch.int32))

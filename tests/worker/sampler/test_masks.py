@@ -7,9 +7,12 @@ import pytest
 import torch
 
 from engine_core.errors import InvalidRequestError
+from engine_core.ipc.codec import pack_int32
+from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
 from engine_core.sampling_params import SamplingParams
 from tests.worker.sampler.rows import EOS, VOCAB, Row, draws, make_batch, peaked, sample
 from tests.worker.sampler.test_adjusting import choose, greedy
+from worker import allowed_masks
 from worker.device.cpu import CpuDevice
 from worker.sampler import Sampler
 from worker.sampling_state import SamplingState
@@ -75,6 +78,23 @@ def test_bad_words_are_compared_with_every_new_token() -> None:
     assert drawn == [9, 9, 8, 9, 9, 8]
 
 
+def test_a_row_taken_anew_has_its_own_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[list[int]] = []
+    make = allowed_masks._mask_of
+    monkeypatch.setattr(
+        allowed_masks, "_mask_of", lambda ids, size: (made.append(ids.tolist()), make(ids, size))[1]
+    )
+    batch = make_batch([Row(greedy(allowed_token_ids=(8, 7)))])
+    sampler, drawn = Sampler(CpuDevice(), batch), []
+    for sampling in (None, None, greedy(allowed_token_ids=(6,)), greedy(), None):
+        if sampling is not None:
+            new_row = NewRow(0, pack_int32([1, 2]), 2, 0, pack_int32([0]), sampling)
+            batch.apply(SchedulerOutput(1, b"", b"", [new_row], freed_rows=pack_int32([0])))
+        drawn += sampler.sample(peaked(9, 8).unsqueeze(0), np.zeros(1, np.int32)).token_ids.tolist()
+    assert drawn == [8, 8, 6, 9, 9]
+    assert made == [[8, 7], [6]]
+
+
 CONTRADICTIONS = [
     greedy(allowed_token_ids=(5,), bad_word_token_ids=((5,),), logprobs=1),
     greedy(allowed_token_ids=(EOS,), min_tokens=1, max_tokens=3),
@@ -90,6 +110,11 @@ def test_a_row_with_nothing_left_to_draw_fails_alone(params: SamplingParams) -> 
     assert sampled.token_ids.tolist() == [9, 8]
     assert [(error.row, error.code, error.status) for error in sampled.errors] == [(1, "no_token_left", 400)]
     assert [entry.key for entry in sampled.logprobs] == [0]
+
+
+def test_a_row_that_forbids_nothing_is_not_told_that_it_did() -> None:
+    sampled = sample([Row(greedy()), Row(greedy(logprobs=1))], torch.full((2, VOCAB), -torch.inf))
+    assert [(error.row, error.code) for error in sampled.errors] == [(i, "numerical_error") for i in range(2)]
 
 
 def test_a_nan_fails_a_row_that_does_not_allow_its_token() -> None:

@@ -70,12 +70,21 @@ def test_a_mixed_batch_gives_each_row_what_it_gets_alone(seed: int) -> None:
 
 def test_a_mixed_batch_is_drawn_and_scored_in_one_call_each(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    for name in ("sample", "apply_penalties", "top_logprobs", "token_logprobs"):
+    for name in ("sample", "edit_logits", "apply_penalties", "top_logprobs", "token_logprobs"):
         kernel = getattr(ops, name)
         monkeypatch.setattr(ops, name, lambda *a, name=name, kernel=kernel: (calls.append(name), kernel(*a)))
     rows = mixed_rows(random.Random(3))
     sample(rows, torch.randn(len(rows), VOCAB))
-    assert sorted(calls) == ["apply_penalties", "sample", "token_logprobs", "top_logprobs"]
+    assert sorted(calls) == ["apply_penalties", "edit_logits", "sample", "token_logprobs", "top_logprobs"]
+
+
+def test_the_device_is_waited_for_once_if_nobody_asks_for_logprobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[int] = []
+    fetch = CpuDevice.fetch
+    monkeypatch.setattr(CpuDevice, "fetch", lambda self, x: (waits.append(x.numel()), fetch(self, x))[1])
+    rows = [row for row in mixed_rows(random.Random(3)) if row.sampling.logprobs is None]
+    sample(rows, torch.randn(len(rows), VOCAB))
+    assert waits == [len(rows)]
 
 
 def test_rows_without_rare_features_cost_no_look_into_the_dicts(monkeypatch: pytest.MonkeyPatch) -> None:

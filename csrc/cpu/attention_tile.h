@@ -1,0 +1,189 @@
+// Computes one tile of attention: rows of a request that read the same KV head, chunk by chunk.
+#pragma once
+
+#include "cpu/attention_products.h"
+#include "cpu/attention_state.h"
+
+namespace splitserve::SPLITSERVE_ISA {
+namespace {
+
+inline constexpr int64_t kSegment = 1024;
+// Rows that share what is loaded of keys and values.
+inline constexpr int64_t kTileRows = 48;
+
+// Some of the rows that read one KV head for one request: those of its tokens, heads of a token side by side.
+struct Tile {
+  int64_t request, kv_head;
+  int64_t first_row, rows;  // among the tokens * heads / kv_heads rows of the request
+};
+
+template <typename T>
+class TileAttention {
+ public:
+  TileAttention(const AttentionParams& params, const Tile& tile)
+      : p(params),
+        tile(tile),
+        width(round_up(params.head_dim, kLanes)),
+        scoring(params),
+        finder(params, tile.request, tile.kv_head) {
+    const int64_t tokens = p.cu_seqlens_q[tile.request + 1] - p.cu_seqlens_q[tile.request];
+    for (int64_t row = 0; row < tile.rows; ++row)
+      positions[row] = p.seq_lens[tile.request] - tokens + place_of(row).token;
+  }
+
+  int64_t first_segment() const { return window_start(positions[0]) / kSegment; }
+  int64_t end_segment() const { return positions[tile.rows - 1] / kSegment + 1; }
+
+  // The chunk that the tile begins with, as far as its memory may be asked for before its turn.
+  void find_first(Chunk<T>* found) {
+    const Range seen = seen_of(first_segment());
+    find(seen.begin / kChunk * kChunk, seen, found);
+  }
+
+  // Once, before the first segment. Queries lie together then: apart, at a distance of a power of two, they
+  // would drive each other out of the cache.
+  void copy_queries() {
+    for (int64_t row = 0; row < tile.rows; ++row) {
+      const Place place = place_of(row);
+      const T* query = static_cast<const T*>(p.q) + (first_token() + place.token) * p.q_token_stride +
+                       place.head * p.q_head_stride;
+      std::memcpy(queries + row * p.head_dim, query, static_cast<size_t>(p.head_dim) * sizeof(T));
+    }
+  }
+
+  // Adds all the tile's rows see of segment `index` to a state that has seen nothing. `after` is the chunk
+  // that this thread computes after the segment.
+  void segment(int64_t index, const State& state, const Chunk<T>* after = nullptr) {
+    const Range seen = seen_of(index);
+    Chunk<T>*chunk = &chunks[0], *next = &chunks[1];
+    const int64_t first = seen.begin / kChunk * kChunk;
+    find(first, seen, chunk);
+    for (int64_t start = first; start < seen.end; start += kChunk) {
+      const bool is_last = start + kChunk >= seen.end;
+      if (!is_last) find(start + kChunk, seen, next);
+      add_chunk(start, *chunk, !is_last ? *next : after != nullptr ? *after : *chunk, state);
+      Chunk<T>* const done = chunk;
+      chunk = next, next = done;
+    }
+  }
+
+  void write(const State& total) const {
+    for (int64_t row = 0; row < tile.rows; ++row) {
+      const Place place = place_of(row);
+      T* out = static_cast<T*>(p.out) + (first_token() + place.token) * p.out_token_stride +
+               place.head * p.out_head_stride;
+      const float inverse = 1.0f / sum_lanes(load(total.sums + row * kLanes));
+      for (int64_t d = 0; d < p.head_dim; d += kLanes)
+        store_up_to(out + d, load(total.values + row * width + d) * inverse, p.head_dim - d);
+    }
+  }
+
+ private:
+  // A row's token, of those of its request, and its query head.
+  struct Place {
+    int64_t token, head;
+  };
+
+  Place place_of(int64_t row) const {
+    const int64_t group = p.heads / p.kv_heads, index = tile.first_row + row;
+    return {index / group, tile.kv_head * group + index % group};
+  }
+
+  int64_t first_token() const { return p.cu_seqlens_q[tile.request]; }
+
+  // A row at `position` sees [window_start(position), position].
+  int64_t window_start(int64_t position) const {
+    return p.sliding_window > 0 ? max_of(0, position + 1 - p.sliding_window) : 0;
+  }
+
+  // Positions of a segment that some row sees.
+  Range seen_of(int64_t index) const {
+    return {max_of(index * kSegment, window_start(positions[0])),
+            min_of((index + 1) * kSegment, positions[tile.rows - 1] + 1)};
+  }
+
+  void find(int64_t start, Range seen, Chunk<T>* found) {
+    finder.find(start, {max_of(0, seen.begin - start), min_of(kChunk, seen.end - start)}, found);
+  }
+
+  // What a row sees of the chunk at `start`; both borders never fall from one row to the next.
+  Range seen_by(int64_t row, int64_t start) const {
+    return {max_of(0, window_start(positions[row]) - start), min_of(kChunk, positions[row] + 1 - start)};
+  }
+
+  bool see_all(int64_t start) const {
+    return positions[0] + 1 >= start + kChunk && window_start(positions[tile.rows - 1]) <= start;
+  }
+
+  // Each stage is done for all rows before the next one, so that one row's chain of operations hides that of
+  // others, and the keys leave the cache to the values.
+  void add_chunk(int64_t start, const Chunk<T>& chunk, const Chunk<T>& next, const State& state) {
+    const bool all = see_all(start);
+    for (int64_t row = 0; row < tile.rows && !(all && is_all_seen); ++row) seen[row] = seen_by(row, start);
+    is_all_seen = all;
+    int64_t begin = 0, end = tile.rows;
+    while (seen[begin].empty()) ++begin;
+    while (seen[end - 1].empty()) --end;
+    const Wanted<T> values = Wanted<T>::values(chunk), keys = Wanted<T>::keys(next);
+    for (int64_t row = begin; row < end; row += kGroupRows)
+      score_group(chunk, row, min_of(kGroupRows, end - row), row == begin ? &values : nullptr);
+    for (int64_t row = begin; row < end; ++row)
+      weigh(scoring, seen[row], state, row, dots + row * kChunk, weights + row * kChunk);
+    for (int64_t row = begin; row < end; row += kGroupRows)
+      add_values_of_group(chunk, row, min_of(kGroupRows, end - row), state, row == begin ? &keys : nullptr);
+  }
+
+  // Of the rows that are computed together, and of whether something is asked for meanwhile, makes constants.
+  template <typename Fn>
+  SPLITSERVE_INLINE static void with_group(int64_t rows, const Wanted<T>* wanted, const Fn& fn) {
+    with_count<kGroupRows>(rows, [&](auto num_rows) {
+      wanted != nullptr ? fn(num_rows, Count<true>()) : fn(num_rows, Count<false>());
+    });
+  }
+
+  void score_group(const Chunk<T>& chunk, int64_t row, int64_t rows, const Wanted<T>* wanted) {
+    const int64_t end = (seen[row + rows - 1].end + kLanes - 1) / kLanes;
+    for (int64_t first = seen[row].begin / kLanes; first < end; first += kGroupVecs, wanted = nullptr) {
+      with_group(rows, wanted, [&](auto num_rows, auto is_fetching) {
+        with_count<kGroupVecs>(min_of(kGroupVecs, end - first), [&](auto vecs) {
+          score<T, num_rows.value, vecs.value, is_fetching.value>(chunk, first, queries + row * p.head_dim,
+                                                                  p.head_dim, dots + row * kChunk, wanted);
+        });
+      });
+    }
+  }
+
+  void add_values_of_group(const Chunk<T>& chunk, int64_t row, int64_t rows, const State& state,
+                           const Wanted<T>* wanted) const {
+    float* totals = state.values + row * width;
+    with_group(rows, wanted, [&](auto num_rows, auto is_fetching) {
+      const Weights<T, num_rows.value> group{weights + row * kChunk, seen + row};
+      const int64_t whole = p.head_dim / kLanes * kLanes;
+      for (int64_t d = 0; d < whole; d += kGroupVecs * kLanes) {
+        with_count<kGroupVecs>(min_of(kGroupVecs, (whole - d) / kLanes), [&](auto vecs) {
+          add_values<T, num_rows.value, vecs.value, is_fetching.value>(chunk, d, group, 0, totals, width,
+                                                                       wanted);
+        });
+      }
+      if (whole < p.head_dim)
+        add_values<T, num_rows.value, 1, false, true>(chunk, whole, group, p.head_dim - whole, totals, width,
+                                                      nullptr);
+    });
+  }
+
+  const AttentionParams& p;
+  const Tile tile;
+  const int64_t width;
+  const Scoring scoring;
+  ChunkFinder<T> finder;
+  Chunk<T> chunks[2];  // the memory of one is asked for while the other is computed
+  int64_t positions[kTileRows];
+  Range seen[kTileRows];  // of the chunk
+  bool is_all_seen = false;
+  alignas(64) T queries[kTileRows * kMaxHeadDim];
+  alignas(64) float dots[kTileRows * kChunk];
+  alignas(64) T weights[kTileRows * kChunk];
+};
+
+}  // namespace
+}  // namespace splitserve::SPLITSERVE_ISA

@@ -1,0 +1,80 @@
+"""What rows add to single logits now: biases, and -inf for ends of bad words and ends that come too early."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from worker.device.base import Device
+from worker.input_batch import InputBatch, Int32
+from worker.sampling_state import Feature
+
+_EDITING = Feature.LOGIT_BIAS | Feature.BAD_WORDS | Feature.MIN_TOKENS
+
+
+class _Edits(NamedTuple):
+    """Token ids int32 [n] and what is added to their logits, float32 [n]; -inf forbids a token."""
+
+    token_ids: Int32
+    values: npt.NDArray[np.float32]
+
+    @classmethod
+    def forbidding(cls, token_ids: Int32) -> _Edits:
+        return cls(token_ids, np.full(len(token_ids), -np.inf, np.float32))
+
+
+class LogitEditor:
+    """Edits the logits of rows that ask for it, in one call of the device; other rows cost nothing."""
+
+    def __init__(self, device: Device, batch: InputBatch) -> None:
+        """Args: device of the logits; batch owns the rows, of which only outlived features are changed."""
+        self._device = device
+        self._batch = batch
+        self._state = batch.sampling
+
+    def apply(self, logits: torch.Tensor, rows: Int32) -> None:
+        """Edit in place; nothing is waited for.
+
+        Args:
+            logits: float32 [S, V].
+            rows: int32 [S], distinct rows of the batch; logits[i] belongs to rows[i].
+        """
+        indices = self._state.rows_with(_EDITING, rows)
+        edits: list[_Edits] = []
+        ends = [0]
+        for row in rows[indices].tolist():
+            own = self._of_row(row)
+            edits += own
+            ends.append(ends[-1] + sum(len(some.token_ids) for some in own))
+        if not edits:
+            return
+        token_ids, values = zip(*edits, strict=True)
+        columns = (
+            indices.astype(np.int32),
+            np.array(ends, np.int32),
+            np.concatenate(token_ids),
+            np.concatenate(values),
+        )
+        placed = self._device.place([torch.from_numpy(column) for column in columns])
+        self._device.ops.edit_logits(logits, *placed)
+
+    def _of_row(self, row: int) -> list[_Edits]:
+        features, state, edits = self._state.features[row], self._state, []
+        if features & Feature.LOGIT_BIAS:
+            edits.append(_Edits(*state.logit_bias[row]))
+        if features & Feature.BAD_WORDS:
+            edits.append(_Edits.forbidding(self._ends_of_bad_words(row)))
+        if features & Feature.MIN_TOKENS:
+            if self._batch.num_tokens[row] < state.first_end[row]:
+                edits.append(_Edits.forbidding(state.end_token_ids[row]))
+            else:
+                state.drop(row, Feature.MIN_TOKENS)
+        return edits
+
+    def _ends_of_bad_words(self, row: int) -> Int32:
+        words, end = self._state.bad_words[row], int(self._batch.num_tokens[row])
+        begin = max(int(self._batch.num_prompt_tokens[row]), end - words.max_prefix)
+        return words.forbidden(self._batch.tokens[row, begin:end])
