@@ -128,6 +128,8 @@ struct Turn {
 // Calls fn(chunk's first element) for this thread's share of `size` elements of a head.
 template <typename T, typename Fn>
 __device__ void for_own_chunks(int size, const Fn& fn) {
+  // Most heads have one chunk per thread; copies of the body would cost registers.
+#pragma unroll 1
   for (int begin = static_cast<int>(threadIdx.x) * kChunk<T>; begin < size;
        begin += static_cast<int>(blockDim.x) * kChunk<T>)
     fn(begin);
@@ -175,9 +177,10 @@ __device__ void for_own_heads(int64_t heads, const Fn& fn) {
   }
 }
 
-// blockDim: threads of a head, heads at once.
+// blockDim: threads of a head, heads at once. Two blocks per multiprocessor are enough: for four the compiler
+// spilled registers.
 template <typename T, bool kAligned>
-__global__ void __launch_bounds__(kMaxThreads) turn_and_write(RotaryKvWriteParams p) {
+__global__ void __launch_bounds__(kMaxThreads, 2) turn_and_write(RotaryKvWriteParams p) {
   const KvWriteParams& w = p.write;
   const int64_t token = blockIdx.x, slot = w.slot_mapping[token];
   const int head_dim = static_cast<int>(w.head_dim);
