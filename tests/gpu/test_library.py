@@ -55,7 +55,7 @@ def test_no_hot_kernel_spills_registers() -> None:
     for kernel in (
         "norm_rows",
         "activate",
-        "rotate_and_write",
+        "turn_and_write",
         "attention_kernel",
         "edit_kernel",
         "sample_kernel",

@@ -20,7 +20,7 @@ inline constexpr int64_t kStretchDepth = 1024;
 inline constexpr int64_t kMaxPartialRows = kRowBlockBytes / (2 * kStretchDepth);
 
 // How many of the cache lines of its own weights a tile fetches of other ones, and where these begin.
-enum class Share { kNone, kHalf, kAll };
+enum class Share { kNone, kQuarter, kHalf, kAll };
 struct Ahead {
   const char* start;
   Share share;
@@ -33,6 +33,12 @@ struct Stretch {
   int64_t first_k;
   int64_t depth;
   float* partial;
+};
+
+// The panel in work, and the one its thread works on afterwards, as far as can be told.
+struct Panels {
+  int64_t current;
+  int64_t next;
 };
 
 template <typename Format>
@@ -114,11 +120,13 @@ void tile(const LinearParams& p, int64_t row, int64_t panel, const Stretch& stre
   write<X>(p, row, panel * kPanelCols, sums);
 }
 
-// Cache lines per unit of the format, and half of them.
+// Cache lines per unit of the format, half of them and a quarter.
 template <typename Format>
 inline constexpr int kAllLines = Format::kUnitBytes / 64;
 template <typename Format>
 inline constexpr int kHalfLines = (kAllLines<Format> + 1) / 2;
+template <typename Format>
+inline constexpr int kQuarterLines = (kAllLines<Format> + 3) / 4;
 
 // One of several passes has at least half of the rows that a single one can have.
 template <typename Format, int kRows>
@@ -133,31 +141,39 @@ SPLITSERVE_INLINE void tile_of(int64_t rows, const LinearParams& p, int64_t row,
       if (ahead.share == Share::kHalf) {
         return tile<Format, kRows, kHalfLines<Format>>(p, row, panel, stretch, ahead.start);
       }
+      if (ahead.share == Share::kQuarter) {
+        return tile<Format, kRows, kQuarterLines<Format>>(p, row, panel, stretch, ahead.start);
+      }
     }
     return tile<Format, kRows, kAllLines<Format>>(p, row, panel, stretch, ahead.start);
   }
   if constexpr (kRows > 1) tile_of<Format, kRows - 1>(rows, p, row, panel, stretch, ahead);
 }
 
-// What pass `pass` of `passes` over a panel fetches. A single pass runs ahead in the stream of weights; of
-// several, which find the panel in a cache, the first two fetch the next panel, half each.
+// What pass `pass` of `passes` over a panel fetches. A single pass runs ahead in the stream of weights;
+// several, which find the panel in a cache, fetch the next one as evenly as they can, since memory is busy
+// for most of the time that up to 32 rows take: half and half, or half and two quarters, or the first four a
+// quarter each.
 template <typename Format>
-Ahead ahead_of(const LinearParams& p, int64_t panel, int64_t pass, int64_t passes) {
-  const char* start = panel_of<Format>(p, panel);
-  if (passes == 1) return {start + kStreamAheadBytes, Share::kAll};
-  const char* next = panel_of<Format>(p, panel + 1);
-  const int64_t fetched = pass * (next - start) / kAllLines<Format> * kHalfLines<Format>;
-  return fetched < next - start ? Ahead{next + fetched, Share::kHalf} : Ahead{nullptr, Share::kNone};
+Ahead ahead_of(const LinearParams& p, const Panels& panels, int64_t pass, int64_t passes) {
+  if (passes == 1) return {panel_of<Format>(p, panels.current) + kStreamAheadBytes, Share::kAll};
+  const int64_t num_halves = passes < 4 ? 4 - passes : 0;
+  const int64_t halves_before = pass < num_halves ? pass : num_halves;
+  const int64_t lines = halves_before * kHalfLines<Format> + (pass - halves_before) * kQuarterLines<Format>;
+  if (lines >= kAllLines<Format>) return {nullptr, Share::kNone};
+  const int64_t units = panel_bytes(Format::kFormat, p.depth) / Format::kUnitBytes;
+  const char* start = panel_of<Format>(p, panels.next) + lines * units * 64;
+  return {start, pass < num_halves ? Share::kHalf : Share::kQuarter};
 }
 
 // Rows [row, row_end) against one panel, in tiles of about equal height.
 template <typename Format>
-void panel_rows(const LinearParams& p, int64_t row, int64_t row_end, int64_t panel) {
-  const int64_t rows = row_end - row, passes = ceil_div(rows, Format::kMaxRows);
+void panel_rows(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
+  const int64_t rows = row_end - row, passes = ceil_div(rows, Format::kMaxRows), panel = panels.current;
   const Stretch whole{panel_of<Format>(p, panel), 0, p.depth, nullptr};
   for (int64_t pass = 0; pass < passes; ++pass) {
     const int64_t begin = rows * pass / passes, end = rows * (pass + 1) / passes;
-    tile_of<Format>(end - begin, p, row + begin, panel, whole, ahead_of<Format>(p, panel, pass, passes));
+    tile_of<Format>(end - begin, p, row + begin, panel, whole, ahead_of<Format>(p, panels, pass, passes));
   }
 }
 
@@ -188,12 +204,12 @@ void unpacked_rows(const LinearParams& p, int64_t row, int64_t row_end, int64_t 
 }
 
 template <typename Format>
-void block_rows(const LinearParams& p, int64_t row, int64_t row_end, int64_t panel) {
+void block_rows(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
   if constexpr (requires { Format::unpack; }) {
     // Twice is cheaper than a way through memory.
-    if (row_end - row > 2 * Format::kMaxRows) return unpacked_rows<Format>(p, row, row_end, panel);
+    if (row_end - row > 2 * Format::kMaxRows) return unpacked_rows<Format>(p, row, row_end, panels.current);
   }
-  panel_rows<Format>(p, row, row_end, panel);
+  panel_rows<Format>(p, row, row_end, panels);
 }
 
 template <typename Format>
@@ -204,8 +220,11 @@ void run(const LinearParams& p) {
   const int64_t panels = ceil_div(p.cols, kPanelCols);
   parallel_for(row_blocks * panels, p.rows * p.cols * p.depth, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
-      const int64_t block = task / panels, panel = task % panels;
-      block_rows<Format>(p, p.rows * block / row_blocks, p.rows * (block + 1) / row_blocks, panel);
+      const int64_t block = task / panels;
+      // Threads take parts by turns.
+      const int64_t next = task + 1 < end ? task + 1 : begin + (end - begin) * num_threads();
+      block_rows<Format>(p, p.rows * block / row_blocks, p.rows * (block + 1) / row_blocks,
+                         {task % panels, next % panels});
     }
   });
 }
