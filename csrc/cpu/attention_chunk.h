@@ -80,21 +80,21 @@ class ChunkFinder {
     const int64_t align = is_direct ? kLanes : kPair;
     needed.begin = needed.begin / align * align;
     chunk->key_stride = (is_direct ? p.block_size : kChunk) * kPair;
+    int64_t index = (start + needed.begin) / p.block_size, offset = (start + needed.begin) % p.block_size;
     // What is not needed has an address all the same.
-    const T *keys = block_of(p.k, start + needed.begin), *values = block_of(p.v, start + needed.begin);
+    const T *keys = block_of(p.k, index), *values = block_of(p.v, index);
     T* const copy = gathered[start / kChunk % 2];
     for (int64_t v = 0; v < kChunk / kLanes; ++v)
       chunk->keys[v] = is_direct ? keys : copy + v * kLanes * kPair;
     for (int64_t pair = 0; pair < kChunk / kPair; ++pair) chunk->values[pair] = values;
-    for (int64_t j = needed.begin; j < needed.end;) {
-      const int64_t offset = (start + j) % p.block_size, left = p.block_size - offset;
-      const int64_t count = left < kChunk - j ? left : kChunk - j;
+    for (int64_t j = needed.begin; j < needed.end; ++index, offset = 0) {
+      const int64_t count = min_of(p.block_size - offset, kChunk - j);
       if (is_direct) {
-        point_to_keys(block_of(p.k, start + j), offset, j, count, chunk);
+        point_to_keys(block_of(p.k, index), offset, j, count, chunk);
       } else {
-        gather_keys(block_of(p.k, start + j), offset, j, count, copy);
+        gather_keys(block_of(p.k, index), offset, j, count, copy);
       }
-      point_to_values(block_of(p.v, start + j), offset, j, count, chunk);
+      point_to_values(block_of(p.v, index), offset, j, count, chunk);
       j += count;
     }
   }
@@ -102,8 +102,9 @@ class ChunkFinder {
  private:
   static constexpr int kPair = DotStep<T>::kPair;
 
-  const T* block_of(const KvCache& cache, int64_t position) const {
-    return static_cast<const T*>(cache.data) + table[position / p.block_size] * cache.block_stride +
+  // The block of the request's positions from index * block_size on.
+  const T* block_of(const KvCache& cache, int64_t index) const {
+    return static_cast<const T*>(cache.data) + table[index] * cache.block_stride +
            kv_head * cache.head_stride;
   }
 

@@ -23,12 +23,14 @@ class TileAttention {
   TileAttention(const AttentionParams& params, const Tile& tile)
       : p(params),
         tile(tile),
+        group(params.heads / params.kv_heads),
         width(round_up(params.head_dim, kLanes)),
         scoring(params),
         finder(params, tile.request, tile.kv_head) {
     const int64_t tokens = p.cu_seqlens_q[tile.request + 1] - p.cu_seqlens_q[tile.request];
-    for (int64_t row = 0; row < tile.rows; ++row)
-      positions[row] = p.seq_lens[tile.request] - tokens + place_of(row).token;
+    first_position = p.seq_lens[tile.request] - tokens;
+    positions[0] = first_position + tile.first_row / group;
+    positions[tile.rows - 1] = first_position + (tile.first_row + tile.rows - 1) / group;
   }
 
   int64_t first_segment() const { return window_start(positions[0]) / kSegment; }
@@ -40,15 +42,23 @@ class TileAttention {
     find(seen.begin / kChunk * kChunk, seen, found);
   }
 
+  // Asks for the memory of the rows.
+  void fetch_rows() const {
+    each_row([&](int64_t, int64_t token, int64_t head) {
+      for (int64_t d = 0; d < p.head_dim; d += kLanes * kPair) {
+        __builtin_prefetch(query_of(token, head) + d);
+      }
+    });
+  }
+
   // Once, before the first segment. Queries lie together then: apart, at a distance of a power of two, they
   // would drive each other out of the cache.
-  void copy_queries() {
-    for (int64_t row = 0; row < tile.rows; ++row) {
-      const Place place = place_of(row);
-      const T* query = static_cast<const T*>(p.q) + (first_token() + place.token) * p.q_token_stride +
-                       place.head * p.q_head_stride;
-      std::memcpy(queries + row * p.head_dim, query, static_cast<size_t>(p.head_dim) * sizeof(T));
-    }
+  void prepare() {
+    each_row([&](int64_t row, int64_t token, int64_t head) {
+      positions[row] = first_position + token;
+      std::memcpy(queries + row * p.head_dim, query_of(token, head),
+                  static_cast<size_t>(p.head_dim) * sizeof(T));
+    });
   }
 
   // Adds all the tile's rows see of segment `index` to a state that has seen nothing. `after` is the chunk
@@ -68,28 +78,36 @@ class TileAttention {
   }
 
   void write(const State& total) const {
-    for (int64_t row = 0; row < tile.rows; ++row) {
-      const Place place = place_of(row);
-      T* out = static_cast<T*>(p.out) + (first_token() + place.token) * p.out_token_stride +
-               place.head * p.out_head_stride;
+    each_row([&](int64_t row, int64_t token, int64_t head) {
+      T* out = out_of(token, head);
       const float inverse = 1.0f / sum_lanes(load(total.sums + row * kLanes));
       for (int64_t d = 0; d < p.head_dim; d += kLanes)
         store_up_to(out + d, load(total.values + row * width + d) * inverse, p.head_dim - d);
-    }
+    });
   }
 
  private:
-  // A row's token, of those of its request, and its query head.
-  struct Place {
-    int64_t token, head;
-  };
+  static constexpr int kPair = DotStep<T>::kPair;
 
-  Place place_of(int64_t row) const {
-    const int64_t group = p.heads / p.kv_heads, index = tile.first_row + row;
-    return {index / group, tile.kv_head * group + index % group};
+  // Calls fn(row, token, head), a token of the request and one of the group's heads.
+  template <typename Fn>
+  SPLITSERVE_INLINE void each_row(const Fn& fn) const {
+    int64_t token = tile.first_row / group, head = tile.first_row % group;
+    for (int64_t row = 0; row < tile.rows; ++row) {
+      fn(row, token, head);
+      if (++head == group) head = 0, ++token;
+    }
   }
 
-  int64_t first_token() const { return p.cu_seqlens_q[tile.request]; }
+  const T* query_of(int64_t token, int64_t head) const {
+    return static_cast<const T*>(p.q) + (p.cu_seqlens_q[tile.request] + token) * p.q_token_stride +
+           (tile.kv_head * group + head) * p.q_head_stride;
+  }
+
+  T* out_of(int64_t token, int64_t head) const {
+    return static_cast<T*>(p.out) + (p.cu_seqlens_q[tile.request] + token) * p.out_token_stride +
+           (tile.kv_head * group + head) * p.out_head_stride;
+  }
 
   // A row at `position` sees [window_start(position), position].
   int64_t window_start(int64_t position) const {
@@ -173,7 +191,8 @@ class TileAttention {
 
   const AttentionParams& p;
   const Tile tile;
-  const int64_t width;
+  const int64_t group, width;
+  int64_t first_position;  // of the request's tokens
   const Scoring scoring;
   ChunkFinder<T> finder;
   Chunk<T> chunks[2];  // the memory of one is asked for while the other is computed

@@ -62,7 +62,11 @@ class Attention {
         // A tile of few chunks, as in decoding, would wait long for its first one.
         Chunk<T> after;
         const bool is_known = index + 1 < end && ChunkFinder<T>::reads_in_place(p);
-        if (is_known) TileAttention<T>(p, tiles[index + 1]).find_first(&after);
+        if (is_known) {
+          TileAttention<T> next(p, tiles[index + 1]);
+          next.find_first(&after);
+          next.fetch_rows();
+        }
         run_tile(tiles[index], is_known ? &after : nullptr);
       }
     });
@@ -73,7 +77,7 @@ class Attention {
     const int64_t rows = described.rows;
     const State total(buffers[0], rows, width), part(buffers[1], rows, width);
     TileAttention<T> tile(p, described);
-    tile.copy_queries();
+    tile.prepare();
     total.clear(rows);
     const int64_t last = tile.end_segment() - 1;
     tile.segment(tile.first_segment(), total, tile.first_segment() == last ? after : nullptr);
@@ -97,7 +101,7 @@ class Attention {
       const int64_t index = task / max_segments, s = task % max_segments;
       TileAttention<T> tile(p, tiles[index]);
       if (s < tile.first_segment() || s >= tile.end_segment()) return;
-      tile.copy_queries();
+      tile.prepare();
       state_of(index, s).clear(tiles[index].rows);
       tile.segment(s, state_of(index, s));
     });
