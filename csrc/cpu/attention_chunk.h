@@ -32,24 +32,26 @@ struct Chunk {
   const T* values[kChunk / DotStep<T>::kPair];  // dimension 0 of a pair of positions each
 };
 
-// Memory to ask for while something else is computed: a chunk's keys or its values, in head_dim / kPair
-// steps.
+// A chunk's keys or values of the KV head that begins `offset` elements behind the one that was looked for,
+// as registers lie in memory: head_dim / kPair steps of each of a few pieces.
 template <typename T>
-struct Wanted {
+struct Stream {
   static constexpr int kPieces = kChunk / kLanes;
 
-  static Wanted keys(const Chunk<T>& chunk) {
-    Wanted wanted{{}, chunk.key_stride};
-    for (int v = 0; v < kPieces; ++v) wanted.pieces[v] = chunk.keys[v];
-    return wanted;
+  static Stream keys(const Chunk<T>& chunk, int64_t offset) {
+    Stream stream{{}, chunk.key_stride};
+    for (int v = 0; v < kPieces; ++v) stream.pieces[v] = chunk.keys[v] + offset;
+    return stream;
   }
 
-  static Wanted values(const Chunk<T>& chunk) {
-    Wanted wanted{{}, DotStep<T>::kSize};
-    for (int v = 0; v < kPieces; ++v) wanted.pieces[v] = chunk.values[v * kLanes / DotStep<T>::kPair];
-    return wanted;
+  static Stream values(const Chunk<T>& chunk, int64_t offset) {
+    Stream stream{{}, DotStep<T>::kSize};
+    for (int v = 0; v < kPieces; ++v)
+      stream.pieces[v] = chunk.values[v * kLanes / DotStep<T>::kPair] + offset;
+    return stream;
   }
 
+  // Asks for the memory of a step.
   SPLITSERVE_INLINE void fetch(int64_t step) const {
 #pragma GCC unroll 16
     for (int v = 0; v < kPieces; ++v) __builtin_prefetch(pieces[v] + step * stride);

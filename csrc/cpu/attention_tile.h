@@ -11,10 +11,13 @@ inline constexpr int64_t kSegment = 1024;
 // Rows that share what is loaded of keys and values.
 inline constexpr int64_t kTileRows = 48;
 
-// Some of the rows that read one KV head for one request: those of its tokens, heads of a token side by side.
+// For some KV heads of a request, some of the rows that read each: those of its tokens, heads of a token side
+// by side.
 struct Tile {
-  int64_t request, kv_head;
-  int64_t first_row, rows;  // among the tokens * heads / kv_heads rows of the request
+  int64_t request, kv_head, kv_heads;
+  int64_t first_row, rows;  // among the tokens * heads / kv_heads rows of each KV head
+
+  int64_t all_rows() const { return kv_heads * rows; }
 };
 
 template <typename T>
@@ -55,7 +58,7 @@ class TileAttention {
   // would drive each other out of the cache.
   void prepare() {
     each_row([&](int64_t row, int64_t token, int64_t head) {
-      positions[row] = first_position + token;
+      if (row < tile.rows) positions[row] = first_position + token;
       std::memcpy(queries + row * p.head_dim, query_of(token, head),
                   static_cast<size_t>(p.head_dim) * sizeof(T));
     });
@@ -89,24 +92,26 @@ class TileAttention {
  private:
   static constexpr int kPair = DotStep<T>::kPair;
 
-  // Calls fn(row, token, head), a token of the request and one of the group's heads.
+  // Calls fn(row, token, head): a token of the request, a query head.
   template <typename Fn>
   SPLITSERVE_INLINE void each_row(const Fn& fn) const {
-    int64_t token = tile.first_row / group, head = tile.first_row % group;
-    for (int64_t row = 0; row < tile.rows; ++row) {
-      fn(row, token, head);
-      if (++head == group) head = 0, ++token;
+    for (int64_t i = 0; i < tile.kv_heads; ++i) {
+      int64_t token = tile.first_row / group, head = tile.first_row % group;
+      for (int64_t row = 0; row < tile.rows; ++row) {
+        fn(i * tile.rows + row, token, (tile.kv_head + i) * group + head);
+        if (++head == group) head = 0, ++token;
+      }
     }
   }
 
   const T* query_of(int64_t token, int64_t head) const {
     return static_cast<const T*>(p.q) + (p.cu_seqlens_q[tile.request] + token) * p.q_token_stride +
-           (tile.kv_head * group + head) * p.q_head_stride;
+           head * p.q_head_stride;
   }
 
   T* out_of(int64_t token, int64_t head) const {
     return static_cast<T*>(p.out) + (p.cu_seqlens_q[tile.request] + token) * p.out_token_stride +
-           (tile.kv_head * group + head) * p.out_head_stride;
+           head * p.out_head_stride;
   }
 
   // A row at `position` sees [window_start(position), position].
@@ -142,50 +147,66 @@ class TileAttention {
     int64_t begin = 0, end = tile.rows;
     while (seen[begin].empty()) ++begin;
     while (seen[end - 1].empty()) --end;
-    const Wanted<T> values = Wanted<T>::values(chunk), keys = Wanted<T>::keys(next);
-    for (int64_t row = begin; row < end; row += kGroupRows)
-      score_group(chunk, row, min_of(kGroupRows, end - row), row == begin ? &values : nullptr);
-    for (int64_t row = begin; row < end; ++row)
-      weigh(scoring, seen[row], state, row, dots + row * kChunk, weights + row * kChunk);
-    for (int64_t row = begin; row < end; row += kGroupRows)
-      add_values_of_group(chunk, row, min_of(kGroupRows, end - row), state, row == begin ? &keys : nullptr);
+    const Range rows{begin, end};
+    for (int64_t i = 0; i < tile.kv_heads; ++i)
+      score_head(chunk, i, rows, i + 1 < tile.kv_heads ? keys_of(chunk, i + 1) : values_of(chunk, 0));
+    for (int64_t i = 0; i < tile.kv_heads; ++i) {
+      for (int64_t row = begin, at = i * tile.rows + begin; row < end; ++row, ++at)
+        weigh(scoring, seen[row], state, at, dots + at * kChunk, weights + at * kChunk);
+    }
+    for (int64_t i = 0; i < tile.kv_heads; ++i)
+      add_values_of_head(chunk, i, rows, state,
+                         i + 1 < tile.kv_heads ? values_of(chunk, i + 1) : keys_of(next, 0));
   }
 
-  // Of the rows that are computed together, and of whether something is asked for meanwhile, makes constants.
+  // Of the tile's KV head i.
+  Stream<T> keys_of(const Chunk<T>& chunk, int64_t i) const {
+    return Stream<T>::keys(chunk, i * p.k.head_stride);
+  }
+  Stream<T> values_of(const Chunk<T>& chunk, int64_t i) const {
+    return Stream<T>::values(chunk, i * p.v.head_stride);
+  }
+
+  // Calls fn(row, rows, is_fetching) for rows that are computed together; of the numbers it makes constants.
   template <typename Fn>
-  SPLITSERVE_INLINE static void with_group(int64_t rows, const Wanted<T>* wanted, const Fn& fn) {
-    with_count<kGroupRows>(rows, [&](auto num_rows) {
-      wanted != nullptr ? fn(num_rows, Count<true>()) : fn(num_rows, Count<false>());
-    });
-  }
-
-  void score_group(const Chunk<T>& chunk, int64_t row, int64_t rows, const Wanted<T>* wanted) {
-    const int64_t end = (seen[row + rows - 1].end + kLanes - 1) / kLanes;
-    for (int64_t first = seen[row].begin / kLanes; first < end; first += kGroupVecs, wanted = nullptr) {
-      with_group(rows, wanted, [&](auto num_rows, auto is_fetching) {
-        with_count<kGroupVecs>(min_of(kGroupVecs, end - first), [&](auto vecs) {
-          score<T, num_rows.value, vecs.value, is_fetching.value>(chunk, first, queries + row * p.head_dim,
-                                                                  p.head_dim, dots + row * kChunk, wanted);
-        });
+  SPLITSERVE_INLINE static void each_group(Range rows, const Fn& fn) {
+    for (int64_t row = rows.begin; row < rows.end; row += kGroupRows) {
+      with_count<kGroupRows>(min_of(kGroupRows, rows.end - row), [&](auto num_rows) {
+        row == rows.begin ? fn(row, num_rows, Count<true>()) : fn(row, num_rows, Count<false>());
       });
     }
   }
 
-  void add_values_of_group(const Chunk<T>& chunk, int64_t row, int64_t rows, const State& state,
-                           const Wanted<T>* wanted) const {
-    float* totals = state.values + row * width;
-    with_group(rows, wanted, [&](auto num_rows, auto is_fetching) {
-      const Weights<T, num_rows.value> group{weights + row * kChunk, seen + row};
-      const int64_t whole = p.head_dim / kLanes * kLanes;
+  void score_head(const Chunk<T>& chunk, int64_t i, Range rows, const Stream<T>& wanted) {
+    const Stream<T> keys = keys_of(chunk, i);
+    each_group(rows, [&](int64_t row, auto num_rows, auto is_fetching) {
+      const int64_t at = i * tile.rows + row;
+      const int64_t end = (seen[row + num_rows.value - 1].end + kLanes - 1) / kLanes;
+      for (int64_t first = seen[row].begin / kLanes; first < end; first += kGroupVecs) {
+        with_count<kGroupVecs>(min_of(kGroupVecs, end - first), [&](auto vecs) {
+          score<T, num_rows.value, vecs.value, is_fetching.value>(keys, first, queries + at * p.head_dim,
+                                                                  p.head_dim, dots + at * kChunk, &wanted);
+        });
+      }
+    });
+  }
+
+  void add_values_of_head(const Chunk<T>& chunk, int64_t i, Range rows, const State& state,
+                          const Stream<T>& wanted) const {
+    const int64_t offset = i * p.v.head_stride, whole = p.head_dim / kLanes * kLanes;
+    each_group(rows, [&](int64_t row, auto num_rows, auto is_fetching) {
+      const int64_t at = i * tile.rows + row;
+      const Weights<T, num_rows.value> group{weights + at * kChunk, seen + row};
+      float* totals = state.values + at * width;
       for (int64_t d = 0; d < whole; d += kGroupVecs * kLanes) {
         with_count<kGroupVecs>(min_of(kGroupVecs, (whole - d) / kLanes), [&](auto vecs) {
-          add_values<T, num_rows.value, vecs.value, is_fetching.value>(chunk, d, group, 0, totals, width,
-                                                                       wanted);
+          add_values<T, num_rows.value, vecs.value, is_fetching.value>(
+              chunk, {offset, d, vecs.value * kLanes}, group, totals, width, &wanted);
         });
       }
       if (whole < p.head_dim)
-        add_values<T, num_rows.value, 1, false, true>(chunk, whole, group, p.head_dim - whole, totals, width,
-                                                      nullptr);
+        add_values<T, num_rows.value, 1, false, true>(chunk, {offset, whole, p.head_dim - whole}, group,
+                                                      totals, width, &wanted);
     });
   }
 
