@@ -21,6 +21,7 @@ from frontend.disconnect import ClientGoneError
 from frontend.engine_metrics import collect_engines, collect_pool
 from frontend.error_handler import ErrorHandler
 from frontend.health import HealthProbe
+from frontend.keep_alive import KeepAlive
 from frontend.limits import LimitsMiddleware, OpenRequests
 from frontend.metrics import FrontendMetrics
 from frontend.openai.chat import create_chat_completion
@@ -58,7 +59,8 @@ def create_app(config: FrontendConfig, pool: EnginePool) -> FastAPI:
     """
     owners = AppOwners(config, pool)
     metrics = FrontendMetrics(config.frontend_id)
-    context = ApiContext(config, pool, metrics, UnknownFields(config.strict))
+    keep_alive = KeepAlive(config.sse_keep_alive_s)
+    context = ApiContext(config, pool, metrics, UnknownFields(config.strict), keep_alive)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None, None]:

@@ -29,6 +29,7 @@ from frontend.body_writer import BODY_BYTES_STATE, BODY_EXTENSION, BodyWriter
 from frontend.disconnect import ClientGoneError
 from frontend.errors_http import HttpError, error_body, error_response
 from frontend.event_log import log_event, logger
+from frontend.keep_alive import KeepAlive
 from frontend.limits import EndReason, OpenRequest
 from frontend.token_relay import Relayed, RelayedStream
 
@@ -87,15 +88,15 @@ class EventStream(Response):
     client that hangs up closes the source at once.
     """
 
-    def __init__(self, source: EventSource, keep_alive_s: float) -> None:
+    def __init__(self, source: EventSource, keep_alive: KeepAlive) -> None:
         self.background = None
         self.status_code = 200
         self._source = source
-        self._keep_alive_s = keep_alive_s
+        self._keep_alive = keep_alive
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the stream."""
-        stream = _Stream(self._source, self._keep_alive_s, scope, send)
+        stream = _Stream(self._source, self._keep_alive, scope, send)
         last = b""
         try:
             try:
@@ -126,7 +127,7 @@ class _Stream:
 
     __slots__ = (
         "_error",
-        "_keep_alive_s",
+        "_keep_alive",
         "_last_write_s",
         "_loop",
         "_pending",
@@ -135,16 +136,15 @@ class _Stream:
         "_scope",
         "_send",
         "_source",
-        "_timer",
         "_turn",
         "_writer",
         "started",
     )
 
-    def __init__(self, source: EventSource, keep_alive_s: float, scope: Scope, send: Send) -> None:
+    def __init__(self, source: EventSource, keep_alive: KeepAlive, scope: Scope, send: Send) -> None:
         self.started = False
         self._source = source
-        self._keep_alive_s = keep_alive_s
+        self._keep_alive = keep_alive
         self._scope = scope
         self._send = send
         self._request: OpenRequest | None = scope["state"].get("open_request")
@@ -154,7 +154,6 @@ class _Stream:
         self._error: Exception | None = None
         self._relayed: RelayedStream | None = None
         self._last_write_s = _now_s()
-        self._timer: asyncio.TimerHandle | None = None
         self._writer: BodyWriter = scope["extensions"][BODY_EXTENSION](self._on_change)
 
     async def run(self) -> None:
@@ -164,7 +163,7 @@ class _Stream:
             ClientGoneError: the client hung up.
             Exception: what the source raised.
         """
-        self._arm_timer()
+        self._keep_alive.add(self, self._loop)
         await self._source.open(self._on_ready)
         while not (self.started and self._source.finished):
             await self._turn
@@ -180,8 +179,7 @@ class _Stream:
         """Close the source and count what was written; nothing is written any more."""
         self._take_back()
         self._source.close()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._keep_alive.discard(self)
         self._writer.close()
         self._scope["state"][BODY_BYTES_STATE] = self._writer.num_bytes
 
@@ -244,25 +242,23 @@ class _Stream:
             self._request.blocked_since = _now_s() if self._writer.paused else None
         self._on_ready()
 
-    def _arm_timer(self) -> None:
-        if self._keep_alive_s:
-            idle_s = _now_s() - self._last_write_s
-            self._timer = self._loop.call_later(max(0.0, self._keep_alive_s - idle_s), self._on_timer)
-
-    def _on_timer(self) -> None:
+    def silent_since(self) -> float:
+        """Return the monotonic time of the last write, by either way."""
         if self._relayed is not None:
             self._last_write_s = max(self._last_write_s, self._relayed.last_write_s())
-        if _now_s() - self._last_write_s >= self._keep_alive_s:
-            self._last_write_s = _now_s()
-            self._take_back()
-            if not self.started:
-                self._pending = self._pending or _KEEP_ALIVE
-                self._wake()
-            elif not self._writer.paused:
-                self._writer.write(_KEEP_ALIVE)
-                # What was taken back may have brought something.
-                self._on_ready()
-        self._arm_timer()
+        return self._last_write_s
+
+    def break_silence(self) -> None:
+        """Write a comment, or let the task do it with the head."""
+        self._last_write_s = _now_s()
+        self._take_back()
+        if not self.started:
+            self._pending = self._pending or _KEEP_ALIVE
+            self._wake()
+        elif not self._writer.paused:
+            self._writer.write(_KEEP_ALIVE)
+            # What was taken back may have brought something.
+            self._on_ready()
 
 
 def _body(data: bytes, *, more: bool) -> dict[str, object]:

@@ -66,7 +66,6 @@ class CudaOps:
         self._fused_add_rms_norm = library.fused_add_rms_norm
         self._layer_norm = library.layer_norm
         self._fused_add_layer_norm = library.fused_add_layer_norm
-        self._rotary_embedding = library.rotary_embedding
         self._rotary_kv_write = library.rotary_kv_write
         self._silu_and_mul = library.silu_and_mul
         self._gelu = library.gelu
@@ -106,10 +105,6 @@ class CudaOps:
         """See worker.ops.fused_add_layer_norm."""
         self._fused_add_layer_norm(out, x, residual, weight, bias, eps)
 
-    def rotary_embedding(self, q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
-        """See worker.ops.rotary_embedding."""
-        self._rotary_embedding(q, k, positions, cos_sin)
-
     def rotary_kv_write(
         self,
         q: Tensor,
@@ -120,9 +115,14 @@ class CudaOps:
         k_cache: Tensor,
         v_cache: Tensor,
         slot_mapping: Tensor,
+        q_norm: Tensor | None = None,
+        k_norm: Tensor | None = None,
+        eps: float = 0.0,
     ) -> None:
-        """See worker.ops.rotary_kv_write."""
-        self._rotary_kv_write(q, k, v, positions, cos_sin, k_cache, v_cache, slot_mapping)
+        """See worker.ops.rotary_kv_write; k is not changed."""
+        self._rotary_kv_write(
+            q, k, v, positions, cos_sin, k_cache, v_cache, slot_mapping, q_norm, k_norm, eps
+        )
 
     def silu_and_mul(self, out: Tensor, x: Tensor) -> None:
         """See worker.ops.silu_and_mul."""

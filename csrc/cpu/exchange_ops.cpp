@@ -55,7 +55,7 @@ void sum_all(const SumParams& p) {
     for (int64_t other = 0; other < p.exchange.size; ++other) p.exchange.wait_for(other);
     sum.parts = p.exchange.slot(0);
     sum.out = static_cast<char*>(p.sum.out) + sum.first * dtype_bytes(sum.dtype);
-    SPLITSERVE_CALL_VECTOR(sum_parts, sum);
+    SPLITSERVE_CALL_KERNEL(sum_parts, sum);
   }
 }
 

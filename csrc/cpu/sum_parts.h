@@ -20,4 +20,4 @@ struct SumPartsParams {
 
 }  // namespace splitserve
 
-SPLITSERVE_DECLARE_VECTOR(sum_parts, SumPartsParams)
+SPLITSERVE_DECLARE_KERNEL(sum_parts, SumPartsParams)

@@ -98,6 +98,7 @@ class Relay {
   };
 
   void wait_for_flush(Stream& stream);
+  void prefetch_next() const;
   bool write_new(Stream& stream, double now_s);
   bool send(Stream& stream, size_t body_size);
 

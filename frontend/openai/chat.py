@@ -45,7 +45,7 @@ async def create_chat_completion(context: ApiContext, request: Request) -> Respo
     plan = Plan(body, head, model, [prompt], [_params(context, body, model, prompt)])
     run = GenerationRun(context, request, plan)
     if body.stream:
-        return EventStream(RunEvents(run, ChatWriter(plan, run)), context.config.sse_keep_alive_s)
+        return EventStream(RunEvents(run, ChatWriter(plan, run)), context.keep_alive)
     choices = await run.collect(request)
     return json_response(_response(plan, run, choices))
 

@@ -48,9 +48,7 @@ async def create_completion(context: ApiContext, request: Request) -> Response:
     run = GenerationRun(context, request, plan)
     texts = [CompletionText(body, model.assets.tokenizer, prompt) for prompt in prompts for _ in range(run.n)]
     if body.stream:
-        return EventStream(
-            RunEvents(run, CompletionWriter(plan, run, texts)), context.config.sse_keep_alive_s
-        )
+        return EventStream(RunEvents(run, CompletionWriter(plan, run, texts)), context.keep_alive)
     choices = await run.collect(request)
     return json_response(_response(plan, run, choices, texts))
 

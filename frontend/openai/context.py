@@ -15,6 +15,7 @@ from engine_core.config import software_version
 from engine_core.errors import InvalidRequestError
 from frontend.config import FrontendConfig
 from frontend.json_body import BodyDecoder
+from frontend.keep_alive import KeepAlive
 from frontend.metrics import FrontendMetrics
 from frontend.model_assets import SamplingDefaults
 from frontend.openai.sampling import NO_DEFAULTS
@@ -35,6 +36,7 @@ class ApiContext:
     pool: EnginePool
     metrics: FrontendMetrics
     unknown_fields: UnknownFields
+    keep_alive: KeepAlive
 
     def sampling_defaults(self, model: ServedModel) -> SamplingDefaults:
         """Return the checkpoint's defaults, or none if the operator switched them off."""

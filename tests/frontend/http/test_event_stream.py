@@ -13,6 +13,7 @@ from starlette.types import Message, Scope
 
 from engine_core.errors import OverloadedError
 from frontend.body_writer import BODY_BYTES_STATE, BODY_EXTENSION, BodyWriter
+from frontend.keep_alive import KeepAlive
 from frontend.limits import OpenRequest
 from frontend.sse import EventStream
 from frontend.token_relay import Relayed
@@ -45,7 +46,9 @@ class Rig:
         self.relayed: FakeRelayed | None = None
         self.on_close = asyncio.Event()
         self.scope: Scope = {"type": "http", "state": {"log": {}}, "extensions": {BODY_EXTENSION: self.make}}
-        self.task = asyncio.create_task(EventStream(self, keep_alive_s)(self.scope, self.receive, self.send))
+        self.task = asyncio.create_task(
+            EventStream(self, KeepAlive(keep_alive_s))(self.scope, self.receive, self.send)
+        )
 
     # The connection.
 
