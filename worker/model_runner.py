@@ -136,7 +136,7 @@ class ModelRunner:
         Returns:
             Whether there was something to do.
         """
-        return self._is_alone and self._graphs is not None and self._graphs.prepare_ahead()
+        return self._mesh == ALONE and self._graphs is not None and self._graphs.prepare_ahead()
 
     def begin(self, step: SchedulerOutput) -> ModelRunnerOutput | StepInFlight:
         """Run one step, or leave it running on a device that goes on by itself.
