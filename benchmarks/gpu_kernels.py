@@ -157,19 +157,6 @@ def norm_cases(inputs: Inputs) -> Iterator[Case]:
     )
 
 
-def head_norm_cases(inputs: Inputs) -> Iterator[Case]:
-    s = inputs.sizes
-    qkv = inputs.randn(s.tokens, s.heads + 2 * s.kv_heads, s.head_dim)
-    q, weight = qkv[:, : s.heads], inputs.randn(s.head_dim)
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    yield inputs.case(
-        "rms_norm per head",
-        then(out, inputs.ops.rms_norm, out, q, weight, 1e-6),
-        lambda: F.rms_norm(q, (s.head_dim,), weight, 1e-6),
-        2 * out.nbytes,
-    )
-
-
 def activation_cases(inputs: Inputs) -> Iterator[Case]:
     ops, s = inputs.ops, inputs.sizes
     x, out = inputs.randn(s.tokens, 2 * s.inner), inputs.randn(s.tokens, s.inner)
@@ -228,28 +215,32 @@ def rotary_cases(inputs: Inputs) -> Iterator[Case]:
         q.copy_(torch_rotate(q, positions, cos_sin))
         return write(torch_rotate(k, positions, cos_sin))
 
-    def rotate_both() -> Tensor:
-        k.copy_(torch_rotate(k, positions, cos_sin))
-        return q.copy_(torch_rotate(q, positions, cos_sin))
+    # Weights of 1: what is normed in place stays the same from call to call.
+    norms = (torch.ones_like(q[0, 0]), torch.ones_like(q[0, 0]), 1e-6)
+
+    def norm_rotate_and_write() -> Tensor:
+        q.copy_(torch_rotate(F.rms_norm(q, (s.head_dim,), norms[0], 1e-6), positions, cos_sin))
+        return write(torch_rotate(F.rms_norm(k, (s.head_dim,), norms[1], 1e-6), positions, cos_sin))
 
     head = s.tokens * s.head_dim * q.element_size()
     table = s.tokens * s.head_dim * 4
-    yield inputs.case(
-        "rotary_embedding",
-        then(q, ops.rotary_embedding, q, k, positions, cos_sin),
-        rotate_both,
-        2 * (s.heads + s.kv_heads) * head + table,
-    )
     yield inputs.case(
         "kv_write",
         then(k_cache, ops.kv_write, k, v, k_cache, v_cache, slots),
         lambda: write(k),
         4 * s.kv_heads * head,
     )
+    turn = (q, k, v, positions, cos_sin, k_cache, v_cache, slots)
     yield inputs.case(
         "rotary_kv_write",
-        then(k_cache, ops.rotary_kv_write, q, k, v, positions, cos_sin, k_cache, v_cache, slots),
+        then(k_cache, ops.rotary_kv_write, *turn),
         rotate_and_write,
+        2 * (s.heads + 2 * s.kv_heads) * head + table,
+    )
+    yield inputs.case(
+        "rotary_kv_write with norms",
+        then(k_cache, ops.rotary_kv_write, *turn, *norms),
+        norm_rotate_and_write,
         2 * (s.heads + 2 * s.kv_heads) * head + table,
     )
 
@@ -290,7 +281,6 @@ def all_cases(ops: CudaOps, device: torch.device, sizes: Sizes, dtype: torch.dty
     inputs = Inputs(ops, device, sizes, dtype)
     for cases in (
         norm_cases,
-        head_norm_cases,
         activation_cases,
         embedding_cases,
         rotary_cases,

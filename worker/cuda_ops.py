@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from worker.dense_weight import DenseWeight
+    from worker.device.kernels import VocabularyPart
 
 
 @cache
@@ -65,7 +66,6 @@ class CudaOps:
         self._fused_add_rms_norm = library.fused_add_rms_norm
         self._layer_norm = library.layer_norm
         self._fused_add_layer_norm = library.fused_add_layer_norm
-        self._rotary_embedding = library.rotary_embedding
         self._rotary_kv_write = library.rotary_kv_write
         self._silu_and_mul = library.silu_and_mul
         self._gelu = library.gelu
@@ -105,10 +105,6 @@ class CudaOps:
         """See worker.ops.fused_add_layer_norm."""
         self._fused_add_layer_norm(out, x, residual, weight, bias, eps)
 
-    def rotary_embedding(self, q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
-        """See worker.ops.rotary_embedding."""
-        self._rotary_embedding(q, k, positions, cos_sin)
-
     def rotary_kv_write(
         self,
         q: Tensor,
@@ -119,9 +115,14 @@ class CudaOps:
         k_cache: Tensor,
         v_cache: Tensor,
         slot_mapping: Tensor,
+        q_norm: Tensor | None = None,
+        k_norm: Tensor | None = None,
+        eps: float = 0.0,
     ) -> None:
-        """See worker.ops.rotary_kv_write."""
-        self._rotary_kv_write(q, k, v, positions, cos_sin, k_cache, v_cache, slot_mapping)
+        """See worker.ops.rotary_kv_write; k is not changed."""
+        self._rotary_kv_write(
+            q, k, v, positions, cos_sin, k_cache, v_cache, slot_mapping, q_norm, k_norm, eps
+        )
 
     def silu_and_mul(self, out: Tensor, x: Tensor) -> None:
         """See worker.ops.silu_and_mul."""
@@ -156,9 +157,18 @@ class CudaOps:
         else:
             torch.mm(x, turned, out_dtype=out.dtype, out=out)
 
-    def embedding(self, out: Tensor, token_ids: Tensor, weight: DenseWeight) -> None:
+    def embedding(
+        self, out: Tensor, token_ids: Tensor, weight: DenseWeight, part: VocabularyPart | None = None
+    ) -> None:
         """See worker.ops.embedding."""
-        self._embedding(out, token_ids, weight.data)
+        if part is None:
+            self._embedding(out, token_ids, weight.data)
+            return
+        places = token_ids - part.first
+        is_elsewhere = (places < 0) | (places >= weight.shape[0])
+        self._embedding(out, places.masked_fill_(is_elsewhere, 0), weight.data)
+        # Not by index: that would wait for the device to learn how many there are.
+        out.masked_fill_(is_elsewhere[:, None], 0)
 
     def attention_plan_size(
         self, tokens: int, requests: int, heads: int, kv_heads: int, head_dim: int, max_seq_len: int

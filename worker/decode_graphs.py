@@ -14,6 +14,7 @@ from worker.decode_step import DecodeStep
 from worker.input_batch import BatchLimits, InputBatch, Int32, StepInputs
 from worker.kv_cache import KVCache
 from worker.models.base import Model
+from worker.parallel.group import RankGroup
 
 # Steps of more rows run eagerly: beside their kernels a replay saves nothing. This bounds the recordings,
 # one per number of rows, each of some 300 bytes per kernel.
@@ -88,9 +89,7 @@ class DecodeGraph:
     @torch.inference_mode()
     def _record_draw(self) -> None:
         with Recording() as recording:
-            logits = self._model.compute_logits(self.hidden)
-            assert logits is not None, "a model of several ranks is not recorded"
-            self._step.draw(logits)
+            self._step.draw(self._model.compute_logits(self.hidden))
         self._draw = recording.replay
 
 
@@ -104,7 +103,13 @@ class DecodeGraphs:
     """
 
     def __init__(
-        self, model: Model, kv_caches: list[KVCache], batch: InputBatch, limits: BatchLimits, max_rows: int
+        self,
+        model: Model,
+        kv_caches: list[KVCache],
+        batch: InputBatch,
+        limits: BatchLimits,
+        max_rows: int,
+        group: RankGroup | None = None,
     ) -> None:
         """Record nothing yet.
 
@@ -114,17 +119,23 @@ class DecodeGraphs:
             batch: whose rows are decoded.
             limits: of the batch.
             max_rows: most rows of logits at once; steps of more, or of more than MAX_GRAPH_ROWS, run eagerly.
+            group: ranks that part the model and take the same steps; its exchanges are recorded.
         """
         self._model = model
         self._kv_caches = kv_caches
         self._batch = batch
         self._limits = limits
+        self._group = group
         self._max_rows = min(max_rows, MAX_GRAPH_ROWS, limits.max_num_seqs)
         width = batch.block_table.shape[1]
         self._block_tables = torch.empty((self._max_rows, width), dtype=torch.int32)
         # By the length of the message's column of rows.
         self._graphs: dict[int, DecodeGraph] = {}
         self._generation = 0
+
+    def prepare_ahead(self) -> bool:
+        """Record nothing: a recording is made by a step itself, and costs it next to nothing."""
+        return False
 
     def forward(self, step: SchedulerOutput) -> DecodeGraph | None:
         """Run the model for a step that decodes one token of each row; None, and nothing done, for others.
@@ -153,5 +164,5 @@ class DecodeGraphs:
         """Record the next step that is like this one, if it can be."""
         num_rows, rest = divmod(len(step.rows), 4)
         if rest == 0 and 0 < num_rows <= self._max_rows:
-            decode_step = DecodeStep(self._batch, self._limits, self._block_tables[:num_rows])
+            decode_step = DecodeStep(self._batch, self._limits, self._block_tables[:num_rows], self._group)
             self._graphs[len(step.rows)] = DecodeGraph(self._model, self._kv_caches, decode_step)

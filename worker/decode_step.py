@@ -8,6 +8,7 @@ from worker import ops
 from worker.attention.metadata import AttentionMetadata
 from worker.decode_ops import BatchColumns, StepTensors, append_tokens, decode_inputs, take_rows
 from worker.input_batch import BatchLimits, InputBatch, Int32, StepInputs
+from worker.parallel.group import RankGroup
 
 
 class DecodeStep:
@@ -19,14 +20,18 @@ class DecodeStep:
         drawn: int32 [R] after draw(); -1 where the logits hold a NaN.
     """
 
-    def __init__(self, batch: InputBatch, limits: BatchLimits, block_tables: torch.Tensor) -> None:
+    def __init__(
+        self, batch: InputBatch, limits: BatchLimits, block_tables: torch.Tensor, group: RankGroup | None
+    ) -> None:
         """Take memory for the rest.
 
         Args:
             batch: whose rows are decoded; its columns are never moved.
             limits: of the batch.
             block_tables: int32 [R, as wide as the batch's]; used from lay_out() to the end of the step.
+            group: ranks that part each layer; None for one that has all of it. Rank 0 samples.
         """
+        self._group = group
         self._batch = batch
         self._limits = limits
         num_rows = len(block_tables)
@@ -76,21 +81,27 @@ class DecodeStep:
         decode_inputs(self._rows, self._columns, self._tensors, limits.block_size, limits.max_model_len)
         return self._tensors.token_ids, self._meta
 
-    def draw(self, logits: torch.Tensor) -> None:
+    def draw(self, logits: torch.Tensor | None) -> None:
         """Sample a token for each row laid out, none of which needs the sampler, and append it.
 
         Args:
-            logits: float32 [R, V].
+            logits: float32 [R, V]; None on ranks that hear from rank 0 what it has sampled.
         """
+        if logits is not None:
+            self._sample(logits)
+        if self._group is not None:
+            self._group.broadcast(self._drawn)
+        append_tokens(
+            self._rows, self._drawn, self._columns.tokens, self._columns.num_tokens, self._tensors.flags
+        )
+
+    def _sample(self, logits: torch.Tensor) -> None:
         for gathered, column in zip(self._gathered, self._sampling, strict=True):
             take_rows(gathered, column, self._rows)
         temperature, top_k, top_p, min_p, seeds = self._gathered
         # The token to be drawn stands behind all the others.
         positions = self._tensors.seq_lens
         ops.sample(self._drawn, logits, temperature, top_k, top_p, min_p, seeds, positions)
-        append_tokens(
-            self._rows, self._drawn, self._columns.tokens, self._columns.num_tokens, self._tensors.flags
-        )
 
     def inputs(self) -> StepInputs:
         """The rows last laid out, as InputBatch.prepare returns them."""

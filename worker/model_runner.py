@@ -126,6 +126,16 @@ class ModelRunner:
         """Whether a step may begin before the one that runs on the device is finished."""
         return self._graphs is not None and self._graphs.can_follow(step)
 
+    def prepare_ahead(self) -> bool:
+        """Do a part of what later steps would have to do first, if no row is in the batch.
+
+        With no step running. Several ranks do nothing: they would have to do it together.
+
+        Returns:
+            Whether there was something to do.
+        """
+        return self._is_alone and self._graphs is not None and self._graphs.prepare_ahead()
+
     def begin(self, step: SchedulerOutput) -> ModelRunnerOutput | StepInFlight:
         """Run one step, or leave it running on a device that goes on by itself.
 

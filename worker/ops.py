@@ -18,6 +18,7 @@ from worker._native import load_library
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from worker.device.kernels import VocabularyPart
     from worker.packed_weight import PackedWeight
 
 _lib = load_library("splitserve_cpu")
@@ -26,7 +27,6 @@ _rms_norm = _lib.rms_norm
 _fused_add_rms_norm = _lib.fused_add_rms_norm
 _layer_norm = _lib.layer_norm
 _fused_add_layer_norm = _lib.fused_add_layer_norm
-_rotary_embedding = _lib.rotary_embedding
 _rotary_kv_write = _lib.rotary_kv_write
 _silu_and_mul = _lib.silu_and_mul
 _gelu = _lib.gelu
@@ -72,8 +72,8 @@ def rms_norm(out: Tensor, x: Tensor, weight: Tensor, eps: float) -> None:
 
     Args:
         out: like x; may be x.
-        x: [T, H], or [T, heads, D] for a norm per head.
-        weight: [H] or [D].
+        x: [T, H].
+        weight: [H].
         eps: added to the mean square.
     """
     _rms_norm(out, x, weight, eps)
@@ -97,8 +97,8 @@ def layer_norm(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float)
 
     Args:
         out: like x; may be x.
-        x: [T, H] or [T, heads, D].
-        weight: [H] or [D].
+        x: [T, H].
+        weight: [H].
         bias: like weight.
         eps: added to the variance.
     """
@@ -121,18 +121,6 @@ def fused_add_layer_norm(
     _fused_add_layer_norm(out, x, residual, weight, bias, eps)
 
 
-def rotary_embedding(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
-    """Turn q and k in place by their positions; element i pairs with i + rot_dim / 2 (NeoX, Llama).
-
-    Args:
-        q: [T, Hq, D].
-        k: [T, Hkv, D].
-        positions: int32 or int64 [T], each below max_pos.
-        cos_sin: float32 [max_pos, rot_dim], rot_dim <= D: cosines, then sines, of the rot_dim / 2 angles.
-    """
-    _rotary_embedding(q, k, positions, cos_sin)
-
-
 def rotary_kv_write(
     q: Tensor,
     k: Tensor,
@@ -142,20 +130,29 @@ def rotary_kv_write(
     k_cache: Tensor,
     v_cache: Tensor,
     slot_mapping: Tensor,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
+    eps: float = 0.0,
 ) -> None:
-    """Do what rotary_embedding and then kv_write do, with the same bits, in one pass over the step's QKV.
+    """Norm queries and keys, turn them by their positions, and write keys and values into the paged cache.
+
+    Element i of a head turns with element i + rot_dim / 2 (NeoX, Llama). Norms are those of rms_norm, over
+    each head, and rounded before the rotation.
 
     Args:
-        q: [T, Hq, D], turned in place.
-        k: [T, Hkv, D]; what it holds afterwards is not defined: the turned keys are in the cache.
+        q: [T, Hq, D], in place; also of tokens whose slot is negative.
+        k: [T, Hkv, D]; what it holds afterwards is not defined.
         v: like k, not changed.
-        positions: as for rotary_embedding.
-        cos_sin: as for rotary_embedding.
+        positions: int32 or int64 [T], each below max_pos.
+        cos_sin: float32 [max_pos, rot_dim], rot_dim <= D: cosines, then sines, of the rot_dim / 2 angles.
         k_cache: as for kv_write.
         v_cache: like k_cache.
-        slot_mapping: as for kv_write; the keys and values of a negative slot are written nowhere.
+        slot_mapping: as for kv_write.
+        q_norm: [D], weights of the queries' norm; None: they have none.
+        k_norm: [D], of the keys' norm, or None.
+        eps: added to the mean squares.
     """
-    _rotary_kv_write(q, k, v, positions, cos_sin, k_cache, v_cache, slot_mapping)
+    _rotary_kv_write(q, k, v, positions, cos_sin, k_cache, v_cache, slot_mapping, q_norm, k_norm, eps)
 
 
 def silu_and_mul(out: Tensor, x: Tensor) -> None:
@@ -252,16 +249,20 @@ def linear(out: Tensor, x: Tensor, weight: PackedWeight, bias: Tensor | None = N
     _linear(out, x, weight.data, weight.scales, cols, depth, bias)
 
 
-def embedding(out: Tensor, token_ids: Tensor, weight: PackedWeight) -> None:
+def embedding(
+    out: Tensor, token_ids: Tensor, weight: PackedWeight, part: VocabularyPart | None = None
+) -> None:
     """Copy rows: out[t] = weight[token_ids[t]].
 
     Args:
         out: [T, H], dtype of the activations that the weight multiplies.
         token_ids: int32 or int64 [T].
-        weight: [V, H], not in int4.
+        weight: [V, H], not in int4; [V', H] if it holds a part of the vocabulary.
+        part: which rows the weight holds; tokens of others get zeros. None for all.
     """
-    vocab, hidden = weight.shape
-    _embedding(out, token_ids, weight.data, weight.scales, vocab, hidden)
+    num_rows, hidden = weight.shape
+    first, vocab = part or (0, num_rows)
+    _embedding(out, token_ids, weight.data, weight.scales, num_rows, hidden, first, vocab)
 
 
 def apply_penalties(

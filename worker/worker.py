@@ -36,12 +36,13 @@ from worker.model_runner import ModelRunner, max_logits_rows
 from worker.models.base import Model
 from worker.models.registry import load_model
 from worker.parallel.mesh import ALONE, Mesh
+from worker.parallel.shared_memory import SharedMemoryMeeting, can_share_memory
 from worker.step_graphs import StepGraphs, StepInFlight
 from worker.warm_up import warm_up
 from worker.weights import Loader, Progress, load_weights
 
 if TYPE_CHECKING:
-    from worker.parallel.distributed import Meeting
+    from worker.parallel.distributed import DistributedMeeting
 
 
 def _no_progress(loaded_bytes: int, total_bytes: int) -> None:
@@ -79,7 +80,7 @@ class Worker:
         self._loader = loader
         self._loaded: _Loaded | None = None
         self._runner: ModelRunner | None = None
-        self._meeting: Meeting | None = None
+        self._meeting: SharedMemoryMeeting | DistributedMeeting | None = None
         num_threads = config.num_threads or max(1, usable_cores() // config.num_local_ranks)
         torch.set_num_threads(num_threads)
         ops.set_num_threads(num_threads)
@@ -145,10 +146,14 @@ class Worker:
     def _meet(self) -> Mesh:
         if self._config.num_ranks == 1:
             return ALONE
-        # torch.distributed takes 0.3 s to import, for nothing where there is one rank.
-        from worker.parallel.distributed import Meeting
+        device = self._device.torch_device
+        if self._config.pipeline_parallel_size == 1 and can_share_memory(self._config, device):
+            self._meeting = SharedMemoryMeeting(self._config)
+        else:
+            # torch.distributed takes 0.3 s to import.
+            from worker.parallel.distributed import DistributedMeeting
 
-        self._meeting = Meeting(self._config, self._device.torch_device)
+            self._meeting = DistributedMeeting(self._config, device)
         return self._meeting.mesh
 
     def _make_runner(
@@ -182,12 +187,13 @@ class Worker:
         self, loaded: _Loaded, caches: list[KVCache], batch: InputBatch, limits: BatchLimits
     ) -> StepGraphs | None:
         model, backend, max_rows = loaded.model, loaded.backend, max_logits_rows(limits.vocab_size)
-        if loaded.mesh != ALONE:
-            # Ranks exchange sums and activations, which no recording holds.
+        group, stage = loaded.mesh
+        if stage is not None or (group is not None and not group.is_recorded):
+            # What travels between them is no kernel.
             return None
         # Recordings of a CPU hold our own kernels; another backend may compute with anything.
         if isinstance(backend, CpuAttention):
-            return DecodeGraphs(model, caches, batch, limits, max_rows)
+            return DecodeGraphs(model, caches, batch, limits, max_rows, group)
         if isinstance(self._device, CudaDevice) and backend.can_be_captured:
             return CudaGraphs(self._device, backend, model, caches, batch, max_rows)
         return None
@@ -209,6 +215,8 @@ class Worker:
         limits = limits._replace(num_blocks=blocks_of_largest_step(limits))
         runner, _ = self._make_runner(self._loaded, limits)
         run_largest_step(runner, limits)
+        # The largest graph; its memory stays with the device for all the others.
+        runner.prepare_ahead()
         self._device.synchronize()
         return limits.num_blocks * self._loaded.block_shape(limits.block_size).num_bytes
 
@@ -225,6 +233,10 @@ class Worker:
     def can_follow(self, step: SchedulerOutput) -> bool:
         """Whether a step may begin before the one that runs on the device is finished."""
         return self._runner is not None and self._runner.can_follow(step)
+
+    def prepare_ahead(self) -> bool:
+        """Use a moment without work, with no step running; returns whether another one would be of use."""
+        return self._runner is not None and self._runner.prepare_ahead()
 
     def begin(self, step: SchedulerOutput) -> ModelRunnerOutput | StepInFlight:
         """Run one step, or leave it running on a device that goes on by itself; see ModelRunner.begin."""

@@ -8,16 +8,14 @@ namespace {
 
 NormRows rows_of(const DeviceArgs& args, const TensorView& tensor, const char* name, const TensorView& x,
                  DType dtype) {
-  const Arg arg = args(tensor, name).activation(dtype).rank(x.ndim()).rows_contiguous();
-  for (int dim = 0; dim < x.ndim(); ++dim) arg.size(dim, x.size(dim));
-  return {tensor.data_ptr(), tensor.stride(0), x.ndim() == 3 ? tensor.stride(1) : 0};
+  args(tensor, name).activation(dtype).rank(2).size(0, x.size(0)).size(1, x.size(1)).rows_contiguous();
+  return {tensor.data_ptr(), tensor.stride(0)};
 }
 
 NormParams make_params(const DeviceArgs& args, const TensorView& out, const TensorView& x,
                        const TensorView& weight, double eps) {
-  SPLITSERVE_CHECK_VALUE(x.ndim() == 2 || x.ndim() == 3, "x: expected 2 or 3 dimensions, got " << x.ndim());
-  const DType dtype = args(x, "x").activation();
-  const int64_t hidden = x.size(-1);
+  const DType dtype = args(x, "x").rank(2).activation();
+  const int64_t hidden = x.size(1);
   SPLITSERVE_CHECK_VALUE(hidden * dtype_bytes(dtype) <= kMaxNormBytes, "x: a last dimension of "
                                                                            << hidden << " takes more than "
                                                                            << kMaxNormBytes << " bytes");
@@ -26,8 +24,7 @@ NormParams make_params(const DeviceArgs& args, const TensorView& out, const Tens
   params.x = rows_of(args, x, "x", x, dtype);
   params.weight =
       args(weight, "weight").activation(dtype).rank(1).size(0, hidden).rows_contiguous().data<void>();
-  params.outer = x.size(0);
-  params.inner = x.ndim() == 3 ? x.size(1) : 1;
+  params.rows = x.size(0);
   params.hidden = hidden;
   params.eps = static_cast<float>(eps);
   params.dtype = dtype;

@@ -1,16 +1,17 @@
-// Arguments of the kernel that writes keys and values into the paged cache.
+// Arguments of the kernels that write keys and values into the paged cache: as they are, or after the norms
+// and the rotation of queries and keys.
 #pragma once
 
 #include "common/dtype.h"
-#include "common/rotary.h"
 
 namespace splitserve {
 
-// New keys or values, [tokens, heads, head_dim]. Strides are in elements.
-struct KvRows {
-  const void* data;
+// Queries, keys or values of a step, [tokens, heads, head_dim]. Strides are in elements.
+struct HeadRows {
+  void* data;
   int64_t token_stride;
   int64_t head_stride;
+  int64_t heads;
 };
 
 // A cache, [num_blocks, heads, block_size, head_dim].
@@ -22,21 +23,34 @@ struct KvSlots {
 };
 
 struct KvWriteParams {
-  KvRows k;
-  KvRows v;
+  HeadRows k;
+  HeadRows v;
   KvSlots k_cache;
   KvSlots v_cache;
   IndexArray slot_mapping;  // [tokens]: block * block_size + offset; a negative slot is skipped
   int64_t tokens;
-  int64_t heads;
   int64_t head_dim;
   int64_t block_size;
   int64_t num_slots;
   DType dtype;
 };
 
-// The rotation of q and k, then the write of the rotated k.
+// What queries and keys go through before they meet.
+struct RotaryParams {
+  const void* q_norm;  // [head_dim], weights of the RMS norm of each query; nullptr: none
+  const void* k_norm;  // [head_dim], of each key
+  float eps;
+  IndexArray positions;  // [tokens]
+  const float* cos_sin;  // [max_pos, rot_dim]: first half cosines, second half sines
+  int64_t cos_sin_stride;
+  int64_t max_pos;
+  int64_t rot_dim;
+};
+
+// Queries are turned in place, and keys on their way into the cache; what `write.k` holds then is not
+// defined.
 struct RotaryKvWriteParams {
+  HeadRows q;
   RotaryParams rotary;
   KvWriteParams write;
 };

@@ -5,11 +5,10 @@
 
 namespace splitserve {
 
-// Rows are [outer, inner]; the last dimension has `hidden` contiguous elements. Strides are in elements.
+// [rows, hidden]; `stride` elements from one row to the next.
 struct NormRows {
   void* data;
-  int64_t outer_stride;
-  int64_t inner_stride;
+  int64_t stride;
 };
 
 struct NormParams {
@@ -18,8 +17,7 @@ struct NormParams {
   NormRows residual;   // data == nullptr: nothing is added
   const void* weight;  // [hidden]
   const void* bias;    // [hidden], layer norm only
-  int64_t outer;
-  int64_t inner;
+  int64_t rows;
   int64_t hidden;
   float eps;
   DType dtype;

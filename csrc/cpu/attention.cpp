@@ -98,7 +98,7 @@ void paged_attention(TensorView out, TensorView q, TensorView k_cache, TensorVie
   params.softcap = static_cast<float>(softcap);
   run_kernel(params, [](const AttentionParams& p) {
     check_lengths(p);
-    SPLITSERVE_CALL_MATRIX(paged_attention, p);
+    SPLITSERVE_CALL_KERNEL(paged_attention, p);
   });
 }
 

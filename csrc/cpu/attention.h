@@ -33,4 +33,4 @@ struct AttentionParams {
 
 }  // namespace splitserve
 
-SPLITSERVE_DECLARE_MATRIX(paged_attention, AttentionParams)
+SPLITSERVE_DECLARE_KERNEL(paged_attention, AttentionParams)

@@ -23,10 +23,10 @@ inline void* reachable_host_memory(void* data) { return data; }
 }  // namespace splitserve
 
 // Runs a kernel on the device of a call's tensors.
-#define SPLITSERVE_RUN(op, params, device) SPLITSERVE_RUN_VECTOR(op, params)
+#define SPLITSERVE_RUN(op, params, device) SPLITSERVE_RUN_KERNEL(op, params)
 // The same after check(params) has looked at the ids in memory.
 #define SPLITSERVE_RUN_CHECKED(op, check, params, device) \
   splitserve::run_kernel(params, [](const auto& p) {      \
     check(p);                                             \
-    SPLITSERVE_CALL_VECTOR(op, p);                        \
+    SPLITSERVE_CALL_KERNEL(op, p);                        \
   })

@@ -1,4 +1,7 @@
-// Embedding lookup: collects one row of a packed weight per token.
+// Embedding lookup: collects one row of a packed weight per token. A rank that holds some rows of the
+// vocabulary writes zeros for the tokens of the others.
+#include <cstring>
+
 #include "cpu/packed_arg.h"
 #include "cpu/parallel.h"
 #include "cpu/program.h"
@@ -34,7 +37,8 @@ struct EmbeddingParams {
   const void* weight;   // packed, see packed.h
   const float* scales;  // [vocab] for int8, else nullptr
   IndexArray ids;       // [tokens]
-  int64_t out_stride, tokens, vocab, hidden;
+  int64_t out_stride, tokens, hidden;
+  int64_t first, rows, vocab;  // the weight holds rows [first, first + rows) of the vocabulary
   WeightFormat format;
 };
 
@@ -51,30 +55,38 @@ void look_up(const EmbeddingParams& p) {
   host::parallel_for(p.tokens, p.tokens * p.hidden, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       void* row = static_cast<char*>(p.out) + t * row_bytes;
-      if (p.format == WeightFormat::kInt8) {
-        scale_row(static_cast<BFloat16*>(row), {p.weight, layout, p.ids[t]}, p.scales[p.ids[t]], p.hidden);
+      const int64_t id = p.ids[t] - p.first;
+      if (id < 0 || id >= p.rows) {
+        std::memset(row, 0, static_cast<size_t>(p.hidden * dtype_bytes(activation_of(p.format))));
+      } else if (p.format == WeightFormat::kInt8) {
+        scale_row(static_cast<BFloat16*>(row), {p.weight, layout, id}, p.scales[id], p.hidden);
       } else if (p.format == WeightFormat::kBFloat16) {
-        copy_row<uint16_t>(static_cast<uint16_t*>(row), {p.weight, layout, p.ids[t]}, p.hidden);
+        copy_row<uint16_t>(static_cast<uint16_t*>(row), {p.weight, layout, id}, p.hidden);
       } else {
-        copy_row<uint32_t>(static_cast<uint32_t*>(row), {p.weight, layout, p.ids[t]}, p.hidden);
+        copy_row<uint32_t>(static_cast<uint32_t*>(row), {p.weight, layout, id}, p.hidden);
       }
     }
   });
 }
 
 void embedding(TensorView out, TensorView token_ids, TensorView weight, Optional<TensorView> scales,
-               int64_t vocab, int64_t hidden) {
+               int64_t rows, int64_t hidden, int64_t first, int64_t vocab) {
   EmbeddingParams params{};
-  params.format = packed_arg(weight, vocab, hidden);
+  params.format = packed_arg(weight, rows, hidden);
+  SPLITSERVE_CHECK_VALUE(first >= 0 && first <= vocab - rows, "first: rows "
+                                                                  << first << " to " << first + rows
+                                                                  << " are not all within " << vocab);
   SPLITSERVE_CHECK_VALUE(params.format != WeightFormat::kInt4,
                          "packed: rows of int4 weights cannot be looked up");
-  params.scales = scales_arg(scales, params.format, vocab);
+  params.scales = scales_arg(scales, params.format, rows);
   cpu_arg(out, "out").activation(activation_of(params.format)).rank(2).size(1, hidden).rows_contiguous();
   params.tokens = out.size(0);
   params.ids = cpu_arg(token_ids, "token_ids").indices(params.tokens);
   params.out = out.data_ptr();
   params.weight = weight.data_ptr();
   params.out_stride = out.stride(0);
+  params.first = first;
+  params.rows = rows;
   params.vocab = vocab;
   params.hidden = hidden;
   run_kernel(params, [](const EmbeddingParams& p) {

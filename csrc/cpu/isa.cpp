@@ -23,7 +23,9 @@ Isa detect() {
       !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq")) {
     return Isa::kAvx2;
   }
-  return __builtin_cpu_supports("avx512bf16") ? Isa::kAvx512Bf16 : Isa::kAvx512;
+  // Cooper Lake alone has the first and not the second.
+  if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512vbmi")) return Isa::kAvx512;
+  return Isa::kAvx512Bf16;
 #else
   return Isa::kPortable;
 #endif

@@ -17,11 +17,10 @@ int num_threads();
 
 }  // namespace splitserve
 
-// SPLITSERVE_DECLARE_* name a kernel in every namespace it is compiled into, SPLITSERVE_CALL_* call the one
-// of the current instruction set; bindings do so through program.h. VECTOR kernels have no bf16 variant,
-// MATRIX kernels do.
+// SPLITSERVE_DECLARE_KERNEL names a kernel in every namespace it is compiled into, SPLITSERVE_CALL_KERNEL
+// calls the one of the current instruction set; bindings do so through program.h.
 #if SPLITSERVE_X86
-#define SPLITSERVE_DECLARE_VECTOR(name, Params) \
+#define SPLITSERVE_DECLARE_KERNEL(name, Params) \
   namespace splitserve::portable {              \
   void name(const Params& params);              \
   }                                             \
@@ -30,25 +29,19 @@ int num_threads();
   }                                             \
   namespace splitserve::avx512 {                \
   void name(const Params& params);              \
-  }
-#define SPLITSERVE_DECLARE_MATRIX(name, Params) \
-  SPLITSERVE_DECLARE_VECTOR(name, Params)       \
+  }                                             \
   namespace splitserve::avx512_bf16 {           \
   void name(const Params& params);              \
   }
-#define SPLITSERVE_CALL_VECTOR(name, params)                                                \
-  (splitserve::current_isa() >= splitserve::Isa::kAvx512 ? splitserve::avx512::name(params) \
-   : splitserve::current_isa() == splitserve::Isa::kAvx2 ? splitserve::avx2::name(params)   \
-                                                         : splitserve::portable::name(params))
-#define SPLITSERVE_CALL_MATRIX(name, params)                                                         \
+#define SPLITSERVE_CALL_KERNEL(name, params)                                                         \
   (splitserve::current_isa() == splitserve::Isa::kAvx512Bf16 ? splitserve::avx512_bf16::name(params) \
-                                                             : SPLITSERVE_CALL_VECTOR(name, params))
+   : splitserve::current_isa() == splitserve::Isa::kAvx512   ? splitserve::avx512::name(params)      \
+   : splitserve::current_isa() == splitserve::Isa::kAvx2     ? splitserve::avx2::name(params)        \
+                                                             : splitserve::portable::name(params))
 #else
-#define SPLITSERVE_DECLARE_VECTOR(name, Params) \
+#define SPLITSERVE_DECLARE_KERNEL(name, Params) \
   namespace splitserve::portable {              \
   void name(const Params& params);              \
   }
-#define SPLITSERVE_DECLARE_MATRIX(name, Params) SPLITSERVE_DECLARE_VECTOR(name, Params)
-#define SPLITSERVE_CALL_VECTOR(name, params) splitserve::portable::name(params)
-#define SPLITSERVE_CALL_MATRIX(name, params) splitserve::portable::name(params)
+#define SPLITSERVE_CALL_KERNEL(name, params) splitserve::portable::name(params)
 #endif

@@ -32,7 +32,7 @@ void linear(TensorView out, TensorView x, TensorView weight, Optional<TensorView
   params.weight = weight.data_ptr();
   params.out_stride = out.stride(0);
   params.x_stride = x.stride(0);
-  SPLITSERVE_RUN_MATRIX(linear, params);
+  SPLITSERVE_RUN_KERNEL(linear, params);
 }
 
 }  // namespace

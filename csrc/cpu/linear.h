@@ -24,4 +24,4 @@ struct LinearParams {
 
 }  // namespace splitserve
 
-SPLITSERVE_DECLARE_MATRIX(linear, LinearParams)
+SPLITSERVE_DECLARE_KERNEL(linear, LinearParams)

@@ -38,7 +38,7 @@ void top_logprobs(TensorView out_ids, TensorView out_logprobs, TensorView out_ra
     SPLITSERVE_CHECK_VALUE(token >= 0 && token < params.vocab,
                            "token_ids: " << token << " is not in the vocabulary");
   }
-  SPLITSERVE_CALL_VECTOR(top_logprobs, params);
+  SPLITSERVE_CALL_KERNEL(top_logprobs, params);
 }
 
 void check_tokens(const TokenLogprobsParams& params, int64_t all_rows, int64_t all_tokens) {
@@ -73,7 +73,7 @@ void token_logprobs(TensorView out, TensorView logits, TensorView rows, TensorVi
   params.token_ids = cpu_arg(token_ids, "token_ids").vector(kInt32Type, all_tokens).data<int32_t>();
   params.logits_stride = logits.stride(0);
   check_tokens(params, logits.size(0), all_tokens);
-  SPLITSERVE_CALL_VECTOR(token_logprobs, params);
+  SPLITSERVE_CALL_KERNEL(token_logprobs, params);
 }
 
 }  // namespace

@@ -28,5 +28,5 @@ struct TokenLogprobsParams {
 
 }  // namespace splitserve
 
-SPLITSERVE_DECLARE_VECTOR(top_logprobs, LogprobsParams)
-SPLITSERVE_DECLARE_VECTOR(token_logprobs, TokenLogprobsParams)
+SPLITSERVE_DECLARE_KERNEL(top_logprobs, LogprobsParams)
+SPLITSERVE_DECLARE_KERNEL(token_logprobs, TokenLogprobsParams)

@@ -15,18 +15,31 @@ SPLITSERVE_INLINE void fetch(const char* ahead, int64_t unit) {
   for (int line = 0; line < kLines; ++line) __builtin_prefetch(ahead + (unit * kLines + line) * 64);
 }
 
-// sums[i][v] += x(i) * weight(v): one pair of every row with one pair of every column.
+// sums[i][v] += x(i) * weight(v): one pair of every row with one pair of every column. 32 registers hold the
+// weights of a step, and so many rows that their inputs pass one by one; 16 hold the inputs.
 template <typename X, int kRows, typename Weight, typename Input>
 SPLITSERVE_INLINE void add_products(Vec (&sums)[kRows][kPanelVecs], const Weight& weight, const Input& x) {
   using Step = DotStep<X>;
-  typename Step::Operand inputs[kRows];
+  if constexpr (kLanes == 16) {
+    typename Step::Operand weights[kPanelVecs];
 #pragma GCC unroll 8
-  for (int i = 0; i < kRows; ++i) inputs[i] = x(i);
+    for (int v = 0; v < kPanelVecs; ++v) weights[v] = weight(v);
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+      const typename Step::Operand input = x(i);
 #pragma GCC unroll 8
-  for (int v = 0; v < kPanelVecs; ++v) {
-    const typename Step::Operand w = weight(v);
+      for (int v = 0; v < kPanelVecs; ++v) sums[i][v] = Step::accumulate(sums[i][v], input, weights[v]);
+    }
+  } else {
+    typename Step::Operand inputs[kRows];
 #pragma GCC unroll 8
-    for (int i = 0; i < kRows; ++i) sums[i][v] = Step::accumulate(sums[i][v], inputs[i], w);
+    for (int i = 0; i < kRows; ++i) inputs[i] = x(i);
+#pragma GCC unroll 8
+    for (int v = 0; v < kPanelVecs; ++v) {
+      const typename Step::Operand operand = weight(v);
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i) sums[i][v] = Step::accumulate(sums[i][v], inputs[i], operand);
+    }
   }
 }
 
@@ -55,16 +68,26 @@ struct PanelTile {
   SPLITSERVE_INLINE static void run(const Rows<X, kRows>& x, const char* panel, const char* ahead,
                                     Sums& sums) {
     constexpr int kPair = DotStep<X>::kPair;
-    const auto weights = [panel](int64_t step) __attribute__((always_inline)) {
-      return [p = panel + step * Format::kUnitBytes](int v)
-                 __attribute__((always_inline)) { return Format::load(p, v); };
-    };
-    const int64_t steps = x.depth / kPair;
-    for (int64_t step = 0; step < steps; ++step) {
-      fetch<kLines>(ahead, step);
-      add_products<X>(sums, weights(step), x.pair(step * kPair));
+    const int64_t units = x.depth / (kPair * kUnitSteps);
+    for (int64_t unit = 0; unit < units; ++unit) {
+      fetch<kLines>(ahead, unit);
+#pragma GCC unroll 4
+      for (int j = 0; j < kUnitSteps; ++j) {
+        const int64_t step = unit * kUnitSteps + j;
+        add_step(panel, step, x.pair(step * kPair), sums);
+      }
     }
-    if (steps * kPair < x.depth) add_products<X>(sums, weights(steps), x.last(steps * kPair));
+    for (int64_t step = units * kUnitSteps; step * kPair < x.depth; ++step) {
+      add_step(panel, step, x.last(step * kPair), sums);
+    }
+  }
+
+ private:
+  template <typename Input>
+  SPLITSERVE_INLINE static void add_step(const char* panel, int64_t step, const Input& x, Sums& sums) {
+    const char* start = panel + step * Format::kStepBytes;
+    const auto weight = [start](int v) __attribute__((always_inline)) { return Format::load(start, v); };
+    add_products<X>(sums, weight, x);
   }
 };
 
@@ -76,54 +99,71 @@ struct PanelTile<Int4Weights, kRows, kLines> {
 
   SPLITSERVE_INLINE static void run(const Rows<X, kRows>& x, const char* panel, const char* ahead,
                                     Sums& sums) {
+    constexpr int kAtOnce = kRows <= kFewRows ? 2 : 1;
     const int64_t groups = x.depth / kGroupDepth;
-    for (int64_t group = 0; group < groups; ++group) {
-      fetch<kLines>(ahead, group);
-      const char* start = panel + group * kGroupBytes;
-      Vec part[kRows][kPanelVecs] = {};
-      for (int64_t block = 0; block < kGroupDepth / kBlockDepth; ++block) {
-        add_block(x, start, group * kGroupDepth, block, part);
-      }
-      add_scaled(start, part, sums);
+    int64_t group = 0;
+    for (; group + kAtOnce <= groups; group += kAtOnce) add_groups<kAtOnce>(x, panel, ahead, group, sums);
+    if (group < groups) add_groups<1>(x, panel, ahead, group++, sums);
+    if (group * kGroupDepth < x.depth) {
+      last_group(x, panel + group * kGroupBytes, group * kGroupDepth, sums);
     }
-    if (groups * kGroupDepth < x.depth)
-      last_group(x, panel + groups * kGroupBytes, groups * kGroupDepth, sums);
   }
 
  private:
-  SPLITSERVE_INLINE static void add_block(const Rows<X, kRows>& x, const char* group, int64_t first_k,
-                                          int64_t block, Sums& part) {
-    UintVec nibbles[kPanelVecs];
-    for (int v = 0; v < kPanelVecs; ++v) {
-      nibbles[v] = Int4Weights::load(group + kGroupScaleBytes + block * kBlockBytes, v);
-    }
+  static constexpr int kBlocks = kGroupDepth / kBlockDepth, kBlockSteps = kBlockDepth / 2;
+
+  SPLITSERVE_INLINE static auto pair_of(const char* group, int64_t block, int j) {
+    const char* start = group + kGroupScaleBytes + block * kBlockBytes;
+    return [start, j](int v)
+               __attribute__((always_inline)) { return Int4Weights::pair(Int4Weights::load(start, v), j); };
+  }
+
+  // Groups do not depend on each other until they are added, in order, to the sums. What they fetch is spread
+  // over their steps: many fetches in a row would hold up the loads behind them.
+  template <int kCount>
+  SPLITSERVE_INLINE static void add_groups(const Rows<X, kRows>& x, const char* panel, const char* ahead,
+                                           int64_t first, Sums& sums) {
+    constexpr int kBlockLines = kCount * kLines / kBlocks, kOtherLines = kCount * kLines % kBlocks;
+    Vec parts[kCount][kRows][kPanelVecs] = {};
+    const char* start = panel + first * kGroupBytes;
+    const char* fetched = ahead + first * kLines * 64;
+    fetch<kOtherLines>(fetched + kBlocks * kBlockLines * 64, 0);
+    for (int64_t block = 0; block < kBlocks; ++block) {
 #pragma GCC unroll 4
-    for (int j = 0; j < kBlockDepth / 2; ++j) {
-      const auto weight = [&](int v)
-                              __attribute__((always_inline)) { return Int4Weights::pair(nibbles[v], j); };
-      add_products<X>(part, weight, x.pair(first_k + block * kBlockDepth + 2 * j));
+      for (int j = 0; j < kBlockSteps; ++j) {
+#pragma GCC unroll 8
+        for (int line = 0; line < kBlockLines; ++line) {
+          if (line * kBlockSteps / kBlockLines == j) fetch<1>(fetched, block * kBlockLines + line);
+        }
+        const int64_t k = first * kGroupDepth + block * kBlockDepth + 2 * j;
+#pragma GCC unroll 2
+        for (int g = 0; g < kCount; ++g) {
+          add_products<X>(parts[g], pair_of(start + g * kGroupBytes, block, j), x.pair(k + g * kGroupDepth));
+        }
+      }
     }
+#pragma GCC unroll 2
+    for (int g = 0; g < kCount; ++g) add_scaled(start + g * kGroupBytes, parts[g], sums);
   }
 
   // A group that ends with the row.
   static void last_group(const Rows<X, kRows>& x, const char* group, int64_t first_k, Sums& sums) {
     Vec part[kRows][kPanelVecs] = {};
     for (int64_t k = first_k; k < x.depth; k += 2) {
-      const int64_t pair = (k - first_k) / 2;
-      const char* block = group + kGroupScaleBytes + pair / 4 * kBlockBytes;
-      const auto weight = [&](int v) __attribute__((always_inline)) {
-        return Int4Weights::pair(Int4Weights::load(block, v), static_cast<int>(pair % 4));
-      };
-      add_products<X>(part, weight, x.last(k));
+      const int64_t step = (k - first_k) / 2;
+      add_products<X>(part, pair_of(group, step / kBlockSteps, step % kBlockSteps), x.last(k));
     }
     add_scaled(group, part, sums);
   }
 
-  SPLITSERVE_INLINE static void add_scaled(const char* group, const Sums& part, Sums& sums) {
+  SPLITSERVE_INLINE static void add_scaled(const char* group, const Vec (&part)[kRows][kPanelVecs],
+                                           Sums& sums) {
+    // The sums wait in memory: the registers are for those of the group.
+    asm volatile("" : "+m"(sums));
 #pragma GCC unroll 8
     for (int v = 0; v < kPanelVecs; ++v) {
       const Vec scale = load(reinterpret_cast<const BFloat16*>(group) + v * kLanes);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int i = 0; i < kRows; ++i) sums[i][v] = fma(part[i][v], scale, sums[i][v]);
     }
   }

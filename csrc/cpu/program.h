@@ -44,7 +44,5 @@ void run_kernel(const Params& params, Function function) {
 }  // namespace splitserve
 
 // Run a kernel of the current instruction set, which a replay looks up again.
-#define SPLITSERVE_RUN_VECTOR(name, params) \
-  splitserve::run_kernel(params, [](const auto& p) { SPLITSERVE_CALL_VECTOR(name, p); })
-#define SPLITSERVE_RUN_MATRIX(name, params) \
-  splitserve::run_kernel(params, [](const auto& p) { SPLITSERVE_CALL_MATRIX(name, p); })
+#define SPLITSERVE_RUN_KERNEL(name, params) \
+  splitserve::run_kernel(params, [](const auto& p) { SPLITSERVE_CALL_KERNEL(name, p); })

@@ -23,4 +23,4 @@ struct SampleParams {
 
 }  // namespace splitserve
 
-SPLITSERVE_DECLARE_VECTOR(sample, SampleParams)
+SPLITSERVE_DECLARE_KERNEL(sample, SampleParams)

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "cpu/isa.h"
+#include "cpu/relax.h"
 
 namespace splitserve {
 namespace {
@@ -16,14 +17,6 @@ constexpr int kIdleSpins = 2000;
 constexpr int kSessionSpins = 200000;
 // The same after one, a few microseconds: the second half of a step follows the first.
 constexpr int kClosingSpins = 200;
-
-void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 class ThreadPool {
  public:

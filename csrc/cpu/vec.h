@@ -137,16 +137,43 @@ SPLITSERVE_INLINE Vec load(const BFloat16* p) {
 
 SPLITSERVE_INLINE void store(float* p, Vec v) { std::memcpy(p, &v, sizeof v); }
 
+#if !defined(__AVX512BF16__)
+// A float's bits, of which the upper half is the bfloat16 nearest to it, ties to even; a NaN's is a NaN.
+SPLITSERVE_INLINE UintVec rounded_bits(Vec v) {
+  const UintVec bits = as_uint(v);
+  const UintVec rounded = bits + ((bits >> 16) & 1u) + 0x7fffu;
+#if defined(__AVX512F__)
+  const __mmask16 is_nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+  return reinterpret_cast<UintVec>(_mm512_mask_or_epi32(reinterpret_cast<__m512i>(rounded), is_nan,
+                                                        reinterpret_cast<__m512i>(bits),
+                                                        _mm512_set1_epi32(0x400000)));
+#else
+  return v == v ? rounded : bits | 0x400000u;
+#endif
+}
+#endif
+
 // Round to nearest even; NaN stays NaN. The instruction takes denormals, which are below 1.2e-38, as zero.
 SPLITSERVE_INLINE HalfVec to_bfloat16(Vec v) {
 #if defined(__AVX512BF16__)
   return reinterpret_cast<HalfVec>(_mm512_cvtneps_pbh(v));
 #else
-  const UintVec bits = as_uint(v);
-  const UintVec rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const UintVec quiet_nan = (bits >> 16) | 0x40u;
-  return __builtin_convertvector(v == v ? rounded : quiet_nan, HalfVec);
+  return __builtin_convertvector(rounded_bits(v) >> 16, HalfVec);
 #endif
+}
+
+// v as it reads back after it was stored as a T.
+template <typename T>
+SPLITSERVE_INLINE Vec rounded_to(Vec v) {
+  if constexpr (sizeof(T) == 4) {
+    return v;
+  } else {
+#if defined(__AVX512BF16__)
+    return from_bfloat16(to_bfloat16(v));
+#else
+    return as_float(rounded_bits(v) & 0xffff0000u);
+#endif
+  }
 }
 
 SPLITSERVE_INLINE void store(BFloat16* p, Vec v) {

@@ -29,7 +29,16 @@ SPLITSERVE_INLINE Vec exp(Vec x) {
   return x < broadcast(kMin) ? Vec{} : result;
 }
 
-// 2^x of a polynomial for 2^r on [-1/2, 1/2], highest power first.
+// Coefficients come highest power first.
+template <int kCount>
+SPLITSERVE_INLINE Vec polynomial(const float (&coefficients)[kCount], Vec x) {
+  Vec p = broadcast(coefficients[0]);
+#pragma GCC unroll 8
+  for (int i = 1; i < kCount; ++i) p = fma(p, x, broadcast(coefficients[i]));
+  return p;
+}
+
+// 2^x of a polynomial for 2^r on [-1/2, 1/2].
 template <int kCount>
 SPLITSERVE_INLINE Vec exp2_by(const float (&coefficients)[kCount], Vec x) {
 #if defined(__AVX512F__)
@@ -42,9 +51,7 @@ SPLITSERVE_INLINE Vec exp2_by(const float (&coefficients)[kCount], Vec x) {
   const Vec shifted = clamped + kRound;
   const Vec r = clamped - (shifted - kRound);
 #endif
-  Vec p = broadcast(coefficients[0]);
-#pragma GCC unroll 8
-  for (int i = 1; i < kCount; ++i) p = fma(p, r, broadcast(coefficients[i]));
+  const Vec p = polynomial(coefficients, r);
 #if defined(__AVX512F__)
   // Where x is -inf, r and p are NaN; of NaN and -inf the instruction makes 0.
   return _mm512_scalef_ps(p, n);
@@ -55,14 +62,15 @@ SPLITSERVE_INLINE Vec exp2_by(const float (&coefficients)[kCount], Vec x) {
 #endif
 }
 
+// Of 2^r: 1 + r times the minimax polynomial of (2^r - 1) / r on [-1/2, 1/2], found by iteratively reweighted
+// least squares.
+inline constexpr float kExp2Coefficients[] = {1.326472731307149e-3f, 9.671512991189957e-3f,
+                                              5.550733581185341e-2f, 2.4022242426872253e-1f,
+                                              6.931470036506653e-1f, 1.0f};
+
 // 2^x for x up to 127, relative error below 3 units in the last place; exactly 0 for -inf and all that is far
-// below the smallest float, so that masked scores weigh nothing. NaN stays NaN. Minimax polynomial of
-// (2^r - 1) / r on [-1/2, 1/2], found by iteratively reweighted least squares.
-SPLITSERVE_INLINE Vec exp2(Vec x) {
-  constexpr float kCoefficients[] = {1.326472731307149e-3f,  9.671512991189957e-3f, 5.550733581185341e-2f,
-                                     2.4022242426872253e-1f, 6.931470036506653e-1f, 1.0f};
-  return exp2_by(kCoefficients, x);
-}
+// below the smallest float, so that masked scores weigh nothing. NaN stays NaN.
+SPLITSERVE_INLINE Vec exp2(Vec x) { return exp2_by(kExp2Coefficients, x); }
 
 // The same for a result that is rounded to bfloat16: relative error below 7.5e-5, which is a 26th of the
 // smallest that rounding may add. Minimax polynomial of 2^r.
@@ -99,7 +107,19 @@ SPLITSERVE_INLINE Vec log(Vec x) {
 
 SPLITSERVE_INLINE float log(float x) { return log(broadcast(x))[0]; }
 
-SPLITSERVE_INLINE Vec sigmoid(Vec x) { return 1.0f / (1.0f + exp(-x)); }
+// In about half the instructions of exp() where the hardware scales by powers of two; what is too large for a
+// float becomes infinite.
+SPLITSERVE_INLINE Vec sigmoid(Vec x) {
+#if defined(__AVX512F__)
+  // -log2(e), and what its first part lacks.
+  constexpr float kHigh = -1.44269504f, kLow = -1.92596299e-8f;
+  const Vec n = _mm512_roundscale_ps(x * kHigh, _MM_FROUND_TO_NEAREST_INT);
+  const Vec r = fma(x, broadcast(kLow), fma(x, broadcast(kHigh), -n));
+  return 1.0f / (1.0f + _mm512_scalef_ps(polynomial(kExp2Coefficients, r), n));
+#else
+  return 1.0f / (1.0f + exp(-x));
+#endif
+}
 
 // Absolute error about 1e-7; used on attention scores, where the cap multiplies it.
 SPLITSERVE_INLINE Vec tanh(Vec x) { return 1.0f - 2.0f / (exp(x + x) + 1.0f); }

@@ -1,6 +1,6 @@
 // How the forms in which weights are kept become operands of a dot product: one struct per format.
 //
-// Formats of steps have load(), from the bytes of one register's outputs in a step to the operand; int4 works
+// Formats of steps have load(), from the bytes of a step to the operands of a panel's registers; int4 works
 // on groups and has pair(), from 32 bits per output to the operand of pair j of a block. Integers convert
 // exactly, so scales can be applied to the sums.
 #pragma once
@@ -10,80 +10,107 @@
 
 namespace splitserve::SPLITSERVE_ISA {
 
-// Rows of x in a tile: as many as leave all its sums and operands in registers.
+// Rows of x in a tile: as many as leave all its sums and operands in registers. Up to kFewRows have too few
+// sums for a multiplier that takes the next product of a sum only cycles later.
 #if defined(__AVX512BF16__)
-inline constexpr int kStepRows = 8, kGroupRows = 6;
+inline constexpr int kStepRows = 12, kGroupRows = 8, kFewRows = 6;
 #elif defined(__AVX512F__)
-inline constexpr int kStepRows = 6, kGroupRows = 4;
+inline constexpr int kStepRows = 6, kGroupRows = 4, kFewRows = 0;
 #elif defined(__AVX2__)
-inline constexpr int kStepRows = 2, kGroupRows = 1;
+inline constexpr int kStepRows = 2, kGroupRows = 1, kFewRows = 0;
 #else
-inline constexpr int kStepRows = 1, kGroupRows = 1;
+inline constexpr int kStepRows = 1, kGroupRows = 1, kFewRows = 0;
 #endif
 
 inline constexpr int kPanelVecs = static_cast<int>(kPanelCols) / kLanes;
 
-struct Float32Weights {
-  using X = float;
-  using Operand = DotStep<X>::Operand;
-  static constexpr WeightFormat kFormat = WeightFormat::kFloat32;
+// Steps in a round of the loop over a panel; with 16 registers a second one makes them spill.
+inline constexpr int kUnitSteps = kLanes == 16 ? 2 : 1;
+
+// Weights that are kept as they are multiplied.
+template <typename T, WeightFormat format>
+struct PlainWeights {
+  using X = T;
+  static constexpr WeightFormat kFormat = format;
   static constexpr int kMaxRows = kStepRows;
-  static constexpr int64_t kUnitBytes = kPanelCols * 4;
-  SPLITSERVE_INLINE static Operand load(const char* step, int vec) {
-    return DotStep<X>::load(reinterpret_cast<const X*>(step) + vec * kLanes);
+  static constexpr int64_t kStepBytes = kPanelCols * 4;
+  static constexpr int64_t kUnitBytes = kUnitSteps * kStepBytes;
+  SPLITSERVE_INLINE static DotStep<X>::Operand load(const char* step, int vec) {
+    return DotStep<X>::load(reinterpret_cast<const X*>(step) + vec * DotStep<X>::kSize);
   }
 };
+using Float32Weights = PlainWeights<float, WeightFormat::kFloat32>;
+using BFloat16Weights = PlainWeights<BFloat16, WeightFormat::kBFloat16>;
 
-struct BFloat16Weights {
-  using X = BFloat16;
-  using Operand = DotStep<X>::Operand;
-  static constexpr WeightFormat kFormat = WeightFormat::kBFloat16;
-  static constexpr int kMaxRows = kStepRows;
-  static constexpr int64_t kUnitBytes = kPanelCols * 4;
-  SPLITSERVE_INLINE static Operand load(const char* step, int vec) {
-    return DotStep<X>::load(reinterpret_cast<const X*>(step) + vec * 2 * kLanes);
+#if defined(__AVX512BF16__)
+// The bytes of the bfloat16 of 0 to 127.
+struct MagnitudeBytes {
+  alignas(64) uint8_t low[128], high[128];
+  constexpr MagnitudeBytes() : low{}, high{} {
+    for (int exponent = 0; exponent < 7; ++exponent) {
+      for (int value = 1 << exponent; value < 2 << exponent; ++value) {
+        const int bits = (127 + exponent) << 7 | (value << (7 - exponent) & 127);
+        low[value] = static_cast<uint8_t>(bits);
+        high[value] = static_cast<uint8_t>(bits >> 8);
+      }
+    }
   }
 };
+constexpr MagnitudeBytes kMagnitudeBytes;
+#endif
 
+// Codes from -127 to 127.
 struct Int8Weights {
   using X = BFloat16;
-  using Operand = DotStep<X>::Operand;
   static constexpr WeightFormat kFormat = WeightFormat::kInt8;
   static constexpr int kMaxRows = kStepRows;
-  static constexpr int64_t kUnitBytes = kPanelCols * 2;
-  SPLITSERVE_INLINE static Operand load(const char* step, int vec) {
-    const char* pairs = step + vec * kLanes * 2;
+  static constexpr int64_t kStepBytes = kPanelCols * 2;
+  static constexpr int64_t kUnitBytes = kUnitSteps * kStepBytes;
 #if defined(__AVX512BF16__)
-    const __m128i low = _mm_loadu_si128(reinterpret_cast<const __m128i*>(pairs));
-    const __m128i high = _mm_loadu_si128(reinterpret_cast<const __m128i*>(pairs) + 1);
-    return _mm512_cvtne2ps_pbh(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(high)),
-                               _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(low)));
+  // Two look-ups give the bytes of all magnitudes, which then meet: six instructions for a whole step, of
+  // which none but the look-ups needs a unit that multiplies. They leave each register every other four
+  // outputs.
+  SPLITSERVE_INLINE static DotStep<X>::Operand load(const char* step, int vec) {
+    const auto look_up = [](const uint8_t* table, __m512i ids) __attribute__((always_inline)) {
+      return _mm512_permutex2var_epi8(_mm512_load_si512(table), ids, _mm512_load_si512(table + 64));
+    };
+    constexpr int kFirstOrBothOthers = 0xf8;
+    const __m512i codes = _mm512_loadu_si512(step), magnitudes = _mm512_abs_epi8(codes);
+    const __m512i low = look_up(kMagnitudeBytes.low, magnitudes);
+    const __m512i high = _mm512_ternarylogic_epi32(look_up(kMagnitudeBytes.high, magnitudes), codes,
+                                                   _mm512_set1_epi8(-128), kFirstOrBothOthers);
+    return reinterpret_cast<__m512bh>(vec == 0 ? _mm512_unpacklo_epi8(low, high)
+                                               : _mm512_unpackhi_epi8(low, high));
+  }
+  SPLITSERVE_INLINE static void put_in_order(Vec (&sums)[kPanelVecs]) {
+    const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+    const Vec low = sums[0], high = sums[1];
+    sums[0] = _mm512_permutex2var_ps(low, first, high);
+    sums[1] = _mm512_permutex2var_ps(low, second, high);
+  }
 #else
+  SPLITSERVE_INLINE static DotStep<X>::Operand load(const char* step, int vec) {
     typedef int16_t ShortVec __attribute__((vector_size(kLanes * 2)));
     ShortVec packed;
-    std::memcpy(&packed, pairs, sizeof packed);
+    std::memcpy(&packed, step + vec * kLanes * 2, sizeof packed);
     const IntVec wide = __builtin_convertvector(packed, IntVec);
     return {__builtin_convertvector((wide << 24) >> 24, Vec), __builtin_convertvector(wide >> 8, Vec)};
-#endif
   }
   // One step in the layout of BFloat16Weights.
   SPLITSERVE_INLINE static void unpack(const char* step, char* out) {
 #pragma GCC unroll 8
     for (int v = 0; v < kPanelVecs; ++v) {
-      const Operand operand = load(step, v);
-#if defined(__AVX512BF16__)
-      std::memcpy(out + v * kLanes * 4, &operand, sizeof operand);
-#else
+      const DotStep<X>::Operand operand = load(step, v);
       const UintVec pairs = as_uint(operand.even) >> 16 | as_uint(operand.odd);
       std::memcpy(out + v * kLanes * 4, &pairs, sizeof pairs);
-#endif
     }
   }
+#endif
 };
 
 struct Int4Weights {
   using X = BFloat16;
-  using Operand = DotStep<X>::Operand;
   static constexpr WeightFormat kFormat = WeightFormat::kInt4;
   static constexpr int kMaxRows = kGroupRows;
   static constexpr int64_t kUnitBytes = kGroupBytes;
@@ -92,7 +119,7 @@ struct Int4Weights {
     std::memcpy(&nibbles, block + vec * kLanes * 4, sizeof nibbles);
     return nibbles;
   }
-  SPLITSERVE_INLINE static Operand pair(UintVec nibbles, int j) {
+  SPLITSERVE_INLINE static DotStep<X>::Operand pair(UintVec nibbles, int j) {
 #if defined(__AVX512BF16__)
     // The look-up takes the lowest 5 bits of each half as index; both values of the fifth find the same.
     const __m512i values = _mm512_broadcast_i64x4(

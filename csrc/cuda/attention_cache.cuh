@@ -13,6 +13,24 @@ __device__ inline int swizzled(int position, int eighth) {
   return position * (kDim / 8) + ((eighth & ~7) | ((eighth ^ position) & 7));
 }
 
+// What a thread block works on, in shared memory: registers are scarce.
+struct AttentionPiece {
+  AttentionItem item;
+  RequestRows rows;
+  int kv_head;
+  int from, to;  // positions that the tile sees, or those of its segment
+
+  __device__ int last_row(int tile_rows) const { return min(item.first_row + tile_rows, rows.rows) - 1; }
+
+  __device__ void set_positions(int tile_rows) {
+    from = rows.window_start(rows.position(item.first_row));
+    to = rows.position(last_row(tile_rows)) + 1;
+    if (item.segment == kAllSegments) return;
+    from = max(from, item.segment * kSegment);
+    to = min(to, (item.segment + 1) * kSegment);
+  }
+};
+
 template <int kDim, int kChunk, int kStages>
 struct CacheStages {
   uint4 keys[kStages][kChunk * kDim / 8];
@@ -24,19 +42,13 @@ struct CacheStages {
 template <int kDim, int kChunk, int kStages>
 class CacheReader {
  public:
-  // Reads positions [from, to), in chunks that begin at multiples of kChunk. What lies outside reads as zero.
+  // Reads the positions of a piece, in chunks that begin at multiples of kChunk. What lies outside is zero.
   __device__ CacheReader(const AttentionParams& params, CacheStages<kDim, kChunk, kStages>& stages,
-                         int request, int kv_head, int from, int to)
-      : p_(params),
-        stages_(stages),
-        kv_head_(kv_head),
-        table_(params.block_tables + request * params.block_table_stride),
-        from_(from),
-        to_(to),
-        begin_(from / kChunk * kChunk) {}
+                         const AttentionPiece& piece)
+      : p_(params), stages_(stages), piece_(piece) {}
 
-  __device__ int num_chunks() const { return (to_ - begin_ + kChunk - 1) / kChunk; }
-  __device__ int position_of(int chunk) const { return begin_ + chunk * kChunk; }
+  __device__ int num_chunks() const { return (piece_.to - position_of(0) + kChunk - 1) / kChunk; }
+  __device__ int position_of(int chunk) const { return piece_.from / kChunk * kChunk + chunk * kChunk; }
   __device__ const uint4* keys(int chunk) const { return stages_.keys[chunk % kStages]; }
   __device__ const uint4* values(int chunk) const { return stages_.values[chunk % kStages]; }
 
@@ -66,18 +78,19 @@ class CacheReader {
   // The block that holds this thread's position of a chunk; negative: it is not to be read.
   __device__ int block_of(int chunk) const {
     const int position = position_of(chunk) + static_cast<int>(threadIdx.x);
-    if (threadIdx.x >= kChunk || position < from_ || position >= to_) return -1;
+    if (threadIdx.x >= kChunk || position < piece_.from || position >= piece_.to) return -1;
     const int entry = position / p_.block_size;
     // A wrong table must not lead into foreign memory.
-    if (entry >= p_.table_width || table_[entry] >= p_.num_blocks) return -1;
-    return table_[entry];
+    if (entry >= p_.table_width) return -1;
+    const int block = p_.block_tables[piece_.item.request * p_.block_table_stride + entry];
+    return block < p_.num_blocks ? block : -1;
   }
 
   __device__ void store_offset(int chunk, int block) {
     if (threadIdx.x >= kChunk) return;
     const int slot = (position_of(chunk) + static_cast<int>(threadIdx.x)) % p_.block_size;
     stages_.offsets[chunk % 2][threadIdx.x] =
-        block < 0 ? -1 : block * p_.block_stride + kv_head_ * p_.head_stride + slot * p_.slot_stride;
+        block < 0 ? -1 : block * p_.block_stride + piece_.kv_head * p_.head_stride + slot * p_.slot_stride;
   }
 
   __device__ void load(int chunk) {
@@ -103,9 +116,7 @@ class CacheReader {
 
   const AttentionParams& p_;
   CacheStages<kDim, kChunk, kStages>& stages_;
-  int kv_head_;
-  const int32_t* table_;
-  int from_, to_, begin_;
+  const AttentionPiece& piece_;
   int next_block_ = -1;
 };
 

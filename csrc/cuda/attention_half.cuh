@@ -8,7 +8,8 @@
 
 namespace splitserve::cuda {
 
-inline constexpr int kBlocksPerMultiprocessor = 2;
+// As many as registers allow; on an A100, and for heads above 128, shared memory has room for fewer.
+constexpr int blocks_per_multiprocessor(int head_dim) { return head_dim <= 64 ? 3 : 2; }
 
 // A small tile is bound by memory and keeps more chunks in flight; a large one keeps its sums in that space.
 template <typename Half, int kDim>
@@ -35,11 +36,12 @@ __device__ inline bool take(const AttentionParams& p, AttentionPiece* piece) {
   piece->item = p.plan.items()[work / p.kv_heads];
   piece->kv_head = work % p.kv_heads;
   piece->rows = request_rows(p.cu_seqlens_q, p.seq_lens, piece->item.request, p.group, p.sliding_window);
+  piece->set_positions(piece->rows.tile_rows(p.head_dim));
   return true;
 }
 
 template <typename Half, int kDim>
-__global__ void __launch_bounds__(kAttentionThreads, kBlocksPerMultiprocessor)
+__global__ void __launch_bounds__(kAttentionThreads, blocks_per_multiprocessor(kDim))
     attention_kernel(const __grid_constant__ AttentionParams p) {
   using Shapes = Tiles<Half, kDim>;
   __shared__ AttentionPiece piece;
@@ -62,7 +64,8 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocksPerMultiprocessor)
 template <typename Half, int kDim>
 void launch_attention(const AttentionParams& p, int multiprocessors, cudaStream_t stream) {
   const int64_t most_work = int64_t{p.plan.max_items} * p.kv_heads;
-  const int64_t blocks = std::min<int64_t>(most_work, int64_t{kBlocksPerMultiprocessor} * multiprocessors);
+  const int64_t blocks =
+      std::min<int64_t>(most_work, int64_t{blocks_per_multiprocessor(kDim)} * multiprocessors);
   launch("paged_attention", attention_kernel<Half, kDim>,
          {blocks, kAttentionThreads, Tiles<Half, kDim>::shared_bytes()}, stream, p);
 }

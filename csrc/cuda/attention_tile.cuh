@@ -34,6 +34,20 @@ struct TileShape {
   static_assert(kSegment % kChunk == 0 && kDepthSteps % 2 == 0 && kDimTiles % 2 == 0);
 };
 
+// Where a thread sits in its tile.
+template <typename Shape>
+struct TileSeat {
+  int thread;
+
+  __device__ int lane() const { return thread % 32; }
+  __device__ int group() const { return thread / 32 / Shape::kSplit; }
+  __device__ int slice() const { return thread / 32 % Shape::kSplit; }
+  // A lane holds parts of two rows of its group: this one of the tile and the one 8 below it.
+  __device__ int row(int half) const { return group() * 16 + lane() / 4 + half * 8; }
+  // The first of two dimensions of a row's values.
+  __device__ int dim(int tile) const { return (slice() * Shape::kDimTiles + tile) * 8 + lane() % 4 * 2; }
+};
+
 template <typename Shape>
 struct TileMemory {
   CacheStages<Shape::kDim, Shape::kChunk, Shape::kStages> stages;
@@ -42,13 +56,6 @@ struct TileMemory {
   // Sums of the segments behind the current one; each thread keeps its own, for there are no registers left.
   float4 totals[Shape::kDimTiles][kAttentionThreads];
   SoftmaxState total_states[2][kAttentionThreads];
-};
-
-// What a thread block works on, in shared memory: registers are scarce.
-struct AttentionPiece {
-  AttentionItem item;
-  RequestRows rows;
-  int kv_head;
 };
 
 template <typename Shape>
@@ -62,13 +69,8 @@ class AttentionTile {
 
   __device__ void run() {
     begin();
-    const AttentionItem& item = piece_.item;
-    const bool is_part = item.segment != kAllSegments;
-    const int lowest = rows_.window_start(rows_.position(item.first_row)), highest = last_position() + 1;
-    const int from = is_part ? max(lowest, item.segment * kSegment) : lowest;
-    const int to = is_part ? min(highest, (item.segment + 1) * kSegment) : highest;
-    walk(from, to);
-    if (is_part) {
+    walk();
+    if (piece_.item.segment != kAllSegments) {
       write_part();
     } else {
       write_output();
@@ -77,17 +79,14 @@ class AttentionTile {
 
  private:
   static constexpr int kChunk = Shape::kChunk;
+  using Seat = TileSeat<Shape>;
 
-  __device__ int lane() const { return static_cast<int>(threadIdx.x) % 32; }
-  __device__ int group() const { return static_cast<int>(threadIdx.x) / 32 / Shape::kSplit; }
-  __device__ int slice() const { return static_cast<int>(threadIdx.x) / 32 % Shape::kSplit; }
-  // A lane holds parts of two rows of its group: this one and the one 8 below it.
-  __device__ int row(int half) const { return piece_.item.first_row + group() * 16 + lane() / 4 + half * 8; }
+  __device__ static Seat seat() { return {static_cast<int>(threadIdx.x)}; }
+  // For code that few chunks come to, or none: the loop over chunks needs all registers.
+  __device__ static Seat rare_seat() { return {thread_read_anew()}; }
 
-  // Of the tile's last row.
-  __device__ int last_position() const {
-    return rows_.position(min(piece_.item.first_row + Shape::kGroups * 16, rows_.rows) - 1);
-  }
+  // Of the request; may lie past its end.
+  __device__ int row(const Seat& seat, int half) const { return piece_.item.first_row + seat.row(half); }
 
   __device__ void begin() {
     has_totals_ = false;
@@ -110,7 +109,7 @@ class AttentionTile {
     const uint16_t* starts[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int r = min(row(half), rows_.rows - 1);
+      const int r = min(row(seat(), half), rows_.rows - 1);
       starts[half] = q + (rows_.first_token + r / p_.group) * p_.q_token_stride +
                      (piece_.kv_head * p_.group + r % p_.group) * p_.q_head_stride;
     }
@@ -118,15 +117,14 @@ class AttentionTile {
     for (int step = 0; step < Shape::kDepthSteps; ++step) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int d = step * 16 + i / 2 * 8 + lane() % 4 * 2;
+        const int d = step * 16 + i / 2 * 8 + seat().lane() % 4 * 2;
         queries_[step][i] = d < p_.head_dim ? *reinterpret_cast<const uint32_t*>(starts[i % 2] + d) : 0u;
       }
     }
   }
 
-  __device__ void walk(int from, int to) {
-    CacheReader<Shape::kDim, kChunk, Shape::kStages> reader(p_, memory_.stages, piece_.item.request,
-                                                            piece_.kv_head, from, to);
+  __device__ void walk() {
+    CacheReader<Shape::kDim, kChunk, Shape::kStages> reader(p_, memory_.stages, piece_);
     reader.start();
     for (int i = 0; i < reader.num_chunks(); ++i) {
       reader.next(i);
@@ -151,9 +149,9 @@ class AttentionTile {
     for (int step = 0; step < Shape::kDepthSteps; step += 2) {
 #pragma unroll
       for (int i = 0; i < Shape::kOwnScoreTiles; ++i) {
-        const int position = (slice() * Shape::kOwnScoreTiles + i) * 8 + lane() % 8;
+        const int position = (seat().slice() * Shape::kOwnScoreTiles + i) * 8 + seat().lane() % 8;
         uint32_t b[4];
-        load_matrices(b, keys + swizzled<Shape::kDim>(position, step * 2 + lane() / 8));
+        load_matrices(b, keys + swizzled<Shape::kDim>(position, step * 2 + seat().lane() / 8));
         mma<Half>(own[i], queries_[step], b[0], b[1]);
         mma<Half>(own[i], queries_[step + 1], b[2], b[3]);
       }
@@ -172,16 +170,16 @@ class AttentionTile {
   // The next writes come after the barrier at the next chunk's start, when all have read these.
   __device__ void exchange(const float (&own)[Shape::kOwnScoreTiles][4],
                            float (&scores)[Shape::kScoreTiles][4]) {
-    float4(*shared)[32] = memory_.scores + group() * Shape::kScoreTiles;
+    float4(*shared)[32] = memory_.scores + seat().group() * Shape::kScoreTiles;
 #pragma unroll
     for (int i = 0; i < Shape::kOwnScoreTiles; ++i) {
-      shared[slice() * Shape::kOwnScoreTiles + i][lane()] =
+      shared[seat().slice() * Shape::kOwnScoreTiles + i][seat().lane()] =
           make_float4(own[i][0], own[i][1], own[i][2], own[i][3]);
     }
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < Shape::kScoreTiles; ++i) {
-      const float4 all = shared[i][lane()];
+      const float4 all = shared[i][seat().lane()];
       scores[i][0] = all.x;
       scores[i][1] = all.y;
       scores[i][2] = all.z;
@@ -193,7 +191,7 @@ class AttentionTile {
   __device__ void weigh(float (&scores)[Shape::kScoreTiles][4], int start) {
     scale(scores);
     if (start + kChunk - 1 > rows_.position(piece_.item.first_row) ||
-        start < rows_.window_start(last_position()))
+        start < rows_.window_start(rows_.position(piece_.last_row(Shape::kGroups * 16))))
       mask(scores, start);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -248,18 +246,19 @@ class AttentionTile {
 
   // Whatever stood there, a score that its row must not see becomes -inf.
   __device__ void mask(float (&scores)[Shape::kScoreTiles][4], int start) const {
+    const Seat seat = rare_seat();
     int first[2], last[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       // Rows past the end have the last one's limits; nobody reads their results.
-      last[half] = rows_.position(min(row(half), rows_.rows - 1));
+      last[half] = rows_.position(min(row(seat, half), rows_.rows - 1));
       first[half] = rows_.window_start(last[half]);
     }
 #pragma unroll
     for (int i = 0; i < Shape::kScoreTiles; ++i) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const int position = start + i * 8 + lane() % 4 * 2 + j % 2;
+        const int position = start + i * 8 + seat.lane() % 4 * 2 + j % 2;
         if (position > last[j / 2] || position < first[j / 2]) scores[i][j] = -INFINITY;
       }
     }
@@ -272,12 +271,13 @@ class AttentionTile {
       const float (&high)[4] = weights[step * 2 + 1];
       const uint32_t a[4] = {pack_pair<Half>(low[0], low[1]), pack_pair<Half>(low[2], low[3]),
                              pack_pair<Half>(high[0], high[1]), pack_pair<Half>(high[2], high[3])};
-      const int position = step * 16 + lane() % 16;
+      const int position = step * 16 + seat().lane() % 16;
 #pragma unroll
       for (int i = 0; i < Shape::kDimTiles; i += 2) {
         uint32_t b[4];
         load_matrices_transposed(
-            b, values + swizzled<Shape::kDim>(position, slice() * Shape::kDimTiles + i + lane() / 16));
+            b, values + swizzled<Shape::kDim>(position,
+                                              seat().slice() * Shape::kDimTiles + i + seat().lane() / 16));
         mma<Half>(values_[i], a, b[0], b[1]);
         mma<Half>(values_[i + 1], a, b[2], b[3]);
       }
@@ -292,8 +292,8 @@ class AttentionTile {
     return {part_[half].max, sum};
   }
 
-  __device__ MergeFactors merge_state(int half) {
-    SoftmaxState& slot = memory_.total_states[half][threadIdx.x];
+  __device__ MergeFactors merge_state(const Seat& seat, int half) {
+    SoftmaxState& slot = memory_.total_states[half][seat.thread];
     SoftmaxState total = has_totals_ ? slot : SoftmaxState{};
     const MergeFactors factors = merge_into(&total, row_part(half));
     slot = total;
@@ -301,10 +301,11 @@ class AttentionTile {
   }
 
   __device__ void end_segment() {
-    const MergeFactors upper = merge_state(0), lower = merge_state(1);
+    const Seat seat = rare_seat();
+    const MergeFactors upper = merge_state(seat, 0), lower = merge_state(seat, 1);
 #pragma unroll
     for (int i = 0; i < Shape::kDimTiles; ++i) {
-      float4& slot = memory_.totals[i][threadIdx.x];
+      float4& slot = memory_.totals[i][seat.thread];
       const float4 total = has_totals_ ? slot : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
       slot = make_float4(
           merged_value(total.x, values_[i][0], upper), merged_value(total.y, values_[i][1], upper),
@@ -314,9 +315,8 @@ class AttentionTile {
     clear();
   }
 
-  __device__ int dim(int tile) const { return (slice() * Shape::kDimTiles + tile) * 8 + lane() % 4 * 2; }
-
   __device__ void write_part() {
+    const Seat seat = rare_seat();
     const AttentionItem& item = piece_.item;
     const int segment = item.segment - rows_.first_segment();
     float* part =
@@ -325,14 +325,14 @@ class AttentionTile {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const SoftmaxState state = row_part(half);
-      if (row(half) >= rows_.rows) continue;
-      float* out = part + row(half) * partial_stride(p_.head_dim);
-      if (slice() == 0 && lane() % 4 == 0)
+      if (row(seat, half) >= rows_.rows) continue;
+      float* out = part + row(seat, half) * partial_stride(p_.head_dim);
+      if (seat.slice() == 0 && seat.lane() % 4 == 0)
         *reinterpret_cast<float2*>(out) = make_float2(state.max, state.sum);
 #pragma unroll
       for (int i = 0; i < Shape::kDimTiles; ++i) {
-        if (dim(i) >= p_.head_dim) continue;
-        *reinterpret_cast<float2*>(out + kPartialHeader + dim(i)) =
+        if (seat.dim(i) >= p_.head_dim) continue;
+        *reinterpret_cast<float2*>(out + kPartialHeader + seat.dim(i)) =
             make_float2(values_[i][half * 2], values_[i][half * 2 + 1]);
       }
     }
@@ -360,14 +360,15 @@ class AttentionTile {
   }
 
   __device__ void write_row(int half, float inverse) const {
-    const int r = row(half);
+    const Seat seat = rare_seat();
+    const int r = row(seat, half);
     if (r >= rows_.rows) return;
     auto* out = static_cast<uint16_t*>(p_.out) + (rows_.first_token + r / p_.group) * p_.out_token_stride +
                 (piece_.kv_head * p_.group + r % p_.group) * p_.out_head_stride;
 #pragma unroll
     for (int i = 0; i < Shape::kDimTiles; ++i) {
-      if (dim(i) >= p_.head_dim) continue;
-      *reinterpret_cast<uint32_t*>(out + dim(i)) = pack_pair<Half>(
+      if (seat.dim(i) >= p_.head_dim) continue;
+      *reinterpret_cast<uint32_t*>(out + seat.dim(i)) = pack_pair<Half>(
           multiply(values_[i][half * 2], inverse), multiply(values_[i][half * 2 + 1], inverse));
     }
   }

@@ -21,6 +21,14 @@ __device__ inline char* dynamic_shared() {
   return memory;
 }
 
+// threadIdx.x, read anew: what is derived from it is computed here and takes no register meanwhile, while the
+// compiler keeps what it has derived from threadIdx before.
+__device__ inline int thread_read_anew() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
 __device__ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }

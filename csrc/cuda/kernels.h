@@ -10,7 +10,6 @@
 #include "common/kv_write.h"
 #include "common/move_blocks.h"
 #include "common/norm.h"
-#include "common/rotary.h"
 #include "cuda/attention.h"
 #include "cuda/embedding.h"
 #include "cuda/sampling.h"
@@ -30,7 +29,6 @@ void paged_attention_float(const AttentionParams& params, cudaStream_t stream);
 void paged_attention_float16(const AttentionParams& params, cudaStream_t stream);
 void plan_attention(const PlanParams& params, cudaStream_t stream);
 void rms_norm(const NormParams& params, cudaStream_t stream);
-void rotary_embedding(const RotaryParams& params, cudaStream_t stream);
 void rotary_kv_write(const RotaryKvWriteParams& params, cudaStream_t stream);
 void sample(const SampleParams& params, cudaStream_t stream);
 void token_logprobs(const TokenLogprobsParams& params, cudaStream_t stream);

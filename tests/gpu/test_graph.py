@@ -10,7 +10,7 @@ from benchmarks.gpu_attention import Work, attention_cases
 from benchmarks.gpu_sampling import sampling_cases
 from tests.gpu.conftest import Gpu
 from tests.worker.ops.helpers import assert_same_bits
-from tests.worker.ops.test_rotary import make_table
+from tests.worker.ops.turning import make_table
 from worker.dense_weight import DenseWeight
 
 TOKENS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM = 5, 256, 4, 2, 64
@@ -42,10 +42,9 @@ class Step:
         ops.embedding(self.hidden, self.ids, self.embeddings)
         ops.fused_add_rms_norm(self.normed, self.hidden, self.residual, self.weight, eps)
         ops.layer_norm(self.normed, self.normed, self.weight, self.weight, eps)
-        ops.rms_norm(q, q, self.weight[:HEAD_DIM], eps)
-        ops.rotary_embedding(q, k, self.ids, self.table)
+        norms = (self.weight[:HEAD_DIM], self.weight[-HEAD_DIM:], eps)
         ops.kv_write(k, v, k_cache, v_cache, self.ids)
-        ops.rotary_kv_write(q, k, v, self.ids, self.table, k_cache, v_cache, self.ids + 7)
+        ops.rotary_kv_write(q, k, v, self.ids, self.table, k_cache, v_cache, self.ids + 7, *norms)
         ops.silu_and_mul(self.activated, self.normed)
         ops.gelu(self.normed, self.normed, "tanh")
 

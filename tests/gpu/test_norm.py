@@ -68,24 +68,6 @@ def test_fused_forms_round_the_residual_and_norm_it(gpu: Gpu, hidden: int, dtype
         assert_same_bits(in_place, expected)
 
 
-@pytest.mark.parametrize("head_dim", [24, 128])
-def test_rms_norm_per_head_in_place_on_a_slice_of_a_fused_buffer(
-    gpu: Gpu, head_dim: int, dtype: torch.dtype
-) -> None:
-    qkv = gpu.randn(6, 12 * head_dim, dtype=dtype)
-    before = qkv.clone()
-    weight = gpu.randn(head_dim, dtype=dtype)
-    begin, end = 4 * head_dim, 8 * head_dim
-    k = qkv[:, begin:end].view(6, 4, head_dim)
-    rows = k.reshape(24, head_dim)
-    expected = torch.empty_like(rows)
-    gpu.ops.rms_norm(expected, rows, weight, EPS)
-    gpu.ops.rms_norm(k, k, weight, EPS)
-    assert_same_bits(k.reshape(24, head_dim), expected)
-    assert_same_bits(qkv[:, :begin], before[:, :begin])
-    assert_same_bits(qkv[:, end:], before[:, end:])
-
-
 @pytest.mark.parametrize("hidden", [100, 128, 1024, 4096])
 def test_rows_do_not_depend_on_the_batch_nor_on_where_they_lie(
     gpu: Gpu, hidden: int, dtype: torch.dtype

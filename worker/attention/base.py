@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 import torch
 
@@ -10,11 +11,26 @@ from worker.attention.metadata import AttentionMetadata
 from worker.kv_cache import BlockShape, KVCache
 
 
+class Rotation(NamedTuple):
+    """What queries and keys go through before they meet: a norm of each head, if there is one, then the turn.
+
+    Attributes:
+        cos_sin: fp32 [max_pos, D]: cosines, then sines, by which element i turns with element i + D / 2.
+        q_norm, k_norm: weights [D] of RMS norms, or None.
+        eps: of the norms.
+    """
+
+    cos_sin: torch.Tensor
+    q_norm: torch.Tensor | None = None
+    k_norm: torch.Tensor | None = None
+    eps: float = 0.0
+
+
 class AttentionBackend(ABC):
     """Owns the layout of the KV cache and the kernels that write and read it; one thread only.
 
     Attributes:
-        can_be_captured: forward() only enqueues kernels, so that a graph can hold it.
+        can_be_captured: write() and attend() only enqueue kernels, so that a graph can hold them.
     """
 
     can_be_captured = True
@@ -36,24 +52,42 @@ class AttentionBackend(ABC):
         return
 
     @abstractmethod
-    def forward(
+    def write(
         self,
-        out: torch.Tensor,
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
         kv_cache: KVCache,
         meta: AttentionMetadata,
+        rotation: Rotation | None,
+    ) -> None:
+        """Norm and turn this step's queries and keys, and write keys and values into the cache.
+
+        Args:
+            q: [T, Hq, D], in place; q, k and v may be strided slices of one fused buffer whose last dimension
+                is dense.
+            k: [T, Hkv, D]; what it holds afterwards is not defined.
+            v: [T, Hkv, D].
+            kv_cache: this layer's cache.
+            meta: layout of the step.
+            rotation: None: keys are written as they are, and queries not touched.
+        """
+
+    @abstractmethod
+    def attend(
+        self,
+        out: torch.Tensor,
+        q: torch.Tensor,
+        kv_cache: KVCache,
+        meta: AttentionMetadata,
         scale: float,
         sliding_window: int = 0,
     ) -> None:
-        """Write this step's keys and values into the cache, then attend causally over it.
+        """Attend causally over the cache, to which write() has added this step's keys and values.
 
         Args:
             out: [T, Hq, D], overwritten.
-            q: [T, Hq, D]; q, k and v may be strided slices of one fused buffer whose last dimension is dense.
-            k: [T, Hkv, D].
-            v: [T, Hkv, D].
+            q: [T, Hq, D], as write() left it.
             kv_cache: this layer's cache.
             meta: layout of the step.
             scale: factor of the attention scores, usually D ** -0.5.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from worker import ops
-from worker.attention.base import AttentionBackend
+from worker.attention.base import AttentionBackend, Rotation
+from worker.attention.cache_writer import Projected, write_cache
 from worker.attention.metadata import AttentionMetadata
 from worker.kv_cache import BlockShape, KVCache
 from worker.pages import zero_pages
@@ -19,19 +20,28 @@ class CpuAttention(AttentionBackend):
         block = (shape.num_kv_heads, shape.block_size, shape.head_dim)
         return zero_pages((shape.num_layers, 2, num_blocks, *block), shape.dtype)
 
-    def forward(
+    def write(
         self,
-        out: torch.Tensor,
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
         kv_cache: KVCache,
         meta: AttentionMetadata,
+        rotation: Rotation | None,
+    ) -> None:
+        """See AttentionBackend.write."""
+        write_cache(ops, Projected(q, k, v), kv_cache, meta, rotation)
+
+    def attend(
+        self,
+        out: torch.Tensor,
+        q: torch.Tensor,
+        kv_cache: KVCache,
+        meta: AttentionMetadata,
         scale: float,
         sliding_window: int = 0,
     ) -> None:
-        """Write keys and values, then attend; see AttentionBackend.forward."""
-        ops.kv_write(k, v, kv_cache.k, kv_cache.v, meta.slot_mapping)
+        """See AttentionBackend.attend."""
         ops.paged_attention(
             out,
             q,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from worker.attention.base import AttentionBackend
+from worker.attention.base import AttentionBackend, Rotation
+from worker.attention.cache_writer import Projected, write_cache
 from worker.attention.metadata import AttentionMetadata
 from worker.cuda_ops import AttentionShape, CudaOps
 from worker.kv_cache import BlockShape, KVCache
@@ -44,19 +45,28 @@ class CudaAttention(AttentionBackend):
         """Forget the plans of the step before."""
         self._plans.clear()
 
-    def forward(
+    def write(
         self,
-        out: torch.Tensor,
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
         kv_cache: KVCache,
         meta: AttentionMetadata,
+        rotation: Rotation | None,
+    ) -> None:
+        """See AttentionBackend.write."""
+        write_cache(self._ops, Projected(q, k, v), kv_cache, meta, rotation)
+
+    def attend(
+        self,
+        out: torch.Tensor,
+        q: torch.Tensor,
+        kv_cache: KVCache,
+        meta: AttentionMetadata,
         scale: float,
         sliding_window: int = 0,
     ) -> None:
-        """Write keys and values, then attend; see AttentionBackend.forward."""
-        self._ops.kv_write(k, v, kv_cache.k, kv_cache.v, meta.slot_mapping)
+        """See AttentionBackend.attend."""
         plan = self._plans.get(sliding_window)
         if plan is None:
             plan = self._plans[sliding_window] = self._plan(q, kv_cache, meta, sliding_window)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
-from worker.attention.base import AttentionBackend
+from worker.attention.base import AttentionBackend, Rotation
+from worker.attention.cache_writer import CacheWriter, Projected, write_cache
 from worker.attention.metadata import AttentionMetadata
 from worker.kv_cache import BlockShape, KVCache
 
@@ -164,20 +165,6 @@ def find_edition(major: int, block_size: int) -> Found:
     )
 
 
-class WritesRows(Protocol):
-    """The kernel that writes the cache."""
-
-    def kv_write(
-        self,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        k_cache: torch.Tensor,
-        v_cache: torch.Tensor,
-        slot_mapping: torch.Tensor,
-    ) -> None:
-        """See worker.cuda_ops.CudaOps.kv_write."""
-
-
 class FlashAttention(AttentionBackend):
     """The `flash_attn` backend. How it splits long contexts, and so a row's bits, may depend on the batch.
 
@@ -189,7 +176,7 @@ class FlashAttention(AttentionBackend):
         attend: an edition's call.
     """
 
-    def __init__(self, ops: WritesRows, device: torch.device, attend: Attend) -> None:
+    def __init__(self, ops: CacheWriter, device: torch.device, attend: Attend) -> None:
         self._ops = ops
         self._device = device
         self._attend = attend
@@ -199,20 +186,29 @@ class FlashAttention(AttentionBackend):
         block = (shape.block_size, shape.num_kv_heads, shape.head_dim)
         return torch.zeros(shape.num_layers, 2, num_blocks, *block, dtype=shape.dtype, device=self._device)
 
-    def forward(
+    def write(
         self,
-        out: torch.Tensor,
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
         kv_cache: KVCache,
         meta: AttentionMetadata,
+        rotation: Rotation | None,
+    ) -> None:
+        """See AttentionBackend.write."""
+        caches = (kv_cache.k.transpose(1, 2), kv_cache.v.transpose(1, 2))
+        write_cache(self._ops, Projected(q, k, v), caches, meta, rotation)
+
+    def attend(
+        self,
+        out: torch.Tensor,
+        q: torch.Tensor,
+        kv_cache: KVCache,
+        meta: AttentionMetadata,
         scale: float,
         sliding_window: int = 0,
     ) -> None:
-        """Write keys and values, then attend; see AttentionBackend.forward."""
-        by_head = (kv_cache.k.transpose(1, 2), kv_cache.v.transpose(1, 2))
-        self._ops.kv_write(k, v, *by_head, meta.slot_mapping)
+        """See AttentionBackend.attend."""
         # Every row has at least one token, which bounds the longest without asking the device.
         max_queries = len(q) - len(meta.seq_lens) + 1
         out.copy_(self._attend(q, Paged(*kv_cache, meta, max_queries, scale, sliding_window - 1)))

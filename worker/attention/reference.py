@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 
-from worker.attention.base import AttentionBackend
+from worker.attention.base import AttentionBackend, Rotation
 from worker.attention.metadata import AttentionMetadata
 from worker.kv_cache import BlockShape, KVCache
 
@@ -29,22 +30,35 @@ class TorchAttention(AttentionBackend):
         block = (shape.block_size, shape.num_kv_heads, shape.head_dim)
         return torch.zeros(shape.num_layers, 2, num_blocks, *block, dtype=shape.dtype, device=self._device)
 
-    def forward(
+    def write(
         self,
-        out: torch.Tensor,
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
         kv_cache: KVCache,
         meta: AttentionMetadata,
-        scale: float,
-        sliding_window: int = 0,
+        rotation: Rotation | None,
     ) -> None:
-        """Write keys and values, then attend; see AttentionBackend.forward."""
+        """See AttentionBackend.write."""
+        if rotation is not None:
+            cosine, sine = rotation.cos_sin[meta.positions.long()][:, None].chunk(2, dim=-1)
+            q.copy_(_turned(_normed(q, rotation.q_norm, rotation.eps), cosine, sine))
+            k = _turned(_normed(k, rotation.k_norm, rotation.eps), cosine, sine)
         kept = (meta.slot_mapping >= 0).nonzero().flatten()
         slots = meta.slot_mapping[kept].long()
         kv_cache.k.flatten(0, 1)[slots] = k[kept]
         kv_cache.v.flatten(0, 1)[slots] = v[kept]
+
+    def attend(
+        self,
+        out: torch.Tensor,
+        q: torch.Tensor,
+        kv_cache: KVCache,
+        meta: AttentionMetadata,
+        scale: float,
+        sliding_window: int = 0,
+    ) -> None:
+        """See AttentionBackend.attend."""
         ends, lengths = meta.cu_seqlens_q.tolist(), meta.seq_lens.tolist()
         block_size = kv_cache.k.shape[1]
         for row, length in enumerate(lengths):
@@ -54,6 +68,15 @@ class TorchAttention(AttentionBackend):
             keys = kv_cache.k[blocks].flatten(0, 1)[: length - first * block_size]
             values = kv_cache.v[blocks].flatten(0, 1)[: length - first * block_size]
             out[span] = _attend(q[span], keys, values, scale, sliding_window)
+
+
+def _normed(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:
+    return x if weight is None else F.rms_norm(x.float(), weight.shape, weight.float(), eps).to(x.dtype)
+
+
+def _turned(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    first, second = x.float().chunk(2, dim=-1)
+    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1).to(x.dtype)
 
 
 def _first_seen(length: int, num_queries: int, sliding_window: int) -> int:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+class VocabularyPart(NamedTuple):
+    """Which rows of a vocabulary a weight holds: as many as it has, from `first` on, of `vocab_size`."""
+
+    first: int
+    vocab_size: int
 
 
 class Matrix(Protocol):
@@ -54,8 +61,6 @@ class Kernels(Protocol[MatrixT_contra]):
         self, out: Tensor, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float
     ) -> None: ...
 
-    def rotary_embedding(self, q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None: ...
-
     def silu_and_mul(self, out: Tensor, x: Tensor) -> None: ...
 
     def gelu(self, out: Tensor, x: Tensor, approximate: Literal["none", "tanh"] = "none") -> None: ...
@@ -64,7 +69,9 @@ class Kernels(Protocol[MatrixT_contra]):
 
     def linear(self, out: Tensor, x: Tensor, weight: MatrixT_contra, bias: Tensor | None = None) -> None: ...
 
-    def embedding(self, out: Tensor, token_ids: Tensor, weight: MatrixT_contra) -> None: ...
+    def embedding(
+        self, out: Tensor, token_ids: Tensor, weight: MatrixT_contra, part: VocabularyPart | None = None
+    ) -> None: ...
 
     def apply_penalties(
         self,

@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 import torch
 
+from worker.attention.base import Rotation
 from worker.attention.metadata import AttentionMetadata
 from worker.kv_cache import KVCache
 from worker.layers.context import LayerContext
 from worker.layers.linear import ColumnLinear, RowLinear
-from worker.layers.norm import RMSNorm
+from worker.layers.norm import HeadNorms
 from worker.layers.rotary import RotaryEmbedding
 
 
@@ -38,7 +39,7 @@ class Attention:
         qkv: maps [T, H] to queries, keys and values side by side, [T, (Hq + 2 Hkv) * D].
         output: maps [T, Hq * D] to [T, H].
         rotary: None where positions enter elsewhere.
-        qk_norms: norms of query and key heads, None for none.
+        head_norms: norms of query and key heads before the rotation, None for none.
     """
 
     def __init__(
@@ -47,31 +48,35 @@ class Attention:
         heads: HeadLayout,
         projections: tuple[ColumnLinear, RowLinear],
         rotary: RotaryEmbedding | None = None,
-        qk_norms: tuple[RMSNorm, RMSNorm] | None = None,
+        head_norms: HeadNorms | None = None,
     ) -> None:
         self._workspace = ctx.workspace
         self._backend = ctx.backend
         self._heads = heads
         self._qkv, self._output = projections
         self._rotary = rotary
-        self._qk_norms = qk_norms
+        assert rotary is not None or head_norms is None, "no model has norms without a rotation"
+        self._head_norms = head_norms
 
     def __call__(self, x: torch.Tensor, meta: AttentionMetadata, kv_cache: KVCache) -> torch.Tensor:
         """Write the keys and values of x [T, H]; return what its tokens attend to, [T, Hq * D]."""
         heads = self._heads
         q, k, v = self._project(x)
-        if self._qk_norms is not None:
-            self._qk_norms[0].apply_per_head(q)
-            self._qk_norms[1].apply_per_head(k)
-        if self._rotary is not None:
-            self._rotary(q, k, meta.positions)
+        self._backend.write(q, k, v, kv_cache, meta, self._rotation())
         out = self._workspace.take("attended", x.shape[0], heads.num_heads * heads.head_dim)
-        self._backend.forward(out.view(q.shape), q, k, v, kv_cache, meta, heads.scale, heads.sliding_window)
+        self._backend.attend(out.view(q.shape), q, kv_cache, meta, heads.scale, heads.sliding_window)
         return out
 
     def project(self, attended: torch.Tensor) -> torch.Tensor:
         """Map what some tokens attend to, [S, Hq * D], to [S, H] in the buffer of residual deltas."""
         return self._output(attended)
+
+    def _rotation(self) -> Rotation | None:
+        if self._rotary is None:
+            return None
+        if self._head_norms is None:
+            return Rotation(self._rotary.cos_sin)
+        return Rotation(self._rotary.cos_sin, *self._head_norms.weights, self._head_norms.eps)
 
     def _project(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return q [T, Hq, D], k and v [T, Hkv, D] as views of one buffer."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from worker.device.kernels import VocabularyPart
 from worker.layers.context import LayerContext
 from worker.model_config import ModelConfig
 
@@ -32,9 +33,10 @@ class Embedding:
         self._group = None if is_whole else ctx.group
         self._workspace = ctx.workspace
         self._role = role
-        self._rows = range(shape[0]) if is_whole else ctx.share(shape[0])
+        rows = range(shape[0]) if is_whole else ctx.share(shape[0])
+        self._part = VocabularyPart(rows.start, shape[0])
         declare = ctx.plan.declare_head if is_head else ctx.plan.declare_rows
-        self.weight = declare(f"{name}.weight", shape, self._rows)
+        self.weight = declare(f"{name}.weight", shape, rows)
 
     def __call__(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the rows of ids (int32 [T]) as [T, size] in this layer's buffer."""
@@ -43,10 +45,7 @@ class Embedding:
             self._ops.embedding(out, ids, self.weight.weight)
             return out
         own = self._workspace.take("own_rows", *out.shape)
-        places = ids - self._rows.start
-        is_elsewhere = (places < 0) | (places >= len(self._rows))
-        self._ops.embedding(own, places.masked_fill_(is_elsewhere, 0), self.weight.weight)
-        own[is_elsewhere] = 0
+        self._ops.embedding(own, ids, self.weight.weight, self._part)
         # All but one of the ranks add zeros, so this is exact.
         self._group.sum_into(out, own)
         return out
@@ -70,9 +69,16 @@ class OutputHead:
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor | None:
         """Return the logits in a buffer that the next call overwrites; None on ranks that do not sample."""
-        out = self._workspace.take("logits", hidden.shape[0], self._weight.shape[0], torch.float32)
-        self._ops.linear(out, hidden, self._weight.weight)
-        return out if self._group is None else self._group.gather_columns(out, self._vocab_size)
+        count = hidden.shape[0]
+        own = self._workspace.take("logits", count, self._weight.shape[0], torch.float32)
+        self._ops.linear(own, hidden, self._weight.weight)
+        if self._group is None:
+            return own
+        out = None
+        if self._group.rank == 0:
+            out = self._workspace.take("all_logits", count, self._vocab_size, torch.float32)
+        self._group.gather_columns(out, own, self._vocab_size)
+        return out
 
 
 def token_embedding(ctx: LayerContext, config: ModelConfig, name: str) -> Embedding:

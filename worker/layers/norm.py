@@ -43,9 +43,28 @@ class RMSNorm:
         self._ops.fused_add_rms_norm(out, delta, residual, self._weight.tensor, self._eps)
         return out
 
-    def apply_per_head(self, x: torch.Tensor) -> None:
-        """Normalise every head of x [T, heads, D] in place; x may be a slice of a fused buffer."""
-        self._ops.rms_norm(x, x, self._weight.tensor, self._eps)
+
+class HeadNorms:
+    """The RMS norms of every query and key head, which the attention backend computes on its way.
+
+    Args:
+        names: of the queries' norm and the keys'.
+        head_dim: D.
+
+    Attributes:
+        eps: added to the mean squares.
+    """
+
+    def __init__(self, ctx: LayerContext, names: tuple[str, str], head_dim: int, eps: float) -> None:
+        self._weights = [
+            ctx.plan.declare_vector(head_dim, [Part(f"{name}.weight", (head_dim,))]) for name in names
+        ]
+        self.eps = eps
+
+    @property
+    def weights(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of the queries' norm and the keys', [D] each, once they are there."""
+        return self._weights[0].tensor, self._weights[1].tensor
 
 
 class LayerNorm:

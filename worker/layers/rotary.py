@@ -11,7 +11,7 @@ from worker.rope_config import RopeConfig
 
 
 class RotaryEmbedding:
-    """Rotates queries and keys by their position; one table serves all layers.
+    """The angles by which queries and keys turn; one table serves all layers.
 
     Args:
         config: frequencies.
@@ -20,12 +20,12 @@ class RotaryEmbedding:
     """
 
     def __init__(self, ctx: LayerContext, config: RopeConfig, head_dim: int, max_len: int) -> None:
-        self._ops = ctx.ops
         self._cos_sin = ctx.plan.declare_table(lambda: cos_sin_table(config, head_dim, max_len))
 
-    def __call__(self, q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor) -> None:
-        """Rotate q [T, Hq, D] and k [T, Hkv, D] in place; positions int32 [T]."""
-        self._ops.rotary_embedding(q, k, positions, self._cos_sin.tensor)
+    @property
+    def cos_sin(self) -> torch.Tensor:
+        """The table [max_len, D], once the weights are there; see cos_sin_table."""
+        return self._cos_sin.tensor
 
 
 def cos_sin_table(config: RopeConfig, head_dim: int, max_len: int) -> torch.Tensor:

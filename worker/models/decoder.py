@@ -14,7 +14,7 @@ from worker.layers.context import LayerContext
 from worker.layers.embedding import output_head, token_embedding
 from worker.layers.linear import ColumnLinear, LinearSpec, RowLinear, Source
 from worker.layers.mlp import GatedMLP
-from worker.layers.norm import RMSNorm
+from worker.layers.norm import HeadNorms, RMSNorm
 from worker.layers.relay import Relay
 from worker.layers.rotary import RotaryEmbedding
 from worker.model_config import ModelConfig
@@ -137,10 +137,7 @@ def _attention(
     output = RowLinear(ctx, "delta", output_source, LinearSpec(q_size, traits.output_bias, inputs=queries))
     norms = None
     if traits.qk_norm:
-        norms = (
-            RMSNorm(ctx, f"{name}.q_norm", config.head_dim, config.norm_eps),
-            RMSNorm(ctx, f"{name}.k_norm", config.head_dim, config.norm_eps),
-        )
+        norms = HeadNorms(ctx, (f"{name}.q_norm", f"{name}.k_norm"), config.head_dim, config.norm_eps)
     heads = HeadLayout(
         len(share.queries),
         len(share.keys),

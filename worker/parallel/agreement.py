@@ -16,8 +16,9 @@ from engine_core.ipc.worker_messages import RowError
 from worker.input_batch import InputBatch, Int32
 from worker.parallel.group import RankGroup
 
-_NOTHING = -1
-_FAILED = -2
+# As the sampling kernel says it: where one rank replays a step that another runs eagerly, both read this.
+_FAILED = -1
+_NOTHING = -2
 
 
 class Chosen(NamedTuple):

@@ -1,4 +1,8 @@
-"""Exchanges between ranks over torch.distributed: gloo between CPUs, NCCL between GPUs."""
+"""Exchanges between ranks over torch.distributed: gloo between CPUs, NCCL between GPUs.
+
+Ranks on one machine's CPUs part layers through memory that they share, also where a pipeline's stages talk
+over gloo.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +15,24 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore, Store, TCPStore
+from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 
 from engine_core.errors import RankLostError
 from worker.config import WorkerConfig
 from worker.layers.workspace import Workspace
+from worker.parallel.group import RankGroup
 from worker.parallel.mesh import Mesh
+from worker.parallel.shared_memory import MEETING_S, SharedMemoryGroup, can_share_memory
 from worker.parallel.shares import scaled, share
 
 # Each tensor goes over the backend of its own device, so tokens can travel between the CPUs of GPU workers.
 _BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
-# Ranks load at their own pace; one that dies meanwhile is noticed by the engine, which ends the others.
-_MEETING = timedelta(hours=1)
+_MEETING = timedelta(seconds=MEETING_S)
 # The newer name; torch 2.13 deprecates the older one.
 _all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 
 
-class Meeting:
+class DistributedMeeting:
     """Joins this process's ranks; one at a time in a process.
 
     Attributes:
@@ -60,12 +65,17 @@ class Meeting:
                 timeout=_MEETING,
             )
             groups = _stage_groups(config.tensor_parallel_size, config.pipeline_parallel_size)
-        index = config.rank // config.tensor_parallel_size
-        self._group = groups[index]
+            size = config.tensor_parallel_size
+            index, place = divmod(config.rank, size)
+            self._group = groups[index]
+            self._shared: SharedMemoryGroup | None = None
+            group: RankGroup | None = None
+            if size > 1 and can_share_memory(config, device):
+                group = self._shared = SharedMemoryGroup(PrefixStore(f"stage {index}", store), place, size)
+            elif size > 1:
+                group = DistributedGroup(self._group, device)
         self._stage = DistributedStage(index, config) if config.pipeline_parallel_size > 1 else None
-        self.mesh = Mesh(
-            DistributedGroup(self._group, device) if config.tensor_parallel_size > 1 else None, self._stage
-        )
+        self.mesh = Mesh(group, self._stage)
 
     def begin(self, timeout_s: float) -> None:
         """Wait until every rank has loaded its model; from now on no exchange waits longer than timeout_s.
@@ -81,6 +91,8 @@ class Meeting:
             dist.distributed_c10d._set_pg_timeout(timeout, group)
         if self._stage is not None:
             self._stage.timeout = timeout
+        if self._shared is not None:
+            self._shared.set_timeout(timeout_s)
 
     def part(self) -> None:
         """Leave the other ranks."""
@@ -150,6 +162,8 @@ class DistributedStage:
 class DistributedGroup:
     """The ranks of a stage; see RankGroup."""
 
+    is_recorded = False
+
     def __init__(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
         """Args: group None for all ranks; device is what the tensors of layers live on."""
         self._group = group
@@ -170,7 +184,7 @@ class DistributedGroup:
             total += bias
         out.copy_(total)
 
-    def gather_columns(self, columns: torch.Tensor, num_columns: int) -> torch.Tensor | None:
+    def gather_columns(self, out: torch.Tensor | None, columns: torch.Tensor, num_columns: int) -> None:
         """Put the columns of all ranks side by side on rank 0; see RankGroup."""
         count, width = columns.shape[0], -(-num_columns // self.size)
         if columns.shape[1] < width:
@@ -178,18 +192,16 @@ class DistributedGroup:
             padded = self._buffers.take("columns", count, width)
             padded[:, : columns.shape[1]] = columns
             columns = padded
-        if self.rank != 0:
+        if out is None:
             with _peers():
                 dist.gather(columns, group=self._group, group_dst=0)
-            return None
+            return
         parts = self._buffers.take("all columns", self.size * count, width).view(self.size, count, width)
         with _peers():
             dist.gather(columns, list(parts), group=self._group, group_dst=0)
-        out = self._buffers.take("gathered", count, num_columns)
         for rank in range(self.size):
             span = share(num_columns, rank, self.size)
             out[:, span.start : span.stop] = parts[rank, :, : len(span)]
-        return out
 
     def broadcast(self, values: torch.Tensor) -> None:
         """Overwrite a tensor on the CPU by that of rank 0; see RankGroup."""

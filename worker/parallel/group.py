@@ -19,10 +19,12 @@ class RankGroup(Protocol):
     Attributes:
         rank: of this process within the group.
         size: how many there are.
+        is_recorded: exchanges are kernels of the CPU, which a recording holds.
     """
 
     rank: int
     size: int
+    is_recorded: bool
 
     def sum_into(self, out: torch.Tensor, partial: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         """Write the sum of all ranks' partial sums, and a bias, to out.
@@ -36,22 +38,20 @@ class RankGroup(Protocol):
             RankLostError: another rank is gone or does not take part in time.
         """
 
-    def gather_columns(self, columns: torch.Tensor, num_columns: int) -> torch.Tensor | None:
+    def gather_columns(self, out: torch.Tensor | None, columns: torch.Tensor, num_columns: int) -> None:
         """Put the columns of all ranks side by side on rank 0.
 
         Args:
-            columns: [T, n] contiguous, n the rank's share of num_columns.
+            out: float32 [T, num_columns], written, on rank 0; None on the others.
+            columns: float32 [T, n] contiguous, n the rank's share of num_columns.
             num_columns: of all ranks together.
-
-        Returns:
-            [T, num_columns] on rank 0, in a buffer that the next call overwrites; None on the others.
 
         Raises:
             RankLostError: another rank is gone or does not take part in time.
         """
 
     def broadcast(self, values: torch.Tensor) -> None:
-        """Overwrite a tensor on the CPU by that of rank 0.
+        """Overwrite a tensor on the CPU, int32 [n], by that of rank 0.
 
         Raises:
             RankLostError: another rank is gone or does not take part in time.

@@ -20,7 +20,7 @@ inline constexpr int64_t kStretchDepth = 1024;
 inline constexpr int64_t kMaxPartialRows = kRowBlockBytes / (2 * kStretchDepth);
 
 // How many of the cache lines of its own weights a tile fetches of other ones, and where these begin.
-enum class Share { kNone, kHalf, kAll };
+enum class Share { kNone, kQuarter, kHalf, kAll };
 struct Ahead {
   const char* start;
   Share share;
@@ -35,22 +35,67 @@ struct Stretch {
   float* partial;
 };
 
+// The panel in work, and the one its thread works on afterwards, as far as can be told.
+struct Panels {
+  int64_t current;
+  int64_t next;
+};
+
 template <typename Format>
 const char* panel_of(const LinearParams& p, int64_t panel) {
   return static_cast<const char*>(p.weight) + panel * panel_bytes(Format::kFormat, p.depth);
 }
 
-// One register of the result, `count` of its columns, rounded to out's dtype.
+// The outputs of any panel from its sums [rows][32].
 template <typename X>
-SPLITSERVE_INLINE void write(const LinearParams& p, int64_t row, int64_t col, Vec sum, int64_t count) {
-  if (p.scales != nullptr) sum *= load_up_to(p.scales + col, count);
-  if (p.bias != nullptr) sum += load_up_to(static_cast<const X*>(p.bias) + col, count);
-  const int64_t offset = row * p.out_stride + col;
-  if (p.out_dtype == DType::kFloat32) {
-    store_up_to(static_cast<float*>(p.out) + offset, sum, count);
-  } else {
-    store_up_to(static_cast<BFloat16*>(p.out) + offset, sum, count);
+[[gnu::noinline]] void write_columns(const LinearParams& p, int64_t row, int64_t rows, int64_t col,
+                                     const float* sums) {
+  for (int64_t v = 0; v < kPanelVecs && col < p.cols; ++v, col += kLanes) {
+    const int64_t count = p.cols - col;
+    for (int64_t i = 0; i < rows; ++i) {
+      Vec sum = load(sums + i * kPanelCols + v * kLanes);
+      if (p.scales != nullptr) sum *= load_up_to(p.scales + col, count);
+      if (p.bias != nullptr) sum += load_up_to(static_cast<const X*>(p.bias) + col, count);
+      const int64_t offset = (row + i) * p.out_stride + col;
+      if (p.out_dtype == DType::kFloat32) {
+        store_up_to(static_cast<float*>(p.out) + offset, sum, count);
+      } else {
+        store_up_to(static_cast<BFloat16*>(p.out) + offset, sum, count);
+      }
+    }
   }
+}
+
+template <typename Out, int kRows>
+SPLITSERVE_INLINE void store_whole(Out* out, int64_t stride, const Vec (&sums)[kRows][kPanelVecs]) {
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kPanelVecs; ++v) store(out + i * stride + v * kLanes, sums[i][v]);
+  }
+}
+
+// The same; a whole panel without bias, the common case, goes straight from registers.
+template <typename X, int kRows>
+SPLITSERVE_INLINE void write(const LinearParams& p, int64_t row, int64_t col,
+                             Vec (&sums)[kRows][kPanelVecs]) {
+  if (p.bias != nullptr || col + kPanelCols > p.cols) {
+    float copy[kRows * kPanelCols];
+    store_whole(copy, kPanelCols, sums);
+    return write_columns<X>(p, row, kRows, col, copy);
+  }
+  if (p.scales != nullptr) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kPanelVecs; ++v) {
+      const Vec scale = load(p.scales + col + v * kLanes);
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i) sums[i][v] *= scale;
+    }
+  }
+  const int64_t offset = row * p.out_stride + col;
+  if (p.out_dtype == DType::kFloat32)
+    return store_whole(static_cast<float*>(p.out) + offset, p.out_stride, sums);
+  store_whole(static_cast<BFloat16*>(p.out) + offset, p.out_stride, sums);
 }
 
 template <typename Format, int kRows, int kLines>
@@ -68,73 +113,85 @@ void tile(const LinearParams& p, int64_t row, int64_t panel, const Stretch& stre
     std::memcpy(stretch.partial, sums, sizeof sums);
     return;
   }
-  for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 8
-    for (int v = 0; v < kPanelVecs; ++v) {
-      const int64_t col = panel * kPanelCols + v * kLanes;
-      if (col < p.cols) write<X>(p, row + i, col, sums[i][v], p.cols - col);
-    }
+  if constexpr (requires { Format::put_in_order(sums[0]); }) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) Format::put_in_order(sums[i]);
   }
+  write<X>(p, row, panel * kPanelCols, sums);
 }
 
-// Cache lines per unit of the format, and half of them.
+// Cache lines per unit of the format, half of them and a quarter.
 template <typename Format>
 inline constexpr int kAllLines = Format::kUnitBytes / 64;
 template <typename Format>
 inline constexpr int kHalfLines = (kAllLines<Format> + 1) / 2;
+template <typename Format>
+inline constexpr int kQuarterLines = (kAllLines<Format> + 3) / 4;
+
+// One of several passes has at least half of the rows that a single one can have.
+template <typename Format, int kRows>
+inline constexpr bool kMayShare = 2 * kRows >= Format::kMaxRows;
 
 template <typename Format, int kRows = Format::kMaxRows>
 SPLITSERVE_INLINE void tile_of(int64_t rows, const LinearParams& p, int64_t row, int64_t panel,
                                const Stretch& stretch, const Ahead& ahead) {
   if (rows == kRows) {
-    if (ahead.share == Share::kAll) {
-      return tile<Format, kRows, kAllLines<Format>>(p, row, panel, stretch, ahead.start);
+    if constexpr (kMayShare<Format, kRows>) {
+      if (ahead.share == Share::kNone) return tile<Format, kRows, 0>(p, row, panel, stretch, nullptr);
+      if (ahead.share == Share::kHalf) {
+        return tile<Format, kRows, kHalfLines<Format>>(p, row, panel, stretch, ahead.start);
+      }
+      if (ahead.share == Share::kQuarter) {
+        return tile<Format, kRows, kQuarterLines<Format>>(p, row, panel, stretch, ahead.start);
+      }
     }
-    if (ahead.share == Share::kHalf) {
-      return tile<Format, kRows, kHalfLines<Format>>(p, row, panel, stretch, ahead.start);
-    }
-    return tile<Format, kRows, 0>(p, row, panel, stretch, nullptr);
+    return tile<Format, kRows, kAllLines<Format>>(p, row, panel, stretch, ahead.start);
   }
   if constexpr (kRows > 1) tile_of<Format, kRows - 1>(rows, p, row, panel, stretch, ahead);
 }
 
-// What pass `pass` of `passes` over a panel fetches. A single pass runs ahead in the stream of weights; of
-// several, which find the panel in a cache, the first two fetch the next panel, half each.
+// What pass `pass` of `passes` over a panel fetches. A single pass runs ahead in the stream of weights;
+// several, which find the panel in a cache, fetch the next one as evenly as they can, since memory is busy
+// for most of the time that up to 32 rows take: half and half, or half and two quarters, or the first four a
+// quarter each.
 template <typename Format>
-Ahead ahead_of(const LinearParams& p, int64_t panel, int64_t pass, int64_t passes) {
-  const char* start = panel_of<Format>(p, panel);
-  if (passes == 1) return {start + kStreamAheadBytes, Share::kAll};
-  const char* next = panel_of<Format>(p, panel + 1);
-  const int64_t fetched = pass * (next - start) / kAllLines<Format> * kHalfLines<Format>;
-  return fetched < next - start ? Ahead{next + fetched, Share::kHalf} : Ahead{nullptr, Share::kNone};
+Ahead ahead_of(const LinearParams& p, const Panels& panels, int64_t pass, int64_t passes) {
+  if (passes == 1) return {panel_of<Format>(p, panels.current) + kStreamAheadBytes, Share::kAll};
+  const int64_t num_halves = passes < 4 ? 4 - passes : 0;
+  const int64_t halves_before = pass < num_halves ? pass : num_halves;
+  const int64_t lines = halves_before * kHalfLines<Format> + (pass - halves_before) * kQuarterLines<Format>;
+  if (lines >= kAllLines<Format>) return {nullptr, Share::kNone};
+  const int64_t units = panel_bytes(Format::kFormat, p.depth) / Format::kUnitBytes;
+  const char* start = panel_of<Format>(p, panels.next) + lines * units * 64;
+  return {start, pass < num_halves ? Share::kHalf : Share::kQuarter};
 }
 
 // Rows [row, row_end) against one panel, in tiles of about equal height.
 template <typename Format>
-void panel_rows(const LinearParams& p, int64_t row, int64_t row_end, int64_t panel) {
-  const int64_t rows = row_end - row, passes = ceil_div(rows, Format::kMaxRows);
+void panel_rows(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
+  const int64_t rows = row_end - row, passes = ceil_div(rows, Format::kMaxRows), panel = panels.current;
   const Stretch whole{panel_of<Format>(p, panel), 0, p.depth, nullptr};
   for (int64_t pass = 0; pass < passes; ++pass) {
     const int64_t begin = rows * pass / passes, end = rows * (pass + 1) / passes;
-    tile_of<Format>(end - begin, p, row + begin, panel, whole, ahead_of<Format>(p, panel, pass, passes));
+    tile_of<Format>(end - begin, p, row + begin, panel, whole, ahead_of<Format>(p, panels, pass, passes));
   }
 }
 
 // The same for many rows and int8: the weights become bfloat16 once for all of them, a stretch at a time.
 // Products and their order are those of panel_rows, and so are the bits.
+template <typename Format>
 void unpacked_rows(const LinearParams& p, int64_t row, int64_t row_end, int64_t panel) {
   const int64_t rows = row_end - row, passes = ceil_div(rows, BFloat16Weights::kMaxRows);
-  alignas(64) char weights[kStretchDepth / 2 * BFloat16Weights::kUnitBytes];
+  alignas(64) char weights[kStretchDepth / 2 * BFloat16Weights::kStepBytes];
   alignas(64) float partial[kMaxPartialRows * kPanelCols];
-  const char* packed = panel_of<Int8Weights>(p, panel);
+  const char* packed = panel_of<Format>(p, panel);
   for (int64_t k = 0; k < p.depth; k += kStretchDepth) {
     const int64_t depth = p.depth - k < kStretchDepth ? p.depth - k : kStretchDepth;
     const int64_t steps = ceil_div(depth, 2);
     for (int64_t step = 0; step < steps; ++step) {
-      Int8Weights::unpack(packed + step * Int8Weights::kUnitBytes,
-                          weights + step * BFloat16Weights::kUnitBytes);
+      Format::unpack(packed + step * Format::kStepBytes, weights + step * BFloat16Weights::kStepBytes);
     }
-    packed += steps * Int8Weights::kUnitBytes;
+    packed += steps * Format::kStepBytes;
     for (int64_t pass = 0; pass < passes; ++pass) {
       const int64_t begin = rows * pass / passes, end = rows * (pass + 1) / passes;
       float* sums = p.depth > kStretchDepth ? partial + begin * kPanelCols : nullptr;
@@ -147,12 +204,12 @@ void unpacked_rows(const LinearParams& p, int64_t row, int64_t row_end, int64_t 
 }
 
 template <typename Format>
-void block_rows(const LinearParams& p, int64_t row, int64_t row_end, int64_t panel) {
-  if constexpr (std::is_same_v<Format, Int8Weights>) {
+void block_rows(const LinearParams& p, int64_t row, int64_t row_end, const Panels& panels) {
+  if constexpr (requires { Format::unpack; }) {
     // Twice is cheaper than a way through memory.
-    if (row_end - row > 2 * Format::kMaxRows) return unpacked_rows(p, row, row_end, panel);
+    if (row_end - row > 2 * Format::kMaxRows) return unpacked_rows<Format>(p, row, row_end, panels.current);
   }
-  panel_rows<Format>(p, row, row_end, panel);
+  panel_rows<Format>(p, row, row_end, panels);
 }
 
 template <typename Format>
@@ -163,8 +220,11 @@ void run(const LinearParams& p) {
   const int64_t panels = ceil_div(p.cols, kPanelCols);
   parallel_for(row_blocks * panels, p.rows * p.cols * p.depth, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
-      const int64_t block = task / panels, panel = task % panels;
-      block_rows<Format>(p, p.rows * block / row_blocks, p.rows * (block + 1) / row_blocks, panel);
+      const int64_t block = task / panels;
+      // Threads take parts by turns.
+      const int64_t next = task + 1 < end ? task + 1 : begin + (end - begin) * num_threads();
+      block_rows<Format>(p, p.rows * block / row_blocks, p.rows * (block + 1) / row_blocks,
+                         {task % panels, next % panels});
     }
   });
 }

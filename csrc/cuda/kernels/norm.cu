@@ -22,8 +22,8 @@ constexpr int kMaxThreads = 1024;
 using Part = Chunk[kHeld];
 
 template <typename T>
-__device__ T* row_of(const NormRows& rows, int64_t outer, int64_t inner) {
-  return static_cast<T*>(rows.data) + outer * rows.outer_stride + inner * rows.inner_stride;
+__device__ T* row_of(const NormRows& rows, int64_t row) {
+  return static_cast<T*>(rows.data) + row * rows.stride;
 }
 
 // First element of the j-th chunk that this thread holds.
@@ -122,23 +122,21 @@ __device__ void write_row(T* out, const Part& part, const Part& weights, const T
 // blockDim: threads of a row, rows of a block.
 template <typename T, bool kAligned, typename Norm>
 __global__ void __launch_bounds__(kMaxThreads) norm_rows(NormParams p) {
-  const uint32_t row = blockIdx.x * blockDim.y + threadIdx.y, inner_size = static_cast<uint32_t>(p.inner);
-  const uint32_t outer = row / inner_size, inner = row % inner_size;
+  const uint32_t row = blockIdx.x * blockDim.y + threadIdx.y;
   // Threads without a row still take part in the sums of their warp.
-  const bool has_row = row < p.outer * p.inner;
+  const bool has_row = row < p.rows;
   const int size = has_row ? static_cast<int>(p.hidden) : 0;
   Part x, weights;
-  load_part<kAligned>(row_of<const T>(p.x, outer, inner), size, x);
+  load_part<kAligned>(row_of<const T>(p.x, row), size, x);
   // Early, so that they arrive while the row is summed.
   load_part<kAligned>(static_cast<const T*>(p.weight), size, weights);
-  if (p.residual.data != nullptr) add_to_residual<kAligned>(row_of<T>(p.residual, outer, inner), size, x);
+  if (p.residual.data != nullptr) add_to_residual<kAligned>(row_of<T>(p.residual, row), size, x);
   const Scaling scaling = Norm::template scaling<kAligned, T>(x, size, p.eps);
-  write_row<Norm, kAligned>(row_of<T>(p.out, outer, inner), x, weights, static_cast<const T*>(p.bias),
-                            scaling, size);
+  write_row<Norm, kAligned>(row_of<T>(p.out, row), x, weights, static_cast<const T*>(p.bias), scaling, size);
 }
 
 void add_rows(Alignment* alignment, const NormRows& rows, int64_t element) {
-  alignment->add(rows.data).add_bytes(rows.outer_stride * element).add_bytes(rows.inner_stride * element);
+  alignment->add(rows.data).add_bytes(rows.stride * element);
 }
 
 bool is_aligned(const NormParams& p) {
@@ -161,7 +159,7 @@ template <typename Norm>
 void norm(const char* name, const NormParams& p, cudaStream_t stream) {
   if (p.hidden == 0) return;
   const int threads = threads_of(p), rows = threads > kWarpSize ? 1 : kSharedThreads / threads;
-  const LaunchShape shape{ceil_div(p.outer * p.inner, rows), dim3(threads, rows)};
+  const LaunchShape shape{ceil_div(p.rows, rows), dim3(threads, rows)};
   with_type(p.dtype, is_aligned(p), [&]<typename T, bool kAligned>() {
     launch(name, norm_rows<T, kAligned, Norm>, shape, stream, p);
   });

@@ -12,6 +12,8 @@ inline char* dynamic_shared() {
   return memory + (128 - reinterpret_cast<uintptr_t>(memory) % 128) % 128;
 }
 
+inline int thread_read_anew() { return static_cast<int>(threadIdx.x); }
+
 template <typename Half>
 float half_at(uint32_t word, int index) {
   return to_float(Half{static_cast<uint16_t>(word >> (16 * index))});

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from worker.attention.base import AttentionBackend
+from tests.worker.ops.turning import make_table
+from worker.attention.base import AttentionBackend, Rotation
 from worker.attention.metadata import AttentionMetadata
 from worker.kv_cache import BlockShape, layer_caches
 
@@ -16,7 +17,7 @@ NUM_BLOCKS = 40
 
 
 class Case(NamedTuple):
-    """Heads and blocks of one attention layer."""
+    """Heads and blocks of one attention layer, and what its queries and keys go through."""
 
     num_heads: int = 4
     num_kv_heads: int = 2
@@ -24,6 +25,8 @@ class Case(NamedTuple):
     block_size: int = 4
     sliding_window: int = 0
     dtype: torch.dtype = torch.float32
+    turns: bool = False
+    norms: bool = False
 
     @property
     def scale(self) -> float:
@@ -37,6 +40,7 @@ def run_steps(backend: AttentionBackend, case: Case, seed: int = 0) -> Tensor:
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     blocks = rng.sample(range(NUM_BLOCKS), NUM_BLOCKS)
     rows = [blocks[10 * i : 10 * i + 10] for i in range(3)]
+    rotation = _rotation(case, generator)
     computed, outputs = [0, 0, 0], []
     for _ in range(5):
         counts = [rng.choice([1, 1, 2, 7]) for _ in rows]
@@ -46,10 +50,20 @@ def run_steps(backend: AttentionBackend, case: Case, seed: int = 0) -> Tensor:
         q, k, v = qkv.split(widths, dim=1)
         out = torch.full(q.shape, float("nan"), dtype=case.dtype)
         backend.begin_step(meta)
-        backend.forward(out, q, k, v, cache, meta, case.scale, case.sliding_window)
+        backend.write(q, k, v, cache, meta, rotation)
+        backend.attend(out, q, cache, meta, case.scale, case.sliding_window)
         outputs.append(out)
         computed = [begin + count for begin, count in zip(computed, counts, strict=True)]
     return torch.cat(outputs)
+
+
+def _rotation(case: Case, generator: torch.Generator) -> Rotation | None:
+    if not case.turns:
+        return None
+    if not case.norms:
+        return Rotation(make_table(case.head_dim))
+    q_norm, k_norm = torch.randn(2, case.head_dim, generator=generator).to(case.dtype)
+    return Rotation(make_table(case.head_dim), q_norm, k_norm, 1e-5)
 
 
 def _metadata(

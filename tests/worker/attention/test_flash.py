@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tests.worker.attention.flash_modules import Flash2, Flash3, Flash4
 from tests.worker.attention.steps import Case, run_steps
+from tests.worker.ops.turning import turned
 from worker.attention.cpu import CpuAttention
 from worker.attention.flash import EDITIONS, FlashAttention, find_edition
 
@@ -18,17 +19,36 @@ MODULES = {"flash_attn": Flash2, "flash_attn_interface": Flash3, "flash_attn.cut
 
 
 class PlainWriter:
-    """kv_write in plain torch, on caches of any strides."""
+    """The kernels that write caches, in plain torch and on caches of any strides."""
 
     def kv_write(self, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
         blocks, offsets = slots.long() // k_cache.shape[2], slots.long() % k_cache.shape[2]
         k_cache[blocks, :, offsets], v_cache[blocks, :, offsets] = k, v
 
+    def rotary_kv_write(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        positions: Tensor,
+        cos_sin: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        slots: Tensor,
+        q_norm: Tensor | None = None,
+        k_norm: Tensor | None = None,
+        eps: float = 0.0,
+    ) -> None:
+        q.copy_(turned(q, positions, cos_sin, q_norm, eps))
+        self.kv_write(turned(k, positions, cos_sin, k_norm, eps), v, k_cache, v_cache, slots)
+
 
 @pytest.mark.parametrize("edition", EDITIONS, ids=lambda edition: edition.name)
+@pytest.mark.parametrize("turns", [False, True])
 @pytest.mark.parametrize("window", [0, 1, 5])
-def test_every_edition_agrees_with_our_kernels(edition, window: int) -> None:  # type: ignore[no-untyped-def]
-    case = Case(block_size=256 if edition.block_multiple == 256 else 4, sliding_window=window)
+def test_every_edition_agrees_with_our_kernels(edition, window: int, turns: bool) -> None:  # type: ignore[no-untyped-def]
+    block_size = 256 if edition.block_multiple == 256 else 4
+    case = Case(block_size=block_size, sliding_window=window, turns=turns, norms=window == 5)
     backend = FlashAttention(PlainWriter(), torch.device("cpu"), edition.adapt(MODULES[edition.module]))
     torch.testing.assert_close(
         run_steps(backend, case), run_steps(CpuAttention(), case), rtol=1e-4, atol=1e-5

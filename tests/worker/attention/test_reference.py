@@ -18,6 +18,8 @@ CASES = [
     Case(num_heads=8, num_kv_heads=1, block_size=16),
     Case(sliding_window=5),
     Case(sliding_window=1),
+    Case(turns=True),
+    Case(turns=True, norms=True),
 ]
 
 
@@ -29,7 +31,7 @@ def test_it_agrees_with_our_kernels(case: Case, seed: int) -> None:
 
 
 def test_it_agrees_in_bfloat16() -> None:
-    case = Case(dtype=torch.bfloat16)
+    case = Case(dtype=torch.bfloat16, turns=True, norms=True)
     ours, theirs = run_steps(CpuAttention(), case), run_steps(TorchAttention(CPU), case)
     torch.testing.assert_close(theirs, ours, rtol=2e-2, atol=1e-2)
 
@@ -38,13 +40,13 @@ def test_blocks_that_left_the_window_are_not_read() -> None:
     class Leaving(TorchAttention):
         """Names no block that lies wholly before the window of the step's first token."""
 
-        def forward(self, out, q, k, v, kv_cache, meta, scale, sliding_window=0):  # type: ignore[no-untyped-def]
+        def attend(self, out, q, kv_cache, meta, scale, sliding_window=0):  # type: ignore[no-untyped-def]
             starts = meta.seq_lens - meta.cu_seqlens_q.diff()
             gone = (starts - sliding_window + 1).clamp(min=0) // kv_cache.k.shape[1]
             column = torch.arange(meta.block_tables.shape[1])
             tables = torch.where(column < gone[:, None], 1000, meta.block_tables)
             meta = meta._replace(block_tables=tables.int())
-            super().forward(out, q, k, v, kv_cache, meta, scale, sliding_window)
+            super().attend(out, q, kv_cache, meta, scale, sliding_window)
 
     case = Case(sliding_window=5)
     assert torch.equal(run_steps(Leaving(CPU), case), run_steps(TorchAttention(CPU), case))
@@ -57,8 +59,7 @@ def test_a_negative_slot_writes_nothing() -> None:
     zero, one = torch.zeros(1, dtype=torch.int32), torch.ones(1, dtype=torch.int32)
     meta = AttentionMetadata(zero, -one, zero[None], torch.cat((zero, one)), one)
     x = torch.ones(1, 2, 8)
-    out = torch.empty(1, 2, 8)
-    backend.forward(out, x, x, x, cache, meta, 1.0)
+    backend.write(x, x, x, cache, meta, None)
     assert not pool.any()
-    backend.forward(out, x, x, x, cache, meta._replace(slot_mapping=zero), 1.0)
+    backend.write(x, x, x, cache, meta._replace(slot_mapping=zero), None)
     assert pool.any()

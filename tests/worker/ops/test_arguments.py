@@ -61,8 +61,22 @@ def sample_with(**changes: Tensor) -> None:
     ops.sample(**(arguments | changes))
 
 
+def turn(**changes: Tensor) -> None:
+    arguments = {
+        "q": fp32(2, 3, 8),
+        "k": fp32(2, 2, 8),
+        "v": fp32(2, 2, 8),
+        "positions": int32(0, 1),
+        "cos_sin": fp32(4, 8),
+        "k_cache": fp32(1, 2, 4, 8),
+        "v_cache": fp32(1, 2, 4, 8),
+        "slot_mapping": int32(0, 1),
+    }
+    ops.rotary_kv_write(**(arguments | changes))
+
+
 VALUE_ERRORS: list[tuple[str, Callable[[], None]]] = [
-    ("x: expected 2 or 3 dim", lambda: ops.rms_norm(fp32(4), fp32(4), fp32(4), 1e-6)),
+    ("x: expected 2 dim", lambda: ops.rms_norm(fp32(4), fp32(4), fp32(4), 1e-6)),
     ("out: expected size 3", lambda: ops.rms_norm(fp32(2, 4), fp32(3, 4), fp32(4), 1e-6)),
     ("weight: expected size 4", lambda: ops.rms_norm(fp32(3, 4), fp32(3, 4), fp32(5), 1e-6)),
     ("x: the last dim", lambda: ops.rms_norm(fp32(3, 4), fp32(4, 3).T, fp32(4), 1e-6)),
@@ -83,8 +97,14 @@ VALUE_ERRORS: list[tuple[str, Callable[[], None]]] = [
     ("source: its rows do not fit", lambda: packed(fp32(3, 4)).fill(fp32(1, 4), -1)),
     ("source: its columns do not fit a weight of 4 from", lambda: packed(fp32(3, 4)).fill(fp32(1, 4), 0, 1)),
     ("source: expected 2 dimensions", lambda: packed(fp32(3, 4)).fill(fp32(4))),
-    ("cos_sin: rot_dim", lambda: ops.rotary_embedding(fp32(1, 1, 8), fp32(1, 1, 8), int32(0), fp32(4, 3))),
-    ("k: head size", lambda: ops.rotary_embedding(fp32(1, 1, 8), fp32(1, 1, 4), int32(0), fp32(4, 8))),
+    ("cos_sin: rot_dim", lambda: turn(cos_sin=fp32(4, 3))),
+    ("k: head size 8 is smaller than rot_dim 10", lambda: turn(cos_sin=fp32(4, 10))),
+    ("q: expected size 8 in dimension 2", lambda: turn(q=fp32(2, 3, 6))),
+    ("q: expected size 2 in dimension 0", lambda: turn(q=fp32(1, 3, 8))),
+    ("v: expected size 2 in dimension 1", lambda: turn(v=fp32(2, 1, 8))),
+    ("positions: expected size 2", lambda: turn(positions=int32(0))),
+    ("q_norm: expected size 8", lambda: turn(q_norm=fp32(4))),
+    ("k_norm: expected 1 dim", lambda: turn(k_norm=fp32(1, 8))),
     (
         "slot_mapping: expected size",
         lambda: ops.kv_write(*[fp32(2, 2, 8)] * 2, *[fp32(1, 2, 4, 8)] * 2, int32(0)),
@@ -151,8 +171,10 @@ TYPE_ERRORS: list[tuple[str, Callable[[], None]]] = [
     ("weight: dtype differs", lambda: ops.rms_norm(bf16(3, 4), bf16(3, 4), fp32(4), 1e-6)),
     ("x: dtype differs", lambda: ops.linear(fp32(2, 3), fp32(2, 4), packed(bf16(3, 4)))),
     ("out: expected the dtype", lambda: ops.linear(bf16(2, 3), fp32(2, 4), packed(fp32(3, 4)))),
-    ("cos_sin: unsupported", lambda: ops.rotary_embedding(*[bf16(1, 1, 8)] * 2, int32(0), bf16(4, 8))),
-    ("positions: unsupported", lambda: ops.rotary_embedding(*[fp32(1, 1, 8)] * 2, fp32(1), fp32(4, 8))),
+    ("cos_sin: unsupported", lambda: turn(cos_sin=bf16(4, 8))),
+    ("positions: unsupported", lambda: turn(positions=fp32(2))),
+    ("q: dtype differs", lambda: turn(q=bf16(2, 3, 8))),
+    ("q_norm: dtype differs", lambda: turn(q_norm=bf16(8))),
     ("token_ids: unsupported", lambda: ops.embedding(fp32(1, 4), fp32(1), packed(fp32(5, 4)))),
     ("block_tables: unsupported", lambda: attend(block_tables=torch.zeros(2, 2, dtype=torch.int64))),
     ("logits: unsupported", lambda: sample_with(logits=bf16(2, 9))),

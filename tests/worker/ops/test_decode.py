@@ -148,9 +148,10 @@ def test_a_replay_computes_with_what_memory_holds_by_then() -> None:
 
 def test_ids_are_checked_in_every_replay() -> None:
     positions, cos_sin = int32(0, 1), torch.ones(3, 4)
-    q, k = torch.randn(2, 1, 4), torch.randn(2, 1, 4)
+    q, k, v = torch.randn(3, 2, 1, 4)
+    caches = torch.zeros(2, 1, 1, 4, 4)
     with Recording() as recording:
-        ops.rotary_embedding(q, k, positions, cos_sin)
+        ops.rotary_kv_write(q, k, v, positions, cos_sin, *caches, int32(0, 1))
     positions[1] = 3
     with pytest.raises(ValueError, match="positions: 3 is outside"):
         recording.replay()

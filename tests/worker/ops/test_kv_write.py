@@ -5,6 +5,7 @@ import torch
 
 from tests.worker.ops.helpers import assert_same_bits
 from worker import ops
+from worker.device.kernels import VocabularyPart
 from worker.packed_weight import PackedWeight
 
 
@@ -61,6 +62,23 @@ def test_embedding_copies_rows(dtype: torch.dtype) -> None:
     out = torch.empty(6, 33, dtype=dtype)
     ops.embedding(out, ids, PackedWeight.of(weight))
     assert_same_bits(out, weight[ids.long()])
+
+
+def test_a_part_of_the_vocabulary_gives_zeros_for_the_tokens_of_the_rest(dtype: torch.dtype) -> None:
+    weight, ids = torch.randn(70, 33).to(dtype), torch.tensor([3, 69, 20, 40, 19, 41], dtype=torch.int32)
+    out = torch.full((6, 33), torch.nan, dtype=dtype)
+    ops.embedding(out, ids, PackedWeight.of(weight[20:41]), VocabularyPart(20, 70))
+    expected = weight[ids.long()]
+    # 20 and 40 are the first and the last that it holds.
+    expected[[0, 1, 4, 5]] = 0
+    assert_same_bits(out, expected)
+
+
+@pytest.mark.parametrize("first", [-1, 1])
+def test_a_part_outside_the_vocabulary_is_refused(first: int) -> None:
+    weight = PackedWeight.of(torch.randn(20, 4))
+    with pytest.raises(ValueError, match=f"first: rows {first} to {first + 20} are not all within 20"):
+        ops.embedding(torch.empty(1, 4), torch.tensor([0]), weight, VocabularyPart(first, 20))
 
 
 @pytest.mark.parametrize("token_id", [-1, 20])

@@ -63,6 +63,17 @@ def test_rows_do_not_depend_on_batch_or_threads(
             assert_same_bits(part, whole[start:end])
 
 
+def test_every_number_of_rows_gives_a_row_the_same_bits(dtype: torch.dtype) -> None:
+    x, packed = torch.randn(40, 70).to(dtype), PackedWeight.of(torch.randn(72, 70).to(dtype))
+    alone = torch.empty(40, 72, dtype=dtype)
+    for row in range(40):
+        ops.linear(alone[row : row + 1], x[row : row + 1], packed)
+    for rows in range(2, 41):
+        together = torch.empty(rows, 72, dtype=dtype)
+        ops.linear(together, x[:rows], packed)
+        assert_same_bits(together, alone[:rows])
+
+
 def test_columns_do_not_depend_on_how_the_weight_is_sharded(dtype: torch.dtype) -> None:
     x, weight = torch.randn(9, 130).to(dtype), torch.randn(77, 130).to(dtype)
     whole, shard = torch.empty(9, 77, dtype=dtype), torch.empty(9, 30, dtype=dtype)

@@ -64,19 +64,6 @@ def test_fused_add_layer_norm_rounds_the_residual_and_norms_it(dtype: torch.dtyp
     assert_same_bits(x, expected)
 
 
-def test_rms_norm_per_head_in_place_on_a_slice_of_a_fused_buffer(dtype: torch.dtype) -> None:
-    qkv = torch.randn(6, 3 * 4 * 24).to(dtype)
-    before = qkv.clone()
-    weight = torch.randn(24).to(dtype)
-    k = qkv[:, 96:192].view(6, 4, 24)
-    expected = torch.empty(24, 24, dtype=dtype)
-    ops.rms_norm(expected, k.reshape(24, 24), weight, EPS)
-    ops.rms_norm(k, k, weight, EPS)
-    assert_same_bits(k.reshape(24, 24), expected)
-    assert_same_bits(qkv[:, :96], before[:, :96])
-    assert_same_bits(qkv[:, 192:], before[:, 192:])
-
-
 @pytest.mark.parametrize("hidden", [100, 1024])
 def test_rows_do_not_depend_on_batch_or_threads(hidden: int, dtype: torch.dtype) -> None:
     x, weight, bias = make(67, hidden, dtype)

@@ -45,6 +45,32 @@ def test_rows_do_not_depend_on_batch_or_threads(depth: int, cols: int, form: Wei
             assert_same_bits(part, whole[start:end])
 
 
+@pytest.mark.parametrize("depth", [70, 160])
+@pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16])
+def test_every_number_of_rows_gives_a_row_the_same_bits(
+    depth: int, out_dtype: torch.dtype, form: WeightForm
+) -> None:
+    weight, _ = weight_and_values(72, depth, form)
+    x = torch.randn(40, depth).bfloat16()
+    alone = torch.empty(40, 72, dtype=out_dtype)
+    for row in range(40):
+        ops.linear(alone[row : row + 1], x[row : row + 1], weight)
+    for rows in range(2, 41):
+        together = torch.empty(rows, 72, dtype=out_dtype)
+        ops.linear(together, x[:rows], weight)
+        assert_same_bits(together, alone[:rows])
+
+
+@pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16])
+def test_every_code_is_multiplied_exactly(out_dtype: torch.dtype, form: WeightForm) -> None:
+    num_codes, lowest = (255, -127) if form == "int8" else (16, -8)
+    # Every row and group has the code of the largest magnitude, so all scales are 1.
+    codes = (torch.arange(72).unsqueeze(1) * 7 + torch.arange(288)) % num_codes + lowest
+    out = torch.empty(288, 72, dtype=out_dtype)
+    ops.linear(out, torch.eye(288).bfloat16(), PackedWeight.of(codes.bfloat16(), form))
+    assert torch.equal(out.long(), codes.t())
+
+
 @pytest.mark.parametrize("depth", [1, 33, 45, 64])
 def test_what_lies_beside_the_rows_of_x_is_not_read(depth: int, form: WeightForm) -> None:
     weight, _ = weight_and_values(40, depth, form)

@@ -115,14 +115,15 @@ class ParallelWorker:
         self.loaded: list[WorkerReady] = self._answers()
 
     def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> KVCacheReady:
-        return self._all(_InitKVCache(num_blocks, num_host_blocks))[0]
+        return self.ask(_InitKVCache(num_blocks, num_host_blocks))[0]
 
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
-        outputs = self._all(_Execute(step))
+        outputs = self.ask(_Execute(step))
         assert [output.step for output in outputs] == [step.step] * len(outputs)
         return outputs[-self.config.tensor_parallel_size]
 
-    def _all(self, command: Command[T]) -> list[T]:
+    def ask(self, command: Command[T]) -> list[T]:
+        """What each rank's worker answers; commands and answers are pickled."""
         for link in self._links:
             link.send(command)
         return self._answers()

@@ -1,0 +1,44 @@
+// Sums over the elements of a row, in an order that depends on the row's length alone.
+#pragma once
+
+#include "cpu/vec.h"
+
+namespace splitserve::SPLITSERVE_ISA {
+
+// Sum over a row of term(i, n), where n is the number of elements left at i, spread over the lanes of a
+// register. Four running sums hide the latency of the addition.
+template <typename Term>
+SPLITSERVE_INLINE Vec sum_terms(int64_t size, const Term& term) {
+  Vec sum0{}, sum1{}, sum2{}, sum3{};
+  int64_t i = 0;
+  for (; i + 4 * kLanes <= size; i += 4 * kLanes) {
+    sum0 = sum0 + term(i, size - i);
+    sum1 = sum1 + term(i + kLanes, size - i);
+    sum2 = sum2 + term(i + 2 * kLanes, size - i);
+    sum3 = sum3 + term(i + 3 * kLanes, size - i);
+  }
+  for (; i < size; i += kLanes) sum0 = sum0 + term(i, size - i);
+  return (sum0 + sum1) + (sum2 + sum3);
+}
+
+// The same of the squares of element(i, n).
+template <typename Element>
+SPLITSERVE_INLINE Vec sum_squares(int64_t size, const Element& element) {
+  return sum_terms(size, [&element](int64_t i, int64_t n) {
+    const Vec v = element(i, n);
+    return v * v;
+  });
+}
+
+// What RMS norms multiply four rows by.
+template <typename T>
+SPLITSERVE_INLINE Quad inverse_rms(T* const (&rows)[4], int64_t size, float eps) {
+  Vec sums[4];
+  for (int r = 0; r < 4; ++r)
+    sums[r] = sum_squares(size, [row = rows[r]](int64_t i, int64_t n) { return load_up_to(row + i, n); });
+  Quad means = sum_lanes(sums[0], sums[1], sums[2], sums[3]) / static_cast<float>(size) + eps;
+  for (int i = 0; i < 4; ++i) means[i] = __builtin_sqrtf(means[i]);
+  return 1.0f / means;
+}
+
+}  // namespace splitserve::SPLITSERVE_ISA
