@@ -1,7 +1,8 @@
-"""Decode steps in CUDA graphs, sampling included: one per size of a ladder, captured when first needed."""
+"""Decode steps in CUDA graphs, sampling included: one per size of a ladder, captured ahead or when needed."""
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections.abc import Callable
 
@@ -16,6 +17,8 @@ from worker.device.cuda import CudaDevice
 from worker.input_batch import InputBatch, Int32, StepInputs
 from worker.kv_cache import KVCache
 from worker.models.base import Model
+
+logger = logging.getLogger(__name__)
 
 # In place of a token that is not known yet.
 _UNKNOWN = -1
@@ -128,7 +131,8 @@ class CudaGraphs:
     """Answers decode steps from captured graphs; see worker.step_graphs. One thread.
 
     The graphs share one pool of memory: they never run side by side, and what they keep between steps lies in
-    the model's workspace. All are dropped when that moves, so the largest steps had better come first.
+    the model's workspace. The largest size is captured before any other, so that these find room in the pool.
+    All are dropped when the workspace moves, so the largest steps had better come first.
     """
 
     def __init__(
@@ -159,6 +163,7 @@ class CudaGraphs:
         self._ones = np.ones(self._sizes[-1], "<i4").tobytes()
         self._graphs: dict[int, CudaGraph] = {}
         self._generation = 0
+        self._has_room = True
         num_places = len(batch.num_tokens) + 1
         self._last_drawn = torch.zeros(num_places, dtype=torch.int32, device=device.torch_device)
 
@@ -196,15 +201,44 @@ class CudaGraphs:
             return False
         return len(step.rows) == num_bytes and step.num_tokens == self._ones[:num_bytes]
 
+    @torch.inference_mode()
+    def prepare_ahead(self) -> bool:
+        """Capture the largest size that is missing, if there is no row that would wait for it.
+
+        Returns:
+            Whether it did. Memory that is lacking for it is no error; then sizes are captured when needed.
+        """
+        if self._batch.occupied.any() or not self._has_room:
+            return False
+        self._drop_outdated()
+        missing = [size for size in self._sizes if size not in self._graphs]
+        if not missing:
+            return False
+        try:
+            self._capture(missing[-1])
+        except torch.OutOfMemoryError as error:
+            logger.warning(
+                "graphs_incomplete captured=%d of=%d: %s", len(self._graphs), len(self._sizes), error
+            )
+            self._has_room = False
+            self._device.release_unused()
+        return self._has_room
+
     def _graph(self, size: int) -> CudaGraph:
+        self._drop_outdated()
+        if not self._graphs and size != self._sizes[-1]:
+            self._capture(self._sizes[-1])
+        return self._graphs.get(size) or self._capture(size)
+
+    def _capture(self, size: int) -> CudaGraph:
+        step = CudaStep(self._last_drawn, size, self._batch.block_table.shape[1])
+        graph = CudaGraph(self._device, self._backend, self._model, self._kv_caches, step)
+        # The buffers may have grown for it.
+        self._drop_outdated()
+        self._graphs[size] = graph
+        return graph
+
+    def _drop_outdated(self) -> None:
         if self._generation != self._model.workspace.generation:
             self._graphs.clear()
-        graph = self._graphs.get(size)
-        if graph is None:
-            step = CudaStep(self._last_drawn, size, self._batch.block_table.shape[1])
-            graph = CudaGraph(self._device, self._backend, self._model, self._kv_caches, step)
-            if self._generation != self._model.workspace.generation:
-                self._graphs.clear()
-            self._graphs[size] = graph
             self._generation = self._model.workspace.generation
-        return graph

@@ -133,6 +133,10 @@ class DecodeGraphs:
         self._graphs: dict[int, DecodeGraph] = {}
         self._generation = 0
 
+    def prepare_ahead(self) -> bool:
+        """Record nothing: a recording is made by a step itself, and costs it next to nothing."""
+        return False
+
     def forward(self, step: SchedulerOutput) -> DecodeGraph | None:
         """Run the model for a step that decodes one token of each row; None, and nothing done, for others.
 

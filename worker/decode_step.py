@@ -90,7 +90,7 @@ class DecodeStep:
         if logits is not None:
             self._sample(logits)
         if self._group is not None:
-            self._group.broadcast(self._drawn)
+            self._group.settle(self._drawn)
         append_tokens(
             self._rows, self._drawn, self._columns.tokens, self._columns.num_tokens, self._tensors.flags
         )

@@ -1,7 +1,7 @@
 """Exchanges between ranks of one machine through memory that they share; kernels, so that they are recorded.
 
 T: rows, N: columns. As in worker.ops, wrong ranks and shapes raise ValueError, wrong dtypes TypeError. A rank
-that waits in vain raises RankLostError.
+that waits in vain raises RankLostError; StepAbandonedError if the other has abandoned the step.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import tvm_ffi
 
 from engine_core.errors import RankLostError
 from worker._native import load_library
+from worker.parallel.group import StepAbandonedError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,12 +20,14 @@ if TYPE_CHECKING:
 _lib = load_library("splitserve_cpu")
 _sum = _lib.exchange_sum
 _gather = _lib.exchange_gather
-_broadcast = _lib.exchange_broadcast
+_settle = _lib.exchange_settle
+_abandon = _lib.exchange_abandon
 
 tvm_ffi.register_error("RankLostError", RankLostError)
+tvm_ffi.register_error("StepAbandonedError", StepAbandonedError)
 
 # Words of Exchange.own.
-OWN_WORDS = 2
+OWN_WORDS = 4
 TIMEOUT_NS = 1
 
 
@@ -33,7 +36,7 @@ class Exchange(NamedTuple):
 
     Attributes:
         memory: uint8 [num_bytes(size)], zero at first, mapped by all ranks; recorded calls read and write it.
-        own: int64 [OWN_WORDS], of this rank alone: what it has exchanged, 0 at first, and at TIMEOUT_NS the
+        own: int64 [OWN_WORDS], of this rank alone: what it has exchanged, 0 at first, but at TIMEOUT_NS the
             longest wait for another rank in nanoseconds.
         rank: of this process among the ranks.
         size: how many ranks there are, at most 64.
@@ -74,6 +77,11 @@ def gather_columns(exchange: Exchange, out: Tensor | None, columns: Tensor, num_
     _gather(*exchange, out, columns, num_columns)
 
 
-def broadcast(exchange: Exchange, values: Tensor) -> None:
-    """Overwrite int32 [n] by that of rank 0."""
-    _broadcast(*exchange, values)
+def settle(exchange: Exchange, values: Tensor) -> None:
+    """Overwrite int32 [n] by that of rank 0, once all ranks have come: a step ends so, and stands."""
+    _settle(*exchange, values)
+
+
+def abandon(exchange: Exchange) -> None:
+    """Drop what was exchanged since the last settle(); returns once all ranks have called this."""
+    _abandon(*exchange)

@@ -49,7 +49,7 @@ class LogitEditor:
             own = self._of_row(row)
             edits += own
             ends.append(ends[-1] + sum(len(some.token_ids) for some in own))
-        if not edits:
+        if not ends[-1]:
             return
         token_ids, values = zip(*edits, strict=True)
         columns = (

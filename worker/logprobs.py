@@ -14,7 +14,7 @@ import torch
 from engine_core.ipc.codec import pack_float32, pack_int32
 from engine_core.ipc.wire import TokenLogprobs
 from engine_core.ipc.worker_messages import RowError
-from worker.device.base import Device
+from worker.device.base import Array, Device
 
 # Rank of a token in logits that hold a NaN or an infinity, where there is no order.
 NO_RANK = 0
@@ -54,14 +54,34 @@ def gather_logprobs(device: Device, logits: torch.Tensor, wanted: Wanted) -> lis
     count, width = len(wanted.keys), 1 + min(int(wanted.num_top.max(initial=0)), logits.shape[1])
     if not count:
         return []
-    token_ids = device.empty((count, width), torch.int32)
-    logprobs = device.empty((count, width), torch.float32)
-    ranks = device.empty((count,), torch.int32)
+    # One buffer for all that is found, so that it comes in one copy and is waited for once.
+    sizes = [count * width, count * width, count, sum(map(len, wanted.asked.values()))]
+    packed = device.empty((sum(sizes),), torch.int32)
+    token_ids, logprobs, ranks, asked = torch.split_with_sizes(packed, sizes)
     given = device.place([torch.from_numpy(wanted.indices), torch.from_numpy(wanted.token_ids)])
-    device.ops.top_logprobs(token_ids, logprobs, ranks, logits, *given)
-    ids, values, rank = device.fetch(token_ids), device.fetch(logprobs), device.fetch(ranks).tolist()
+    shaped = token_ids.view(count, width), logprobs.view(torch.float32).view(count, width)
+    device.ops.top_logprobs(*shaped, ranks, logits, *given)
+    if wanted.asked:
+        _score_asked(device, asked.view(torch.float32), logits, wanted)
+    found = np.split(device.fetch(packed), np.cumsum(sizes)[:-1])
+    return _entries(wanted, width, *found)
+
+
+def _score_asked(device: Device, out: torch.Tensor, logits: torch.Tensor, wanted: Wanted) -> None:
+    """Enqueue the logprobs of the ids asked for, of all rows in one call."""
+    ends = np.cumsum([0, *map(len, wanted.asked.values())], dtype=np.int32)
+    columns = wanted.indices[list(wanted.asked)], ends, np.concatenate(list(wanted.asked.values()))
+    given = device.place([torch.from_numpy(column) for column in columns])
+    device.ops.token_logprobs(out, logits, *given)
+
+
+def _entries(
+    wanted: Wanted, width: int, token_ids: Array, logprobs: Array, ranks: Array, asked: Array
+) -> list[TokenLogprobs]:
+    """One per wanted row; the arrays are flat and int32, the bits of floats among them."""
+    ids, values = token_ids.reshape(-1, width), logprobs.view(np.float32).reshape(-1, width)
     ends = (1 + np.minimum(wanted.num_top, width - 1)).tolist()
-    keys, token_indices = wanted.keys.tolist(), wanted.token_indices.tolist()
+    keys, token_indices, rank = wanted.keys.tolist(), wanted.token_indices.tolist(), ranks.tolist()
     entries = [
         TokenLogprobs(
             keys[i],
@@ -70,28 +90,16 @@ def gather_logprobs(device: Device, logits: torch.Tensor, wanted: Wanted) -> lis
             pack_int32(ids[i, : ends[i]]),
             pack_float32(values[i, : ends[i]]),
         )
-        for i in range(count)
+        for i in range(len(keys))
     ]
-    return _add_asked(device, logits, wanted, entries) if wanted.asked else entries
-
-
-def _add_asked(
-    device: Device, logits: torch.Tensor, wanted: Wanted, entries: list[TokenLogprobs]
-) -> list[TokenLogprobs]:
-    """Append the ids asked for to the columns of their entries, in one call for all rows."""
-    places = list(wanted.asked)
-    lengths = [len(wanted.asked[i]) for i in places]
-    ends, token_ids = np.cumsum([0, *lengths], dtype=np.int32), np.concatenate(list(wanted.asked.values()))
-    out = device.empty((len(token_ids),), torch.float32)
-    given = device.place([torch.from_numpy(column) for column in (wanted.indices[places], ends, token_ids)])
-    device.ops.token_logprobs(out, logits, *given)
-    logprobs = device.fetch(out)
-    for i, begin, end in zip(places, ends[:-1].tolist(), ends[1:].tolist(), strict=True):
+    begin, of_asked = 0, asked.view(np.float32)
+    for i, some in wanted.asked.items():
         entries[i] = msgspec.structs.replace(
             entries[i],
-            token_ids=entries[i].token_ids + pack_int32(token_ids[begin:end]),
-            logprobs=entries[i].logprobs + pack_float32(logprobs[begin:end]),
+            token_ids=entries[i].token_ids + pack_int32(some),
+            logprobs=entries[i].logprobs + pack_float32(of_asked[begin : begin + len(some)]),
         )
+        begin += len(some)
     return entries
 
 

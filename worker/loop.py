@@ -189,8 +189,10 @@ def _run(link: EngineLink, worker: Worker, replies: Replies) -> int:
 
     steps = StepPipeline(worker, replies.add)
     while True:
-        if steps.is_running and not link.has_message():
+        if not link.has_message():
             steps.settle()
+            while worker.prepare_ahead() and not link.has_message():
+                pass
         answered = time.perf_counter()
         frame = link.receive()
         wait_s = time.perf_counter() - answered

@@ -18,11 +18,13 @@ from engine_core.ipc.worker_messages import ModelRunnerOutput, RowError, Schedul
 from worker.attention.base import AttentionBackend
 from worker.attention.metadata import AttentionMetadata
 from worker.device.base import Device
+from worker.device.out_of_memory import is_out_of_memory
 from worker.host_blocks import HostBlocks
 from worker.input_batch import InputBatch, Int32, StepInputs
 from worker.kv_cache import KVCache
 from worker.models.base import Model
 from worker.parallel.agreement import Agreement, Chosen
+from worker.parallel.group import StepAbandonedError
 from worker.parallel.mesh import ALONE, Mesh
 from worker.prompt_scorer import PromptScorer
 from worker.sampler import Sampled, Sampler, split_errors
@@ -114,7 +116,7 @@ class ModelRunner:
         self._max_logits_rows = max_logits_rows(vocab_size)
         self._sampler = Sampler(device, batch)
         self._prompt_scorer = PromptScorer(device, model, batch, self._max_logits_rows)
-        self._is_alone = mesh == ALONE
+        self._mesh = mesh
         self._agreement = None if mesh.group is None else Agreement(mesh.group, batch)
 
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
@@ -126,6 +128,16 @@ class ModelRunner:
         """Whether a step may begin before the one that runs on the device is finished."""
         return self._graphs is not None and self._graphs.can_follow(step)
 
+    def prepare_ahead(self) -> bool:
+        """Do a part of what later steps would have to do first, if no row is in the batch.
+
+        With no step running. Several ranks do nothing: they would have to do it together.
+
+        Returns:
+            Whether there was something to do.
+        """
+        return self._mesh == ALONE and self._graphs is not None and self._graphs.prepare_ahead()
+
     def begin(self, step: SchedulerOutput) -> ModelRunnerOutput | StepInFlight:
         """Run one step, or leave it running on a device that goes on by itself.
 
@@ -135,7 +147,8 @@ class ModelRunner:
             WorkerError: engine and worker disagree about the batch or the KV cache's places.
             ProtocolError: a column is malformed.
             RuntimeError: the device failed; nothing can be said about any row of the step. Too little memory
-                is no such failure, unless there are several ranks: then all rows of the step fail.
+                is no such failure, unless other ranks cannot be told of it: all rows of the step fail.
+            RankLostError: another rank is gone or does not take part in time.
         """
         started = time.perf_counter()
         self._batch.apply(step)
@@ -144,9 +157,11 @@ class ModelRunner:
             result = self._run(step)
             if callable(result):
                 return StepInFlight(partial(self._end, step, started, move_s, result))
-        except torch.OutOfMemoryError as error:
-            if not self._is_alone:
-                raise  # The other ranks wait for this one, and cannot be told.
+        except (RuntimeError, StepAbandonedError) as error:
+            # Nothing takes memory once the ranks have settled a step, so they all give up the same one.
+            has_no_room = isinstance(error, StepAbandonedError) or is_out_of_memory(error)
+            if not has_no_room or not self._can_abandon():
+                raise
             result = self._give_up(step, error)
         return result.pack(step.step, time.perf_counter() - started, move_s)
 
@@ -169,7 +184,12 @@ class ModelRunner:
             return self._take_drawn(graph, rows, drawn)
         return lambda: self._take_drawn(graph, rows, drawn())
 
-    def _give_up(self, step: SchedulerOutput, error: torch.OutOfMemoryError) -> _StepResult:
+    def _can_abandon(self) -> bool:
+        """Let the other ranks give the step up, too; False if they cannot be told."""
+        group, stage = self._mesh
+        return stage is None and (group is None or group.abandon_step())
+
+    def _give_up(self, step: SchedulerOutput, error: Exception) -> _StepResult:
         """Fail all rows of a step that did not fit the memory; the engine will free them."""
         rows, num_tokens = unpack_int32(step.rows).tolist(), int(unpack_int32(step.num_tokens).sum())
         logger.warning("out_of_memory step=%d rows=%d tokens=%d: %s", step.step, len(rows), num_tokens, error)

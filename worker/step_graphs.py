@@ -55,6 +55,9 @@ class StepInFlight(NamedTuple):
 class StepGraphs(Protocol):
     """The recordings of one batch."""
 
+    def prepare_ahead(self) -> bool:
+        """Record a step before it is needed, while nobody waits; returns whether there was one to record."""
+
     def can_follow(self, step: SchedulerOutput) -> bool:
         """Whether forward() and draw() may be called for a step before the one that runs is finished."""
 

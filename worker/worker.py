@@ -215,6 +215,8 @@ class Worker:
         limits = limits._replace(num_blocks=blocks_of_largest_step(limits))
         runner, _ = self._make_runner(self._loaded, limits)
         run_largest_step(runner, limits)
+        # The largest graph; its memory stays with the device for all the others.
+        runner.prepare_ahead()
         self._device.synchronize()
         return limits.num_blocks * self._loaded.block_shape(limits.block_size).num_bytes
 
@@ -231,6 +233,10 @@ class Worker:
     def can_follow(self, step: SchedulerOutput) -> bool:
         """Whether a step may begin before the one that runs on the device is finished."""
         return self._runner is not None and self._runner.can_follow(step)
+
+    def prepare_ahead(self) -> bool:
+        """Use a moment without work, with no step running; returns whether another one would be of use."""
+        return self._runner is not None and self._runner.prepare_ahead()
 
     def begin(self, step: SchedulerOutput) -> ModelRunnerOutput | StepInFlight:
         """Run one step, or leave it running on a device that goes on by itself; see ModelRunner.begin."""

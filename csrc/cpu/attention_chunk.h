@@ -32,24 +32,26 @@ struct Chunk {
   const T* values[kChunk / DotStep<T>::kPair];  // dimension 0 of a pair of positions each
 };
 
-// Memory to ask for while something else is computed: a chunk's keys or its values, in head_dim / kPair
-// steps.
+// A chunk's keys or values of the KV head that begins `offset` elements behind the one that was looked for,
+// as registers lie in memory: head_dim / kPair steps of each of a few pieces.
 template <typename T>
-struct Wanted {
+struct Stream {
   static constexpr int kPieces = kChunk / kLanes;
 
-  static Wanted keys(const Chunk<T>& chunk) {
-    Wanted wanted{{}, chunk.key_stride};
-    for (int v = 0; v < kPieces; ++v) wanted.pieces[v] = chunk.keys[v];
-    return wanted;
+  static Stream keys(const Chunk<T>& chunk, int64_t offset) {
+    Stream stream{{}, chunk.key_stride};
+    for (int v = 0; v < kPieces; ++v) stream.pieces[v] = chunk.keys[v] + offset;
+    return stream;
   }
 
-  static Wanted values(const Chunk<T>& chunk) {
-    Wanted wanted{{}, DotStep<T>::kSize};
-    for (int v = 0; v < kPieces; ++v) wanted.pieces[v] = chunk.values[v * kLanes / DotStep<T>::kPair];
-    return wanted;
+  static Stream values(const Chunk<T>& chunk, int64_t offset) {
+    Stream stream{{}, DotStep<T>::kSize};
+    for (int v = 0; v < kPieces; ++v)
+      stream.pieces[v] = chunk.values[v * kLanes / DotStep<T>::kPair] + offset;
+    return stream;
   }
 
+  // Asks for the memory of a step.
   SPLITSERVE_INLINE void fetch(int64_t step) const {
 #pragma GCC unroll 16
     for (int v = 0; v < kPieces; ++v) __builtin_prefetch(pieces[v] + step * stride);
@@ -80,21 +82,21 @@ class ChunkFinder {
     const int64_t align = is_direct ? kLanes : kPair;
     needed.begin = needed.begin / align * align;
     chunk->key_stride = (is_direct ? p.block_size : kChunk) * kPair;
+    int64_t index = (start + needed.begin) / p.block_size, offset = (start + needed.begin) % p.block_size;
     // What is not needed has an address all the same.
-    const T *keys = block_of(p.k, start + needed.begin), *values = block_of(p.v, start + needed.begin);
+    const T *keys = block_of(p.k, index), *values = block_of(p.v, index);
     T* const copy = gathered[start / kChunk % 2];
     for (int64_t v = 0; v < kChunk / kLanes; ++v)
       chunk->keys[v] = is_direct ? keys : copy + v * kLanes * kPair;
     for (int64_t pair = 0; pair < kChunk / kPair; ++pair) chunk->values[pair] = values;
-    for (int64_t j = needed.begin; j < needed.end;) {
-      const int64_t offset = (start + j) % p.block_size, left = p.block_size - offset;
-      const int64_t count = left < kChunk - j ? left : kChunk - j;
+    for (int64_t j = needed.begin; j < needed.end; ++index, offset = 0) {
+      const int64_t count = min_of(p.block_size - offset, kChunk - j);
       if (is_direct) {
-        point_to_keys(block_of(p.k, start + j), offset, j, count, chunk);
+        point_to_keys(block_of(p.k, index), offset, j, count, chunk);
       } else {
-        gather_keys(block_of(p.k, start + j), offset, j, count, copy);
+        gather_keys(block_of(p.k, index), offset, j, count, copy);
       }
-      point_to_values(block_of(p.v, start + j), offset, j, count, chunk);
+      point_to_values(block_of(p.v, index), offset, j, count, chunk);
       j += count;
     }
   }
@@ -102,8 +104,9 @@ class ChunkFinder {
  private:
   static constexpr int kPair = DotStep<T>::kPair;
 
-  const T* block_of(const KvCache& cache, int64_t position) const {
-    return static_cast<const T*>(cache.data) + table[position / p.block_size] * cache.block_stride +
+  // The block of the request's positions from index * block_size on.
+  const T* block_of(const KvCache& cache, int64_t index) const {
+    return static_cast<const T*>(cache.data) + table[index] * cache.block_stride +
            kv_head * cache.head_stride;
   }
 

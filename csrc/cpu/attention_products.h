@@ -50,14 +50,14 @@ SPLITSERVE_INLINE void add_products(Vec (&sums)[kRows][kVecs], int64_t begin, in
 }
 
 // dots[i, j] = query i times key j of the chunk, for kVecs registers of positions from register `first` on.
-// Queries are [kRows, head_dim], dots [kRows, kChunk]. kFetch: asks for what is wanted next.
+// Queries are [kRows, head_dim], dots [kRows, kChunk]. kFetch: asks for what is wanted next meanwhile.
 template <typename T, int kRows, int kVecs, bool kFetch>
-[[gnu::noinline]] void score(const Chunk<T>& chunk, int64_t first, const T* queries, int64_t head_dim,
-                             float* dots, const Wanted<T>* wanted) {
+[[gnu::noinline]] void score(const Stream<T>& stream, int64_t first, const T* queries, int64_t head_dim,
+                             float* dots, const Stream<T>* wanted) {
   constexpr int kPair = DotStep<T>::kPair;
   const T* keys[kVecs];
-  for (int v = 0; v < kVecs; ++v) keys[v] = chunk.keys[first + v];
-  const int64_t stride = chunk.key_stride;
+  for (int v = 0; v < kVecs; ++v) keys[v] = stream.pieces[first + v];
+  const int64_t stride = stream.stride;
   Vec sums[kRows][kVecs] = {};
   add_products<T, kRows, kVecs>(
       sums, 0, head_dim / kPair,
@@ -129,21 +129,27 @@ struct Weights {
   }
 };
 
-// totals[i, d] += weights of row i times values of the chunk, for kVecs registers of dimensions; kTail: for
-// the `count` dimensions of a register that is not whole. `totals` is [kRows, width]. The chunk is summed
-// from zero: that loses less than adding each position to a long running sum.
-template <typename T, int kRows, int kVecs, bool kFetch, bool kTail = false>
-[[gnu::noinline]] void add_values(const Chunk<T>& chunk, int64_t d, const Weights<T, kRows>& weights,
-                                  int64_t count, float* totals, int64_t width, const Wanted<T>* wanted) {
+// Some dimensions of a KV head that begins `offset` elements behind the one the chunk was looked for.
+struct Dims {
+  int64_t offset, first, count;
+};
+
+// totals[i, d] += weights of row i times values of the chunk, for kVecs registers of dimensions, or, if
+// kIsTail, for those of one that is not whole. `totals` is [kRows, width]. The chunk is summed from zero:
+// that loses less than adding each position to a long running sum.
+template <typename T, int kRows, int kVecs, bool kFetch, bool kIsTail = false>
+[[gnu::noinline]] void add_values(const Chunk<T>& chunk, const Dims& dims, const Weights<T, kRows>& weights,
+                                  float* totals, int64_t width, const Stream<T>* wanted) {
   constexpr int kPair = DotStep<T>::kPair;
+  const int64_t offset = dims.offset + dims.first * kPair;
   const auto values = [&](int64_t pair, int v) __attribute__((always_inline)) {
-    const T* start = chunk.values[pair] + (d + v * kLanes) * kPair;
-    return kTail ? load_end(start, count * kPair) : DotStep<T>::load(start);
+    const T* start = chunk.values[pair] + offset + v * kLanes * kPair;
+    return kIsTail ? load_end(start, dims.count * kPair) : DotStep<T>::load(start);
   };
   const auto weight = [&](int i, int64_t pair)
                           __attribute__((always_inline)) { return weights.pair(i, pair); };
   const auto fetch = [&](int64_t pair) __attribute__((always_inline)) {
-    if (kFetch) wanted->fetch(d / kPair + pair * (kVecs * kLanes) / kChunk);
+    if (kFetch) wanted->fetch(dims.first / kPair + pair * (kVecs * kLanes) / kChunk);
   };
   const Range any = weights.any_pairs(), shared = weights.shared_pairs();
   Vec sums[kRows][kVecs] = {};
@@ -165,7 +171,7 @@ template <typename T, int kRows, int kVecs, bool kFetch, bool kTail = false>
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) {
-      float* total = totals + i * width + d + v * kLanes;
+      float* total = totals + i * width + dims.first + v * kLanes;
       store(total, load(total) + sums[i][v]);
     }
   }

@@ -11,10 +11,13 @@ inline constexpr int64_t kSegment = 1024;
 // Rows that share what is loaded of keys and values.
 inline constexpr int64_t kTileRows = 48;
 
-// Some of the rows that read one KV head for one request: those of its tokens, heads of a token side by side.
+// For some KV heads of a request, some of the rows that read each: those of its tokens, heads of a token side
+// by side.
 struct Tile {
-  int64_t request, kv_head;
-  int64_t first_row, rows;  // among the tokens * heads / kv_heads rows of the request
+  int64_t request, kv_head, kv_heads;
+  int64_t first_row, rows;  // among the tokens * heads / kv_heads rows of each KV head
+
+  int64_t all_rows() const { return kv_heads * rows; }
 };
 
 template <typename T>
@@ -23,12 +26,14 @@ class TileAttention {
   TileAttention(const AttentionParams& params, const Tile& tile)
       : p(params),
         tile(tile),
+        group(params.heads / params.kv_heads),
         width(round_up(params.head_dim, kLanes)),
         scoring(params),
         finder(params, tile.request, tile.kv_head) {
     const int64_t tokens = p.cu_seqlens_q[tile.request + 1] - p.cu_seqlens_q[tile.request];
-    for (int64_t row = 0; row < tile.rows; ++row)
-      positions[row] = p.seq_lens[tile.request] - tokens + place_of(row).token;
+    first_position = p.seq_lens[tile.request] - tokens;
+    positions[0] = first_position + tile.first_row / group;
+    positions[tile.rows - 1] = first_position + (tile.first_row + tile.rows - 1) / group;
   }
 
   int64_t first_segment() const { return window_start(positions[0]) / kSegment; }
@@ -40,15 +45,23 @@ class TileAttention {
     find(seen.begin / kChunk * kChunk, seen, found);
   }
 
+  // Asks for the memory of the rows.
+  void fetch_rows() const {
+    each_row([&](int64_t, int64_t token, int64_t head) {
+      for (int64_t d = 0; d < p.head_dim; d += kLanes * kPair) {
+        __builtin_prefetch(query_of(token, head) + d);
+      }
+    });
+  }
+
   // Once, before the first segment. Queries lie together then: apart, at a distance of a power of two, they
   // would drive each other out of the cache.
-  void copy_queries() {
-    for (int64_t row = 0; row < tile.rows; ++row) {
-      const Place place = place_of(row);
-      const T* query = static_cast<const T*>(p.q) + (first_token() + place.token) * p.q_token_stride +
-                       place.head * p.q_head_stride;
-      std::memcpy(queries + row * p.head_dim, query, static_cast<size_t>(p.head_dim) * sizeof(T));
-    }
+  void prepare() {
+    each_row([&](int64_t row, int64_t token, int64_t head) {
+      if (row < tile.rows) positions[row] = first_position + token;
+      std::memcpy(queries + row * p.head_dim, query_of(token, head),
+                  static_cast<size_t>(p.head_dim) * sizeof(T));
+    });
   }
 
   // Adds all the tile's rows see of segment `index` to a state that has seen nothing. `after` is the chunk
@@ -68,28 +81,38 @@ class TileAttention {
   }
 
   void write(const State& total) const {
-    for (int64_t row = 0; row < tile.rows; ++row) {
-      const Place place = place_of(row);
-      T* out = static_cast<T*>(p.out) + (first_token() + place.token) * p.out_token_stride +
-               place.head * p.out_head_stride;
+    each_row([&](int64_t row, int64_t token, int64_t head) {
+      T* out = out_of(token, head);
       const float inverse = 1.0f / sum_lanes(load(total.sums + row * kLanes));
       for (int64_t d = 0; d < p.head_dim; d += kLanes)
         store_up_to(out + d, load(total.values + row * width + d) * inverse, p.head_dim - d);
-    }
+    });
   }
 
  private:
-  // A row's token, of those of its request, and its query head.
-  struct Place {
-    int64_t token, head;
-  };
+  static constexpr int kPair = DotStep<T>::kPair;
 
-  Place place_of(int64_t row) const {
-    const int64_t group = p.heads / p.kv_heads, index = tile.first_row + row;
-    return {index / group, tile.kv_head * group + index % group};
+  // Calls fn(row, token, head): a token of the request, a query head.
+  template <typename Fn>
+  SPLITSERVE_INLINE void each_row(const Fn& fn) const {
+    for (int64_t i = 0; i < tile.kv_heads; ++i) {
+      int64_t token = tile.first_row / group, head = tile.first_row % group;
+      for (int64_t row = 0; row < tile.rows; ++row) {
+        fn(i * tile.rows + row, token, (tile.kv_head + i) * group + head);
+        if (++head == group) head = 0, ++token;
+      }
+    }
   }
 
-  int64_t first_token() const { return p.cu_seqlens_q[tile.request]; }
+  const T* query_of(int64_t token, int64_t head) const {
+    return static_cast<const T*>(p.q) + (p.cu_seqlens_q[tile.request] + token) * p.q_token_stride +
+           head * p.q_head_stride;
+  }
+
+  T* out_of(int64_t token, int64_t head) const {
+    return static_cast<T*>(p.out) + (p.cu_seqlens_q[tile.request] + token) * p.out_token_stride +
+           head * p.out_head_stride;
+  }
 
   // A row at `position` sees [window_start(position), position].
   int64_t window_start(int64_t position) const {
@@ -124,56 +147,73 @@ class TileAttention {
     int64_t begin = 0, end = tile.rows;
     while (seen[begin].empty()) ++begin;
     while (seen[end - 1].empty()) --end;
-    const Wanted<T> values = Wanted<T>::values(chunk), keys = Wanted<T>::keys(next);
-    for (int64_t row = begin; row < end; row += kGroupRows)
-      score_group(chunk, row, min_of(kGroupRows, end - row), row == begin ? &values : nullptr);
-    for (int64_t row = begin; row < end; ++row)
-      weigh(scoring, seen[row], state, row, dots + row * kChunk, weights + row * kChunk);
-    for (int64_t row = begin; row < end; row += kGroupRows)
-      add_values_of_group(chunk, row, min_of(kGroupRows, end - row), state, row == begin ? &keys : nullptr);
+    const Range rows{begin, end};
+    for (int64_t i = 0; i < tile.kv_heads; ++i)
+      score_head(chunk, i, rows, i + 1 < tile.kv_heads ? keys_of(chunk, i + 1) : values_of(chunk, 0));
+    for (int64_t i = 0; i < tile.kv_heads; ++i) {
+      for (int64_t row = begin, at = i * tile.rows + begin; row < end; ++row, ++at)
+        weigh(scoring, seen[row], state, at, dots + at * kChunk, weights + at * kChunk);
+    }
+    for (int64_t i = 0; i < tile.kv_heads; ++i)
+      add_values_of_head(chunk, i, rows, state,
+                         i + 1 < tile.kv_heads ? values_of(chunk, i + 1) : keys_of(next, 0));
   }
 
-  // Of the rows that are computed together, and of whether something is asked for meanwhile, makes constants.
+  // Of the tile's KV head i.
+  Stream<T> keys_of(const Chunk<T>& chunk, int64_t i) const {
+    return Stream<T>::keys(chunk, i * p.k.head_stride);
+  }
+  Stream<T> values_of(const Chunk<T>& chunk, int64_t i) const {
+    return Stream<T>::values(chunk, i * p.v.head_stride);
+  }
+
+  // Calls fn(row, rows, is_fetching) for rows that are computed together; of the numbers it makes constants.
   template <typename Fn>
-  SPLITSERVE_INLINE static void with_group(int64_t rows, const Wanted<T>* wanted, const Fn& fn) {
-    with_count<kGroupRows>(rows, [&](auto num_rows) {
-      wanted != nullptr ? fn(num_rows, Count<true>()) : fn(num_rows, Count<false>());
-    });
-  }
-
-  void score_group(const Chunk<T>& chunk, int64_t row, int64_t rows, const Wanted<T>* wanted) {
-    const int64_t end = (seen[row + rows - 1].end + kLanes - 1) / kLanes;
-    for (int64_t first = seen[row].begin / kLanes; first < end; first += kGroupVecs, wanted = nullptr) {
-      with_group(rows, wanted, [&](auto num_rows, auto is_fetching) {
-        with_count<kGroupVecs>(min_of(kGroupVecs, end - first), [&](auto vecs) {
-          score<T, num_rows.value, vecs.value, is_fetching.value>(chunk, first, queries + row * p.head_dim,
-                                                                  p.head_dim, dots + row * kChunk, wanted);
-        });
+  SPLITSERVE_INLINE static void each_group(Range rows, const Fn& fn) {
+    for (int64_t row = rows.begin; row < rows.end; row += kGroupRows) {
+      with_count<kGroupRows>(min_of(kGroupRows, rows.end - row), [&](auto num_rows) {
+        row == rows.begin ? fn(row, num_rows, Count<true>()) : fn(row, num_rows, Count<false>());
       });
     }
   }
 
-  void add_values_of_group(const Chunk<T>& chunk, int64_t row, int64_t rows, const State& state,
-                           const Wanted<T>* wanted) const {
-    float* totals = state.values + row * width;
-    with_group(rows, wanted, [&](auto num_rows, auto is_fetching) {
-      const Weights<T, num_rows.value> group{weights + row * kChunk, seen + row};
-      const int64_t whole = p.head_dim / kLanes * kLanes;
+  void score_head(const Chunk<T>& chunk, int64_t i, Range rows, const Stream<T>& wanted) {
+    const Stream<T> keys = keys_of(chunk, i);
+    each_group(rows, [&](int64_t row, auto num_rows, auto is_fetching) {
+      const int64_t at = i * tile.rows + row;
+      const int64_t end = (seen[row + num_rows.value - 1].end + kLanes - 1) / kLanes;
+      for (int64_t first = seen[row].begin / kLanes; first < end; first += kGroupVecs) {
+        with_count<kGroupVecs>(min_of(kGroupVecs, end - first), [&](auto vecs) {
+          score<T, num_rows.value, vecs.value, is_fetching.value>(keys, first, queries + at * p.head_dim,
+                                                                  p.head_dim, dots + at * kChunk, &wanted);
+        });
+      }
+    });
+  }
+
+  void add_values_of_head(const Chunk<T>& chunk, int64_t i, Range rows, const State& state,
+                          const Stream<T>& wanted) const {
+    const int64_t offset = i * p.v.head_stride, whole = p.head_dim / kLanes * kLanes;
+    each_group(rows, [&](int64_t row, auto num_rows, auto is_fetching) {
+      const int64_t at = i * tile.rows + row;
+      const Weights<T, num_rows.value> group{weights + at * kChunk, seen + row};
+      float* totals = state.values + at * width;
       for (int64_t d = 0; d < whole; d += kGroupVecs * kLanes) {
         with_count<kGroupVecs>(min_of(kGroupVecs, (whole - d) / kLanes), [&](auto vecs) {
-          add_values<T, num_rows.value, vecs.value, is_fetching.value>(chunk, d, group, 0, totals, width,
-                                                                       wanted);
+          add_values<T, num_rows.value, vecs.value, is_fetching.value>(
+              chunk, {offset, d, vecs.value * kLanes}, group, totals, width, &wanted);
         });
       }
       if (whole < p.head_dim)
-        add_values<T, num_rows.value, 1, false, true>(chunk, whole, group, p.head_dim - whole, totals, width,
-                                                      nullptr);
+        add_values<T, num_rows.value, 1, false, true>(chunk, {offset, whole, p.head_dim - whole}, group,
+                                                      totals, width, &wanted);
     });
   }
 
   const AttentionParams& p;
   const Tile tile;
-  const int64_t width;
+  const int64_t group, width;
+  int64_t first_position;  // of the request's tokens
   const Scoring scoring;
   ChunkFinder<T> finder;
   Chunk<T> chunks[2];  // the memory of one is asked for while the other is computed

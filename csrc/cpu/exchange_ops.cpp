@@ -1,4 +1,5 @@
-// Exchanges between the ranks of one machine: sums, gathered columns and broadcasts; each can be recorded.
+// Exchanges between the ranks of one machine: sums, gathered columns, and what settles a step. These can be
+// recorded; a step that is abandoned is not one that was recorded.
 #include <algorithm>
 #include <cstring>
 
@@ -171,31 +172,38 @@ void exchange_gather(TensorView memory, TensorView own, int64_t rank, int64_t si
   run_kernel(params, gather_all);
 }
 
-struct BroadcastParams {
+struct SettleParams {
   Exchange exchange;
   char* values;
   int64_t bytes;
 };
 
-void broadcast_all(const BroadcastParams& p) {
-  for (int64_t first = 0; first < p.bytes; first += kSlotBytes) {
+void settle_all(const SettleParams& p) {
+  int64_t first = 0;
+  // At least one part, as the ranks meet in it.
+  do {
     const int64_t bytes = std::min(kSlotBytes, p.bytes - first);
     p.exchange.begin();
     if (p.exchange.rank == 0) copy(p.exchange.slot(0), p.values + first, bytes);
     p.exchange.post();
-    if (p.exchange.rank == 0) continue;
     p.exchange.wait_for(0);
-    copy(p.values + first, p.exchange.slot(0), bytes);
-  }
+    if (p.exchange.rank != 0) copy(p.values + first, p.exchange.slot(0), bytes);
+    first += bytes;
+  } while (first < p.bytes);
+  p.exchange.settle();
 }
 
-void exchange_broadcast(TensorView memory, TensorView own, int64_t rank, int64_t size, TensorView values) {
+void exchange_settle(TensorView memory, TensorView own, int64_t rank, int64_t size, TensorView values) {
   cpu_arg(values, "values").rank(1);
-  BroadcastParams params{};
+  SettleParams params{};
   params.exchange = exchange_arg(memory, own, rank, size);
   params.values = cpu_arg(values, "values").vector(kInt32Type, values.size(0)).data<char>();
   params.bytes = values.size(0) * static_cast<int64_t>(sizeof(int32_t));
-  run_kernel(params, broadcast_all);
+  run_kernel(params, settle_all);
+}
+
+void exchange_abandon(TensorView memory, TensorView own, int64_t rank, int64_t size) {
+  exchange_arg(memory, own, rank, size).abandon();
 }
 
 }  // namespace
@@ -204,4 +212,5 @@ void exchange_broadcast(TensorView memory, TensorView own, int64_t rank, int64_t
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(exchange_bytes, splitserve::exchange_bytes);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(exchange_sum, splitserve::exchange_sum);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(exchange_gather, splitserve::exchange_gather);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(exchange_broadcast, splitserve::exchange_broadcast);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(exchange_settle, splitserve::exchange_settle);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(exchange_abandon, splitserve::exchange_abandon);

@@ -14,11 +14,12 @@ from engine_core.ipc.codec import pack_int32
 from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
 from engine_core.sampling_params import SamplingParams
 from tests.gpu.conftest import Gpu
-from tests.gpu.whole_worker import NUM_BLOCKS, device_of
+from tests.gpu.whole_worker import NUM_BLOCKS, device_of, start_worker
 from tests.worker.runner.checkpoints import VOCAB, write_tiny_llama
 from tests.worker.runner.driver import Driver
 from tests.worker.runner.pairing import Pair, decoding_jobs, pair_of
-from worker.cuda_graphs import MAX_GRAPH_ROWS, CudaGraph, ladder
+from worker.cuda_graphs import MAX_GRAPH_ROWS, CudaGraph, CudaGraphs, ladder
+from worker.worker import Worker
 
 HOST_BLOCKS = 40
 
@@ -112,9 +113,79 @@ def test_graphs_are_captured_anew_when_the_buffers_move(gpu: Gpu, checkpoint: Pa
     runner._model.workspace.take("residual", 4000, 64)
     decode(pair, 0, 1)
     decode(pair, 1, 0)
-    assert list(graphs) == [2]
+    assert list(graphs) == [6, 2]
     assert graphs[2] is not before
     assert sizes == [2, 2, 2]
+
+
+def graphs_of(worker: Worker) -> CudaGraphs:
+    assert worker._runner is not None
+    graphs = worker._runner._graphs
+    assert isinstance(graphs, CudaGraphs)
+    return graphs
+
+
+@pytest.fixture
+def captured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sizes in the order in which they are captured."""
+    seen: list[int] = []
+    capture = CudaGraphs._capture
+    monkeypatch.setattr(
+        CudaGraphs, "_capture", lambda self, size: (seen.append(size), capture(self, size))[1]
+    )
+    return seen
+
+
+def test_the_largest_size_is_captured_before_any_other(
+    gpu: Gpu, checkpoint: Path, captured: list[int]
+) -> None:
+    worker, _ = start_worker(gpu, checkpoint)
+    # First of all while memory is counted, then with the first row of the warm-up.
+    assert captured == [6, 6, 1]
+    while worker.prepare_ahead():
+        pass
+    assert captured == [6, 6, 1, 4, 2]
+    assert not worker.prepare_ahead()
+
+
+def test_a_size_captured_ahead_gives_the_same_bits(gpu: Gpu, checkpoint: Path, captured: list[int]) -> None:
+    pair = pair_of(checkpoint, device_of(gpu))
+    while pair.workers[0].prepare_ahead():
+        pass
+    captured.clear()
+    enter(pair, 4)
+    for rows in [(0, 1, 2, 3), (3, 1), (2,)]:
+        decode(pair, *rows)
+    assert captured == []
+
+
+def test_nothing_is_captured_ahead_while_a_row_is_in_the_batch(gpu: Gpu, checkpoint: Path) -> None:
+    pair = pair_of(checkpoint, device_of(gpu))
+    enter(pair, 1)
+    assert not pair.workers[0].prepare_ahead()
+    pair.execute(SchedulerOutput(1, b"", b"", freed_rows=pack_int32([0])))
+    assert pair.workers[0].prepare_ahead()
+    # Without graphs there is nothing to do.
+    assert not pair.workers[1].prepare_ahead()
+
+
+def test_memory_lacking_for_graphs_ahead_ends_nothing(
+    gpu: Gpu, checkpoint: Path, captured: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = pair_of(checkpoint, device_of(gpu))
+    with monkeypatch.context() as patch:
+
+        def capture(self: object, size: int) -> None:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+        patch.setattr(CudaGraphs, "_capture", capture)
+        assert not pair.workers[0].prepare_ahead()
+    captured.clear()
+    assert not pair.workers[0].prepare_ahead()
+    enter(pair, 2)
+    decode(pair, 0, 1)
+    # When it is needed it is tried again.
+    assert captured == [2]
 
 
 def test_a_row_that_is_no_number_fails_alone(gpu: Gpu, tmp_path: Path, sizes: list[int]) -> None:

@@ -64,7 +64,7 @@ class Agreement:
             self._outcome[chosen.rows] = chosen.token_ids
             self._outcome[chosen.failed] = _FAILED
         outcome = self._outcome[index]
-        self._group.broadcast(torch.from_numpy(outcome))
+        self._group.settle(torch.from_numpy(outcome))
         if self._group.rank != 0:
             self._take_over(rows, outcome)
 

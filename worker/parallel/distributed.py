@@ -203,10 +203,14 @@ class DistributedGroup:
             span = share(num_columns, rank, self.size)
             out[:, span.start : span.stop] = parts[rank, :, : len(span)]
 
-    def broadcast(self, values: torch.Tensor) -> None:
-        """Overwrite a tensor on the CPU by that of rank 0; see RankGroup."""
+    def settle(self, values: torch.Tensor) -> None:
+        """End a step with the values of rank 0; see RankGroup."""
         with _peers():
             dist.broadcast(values, group=self._group, group_src=0)
+
+    def abandon_step(self) -> bool:
+        """Do nothing: a rank that waits for a collective call cannot be told; see RankGroup."""
+        return False
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The ranks that compute one layer together: sums, gathered columns and broadcasts between them.
+"""The ranks that compute one layer together: their sums, the logits of all, and how a step ends.
 
 The ranks part every sum of a row linear among them. Each receives all partial sums and adds them in the order
 of the ranks, in float32, and rounds once. So all ranks hold the same bits, a run repeats exactly, and a row's
@@ -11,6 +11,10 @@ from __future__ import annotations
 from typing import Protocol
 
 import torch
+
+
+class StepAbandonedError(Exception):
+    """Another rank has abandoned the step that this one computes."""
 
 
 class RankGroup(Protocol):
@@ -50,8 +54,20 @@ class RankGroup(Protocol):
             RankLostError: another rank is gone or does not take part in time.
         """
 
-    def broadcast(self, values: torch.Tensor) -> None:
-        """Overwrite a tensor on the CPU, int32 [n], by that of rank 0.
+    def settle(self, values: torch.Tensor) -> None:
+        """End a step: overwrite a tensor on the CPU, int32 [n], by that of rank 0.
+
+        Raises:
+            RankLostError: another rank is gone or does not take part in time.
+        """
+
+    def abandon_step(self) -> bool:
+        """Let all ranks drop a step before its settle(): in the others, exchanges raise StepAbandonedError.
+
+        These have to call this then, too. What the ranks share is as after the step before.
+
+        Returns:
+            False, and nothing done, where the others cannot be told.
 
         Raises:
             RankLostError: another rank is gone or does not take part in time.

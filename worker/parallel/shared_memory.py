@@ -100,7 +100,7 @@ class SharedMemoryGroup:
         Raises:
             RankLostError: one has not come in time.
         """
-        self.sum_into(torch.empty(1, 1), torch.zeros(1, 1))
+        self.settle(torch.empty(0, dtype=torch.int32))
 
     def sum_into(self, out: torch.Tensor, partial: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         """Write the sum of all ranks' partial sums, and a bias, to out; see RankGroup."""
@@ -110,9 +110,14 @@ class SharedMemoryGroup:
         """Put the columns of all ranks side by side on rank 0; see RankGroup."""
         exchange_ops.gather_columns(self._exchange, out, columns, num_columns)
 
-    def broadcast(self, values: torch.Tensor) -> None:
-        """Overwrite a tensor by that of rank 0; see RankGroup."""
-        exchange_ops.broadcast(self._exchange, values)
+    def settle(self, values: torch.Tensor) -> None:
+        """End a step with the values of rank 0; see RankGroup."""
+        exchange_ops.settle(self._exchange, values)
+
+    def abandon_step(self) -> bool:
+        """Let all ranks drop the step; see RankGroup."""
+        exchange_ops.abandon(self._exchange)
+        return True
 
 
 def _map(store: Store, rank: int, size: int) -> mmap.mmap:

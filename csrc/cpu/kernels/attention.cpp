@@ -18,6 +18,9 @@
 namespace splitserve::SPLITSERVE_ISA {
 namespace {
 
+// Tiles that KV heads are not joined below.
+inline constexpr int64_t kTilesPerThread = 4;
+
 // Splits a call into tiles, and these into segments where tiles alone would leave threads without work.
 template <typename T>
 class Attention {
@@ -28,7 +31,7 @@ class Attention {
   void run() const {
     int64_t num_tiles = 0, work = 0, max_segments = 1;
     for (int64_t r = 0; r < p.requests; ++r) {
-      num_tiles += tiles_of(r) * p.kv_heads;
+      num_tiles += tiles_of(r);
       work += rows_of(r) * p.kv_heads * p.seq_lens[r] * p.head_dim;
       if (rows_of(r) > 0) max_segments = max_of(max_segments, (p.seq_lens[r] + kSegment - 1) / kSegment);
     }
@@ -44,14 +47,29 @@ class Attention {
 
  private:
   int64_t rows_of(int64_t r) const { return (p.cu_seqlens_q[r + 1] - p.cu_seqlens_q[r]) * group; }
-  int64_t tiles_of(int64_t r) const { return (rows_of(r) + kTileRows - 1) / kTileRows; }
+
+  // KV heads that share a tile of request r. They lie side by side in a block, so that few rows of many
+  // requests read longer stretches of memory; but there must be work for all threads.
+  int64_t heads_of(int64_t r) const {
+    const int64_t fitting = kTileRows / max_of(1, rows_of(r));
+    const int64_t enough = p.requests * p.kv_heads / (kTilesPerThread * num_threads());
+    const int64_t heads = min_of(p.kv_heads, min_of(fitting, enough));
+    return ChunkFinder<T>::reads_in_place(p) ? max_of(1, heads) : 1;
+  }
+
+  static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+  int64_t tiles_of(int64_t r) const {
+    return ceil_div(rows_of(r), kTileRows) * ceil_div(p.kv_heads, heads_of(r));
+  }
 
   // The last tile of a request first: it sees the most.
   void list_tiles(Tile* tiles) const {
     for (int64_t r = 0; r < p.requests; ++r) {
-      for (int64_t i = tiles_of(r) - 1; i >= 0; --i) {
+      const int64_t heads = heads_of(r);
+      for (int64_t i = ceil_div(rows_of(r), kTileRows) - 1; i >= 0; --i) {
         const int64_t first = i * kTileRows, rows = min_of(kTileRows, rows_of(r) - first);
-        for (int64_t head = 0; head < p.kv_heads; ++head) *tiles++ = {r, head, first, rows};
+        for (int64_t head = 0; head < p.kv_heads; head += heads)
+          *tiles++ = {r, head, min_of(heads, p.kv_heads - head), first, rows};
       }
     }
   }
@@ -62,7 +80,11 @@ class Attention {
         // A tile of few chunks, as in decoding, would wait long for its first one.
         Chunk<T> after;
         const bool is_known = index + 1 < end && ChunkFinder<T>::reads_in_place(p);
-        if (is_known) TileAttention<T>(p, tiles[index + 1]).find_first(&after);
+        if (is_known) {
+          TileAttention<T> next(p, tiles[index + 1]);
+          next.find_first(&after);
+          next.fetch_rows();
+        }
         run_tile(tiles[index], is_known ? &after : nullptr);
       }
     });
@@ -70,10 +92,10 @@ class Attention {
 
   void run_tile(const Tile& described, const Chunk<T>* after) const {
     alignas(64) float buffers[2][State::floats(kTileRows, kMaxHeadDim)];
-    const int64_t rows = described.rows;
+    const int64_t rows = described.all_rows();
     const State total(buffers[0], rows, width), part(buffers[1], rows, width);
     TileAttention<T> tile(p, described);
-    tile.copy_queries();
+    tile.prepare();
     total.clear(rows);
     const int64_t last = tile.end_segment() - 1;
     tile.segment(tile.first_segment(), total, tile.first_segment() == last ? after : nullptr);
@@ -91,21 +113,21 @@ class Attention {
     auto* parts = static_cast<float*>(std::aligned_alloc(
         64, static_cast<size_t>(round_up(num_tiles * max_segments * floats, 16)) * sizeof(float)));
     const auto state_of = [&](int64_t index, int64_t s) {
-      return State(parts + (index * max_segments + s) * floats, tiles[index].rows, width);
+      return State(parts + (index * max_segments + s) * floats, tiles[index].all_rows(), width);
     };
     parallel_tasks(num_tiles * max_segments, work, [&](int64_t task) {
       const int64_t index = task / max_segments, s = task % max_segments;
       TileAttention<T> tile(p, tiles[index]);
       if (s < tile.first_segment() || s >= tile.end_segment()) return;
-      tile.copy_queries();
-      state_of(index, s).clear(tiles[index].rows);
+      tile.prepare();
+      state_of(index, s).clear(tiles[index].all_rows());
       tile.segment(s, state_of(index, s));
     });
     for (int64_t index = 0; index < num_tiles; ++index) {
       const TileAttention<T> tile(p, tiles[index]);
       const State total = state_of(index, tile.first_segment());
       for (int64_t s = tile.first_segment() + 1; s < tile.end_segment(); ++s) {
-        for (int64_t row = 0; row < tiles[index].rows; ++row) total.merge(row, state_of(index, s));
+        for (int64_t row = 0; row < tiles[index].all_rows(); ++row) total.merge(row, state_of(index, s));
       }
       tile.write(total);
     }

@@ -102,6 +102,21 @@ def test_rows_do_not_depend_on_other_requests(dtype: torch.dtype) -> None:
         assert_same_bits(alone, out)
 
 
+@pytest.mark.parametrize("options", [{}, {"sliding_window": 70}], ids=str)
+@pytest.mark.parametrize("block_size", [16, 10])
+def test_rows_do_not_depend_on_the_kv_heads_computed_with_them(
+    block_size: int, options: dict[str, float], dtype: torch.dtype
+) -> None:
+    """Few rows of many requests share tiles between KV heads, those of one request do not."""
+    shape = Shape(6, 3, 40, block_size)
+    spans = [(length - 1 - length % 3, length) for length in range(20, 200, 11)] + [(0, 70)]
+    sequences = [Sequence.random(shape, end, dtype) for _, end in spans]
+    together = PagedBatch(shape, sequences).attend(spans, **options)
+    for sequence, span, out in zip(sequences, spans, together, strict=True):
+        (alone,) = PagedBatch(shape, [sequence]).attend([span], **options)
+        assert_same_bits(alone, out)
+
+
 def test_positions_outside_the_window_may_hold_anything(dtype: torch.dtype) -> None:
     shape = Shape(2, 2, 16)
     sequence = Sequence.random(shape, 100, dtype)

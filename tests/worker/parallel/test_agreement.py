@@ -26,7 +26,7 @@ class Post:
         self.rank = rank
         self._said = said
 
-    def broadcast(self, values: torch.Tensor) -> None:
+    def settle(self, values: torch.Tensor) -> None:
         if self.rank == 0:
             self._said.append(values.clone())
         else:

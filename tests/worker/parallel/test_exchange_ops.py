@@ -14,14 +14,17 @@ import torch
 from engine_core.errors import RankLostError
 from worker import exchange_ops
 from worker.exchange_ops import OWN_WORDS, TIMEOUT_NS, Exchange
+from worker.parallel.group import StepAbandonedError
 from worker.parallel.shares import share
 
 T = TypeVar("T")
 DEADLINE_S = 60.0
 # A slot holds this many float32.
 SLOT = 65536
-# The first words of a rank's line: the part it has posted, and who sleeps for it.
+# The first words of a rank's line: the part it has posted, and how many sleep for it.
 LINE_WORDS, POSTED, SLEEPERS = 16, 0, 1
+# Of Exchange.own.
+SETTLED = 2
 
 
 def make_exchanges(size: int, timeout_s: float = DEADLINE_S, last_part: int = 0) -> list[Exchange]:
@@ -34,7 +37,8 @@ def make_exchanges(size: int, timeout_s: float = DEADLINE_S, last_part: int = 0)
     exchanges = []
     for rank in range(size):
         own = torch.zeros(OWN_WORDS, dtype=torch.int64)
-        own[0], own[TIMEOUT_NS] = last_part, round(timeout_s * 1e9)
+        own[0] = own[SETTLED] = last_part
+        own[TIMEOUT_NS] = round(timeout_s * 1e9)
         exchanges.append(Exchange(memory, own, rank, size))
     return exchanges
 
@@ -112,7 +116,7 @@ def test_everybody_gets_the_values_of_rank_0(count: int) -> None:
 
     def run(exchange: Exchange) -> torch.Tensor:
         mine = values.clone() if exchange.rank == 0 else torch.full_like(values, -1)
-        exchange_ops.broadcast(exchange, mine)
+        exchange_ops.settle(exchange, mine)
         return mine
 
     for found in on_all(make_exchanges(3), run):
@@ -139,7 +143,7 @@ def test_slots_are_reused_by_turns_whatever_exchanges_follow_each_other(size: in
                 found.append([] if out is None else out[0].tolist())
             else:
                 values = own[0].int()
-                exchange_ops.broadcast(exchange, values)
+                exchange_ops.settle(exchange, values)
                 found.append(values.tolist())
         return found
 
@@ -173,6 +177,64 @@ def test_a_rank_that_sleeps_is_woken_by_the_one_it_waits_for() -> None:
     assert lines[LINE_WORDS + SLEEPERS].item() == 0
 
 
+@pytest.mark.parametrize("fails_at", ["sum", "gather", "settle"])
+@pytest.mark.parametrize(("size", "failing"), [(2, 0), (2, 1), (4, 2)])
+def test_all_ranks_abandon_a_step_together_and_go_on_from_the_one_before(
+    size: int, failing: int, fails_at: str
+) -> None:
+    """Every other step, one rank does not come to one of the exchanges; more often than the numbers last."""
+    num_steps = 600
+
+    def run(exchange: Exchange) -> list[int | None]:
+        settled: list[int | None] = []
+        for step in range(num_steps):
+            own = torch.full((1, 3), step, dtype=torch.float32)
+            try:
+                for kind in ("sum", "sum", "gather", "settle"):
+                    if step % 2 and exchange.rank == failing and kind == fails_at:
+                        raise MemoryError
+                    if kind == "sum":
+                        exchange_ops.sum_into(exchange, own, own.clone(), None)
+                    elif kind == "gather":
+                        out = torch.empty(1, 3 * size) if exchange.rank == 0 else None
+                        exchange_ops.gather_columns(exchange, out, own, 3 * size)
+                    else:
+                        values = own[0].int()
+                        exchange_ops.settle(exchange, values)
+                        settled.append(int(values[2]))
+            except (MemoryError, StepAbandonedError):
+                exchange_ops.abandon(exchange)
+                settled.append(None)
+        return settled
+
+    expected = [None if step % 2 else step * size * size for step in range(num_steps)]
+    assert on_all(make_exchanges(size), run) == [expected] * size
+
+
+def test_a_rank_that_sleeps_hears_that_the_one_it_waits_for_has_abandoned_the_step() -> None:
+    early, late = make_exchanges(2)
+    lines = lines_of(early.memory)
+    one = torch.ones(1, 1)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(exchange_ops.sum_into, early, one.clone(), one, None)
+        while lines[LINE_WORDS + SLEEPERS].item() == 0:
+            assert not waiting.done()
+        abandoning = threading.Thread(target=exchange_ops.abandon, args=(late,))
+        abandoning.start()
+        with pytest.raises(StepAbandonedError, match="place 1 of 2 has abandoned the step"):
+            waiting.result(DEADLINE_S / 2)
+        assert abandoning.is_alive(), "it waits for the other to abandon the step, too"
+        exchange_ops.abandon(early)
+        abandoning.join(DEADLINE_S / 2)
+        assert not abandoning.is_alive()
+
+
+def test_who_abandons_a_step_does_not_wait_for_ever() -> None:
+    first, _ = make_exchanges(2, timeout_s=0.01)
+    with pytest.raises(RankLostError, match="place 1 of 2"):
+        exchange_ops.abandon(first)
+
+
 def test_who_waits_in_vain_says_for_whom() -> None:
     first, _, third = make_exchanges(3, timeout_s=0.01)
     one = torch.ones(1, 1)
@@ -189,19 +251,19 @@ def test_wrong_arguments_are_refused_before_anything_is_exchanged() -> None:
         (
             ValueError,
             "rank: expected 0 to 1",
-            lambda: exchange_ops.broadcast(first._replace(rank=2), one[0].int()),
+            lambda: exchange_ops.settle(first._replace(rank=2), one[0].int()),
         ),
         (
             ValueError,
             "size: expected 1 to 64",
-            lambda: exchange_ops.broadcast(first._replace(size=65), one[0]),
+            lambda: exchange_ops.settle(first._replace(size=65), one[0]),
         ),
         (
             ValueError,
             "memory: expected size",
             lambda: exchange_ops.sum_into(first._replace(size=3), one, one, None),
         ),
-        (TypeError, "values: unsupported dtype", lambda: exchange_ops.broadcast(first, one[0])),
+        (TypeError, "values: unsupported dtype", lambda: exchange_ops.settle(first, one[0])),
         (ValueError, "partial: expected size 4", lambda: exchange_ops.sum_into(first, one, one[:, :3], None)),
         (
             ValueError,

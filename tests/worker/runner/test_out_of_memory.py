@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
 
+from engine_core.ipc.codec import pack_int32
+from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
+from engine_core.sampling_params import SamplingParams
 from tests.worker.runner.test_engine_core import Loaded, Loop, random_requests
 from worker.config import WorkerConfig
+from worker.parallel.mesh import Mesh
+from worker.parallel.stage import Stage
 from worker.worker import Worker
 
 
@@ -73,3 +79,18 @@ def test_everybody_gets_their_tokens(
             assert request.heard() == calm.heard()
     codes = [request.finished.error_code for request in requests]  # type: ignore[union-attr]
     assert codes.count("out_of_memory") < len(requests) // 2
+
+
+def test_where_other_stages_cannot_be_told_the_worker_ends(
+    tiny: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, *_ = tiny
+    worker.init_kv_cache(40)
+    runner = worker._runner
+    assert runner is not None
+    monkeypatch.setattr(runner, "_mesh", Mesh(stage=cast("Stage", object())))
+    short = ShortMemory(None, None, max_rows=0)
+    monkeypatch.setattr(worker._loaded.model, "forward", short, raising=False)  # type: ignore[union-attr]
+    row = NewRow(0, pack_int32([5, 6]), 2, 0, pack_int32([1]), SamplingParams(seed=1))
+    with pytest.raises(torch.OutOfMemoryError):
+        worker.execute(SchedulerOutput(1, pack_int32([0]), pack_int32([2]), [row]))

@@ -10,9 +10,9 @@ from engine_core.errors import InvalidRequestError
 from engine_core.ipc.codec import pack_int32
 from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
 from engine_core.sampling_params import SamplingParams
-from tests.worker.sampler.rows import EOS, VOCAB, Row, draws, make_batch, peaked, sample
+from tests.worker.sampler.rows import EOS, VOCAB, Row, draws, make_batch, peaked, sample, tokens
 from tests.worker.sampler.test_adjusting import choose, greedy
-from worker import allowed_masks
+from worker import allowed_masks, ops
 from worker.device.cpu import CpuDevice
 from worker.sampler import Sampler
 from worker.sampling_state import SamplingState
@@ -65,6 +65,12 @@ def test_the_prompt_does_not_count_as_the_start_of_a_bad_word() -> None:
     assert choose(Row(params, prompt=[4, 5]), peaked(9, 8)) == 9
     assert choose(Row(params, prompt=[4], output=[5]), peaked(9, 8)) == 9
     assert choose(Row(params, prompt=[1], output=[4, 5]), peaked(9, 8)) == 8
+
+
+def test_bad_words_that_cannot_end_now_cost_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(ops, "edit_logits")
+    rows = [Row(greedy(bad_word_token_ids=((5, 9),))), Row(greedy(min_tokens=1, max_tokens=3), output=[8])]
+    assert tokens(rows, peaked(9, 8).repeat(2, 1)) == [9, 9]
 
 
 def test_bad_words_are_compared_with_every_new_token() -> None:

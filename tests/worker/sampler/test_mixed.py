@@ -78,13 +78,18 @@ def test_a_mixed_batch_is_drawn_and_scored_in_one_call_each(monkeypatch: pytest.
     assert sorted(calls) == ["apply_penalties", "edit_logits", "sample", "token_logprobs", "top_logprobs"]
 
 
-def test_the_device_is_waited_for_once_if_nobody_asks_for_logprobs(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("has_scored", "num_waits"), [(False, 1), (True, 2)])
+def test_the_device_is_waited_for_once_for_tokens_and_once_for_logprobs(
+    has_scored: bool, num_waits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     waits: list[int] = []
     fetch = CpuDevice.fetch
     monkeypatch.setattr(CpuDevice, "fetch", lambda self, x: (waits.append(x.numel()), fetch(self, x))[1])
-    rows = [row for row in mixed_rows(random.Random(3)) if row.sampling.logprobs is None]
+    rows = [row for row in mixed_rows(random.Random(3)) if has_scored or row.sampling.logprobs is None]
+    assert any(row.sampling.logprob_token_ids for row in rows) == has_scored
     sample(rows, torch.randn(len(rows), VOCAB))
-    assert waits == [len(rows)]
+    assert waits[0] == len(rows)
+    assert len(waits) == num_waits
 
 
 def test_rows_without_rare_features_cost_no_look_into_the_dicts(monkeypatch: pytest.MonkeyPatch) -> None:

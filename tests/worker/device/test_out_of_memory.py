@@ -1,0 +1,19 @@
+"""torch's own words for a lack of memory are known."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from worker.device.out_of_memory import is_out_of_memory
+
+
+def test_a_tensor_that_no_memory_holds() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    assert is_out_of_memory(caught.value)
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+
+
+def test_other_errors_are_no_lack_of_memory() -> None:
+    assert not is_out_of_memory(RuntimeError("CUDA error: an illegal memory access was encountered"))
