@@ -67,6 +67,19 @@ def num_threads() -> int:
     return int(_lib.get_num_threads())
 
 
+def multiply_peak(x: Tensor, rounds: int) -> int:
+    """Multiply out of registers alone on all threads, so that a benchmark knows the ceiling.
+
+    Args:
+        x: [32] numbers to multiply with each other, bfloat16 or float32 as in the products of linear.
+        rounds: 1 to 2^32, of 1,024 products per thread.
+
+    Returns:
+        Floating-point operations done, two per product.
+    """
+    return int(_lib.multiply_peak(x, rounds))
+
+
 def rms_norm(out: Tensor, x: Tensor, weight: Tensor, eps: float) -> None:
     """Write x / sqrt(mean(x^2) + eps) * weight to out, over the last dimension.
 

@@ -1,0 +1,23 @@
+// Arguments of the kernel that does nothing but multiply.
+#pragma once
+
+#include "common/dtype.h"
+#include "cpu/isa.h"
+
+namespace splitserve {
+
+// Elements of one operand, as many as the widest register has.
+inline constexpr int64_t kPeakOperandSize = 32;
+// Products of one element with another that a round of one task makes.
+inline constexpr int64_t kPeakRoundProducts = 1024;
+
+struct MultiplyPeakParams {
+  const void* x;  // [kPeakOperandSize]
+  int64_t tasks;
+  int64_t rounds;
+  DType dtype;
+};
+
+}  // namespace splitserve
+
+SPLITSERVE_DECLARE_KERNEL(multiply_peak, MultiplyPeakParams)
