@@ -75,14 +75,20 @@ class Sample(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """What a turn found; `us` are microseconds of CPU time."""
+    """What a turn found; `us` are microseconds of CPU time.
+
+    Attributes:
+        frontend_busy: share of one core; near 1 it is saturated, and makes one event of several tokens.
+        writes_per_token: events that arrived per token, each of which is one write to a socket.
+    """
 
     tokens_per_s: float
     frontend_us_per_token: float
     frontend_user_us: float
     frontend_system_us: float
+    frontend_busy: float
     engine_us_per_token: float
-    tokens_per_event: float
+    writes_per_token: float
     kb_per_stream: float
 
 
@@ -110,13 +116,15 @@ def summarise(begin: Sample, end: Sample, idle_kb: int, open_kb: int, num_stream
     tokens = end.tokens - begin.tokens
     user_us = (end.frontend_user_s - begin.frontend_user_s) * 1e6 / tokens
     system_us = (end.frontend_system_s - begin.frontend_system_s) * 1e6 / tokens
+    tokens_per_s = tokens / (end.at_s - begin.at_s)
     return Figures(
-        tokens_per_s=tokens / (end.at_s - begin.at_s),
+        tokens_per_s=tokens_per_s,
         frontend_us_per_token=user_us + system_us,
         frontend_user_us=user_us,
         frontend_system_us=system_us,
+        frontend_busy=(user_us + system_us) / 1e6 * tokens_per_s,
         engine_us_per_token=(end.engine_cpu_s - begin.engine_cpu_s) * 1e6 / tokens,
-        tokens_per_event=tokens / (end.events - begin.events),
+        writes_per_token=(end.events - begin.events) / tokens,
         kb_per_stream=(open_kb - idle_kb) / num_streams,
     )
 

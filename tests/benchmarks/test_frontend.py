@@ -56,7 +56,7 @@ def test_figures_are_differences_per_token_and_per_stream() -> None:
     begin = Sample(10.0, 1.0, 0.5, 2.0, 100, 95)
     end = Sample(12.0, 1.003, 0.501, 2.0005, 1100, 595)
     found = summarise(begin, end, idle_kb=50_000, open_kb=56_400, num_streams=64)
-    assert found == pytest.approx(Figures(500, 4, 3, 1, 0.5, 2, 100))
+    assert found == pytest.approx(Figures(500, 4, 3, 1, 0.002, 0.5, 0.5, 100))
 
 
 def test_steps_are_as_long_as_the_rate_asks_for_but_not_too_short() -> None:
