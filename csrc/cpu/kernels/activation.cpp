@@ -7,6 +7,8 @@ namespace splitserve::SPLITSERVE_ISA {
 namespace {
 
 struct SiluAndMul {
+  static constexpr int kInputs = 2;
+
   template <typename T>
   static Vec apply(const T* x, int64_t n, int64_t size) {
     const Vec gate = load_up_to(x, n);
@@ -16,6 +18,8 @@ struct SiluAndMul {
 
 // x/2 * erfc(-x/sqrt(2)): unlike 1 + erf it loses nothing for negative x.
 struct Gelu {
+  static constexpr int kInputs = 1;
+
   template <typename T>
   static Vec apply(const T* p, int64_t n, int64_t) {
     const Vec x = load_up_to(p, n);
@@ -27,6 +31,8 @@ struct Gelu {
 
 // x/2 * (1 + tanh(u)) written as x * sigmoid(2u).
 struct GeluTanh {
+  static constexpr int kInputs = 1;
+
   template <typename T>
   static Vec apply(const T* p, int64_t n, int64_t) {
     const Vec x = load_up_to(p, n);
@@ -41,7 +47,11 @@ void rows(const ActivationParams& p) {
     for (int64_t token = begin; token < end; ++token) {
       const T* x = static_cast<const T*>(p.x) + token * p.x_stride;
       T* out = static_cast<T*>(p.out) + token * p.out_stride;
+      // The next row is fetched meanwhile: the output of a product has left the caches near the core, and the
+      // hardware fetches ahead within a page only.
+      const T* next = token + 1 < end ? x + p.x_stride : x;
       for (int64_t i = 0; i < p.size; i += kLanes) {
+        for (int input = 0; input < Function::kInputs; ++input) __builtin_prefetch(next + input * p.size + i);
         store_up_to(out + i, Function::apply(x + i, p.size - i, p.size), p.size - i);
       }
     }

@@ -52,19 +52,30 @@ void write_head(const KvWriteParams& p, const Run& run, int64_t head) {
                rows_of<T>(p.v, run.token, head), run.count, p.head_dim);
 }
 
-// Has the lines that a run's first token writes fetched: they are cold, as nobody has read them since its
-// sequence's last step. A key's units are a block's length apart, so they lie on a line each.
+// Has the lines that a run's part of one head is written to fetched: they are cold, as nobody has read them
+// since its sequence's last step.
 template <typename T>
-void fetch_slots(const KvWriteParams& p, int64_t slot) {
+void fetch_slots(const KvWriteParams& p, const Run& run, int64_t head) {
   constexpr int64_t kElement = sizeof(T), kPair = 4 / kElement;
-  const int64_t block = slot / p.block_size, offset = slot % p.block_size;
-  const int64_t key_bytes = p.head_dim / kPair * p.block_size * 4, value_bytes = p.head_dim * 4;
+  const int64_t block = run.slot / p.block_size, offset = run.slot % p.block_size;
+  const int64_t key_bytes = p.head_dim / kPair * p.block_size * 4;
+  const int64_t pairs = (offset + run.count - 1) / kPair - offset / kPair + 1;
+  // A key's units are a block's length apart: on a line each, unless blocks are short.
   const int64_t step = p.block_size * 4 > kLineBytes ? p.block_size * 4 : kLineBytes;
-  for (int64_t head = 0; head < p.k.heads; ++head) {
-    const char* keys = block_of<T>(p.k_cache, block, head) + offset * 4;
-    for (int64_t i = 0; i < key_bytes; i += step) __builtin_prefetch(keys + i, 1);
-    const char* values = block_of<T>(p.v_cache, block, head) + offset / kPair * value_bytes;
-    for (int64_t i = 0; i < value_bytes; i += kLineBytes) __builtin_prefetch(values + i, 1);
+  const char* keys = block_of<T>(p.k_cache, block, head) + offset * 4;
+  for (int64_t i = 0; i < key_bytes; i += step) __builtin_prefetch(keys + i, 1);
+  const char* values = block_of<T>(p.v_cache, block, head) + offset / kPair * p.head_dim * 4;
+  for (int64_t i = 0; i < pairs * p.head_dim * 4; i += kLineBytes) __builtin_prefetch(values + i, 1);
+}
+
+// Has a token's heads fetched before they are needed: a projection's output has left the caches near the
+// core, and the hardware fetches ahead within a page only.
+template <typename T>
+void fetch_heads(const HeadRows& rows, int64_t token, int64_t head_dim) {
+  for (int64_t head = 0; head < rows.heads; ++head) {
+    const T* row = row_of<T>(rows, token, head);
+    for (int64_t i = 0; i < head_dim; i += kLineBytes / static_cast<int64_t>(sizeof(T)))
+      __builtin_prefetch(row + i);
   }
 }
 
@@ -85,8 +96,13 @@ void write_tokens(const KvWriteParams& p, int64_t begin, int64_t end, const Turn
   for (Run run = run_at(p, begin, end); run.count > 0;) {
     const int64_t next_token = run.token + run.count;
     const Run next = next_token < end ? run_at(p, next_token, end) : Run{};
-    if (next.count > 0 && next.slot >= 0) fetch_slots<T>(p, next.slot);
-    for (int64_t token = run.token; token < next_token; ++token) turn(token);
+    const int64_t fetched = next.count > 0 && next.slot >= 0 ? p.k.heads : 0;
+    for (int64_t i = 0; i < run.count; ++i) {
+      for (int64_t head = fetched * i / run.count; head < fetched * (i + 1) / run.count; ++head)
+        fetch_slots<T>(p, next, head);
+      fetch_heads<T>(p.v, run.token + i, p.head_dim);
+      turn(run.token + i);
+    }
     for (int64_t head = 0; run.slot >= 0 && head < p.k.heads; ++head) write_head<T>(p, run, head);
     run = next;
   }
@@ -102,7 +118,11 @@ template <typename T>
 void turn_and_write(const RotaryKvWriteParams& p) {
   const int64_t work = p.write.tokens * (p.q.heads + p.write.k.heads) * p.write.head_dim;
   parallel_for(p.write.tokens, work, [&p](int64_t begin, int64_t end) {
-    write_tokens<T>(p.write, begin, end, [&p](int64_t token) {
+    write_tokens<T>(p.write, begin, end, [&p, end](int64_t token) {
+      if (token + 1 < end) {
+        fetch_heads<T>(p.q, token + 1, p.write.head_dim);
+        fetch_heads<T>(p.write.k, token + 1, p.write.head_dim);
+      }
       turn<T>(p.q, p, token, p.rotary.q_norm);
       turn<T>(p.write.k, p, token, p.rotary.k_norm);
     });

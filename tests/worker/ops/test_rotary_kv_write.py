@@ -103,14 +103,15 @@ def test_norms_have_the_bits_of_rms_norm_and_are_rounded_before_the_rotation(
     assert_same_bits(step.k_cache, apart.k_cache)
 
 
+@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("block", [16, 6, 32])
 def test_the_bits_depend_on_neither_batch_nor_threads_nor_which_slots_are_written_together(
-    block: int, has_norms: bool, dtype: torch.dtype
+    block: int, threads: int, has_norms: bool, dtype: torch.dtype
 ) -> None:
-    # Runs that begin and end anywhere in a block, that stop early, and single slots.
+    # Runs that begin and end anywhere in a block or stop early, and single slots; several threads cut them.
     slots = [*range(3, 70), *range(96, 128), -1, *range(200, 133, -1), *range(75, 80)]
     whole, single = (Step(slots, 64, make_table(64), dtype, has_norms, block) for _ in range(2))
-    ops.set_num_threads(3)
+    ops.set_num_threads(threads)
     whole.run()
     ops.set_num_threads(1)
     for token in range(len(slots)):
