@@ -55,7 +55,11 @@ def test_a_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["/no/such/dir", "./no-such-dir", "a/b/c", "../x", "owner/na me", "-x"])
-def test_what_can_be_no_hub_id_is_not_asked_of_the_hub(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_can_be_no_hub_id_is_not_asked_of_the_hub(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     fail_with(monkeypatch, AssertionError("the hub was asked"))
     with pytest.raises(ModelLoadError, match="neither an existing directory nor a hub id"):
         resolve_model(name)
