@@ -63,7 +63,7 @@ class Attention:
         heads = self._heads
         q, k, v = self._project(x)
         self._backend.write(q, k, v, kv_cache, meta, self._rotation())
-        out = self._workspace.take("attended", x.shape[0], heads.num_heads * heads.head_dim)
+        out = self._workspace.take_spaced("attended", x.shape[0], heads.num_heads * heads.head_dim)
         self._backend.attend(out.view(q.shape), q, kv_cache, meta, heads.scale, heads.sliding_window)
         return out
 

@@ -60,7 +60,7 @@ class ColumnLinear:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return x W^T + b in this layer's buffer."""
-        out = self._workspace.take(self._role, x.shape[0], self._weight.shape[0])
+        out = self._workspace.take_spaced(self._role, x.shape[0], self._weight.shape[0])
         self._ops.linear(out, x, self._weight.weight, self._bias.tensor if self._bias else None)
         return out
 

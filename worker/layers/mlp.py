@@ -30,7 +30,7 @@ class GatedMLP:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Map x [T, H] to [T, H] in the buffer of residual deltas."""
         gate_up = self._gate_up(x)
-        activated = self._workspace.take("mlp_activated", x.shape[0], self._num_units)
+        activated = self._workspace.take_spaced("mlp_activated", x.shape[0], self._num_units)
         self._ops.silu_and_mul(activated, gate_up)
         return self._down(activated)
 
@@ -63,6 +63,6 @@ class GeluMLP:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Map x [T, H] to [T, H] in the buffer of residual deltas."""
         inner = self._up(x)
-        activated = self._workspace.take("mlp_activated", x.shape[0], self._num_units)
+        activated = self._workspace.take_spaced("mlp_activated", x.shape[0], self._num_units)
         self._ops.gelu(activated, inner, self._approximate)
         return self._down(activated)

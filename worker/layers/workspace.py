@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import torch
 
+# Rows at a multiple of this many bytes share few places of a CPU's caches, and push one another out.
+_PAGE_BYTES = 4096
+_LINE_BYTES = 64
+
 
 class Workspace:
     """Activation buffers of one model; one thread only.
@@ -34,3 +38,14 @@ class Workspace:
             self._buffers[role] = buffer
             self.generation += 1
         return buffer[:size].view(rows, columns)
+
+    def take_spaced(self, role: str, rows: int, columns: int) -> torch.Tensor:
+        """Return a [rows, columns] tensor as take() does, on a CPU with rows a cache line apart where needed.
+
+        Kernels write and read some rows at a time, which lie in the same few places of the caches if a row's
+        bytes are a multiple of a page.
+        """
+        is_page_wide = columns * self.dtype.itemsize % _PAGE_BYTES == 0
+        if not is_page_wide or self._device.type != "cpu":
+            return self.take(role, rows, columns)
+        return self.take(role, rows, columns + _LINE_BYTES // self.dtype.itemsize)[:, :columns]

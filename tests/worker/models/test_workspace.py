@@ -1,0 +1,28 @@
+"""Where intermediate results lie."""
+
+from __future__ import annotations
+
+import torch
+
+from worker.layers.workspace import Workspace
+
+
+def test_rows_as_wide_as_pages_lie_a_cache_line_apart() -> None:
+    workspace = Workspace(torch.bfloat16, torch.device("cpu"))
+    for columns, pitch in ((2048, 2080), (4096, 4128), (3072, 3072), (64, 64)):
+        rows = workspace.take_spaced("wide", 3, columns)
+        assert (rows.shape, rows.stride()) == ((3, columns), (pitch, 1))
+
+
+def test_a_role_keeps_its_memory_until_it_needs_more() -> None:
+    workspace = Workspace(torch.float32, torch.device("cpu"))
+    first = workspace.take_spaced("wide", 4, 1024)
+    assert workspace.take_spaced("wide", 2, 1024).data_ptr() == first.data_ptr()
+    assert workspace.generation == 1
+    workspace.take_spaced("wide", 5, 1024)
+    assert workspace.generation == 2
+
+
+def test_other_devices_want_dense_rows() -> None:
+    workspace = Workspace(torch.bfloat16, torch.device("meta"))
+    assert workspace.take_spaced("wide", 3, 4096).is_contiguous()
