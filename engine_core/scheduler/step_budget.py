@@ -4,17 +4,11 @@ A worker measures beforehand that the largest step fits its memory, so it runs o
 taken some. A step's share of memory grows with its tokens. So the budget falls to half of what failed, and
 comes back by a 256th of the whole with every step that goes well (additive increase, multiplicative decrease:
 Chiu and Jain, "Analysis of the increase and decrease algorithms for congestion avoidance", 1989).
-
-The rows of a failed step begin anew, so where memory stays short a long prompt would never end if the budget
-always outgrew it first. Each failure before the whole budget is back therefore doubles the number of steps
-for which it rests.
 """
 
 from __future__ import annotations
 
 _STEPS_TO_RECOVER = 256
-# More steps than a sequence has tokens: whatever the memory holds, a prompt ends before the budget grows.
-_MAX_REST_STEPS = 2**24
 
 
 class StepBudget:
@@ -28,19 +22,12 @@ class StepBudget:
         self._max = max_num_batched_tokens
         self._increase = -(-max_num_batched_tokens // _STEPS_TO_RECOVER)
         self.num_tokens = max_num_batched_tokens
-        self._rest_steps = self._next_rest_steps = 0
 
     def shrink(self, num_failed_tokens: int) -> None:
         """Plan less: a step of so many tokens ran out of memory."""
         self.num_tokens = max(1, min(self.num_tokens, num_failed_tokens // 2))
-        self._rest_steps = self._next_rest_steps
-        self._next_rest_steps = min(max(1, 2 * self._next_rest_steps), _MAX_REST_STEPS)
 
     def grow(self) -> None:
         """Plan more: a step went well."""
-        if self._rest_steps:
-            self._rest_steps -= 1
-        elif self.num_tokens < self._max:
+        if self.num_tokens < self._max:
             self.num_tokens = min(self._max, self.num_tokens + self._increase)
-            if self.num_tokens == self._max:
-                self._next_rest_steps = 0

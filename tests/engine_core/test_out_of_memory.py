@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
 
 from engine_core.config import SchedulerConfig
 from engine_core.executor.simulated import Fault, FaultKind
 from engine_core.ipc.codec import unpack_int32
 from engine_core.ipc.messages import FinishReason
-from engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
 from engine_core.scheduler.step_budget import StepBudget
 from tests.engine_core.engine_driver import EngineDriver
 
@@ -47,24 +45,6 @@ def test_the_steps_after_it_are_half_as_large_and_grow_again() -> None:
     assert tokens_of_steps(driver)[4:] == [18, 12, 1]
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-def test_a_long_prompt_ends_where_memory_stays_short(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = replace(CONFIG, max_model_len=256, num_blocks=64, enable_prefix_caching=False)
-    driver = EngineDriver(config, depth=depth)
-    worker = driver.executor._worker
-    execute = worker.execute
-
-    def with_room_for_12(
-        step: SchedulerOutput, failing: frozenset[int], lacks_memory: bool
-    ) -> ModelRunnerOutput:
-        return execute(step, failing, int(unpack_int32(step.num_tokens).sum()) > 12)
-
-    monkeypatch.setattr(worker, "execute", with_room_for_12)
-    sequence = driver.add([i % 40 for i in range(200)], max_tokens=4)
-    driver.run()
-    assert sequence.output == sequence.expected
-
-
 def test_a_token_that_has_no_room_alone_ends_its_request_and_no_other() -> None:
     # 7 tokens, then 3, then 1: three tries.
     driver = EngineDriver(CONFIG, faults=short_of_memory(1, 2, 3))
@@ -98,20 +78,3 @@ def test_the_budget_stays_between_one_and_the_configured() -> None:
     for _ in range(300):
         budget.grow()
     assert budget.num_tokens == 2048
-
-
-def test_each_failure_on_the_way_back_doubles_the_rest() -> None:
-    budget = StepBudget(256)
-    rests = []
-    for _ in range(5):
-        budget.shrink(100)
-        rests.append(0)
-        while budget.num_tokens == 50:
-            budget.grow()
-            rests[-1] += 1
-    assert rests == [1, 2, 3, 5, 9]
-    while budget.num_tokens < 256:
-        budget.grow()
-    budget.shrink(100)
-    budget.grow()
-    assert budget.num_tokens == 51
