@@ -10,6 +10,7 @@ import torch
 from tests.checkpoints import CheckpointCache
 from tests.worker.models.cases import CASES, MAIN_CASES, prompt
 from tests.worker.models.driver import Driver, Row
+from worker.layers import workspace
 
 LENGTH = 41
 DTYPES = [torch.float32, torch.bfloat16]
@@ -42,6 +43,15 @@ def others(driver: Driver) -> list[Row]:
     for i, row in enumerate(rows):
         driver.run((row, 3 + 5 * i))
     return rows
+
+
+def test_rows_that_lie_apart_hold_the_same_bits(
+    driver: Driver, tokens: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = alone(driver, tokens)
+    # So narrow that rows of these models are as wide as pages, too.
+    monkeypatch.setattr(workspace, "_PAGE_BYTES", 16)
+    assert torch.equal(alone(driver, tokens), expected)
 
 
 def test_a_prefill_among_other_rows_is_the_same_as_alone(driver: Driver, tokens: list[int]) -> None:
