@@ -28,9 +28,13 @@ def chat(url: str, **options):
     )
 
 
+def samples(url: str, name: str, label: str = "") -> list[float]:
+    lines = httpx.get(f"{url}/metrics", timeout=10).text.splitlines()
+    return [float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name) and label in line]
+
+
 def metric(url: str, name: str) -> float:
-    text = httpx.get(f"{url}/metrics", timeout=10).text
-    values = [float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name)]
+    values = samples(url, name)
     assert values, f"{name} is not among the metrics"
     return sum(values)
 
@@ -102,12 +106,7 @@ LONG = {"messages": STORY, "max_tokens": 1500, "n": 16}
 
 
 def num_aborted(url: str) -> float:
-    name = "splitserve:request_success_total"
-    text = httpx.get(f"{url}/metrics", timeout=10).text
-    lines = [
-        line for line in text.splitlines() if line.startswith(name) and 'finished_reason="abort"' in line
-    ]
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+    return sum(samples(url, "splitserve:request_success_total", 'finished_reason="abort"'))
 
 
 def hang_up(url: str, leave: Callable[[], None]) -> None:

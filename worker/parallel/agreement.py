@@ -16,9 +16,10 @@ from engine_core.ipc.worker_messages import RowError
 from worker.input_batch import InputBatch, Int32
 from worker.parallel.group import RankGroup
 
-# As the sampling kernel says it: where one rank replays a step that another runs eagerly, both read this.
+# The sampling kernel's negative tokens, -1 and -2, are failures here as well: one rank may replay what
+# another runs eagerly.
 _FAILED = -1
-_NOTHING = -2
+_NOTHING = -3
 
 
 class Chosen(NamedTuple):
@@ -71,5 +72,5 @@ class Agreement:
     def _take_over(self, rows: Int32, outcome: Int32) -> None:
         has_token = outcome >= 0
         self._batch.append(rows[has_token], outcome[has_token])
-        for row in rows[outcome == _FAILED].tolist():
+        for row in rows[~has_token & (outcome != _NOTHING)].tolist():
             self._batch.fail(RowError(row, "failed_on_rank_0", "rank 0 tells the engine why"))

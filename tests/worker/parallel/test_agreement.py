@@ -55,3 +55,13 @@ def test_tokens_and_failures_reach_the_other_rank() -> None:
     assert (follower.tokens[4, 2], follower.tokens[3, 2]) == (22, 21)
     assert list(follower.failures) == [1]
     assert leader.num_tokens[ROWS].tolist() == [2, 2, 2, 2], "the leader's runner has appended them itself"
+
+
+def test_what_a_replay_on_the_first_rank_drew_is_read_as_the_kernel_says_it() -> None:
+    # As the kernel leaves them: a NaN, logits that are all -inf, two tokens.
+    said = [torch.tensor([-1, -2, 21, 22], dtype=torch.int32)]
+    follower, none = make_batch(), np.empty(0, np.int32)
+    rows = np.array(ROWS, np.int32)
+    Agreement(Post(1, said), follower).settle(rows, Chosen(none, none, []))  # type: ignore[arg-type]
+    assert sorted(follower.failures) == [1, 4]
+    assert follower.num_tokens[ROWS].tolist() == [2, 2, 3, 3]
