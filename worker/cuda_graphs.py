@@ -11,6 +11,7 @@ import torch
 
 from engine_core.ipc.codec import unpack_int32
 from engine_core.ipc.worker_messages import SchedulerOutput
+from worker.arriving_caches import ArrivingCaches
 from worker.attention.base import AttentionBackend
 from worker.cuda_step import CudaStep
 from worker.device.cuda import CudaDevice
@@ -140,7 +141,7 @@ class CudaGraphs:
         device: CudaDevice,
         backend: AttentionBackend,
         model: Model,
-        kv_caches: list[KVCache],
+        kv_caches: ArrivingCaches,
         batch: InputBatch,
         max_rows: int,
     ) -> None:
@@ -176,6 +177,8 @@ class CudaGraphs:
         """
         if not self._is_decode(step):
             return None
+        # A replay is one piece, which has no place to wait in.
+        self._kv_caches.wait()
         graph = self._graph(self._sizes[bisect_left(self._sizes, len(step.num_tokens) // 4)])
         graph.forward(self._batch, self._batch.prepare(step))
         return graph
@@ -232,7 +235,7 @@ class CudaGraphs:
 
     def _capture(self, size: int) -> CudaGraph:
         step = CudaStep(self._last_drawn, size, self._batch.block_table.shape[1])
-        graph = CudaGraph(self._device, self._backend, self._model, self._kv_caches, step)
+        graph = CudaGraph(self._device, self._backend, self._model, list(self._kv_caches), step)
         # The buffers may have grown for it.
         self._drop_outdated()
         self._graphs[size] = graph
