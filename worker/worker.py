@@ -146,14 +146,13 @@ class Worker:
     def _meet(self) -> Mesh:
         if self._config.num_ranks == 1:
             return ALONE
-        device = self._device.torch_device
-        if self._config.pipeline_parallel_size == 1 and can_share_memory(self._config, device):
+        if self._config.pipeline_parallel_size == 1 and can_share_memory(self._config, self._device):
             self._meeting = SharedMemoryMeeting(self._config)
         else:
             # torch.distributed takes 0.3 s to import.
             from worker.parallel.distributed import DistributedMeeting
 
-            self._meeting = DistributedMeeting(self._config, device)
+            self._meeting = DistributedMeeting(self._config, self._device)
         return self._meeting.mesh
 
     def _make_runner(
