@@ -11,6 +11,7 @@ import torch
 
 from engine_core.ipc.codec import unpack_int32
 from engine_core.ipc.worker_messages import SchedulerOutput
+from worker.arriving_caches import ArrivingCaches
 from worker.attention.base import AttentionBackend
 from worker.cuda_step import CudaStep
 from worker.device.cuda import CudaDevice
@@ -142,7 +143,7 @@ class CudaGraphs:
         device: CudaDevice,
         backend: AttentionBackend,
         model: Model,
-        kv_caches: list[KVCache],
+        kv_caches: ArrivingCaches,
         batch: InputBatch,
         max_rows: int,
     ) -> None:
@@ -181,6 +182,8 @@ class CudaGraphs:
         graph = self._graph(self._size_of(step)) if self._is_decode(step) else None
         if graph is None:
             return None
+        # A replay is one piece, which has no place to wait in.
+        self._kv_caches.wait()
         graph.forward(self._batch, self._batch.prepare(step))
         return graph
 
@@ -252,7 +255,7 @@ class CudaGraphs:
 
     def _capture(self, size: int) -> None:
         step = CudaStep(self._last_drawn, size, self._batch.block_table.shape[1])
-        graph = CudaGraph(self._device, self._backend, self._model, self._kv_caches, step)
+        graph = CudaGraph(self._device, self._backend, self._model, list(self._kv_caches), step)
         # The buffers may have grown for it.
         self._drop_outdated()
         self._graphs[size] = graph
