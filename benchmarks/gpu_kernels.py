@@ -173,6 +173,19 @@ def activation_cases(inputs: Inputs) -> Iterator[Case]:
         )
 
 
+def sum_cases(inputs: Inputs) -> Iterator[Case]:
+    """What a row linear of four ranks sends, added up by each of them."""
+    s, num_ranks = inputs.sizes, 4
+    parts = torch.randn(num_ranks, s.tokens * s.hidden, device=inputs.device)
+    out, bias = inputs.randn(s.tokens * s.hidden), inputs.randn(s.hidden)
+    yield inputs.case(
+        "sum_parts",
+        then(out, inputs.ops.sum_parts, out, parts, bias),
+        lambda: (parts.sum(0).view(s.tokens, s.hidden) + bias).to(inputs.dtype).view(-1),
+        parts.nbytes + out.nbytes,
+    )
+
+
 def embedding_cases(inputs: Inputs) -> Iterator[Case]:
     s = inputs.sizes
     weight, ids = inputs.randn(s.vocab, s.hidden), inputs.integers(s.vocab, s.tokens)
@@ -282,6 +295,7 @@ def all_cases(ops: CudaOps, device: torch.device, sizes: Sizes, dtype: torch.dty
     for cases in (
         norm_cases,
         activation_cases,
+        sum_cases,
         embedding_cases,
         rotary_cases,
         move_cases,

@@ -11,9 +11,11 @@ import torch
 
 from engine_core.ipc.codec import unpack_int32
 from engine_core.ipc.worker_messages import SchedulerOutput
+from worker.arriving_caches import ArrivingCaches
 from worker.attention.base import AttentionBackend
 from worker.cuda_step import CudaStep
 from worker.device.cuda import CudaDevice
+from worker.device.out_of_memory import is_out_of_memory
 from worker.input_batch import InputBatch, Int32, StepInputs
 from worker.kv_cache import KVCache
 from worker.models.base import Model
@@ -132,7 +134,8 @@ class CudaGraphs:
 
     The graphs share one pool of memory: they never run side by side, and what they keep between steps lies in
     the model's workspace. The largest size is captured before any other, so that these find room in the pool.
-    All are dropped when the workspace moves, so the largest steps had better come first.
+    All are dropped when the workspace moves, so the largest steps had better come first. After a size for
+    which there was no memory nothing more is captured: steps of sizes that are not there run eagerly.
     """
 
     def __init__(
@@ -140,7 +143,7 @@ class CudaGraphs:
         device: CudaDevice,
         backend: AttentionBackend,
         model: Model,
-        kv_caches: list[KVCache],
+        kv_caches: ArrivingCaches,
         batch: InputBatch,
         max_rows: int,
     ) -> None:
@@ -171,19 +174,24 @@ class CudaGraphs:
     def forward(self, step: SchedulerOutput) -> CudaGraph | None:
         """Run the model for a step that decodes one token of each row; None, and nothing done, for others.
 
+        So it is for a step whose graph there is no memory for.
+
         Raises:
             WorkerError: engine and worker disagree about the batch.
         """
-        if not self._is_decode(step):
+        graph = self._graph(self._size_of(step)) if self._is_decode(step) else None
+        if graph is None:
             return None
-        graph = self._graph(self._sizes[bisect_left(self._sizes, len(step.num_tokens) // 4)])
+        # A replay is one piece, which has no place to wait in.
+        self._kv_caches.wait()
         graph.forward(self._batch, self._batch.prepare(step))
         return graph
 
     def can_follow(self, step: SchedulerOutput) -> bool:
         """Whether a step needs nothing that the host learns from the step that runs.
 
-        So are steady decode steps: nobody comes or goes, no row has a feature, and each draws.
+        So are steady decode steps: nobody comes or goes, no row has a feature, and each draws. Their graph is
+        there, as an eager step needs all tokens on the host.
         """
         if step.new_rows or step.freed_rows or step.moves_from or not self._is_decode(step):
             return False
@@ -191,7 +199,9 @@ class CudaGraphs:
         if rows.min() < 0 or rows.max() >= len(batch.num_tokens):
             return False
         draws = batch.num_computed[rows] + 1 == batch.num_tokens[rows]
-        return bool(draws.all()) and not batch.sampling.features[rows].any()
+        if not draws.all() or batch.sampling.features[rows].any():
+            return False
+        return self._size_of(step) in self._graphs and self._generation == self._model.workspace.generation
 
     def _is_decode(self, step: SchedulerOutput) -> bool:
         """Whether each row computes one token, and the rows are of a size that is captured."""
@@ -201,42 +211,54 @@ class CudaGraphs:
             return False
         return len(step.rows) == num_bytes and step.num_tokens == self._ones[:num_bytes]
 
+    def _size_of(self, step: SchedulerOutput) -> int:
+        return self._sizes[bisect_left(self._sizes, len(step.num_tokens) // 4)]
+
     @torch.inference_mode()
     def prepare_ahead(self) -> bool:
         """Capture the largest size that is missing, if there is no row that would wait for it.
 
         Returns:
-            Whether it did. Memory that is lacking for it is no error; then sizes are captured when needed.
+            Whether it did.
         """
-        if self._batch.occupied.any() or not self._has_room:
+        if self._batch.occupied.any():
             return False
         self._drop_outdated()
         missing = [size for size in self._sizes if size not in self._graphs]
-        if not missing:
+        return bool(missing) and self._capture_if_room(missing[-1])
+
+    def _graph(self, size: int) -> CudaGraph | None:
+        self._drop_outdated()
+        if not self._graphs:
+            self._capture_if_room(self._sizes[-1])
+        if size not in self._graphs:
+            self._capture_if_room(size)
+        return self._graphs.get(size)
+
+    def _capture_if_room(self, size: int) -> bool:
+        """Capture a size, unless memory was lacking before or is now; steps run without graphs as well."""
+        if not self._has_room:
             return False
         try:
-            self._capture(missing[-1])
-        except torch.OutOfMemoryError as error:
+            self._capture(size)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
             logger.warning(
                 "graphs_incomplete captured=%d of=%d: %s", len(self._graphs), len(self._sizes), error
             )
             self._has_room = False
+        if not self._has_room:
+            # Here, as the error kept alive what the capture had taken.
             self._device.release_unused()
         return self._has_room
 
-    def _graph(self, size: int) -> CudaGraph:
-        self._drop_outdated()
-        if not self._graphs and size != self._sizes[-1]:
-            self._capture(self._sizes[-1])
-        return self._graphs.get(size) or self._capture(size)
-
-    def _capture(self, size: int) -> CudaGraph:
+    def _capture(self, size: int) -> None:
         step = CudaStep(self._last_drawn, size, self._batch.block_table.shape[1])
-        graph = CudaGraph(self._device, self._backend, self._model, self._kv_caches, step)
+        graph = CudaGraph(self._device, self._backend, self._model, list(self._kv_caches), step)
         # The buffers may have grown for it.
         self._drop_outdated()
         self._graphs[size] = graph
-        return graph
 
     def _drop_outdated(self) -> None:
         if self._generation != self._model.workspace.generation:

@@ -27,6 +27,7 @@ def test_every_case_gives_what_torch_gives(gpu: Gpu, dtype: torch.dtype) -> None
             torch.cuda.synchronize()
         torch.testing.assert_close(actual.cpu(), expected.cpu(), atol=tolerance, rtol=tolerance)
     assert {"rms_norm", "silu_and_mul", "rotary_kv_write", "move_blocks out", "embedding"} <= names
+    assert "sum_parts" in names
 
 
 def test_attention_and_logprobs_give_what_torch_gives(gpu: Gpu) -> None:
