@@ -102,7 +102,8 @@ class Worker:
         dtype = resolve_dtype(self._config.dtype, config, self._device)
         quantization = self._config.quantization
         check_quantization(quantization, dtype, self._device)
-        needs = AttentionNeeds(dtype, self._config.block_size, self._config.batch_invariant)
+        block_size, is_invariant = self._config.block_size, self._config.batch_invariant
+        needs = AttentionNeeds(dtype, block_size, config.head_dim, is_invariant)
         backend = choose_backend(self._config.attention_backend, self._device, needs)
         mesh = self._meet()
         model = load_model(config, dtype, self._device, backend, progress, quantization, mesh, self._loader)

@@ -29,11 +29,13 @@ class AttentionNeeds(NamedTuple):
     Attributes:
         dtype: of the cache.
         block_size: tokens per block.
+        head_dim: elements of a head.
         batch_invariant: a row's bits must not depend on its batch.
     """
 
     dtype: torch.dtype
     block_size: int
+    head_dim: int
     batch_invariant: bool = False
 
 
@@ -78,6 +80,13 @@ def _cpu(device: Device, needs: AttentionNeeds) -> Choice:
 def _cuda(device: Device, needs: AttentionNeeds) -> Choice:
     if not isinstance(device, CudaDevice):
         return Choice(None, f"the device is {device.name}")
+    taken = device.cuda_ops.attention_shared_bytes(needs.head_dim) >> 10
+    limit = device.cuda_ops.shared_bytes_limit(device.torch_device.index or 0) >> 10
+    # The kernel for float32 takes little.
+    if needs.dtype != torch.float32 and taken >= limit:
+        return Choice(
+            None, f"heads of {needs.head_dim} take {taken} KiB of shared memory, this GPU has {limit}"
+        )
     return Choice(CudaAttention(device.cuda_ops, device.torch_device), "our kernels for this device")
 
 
