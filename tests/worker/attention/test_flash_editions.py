@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
+import subprocess
 import sys
 import warnings
 from types import ModuleType
@@ -11,6 +13,7 @@ from types import ModuleType
 import pytest
 import torch
 
+from tests.worker.attention.compile_flash_4 import CALLS
 from tests.worker.attention.flash_modules import MODULES
 from worker.attention.flash_editions import EDITIONS, Edition, find_edition
 from worker.attention.needs import AttentionNeeds
@@ -143,4 +146,16 @@ def test_the_stand_in_has_the_signature_of_what_is_installed(edition: Edition) -
     except (ImportError, AttributeError) as error:
         pytest.skip(str(error))
     expected, actual = (inspect.signature(call).parameters for call in (real, getattr(stand_in, name)))
-    assert [(key, p.default) for key, p in actual.items()] == [(key, p.default) for key, p in expected.items()]
+    assert [(key, p.default) for key, p in actual.items()] == [
+        (key, p.default) for key, p in expected.items()
+    ]
+
+
+@pytest.mark.timeout(300)
+def test_the_fourth_compiles_our_calls_for_hopper_without_a_gpu() -> None:
+    if importlib.util.find_spec("cutlass") is None:
+        pytest.skip("flash-attn-4 is not installed")
+    command = [sys.executable, "-W", "ignore", "-m", "tests.worker.attention.compile_flash_4", "sm_90"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("compiled Call") == len(CALLS)
