@@ -169,23 +169,54 @@ def test_nothing_is_captured_ahead_while_a_row_is_in_the_batch(gpu: Gpu, checkpo
     assert not pair.workers[1].prepare_ahead()
 
 
-def test_memory_lacking_for_graphs_ahead_ends_nothing(
-    gpu: Gpu, checkpoint: Path, captured: list[int], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("where", [(CudaGraphs, "_make"), (CudaGraph, "run"), (CudaGraph, "capture")])
+def test_a_size_that_finds_no_memory_runs_eagerly(
+    gpu: Gpu,
+    checkpoint: Path,
+    where: tuple[type, str],
+    captured: list[int],
+    sizes: list[int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pair = pair_of(checkpoint, device_of(gpu))
+    assert captured == [6, 6, 1]
     with monkeypatch.context() as patch:
 
-        def capture(self: object, size: int) -> None:
+        def fail(*_: object) -> None:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
-        patch.setattr(CudaGraphs, "_capture", capture)
+        patch.setattr(*where, fail)
         assert not pair.workers[0].prepare_ahead()
-    captured.clear()
-    assert not pair.workers[0].prepare_ahead()
-    enter(pair, 2)
-    decode(pair, 0, 1)
-    # When it is needed it is tried again.
-    assert captured == [2]
+        enter(pair, 3)
+        sizes.clear()
+        # Neither ahead nor when they are needed.
+        for rows in [(0, 1, 2), (0, 1), (2, 1), (0,)]:
+            decode(pair, *rows)
+    assert captured == [6, 6, 1, 4, 2]
+    assert sizes == [1]
+    # They are tried once.
+    decode(pair, 0, 1, 2)
+    assert captured == [6, 6, 1, 4, 2]
+    runner = pair.workers[0]._runner
+    assert runner is not None
+    # But with other buffers everything is captured anew.
+    runner._model.workspace.take("residual", 4000, 64)
+    decode(pair, 0, 1, 2)
+    assert captured[5:] == [6, 4]
+    assert sizes == [1, 3]
+
+
+def test_an_error_that_is_no_lack_of_memory_is_none_of_the_graphs(
+    gpu: Gpu, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = pair_of(checkpoint, device_of(gpu))
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(CudaGraph, "capture", fail)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        pair.workers[0].prepare_ahead()
 
 
 def test_a_row_that_is_no_number_fails_alone(gpu: Gpu, tmp_path: Path, sizes: list[int]) -> None:
