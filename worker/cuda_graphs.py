@@ -11,6 +11,7 @@ import torch
 
 from engine_core.ipc.codec import unpack_int32
 from engine_core.ipc.worker_messages import SchedulerOutput
+from worker.arriving_caches import ArrivingCaches
 from worker.attention.base import AttentionBackend
 from worker.cuda_step import CudaStep
 from worker.device.cuda import CudaDevice
@@ -150,11 +151,11 @@ class CudaGraphs:
 
     The graphs share one pool of memory: they never run side by side, and what they keep between steps lies in
     the model's workspace. The largest size is captured before any other, so that these find room in the pool.
-    All are dropped when the workspace moves, so the largest steps had better come first. A size that finds no
-    memory is left out, and its steps run eagerly.
+    All are dropped when the workspace moves, so the largest steps had better come first. After a size for
+    which there was no memory nothing more is captured: steps of sizes that are not there run eagerly.
 
     Several ranks take the same steps, so they capture the same sizes in the same order and replay the same
-    ones; a size for which one of them finds no memory is left out by all.
+    ones; where one of them finds no memory, all stop capturing.
     """
 
     def __init__(
@@ -162,7 +163,7 @@ class CudaGraphs:
         device: CudaDevice,
         backend: AttentionBackend,
         model: Model,
-        kv_caches: list[KVCache],
+        kv_caches: ArrivingCaches,
         batch: InputBatch,
         max_rows: int,
         group: RankGroup | None = None,
@@ -187,9 +188,8 @@ class CudaGraphs:
         self._sizes = ladder(min(max_rows, MAX_GRAPH_ROWS, len(batch.num_tokens)))
         self._ones = np.ones(self._sizes[-1], "<i4").tobytes()
         self._graphs: dict[int, CudaGraph] = {}
-        # Sizes that found no memory.
-        self._left_out: set[int] = set()
         self._generation = 0
+        self._has_room = True
         num_places = len(batch.num_tokens) + 1
         self._last_drawn = torch.zeros(num_places, dtype=torch.int32, device=device.torch_device)
 
@@ -197,20 +197,24 @@ class CudaGraphs:
     def forward(self, step: SchedulerOutput) -> CudaGraph | None:
         """Run the model for a step that decodes one token of each row; None, and nothing done, for others.
 
+        So it is for a step whose graph there is no memory for.
+
         Raises:
             WorkerError: engine and worker disagree about the batch.
         """
-        if not self._is_decode(step):
+        graph = self._graph(self._size_of(step)) if self._is_decode(step) else None
+        if graph is None:
             return None
-        graph = self._graph(self._sizes[bisect_left(self._sizes, len(step.num_tokens) // 4)])
-        if graph is not None:
-            graph.forward(self._batch, self._batch.prepare(step))
+        # A replay is one piece, which has no place to wait in.
+        self._kv_caches.wait()
+        graph.forward(self._batch, self._batch.prepare(step))
         return graph
 
     def can_follow(self, step: SchedulerOutput) -> bool:
         """Whether a step needs nothing that the host learns from the step that runs.
 
-        So are steady decode steps: nobody comes or goes, no row has a feature, and each draws.
+        So are steady decode steps: nobody comes or goes, no row has a feature, and each draws. Their graph is
+        there, as an eager step needs all tokens on the host.
         """
         if step.new_rows or step.freed_rows or step.moves_from or not self._is_decode(step):
             return False
@@ -218,7 +222,9 @@ class CudaGraphs:
         if rows.min() < 0 or rows.max() >= len(batch.num_tokens):
             return False
         draws = batch.num_computed[rows] + 1 == batch.num_tokens[rows]
-        return bool(draws.all()) and not batch.sampling.features[rows].any()
+        if not draws.all() or batch.sampling.features[rows].any():
+            return False
+        return self._size_of(step) in self._graphs and self._generation == self._current_generation
 
     def _is_decode(self, step: SchedulerOutput) -> bool:
         """Whether each row computes one token, and the rows are of a size that is captured."""
@@ -228,67 +234,76 @@ class CudaGraphs:
             return False
         return len(step.rows) == num_bytes and step.num_tokens == self._ones[:num_bytes]
 
+    def _size_of(self, step: SchedulerOutput) -> int:
+        return self._sizes[bisect_left(self._sizes, len(step.num_tokens) // 4)]
+
     @torch.inference_mode()
     def prepare_ahead(self) -> bool:
         """Capture the largest size that is missing, if there is no row that would wait for it.
 
         Returns:
-            Whether it did. Once memory was lacking for a size, the others are captured when needed.
+            Whether it did.
         """
-        self._drop_outdated()
-        if self._batch.occupied.any() or self._left_out:
+        if self._batch.occupied.any():
             return False
+        self._drop_outdated()
         missing = [size for size in self._sizes if size not in self._graphs]
-        return bool(missing) and self._capture(missing[-1]) is not None
+        return bool(missing) and self._capture(missing[-1])
 
     def _graph(self, size: int) -> CudaGraph | None:
         self._drop_outdated()
-        for wanted in (self._sizes[-1], size) if not self._graphs else (size,):
-            if wanted not in self._graphs and wanted not in self._left_out:
-                self._capture(wanted)
+        if not self._graphs:
+            self._capture(self._sizes[-1])
+        if size not in self._graphs:
+            self._capture(size)
         return self._graphs.get(size)
 
-    def _capture(self, size: int) -> CudaGraph | None:
-        """Capture a size, on all ranks; None, and it is left out, if one of them has no memory for it."""
-        graph = self._attempt(size, lambda: self._make(size))
+    def _capture(self, size: int) -> bool:
+        """Capture a size, unless memory was lacking before or is now; steps run without graphs as well."""
+        if not self._has_room:
+            return False
+        graph = self._attempt(lambda: self._make(size))
         if graph is not None:
-            # The others would wait for this rank's part of a sum: it cannot tell them here what it lacks.
-            graph = graph.run() if self._group is not None else self._attempt(size, graph.run)
+            # Others would wait in it for this rank's sums: what it lacks here it cannot tell them.
+            graph = graph.run() if self._group is not None else self._attempt(graph.run)
         # The buffers may have grown for it.
         self._drop_outdated()
         if graph is not None:
-            graph = self._attempt(size, graph.capture)
+            graph = self._attempt(graph.capture)
         if graph is not None:
             self._graphs[size] = graph
-        return graph
+        elif self._group is None:
+            # Here, as the error kept alive what the capture had taken. Several ranks hold what steps take.
+            self._device.release_unused()
+        return self._has_room
 
     def _make(self, size: int) -> CudaGraph:
         step = CudaStep(self._last_drawn, size, self._batch.block_table.shape[1])
-        return CudaGraph(self._device, self._backend, self._model, self._kv_caches, step, self._group)
+        caches = list(self._kv_caches)
+        return CudaGraph(self._device, self._backend, self._model, caches, step, self._group)
 
-    def _attempt(self, size: int, make: Callable[[], CudaGraph]) -> CudaGraph | None:
-        """Do what takes memory of this rank alone; None if a rank found none."""
+    def _attempt(self, make: Callable[[], CudaGraph]) -> CudaGraph | None:
+        """Do what takes memory and exchanges nothing; None if this rank or another one found none."""
         graph = None
         try:
             graph = make()
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            captured, of = len(self._graphs), len(self._sizes)
-            logger.warning("graph_left_out size=%d captured=%d of=%d: %s", size, captured, of, error)
-            if self._group is None:
-                self._device.release_unused()
-        if self._group is not None and not all_could(self._group, self._device, graph is not None):
-            graph = None
-        if graph is None:
-            self._left_out.add(size)
-        return graph
+            logger.warning(
+                "graphs_incomplete captured=%d of=%d: %s", len(self._graphs), len(self._sizes), error
+            )
+        self._has_room = graph is not None
+        if self._group is not None:
+            self._has_room = all_could(self._group, self._device, graph is not None)
+        return graph if self._has_room else None
 
     def _drop_outdated(self) -> None:
-        generation = self._model.workspace.generation
-        if self._group is not None:
-            generation += self._group.generation
-        if self._generation != generation:
+        if self._generation != self._current_generation:
             self._graphs.clear()
-            self._left_out.clear()
-            self._generation = generation
+            self._generation = self._current_generation
+
+    @property
+    def _current_generation(self) -> int:
+        exchanged = 0 if self._group is None else self._group.generation
+        return self._model.workspace.generation + exchanged

@@ -9,10 +9,10 @@ import torch
 
 from engine_core.errors import WorkerError
 from engine_core.ipc.worker_messages import SchedulerOutput
+from worker.arriving_caches import ArrivingCaches
 from worker.decode_ops import Recording
 from worker.decode_step import DecodeStep
 from worker.input_batch import BatchLimits, InputBatch, StepInputs
-from worker.kv_cache import KVCache
 from worker.models.base import Model
 from worker.parallel.group import RankGroup
 from worker.step_graphs import Drawn
@@ -33,7 +33,7 @@ class DecodeGraph:
 
     hidden: torch.Tensor
 
-    def __init__(self, model: Model, kv_caches: list[KVCache], step: DecodeStep) -> None:
+    def __init__(self, model: Model, kv_caches: ArrivingCaches, step: DecodeStep) -> None:
         """Record nothing yet; all three live, and lie where they are, as long as this object is used."""
         self._model = model
         self._kv_caches = kv_caches
@@ -97,7 +97,7 @@ class DecodeGraphs:
     def __init__(
         self,
         model: Model,
-        kv_caches: list[KVCache],
+        kv_caches: ArrivingCaches,
         batch: InputBatch,
         limits: BatchLimits,
         max_rows: int,

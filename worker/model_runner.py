@@ -14,13 +14,13 @@ from engine_core.errors import DeviceMemoryError
 from engine_core.ipc.codec import pack_int32, unpack_int32
 from engine_core.ipc.wire import TokenLogprobs
 from engine_core.ipc.worker_messages import ModelRunnerOutput, RowError, SchedulerOutput
+from worker.arriving_caches import ArrivingCaches
 from worker.attention.base import AttentionBackend
 from worker.attention.metadata import AttentionMetadata
 from worker.device.base import Device
 from worker.device.out_of_memory import is_out_of_memory
 from worker.host_blocks import HostBlocks
 from worker.input_batch import InputBatch, Int32, StepInputs
-from worker.kv_cache import KVCache
 from worker.models.base import Model
 from worker.parallel.agreement import Agreement, Chosen
 from worker.parallel.group import StepAbandonedError
@@ -118,7 +118,7 @@ class ModelRunner:
         device: Device,
         backend: AttentionBackend,
         model: Model,
-        kv_caches: list[KVCache],
+        kv_caches: ArrivingCaches,
         host_blocks: HostBlocks,
         batch: InputBatch,
         vocab_size: int,
@@ -200,6 +200,8 @@ class ModelRunner:
             if not has_no_room or not self._can_abandon():
                 raise
             result = self._give_up(step, error)
+        finally:
+            self._kv_caches.wait()
         return result.pack(step.step, time.perf_counter() - started, move_s)
 
     def _end(
@@ -250,9 +252,10 @@ class ModelRunner:
         return self._model.forward(token_ids, meta, self._kv_caches, outputs)
 
     def _move(self, step: SchedulerOutput) -> float:
-        """Move blocks before anything of the step is written; return the seconds it took."""
+        """Move blocks before the step writes into them; return the seconds it took, or took to enqueue."""
         started = time.perf_counter()
-        self._host_blocks.move(unpack_int32(step.moves_from), unpack_int32(step.moves_to))
+        arrivals = self._host_blocks.move(unpack_int32(step.moves_from), unpack_int32(step.moves_to))
+        self._kv_caches.expect(arrivals)
         return time.perf_counter() - started
 
     @torch.inference_mode()

@@ -16,6 +16,7 @@ from engine_core.ipc.worker_messages import (
     WorkerReady,
 )
 from worker import ops
+from worker.arriving_caches import ArrivingCaches
 from worker.attention.base import AttentionBackend
 from worker.attention.cpu import CpuAttention
 from worker.attention.select import AttentionNeeds, choose_backend
@@ -30,7 +31,7 @@ from worker.gpu_ranks import capture_graphs, hold_memory
 from worker.host import usable_cores
 from worker.host_blocks import HostBlocks
 from worker.input_batch import BatchLimits, InputBatch
-from worker.kv_cache import BlockShape, KVCache, layer_caches
+from worker.kv_cache import BlockShape, layer_caches
 from worker.largest_step import blocks_of_largest_step, run_largest_step
 from worker.model_config import ModelConfig, read_model_config
 from worker.model_runner import ModelRunner, max_logits_rows
@@ -131,7 +132,9 @@ class Worker:
             raise WorkerError("the KV cache was asked for before the model was loaded")
         if num_blocks < 1:
             raise ConfigError("the KV cache needs at least one block")
-        # Its memory is free before the new one's is counted.
+        # Its memory is free before the new one's is counted. Moves may still be using its host tier, which
+        # torch's allocator, that knows nothing of them, would hand out at once.
+        self._device.synchronize()
         self._runner = None
         limits = self._limits(self._loaded.config, num_blocks)
         self._runner, host_blocks = self._make_runner(self._loaded, limits, num_host_blocks)
@@ -177,7 +180,7 @@ class Worker:
         except (OSError, MemoryError, RuntimeError) as error:
             raise ConfigError(f"no memory for a KV cache of {limits.num_blocks} blocks: {error}") from None
         host_blocks = HostBlocks(self._device, pool, shape, num_host_blocks)
-        caches = layer_caches(pool)
+        caches = ArrivingCaches(layer_caches(pool))
         graphs = None if self._config.enforce_eager else self._make_graphs(loaded, caches, batch, limits)
         runner = ModelRunner(
             self._device,
@@ -193,7 +196,7 @@ class Worker:
         return runner, host_blocks
 
     def _make_graphs(
-        self, loaded: _Loaded, caches: list[KVCache], batch: InputBatch, limits: BatchLimits
+        self, loaded: _Loaded, caches: ArrivingCaches, batch: InputBatch, limits: BatchLimits
     ) -> StepGraphs | None:
         model, backend, max_rows = loaded.model, loaded.backend, max_logits_rows(limits.vocab_size)
         group, stage = loaded.mesh

@@ -217,7 +217,8 @@ def test_a_size_that_finds_no_memory_on_one_rank_runs_eagerly_on_all(
         assert len(unpack_int32(output.token_ids)) == len(rows)
         assert_alike(parallel)
     assert before == [[6, 1, 4, 2]] * 2
-    assert parallel.ask(captured) == [[6, 4, 1]] * 2
+    # The size of one row came too late.
+    assert parallel.ask(captured) == [[6, 4]] * 2
 
 
 @dataclass

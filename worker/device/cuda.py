@@ -15,6 +15,7 @@ from worker.dense_weight import DenseWeight
 from worker.device.base import Array, Device, Histories
 from worker.device.kernels import Kernels, Matrix
 from worker.device.memory import cache_bytes, read_memory
+from worker.device.side_stream import CudaSideStream
 from worker.quantization import WeightForm
 
 # Tensors that share one copy begin at multiples of this, which every kernel's loads are content with.
@@ -50,6 +51,7 @@ class CudaDevice(Device):
         self._newest_graph: torch.cuda.CUDAGraph | None = None
         if self._is_real:
             torch.cuda.set_device(torch_device)
+            self.side_stream = CudaSideStream(torch_device)
             # Partial sums stay in float32.
             torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
             torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
