@@ -27,6 +27,7 @@ from worker.device.base import Device
 from worker.device.cuda import CudaDevice
 from worker.device.select import open_device
 from worker.dtypes import check_quantization, dtype_name, resolve_dtype
+from worker.gpu_ranks import capture_graphs, hold_memory
 from worker.host import usable_cores
 from worker.host_blocks import HostBlocks
 from worker.input_batch import BatchLimits, InputBatch
@@ -137,8 +138,17 @@ class Worker:
         self._runner = None
         limits = self._limits(self._loaded.config, num_blocks)
         self._runner, host_blocks = self._make_runner(self._loaded, limits, num_host_blocks)
+        if self._has_gpu_peers:
+            hold_memory(self._runner, limits)
         warm_up(self._runner, limits)
+        if self._has_gpu_peers:
+            capture_graphs(self._runner)
         return KVCacheReady(num_blocks, host_blocks.measure_ns())
+
+    @property
+    def _has_gpu_peers(self) -> bool:
+        """Whether other ranks cannot be told, amid a step, that this one has no memory for it."""
+        return self._config.num_ranks > 1 and isinstance(self._device, CudaDevice)
 
     def close(self) -> None:
         """Leave the other ranks."""
@@ -190,14 +200,13 @@ class Worker:
     ) -> StepGraphs | None:
         model, backend, max_rows = loaded.model, loaded.backend, max_logits_rows(limits.vocab_size)
         group, stage = loaded.mesh
-        if stage is not None or (group is not None and not group.is_recorded):
-            # What travels between them is no kernel.
+        if stage is not None or (group is not None and not group.can_be_captured):
             return None
         # Recordings of a CPU hold our own kernels; another backend may compute with anything.
         if isinstance(backend, CpuAttention):
             return DecodeGraphs(model, caches, batch, limits, max_rows, group)
         if isinstance(self._device, CudaDevice) and backend.can_be_captured:
-            return CudaGraphs(self._device, backend, model, caches, batch, max_rows)
+            return CudaGraphs(self._device, backend, model, caches, batch, max_rows, group)
         return None
 
     def _default_cache_bytes(self) -> int:
@@ -237,8 +246,13 @@ class Worker:
         return self._runner is not None and self._runner.can_follow(step)
 
     def prepare_ahead(self) -> bool:
-        """Use a moment without work, with no step running; returns whether another one would be of use."""
-        return self._runner is not None and self._runner.prepare_ahead()
+        """Use a moment without work, with no step running; returns whether another one would be of use.
+
+        Several ranks do nothing: such a moment is one rank's alone.
+        """
+        if self._runner is None or self._config.num_ranks > 1:
+            return False
+        return self._runner.prepare_ahead()
 
     def begin(self, step: SchedulerOutput) -> ModelRunnerOutput | StepInFlight:
         """Run one step, or leave it running on a device that goes on by itself; see ModelRunner.begin."""
