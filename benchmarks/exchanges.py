@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from worker import ops
+from worker.device.cpu import CpuDevice
 from worker.parallel.distributed import DistributedGroup
 from worker.parallel.group import RankGroup
 from worker.parallel.shared_memory import SharedMemoryGroup
@@ -59,7 +60,7 @@ def run_rank(rank: int, num_ranks: int, folder: str, answer: Connection) -> None
     ops.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", init_method=f"file://{folder}/gloo", rank=rank, world_size=num_ranks)
-    gloo = DistributedGroup(None, torch.device("cpu"))
+    gloo = DistributedGroup(None, CpuDevice())
     shared = SharedMemoryGroup(dist.FileStore(f"{folder}/shared", num_ranks), rank, num_ranks)
     rows = []
     for count, width in SHAPES:

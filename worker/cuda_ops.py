@@ -71,6 +71,7 @@ class CudaOps:
         self._gelu = library.gelu
         self._kv_write = library.kv_write
         self._move_blocks = library.move_blocks
+        self._sum_parts = library.sum_parts
         self._embedding = library.embedding
         self._attention_plan_size = library.attention_plan_size
         self._plan_attention = library.plan_attention
@@ -131,6 +132,10 @@ class CudaOps:
     def gelu(self, out: Tensor, x: Tensor, approximate: Literal["none", "tanh"] = "none") -> None:
         """See worker.ops.gelu."""
         self._gelu(out, x, approximate)
+
+    def sum_parts(self, out: Tensor, parts: Tensor, bias: Tensor | None = None, first: int = 0) -> None:
+        """See worker.ops.sum_parts."""
+        self._sum_parts(out, parts, bias, first)
 
     def kv_write(self, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
         """See worker.ops.kv_write."""

@@ -32,6 +32,7 @@ _silu_and_mul = _lib.silu_and_mul
 _gelu = _lib.gelu
 _kv_write = _lib.kv_write
 _move_blocks = _lib.move_blocks
+_sum_parts = _lib.sum_parts
 _paged_attention = _lib.paged_attention
 _linear = _lib.linear
 _embedding = _lib.embedding
@@ -187,6 +188,18 @@ def gelu(out: Tensor, x: Tensor, approximate: Literal["none", "tanh"] = "none") 
         approximate: as in torch.nn.functional.gelu.
     """
     _gelu(out, x, approximate)
+
+
+def sum_parts(out: Tensor, parts: Tensor, bias: Tensor | None = None, first: int = 0) -> None:
+    """Write the sum of several tensors' elements, added in order in float32, the bias last, and rounded once.
+
+    Args:
+        out: [M], elements first to first + M of a matrix [T, N] whose rows follow one another.
+        parts: [P, M], float32 or like out, P >= 1.
+        bias: [N], added to each row of that matrix; None for none.
+        first: 0 or more.
+    """
+    _sum_parts(out, parts, bias, first)
 
 
 def kv_write(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:

@@ -16,6 +16,7 @@ from engine_core.ipc.worker_messages import (
     WorkerReady,
 )
 from worker import ops
+from worker.arriving_caches import ArrivingCaches
 from worker.attention.base import AttentionBackend
 from worker.attention.cpu import CpuAttention
 from worker.attention.needs import AttentionNeeds
@@ -27,10 +28,11 @@ from worker.device.base import Device
 from worker.device.cuda import CudaDevice
 from worker.device.select import open_device
 from worker.dtypes import check_quantization, dtype_name, resolve_dtype
+from worker.gpu_ranks import capture_graphs, hold_memory
 from worker.host import usable_cores
 from worker.host_blocks import HostBlocks
 from worker.input_batch import BatchLimits, InputBatch
-from worker.kv_cache import BlockShape, KVCache, layer_caches
+from worker.kv_cache import BlockShape, layer_caches
 from worker.largest_step import blocks_of_largest_step, run_largest_step
 from worker.model_config import ModelConfig, read_model_config
 from worker.model_runner import ModelRunner, max_logits_rows
@@ -132,12 +134,23 @@ class Worker:
             raise WorkerError("the KV cache was asked for before the model was loaded")
         if num_blocks < 1:
             raise ConfigError("the KV cache needs at least one block")
-        # Its memory is free before the new one's is counted.
+        # Its memory is free before the new one's is counted. Moves may still be using its host tier, which
+        # torch's allocator, that knows nothing of them, would hand out at once.
+        self._device.synchronize()
         self._runner = None
         limits = self._limits(self._loaded.config, num_blocks)
         self._runner, host_blocks = self._make_runner(self._loaded, limits, num_host_blocks)
+        if self._has_gpu_peers:
+            hold_memory(self._runner, limits)
         warm_up(self._runner, limits)
+        if self._has_gpu_peers:
+            capture_graphs(self._runner)
         return KVCacheReady(num_blocks, host_blocks.measure_ns())
+
+    @property
+    def _has_gpu_peers(self) -> bool:
+        """Whether other ranks cannot be told, amid a step, that this one has no memory for it."""
+        return self._config.num_ranks > 1 and isinstance(self._device, CudaDevice)
 
     def close(self) -> None:
         """Leave the other ranks."""
@@ -152,14 +165,13 @@ class Worker:
     def _meet(self) -> Mesh:
         if self._config.num_ranks == 1:
             return ALONE
-        device = self._device.torch_device
-        if self._config.pipeline_parallel_size == 1 and can_share_memory(self._config, device):
+        if self._config.pipeline_parallel_size == 1 and can_share_memory(self._config, self._device):
             self._meeting = SharedMemoryMeeting(self._config)
         else:
             # torch.distributed takes 0.3 s to import.
             from worker.parallel.distributed import DistributedMeeting
 
-            self._meeting = DistributedMeeting(self._config, device)
+            self._meeting = DistributedMeeting(self._config, self._device)
         return self._meeting.mesh
 
     def _make_runner(
@@ -174,7 +186,7 @@ class Worker:
         except (OSError, MemoryError, RuntimeError) as error:
             raise ConfigError(f"no memory for a KV cache of {limits.num_blocks} blocks: {error}") from None
         host_blocks = HostBlocks(self._device, pool, shape, num_host_blocks)
-        caches = layer_caches(pool)
+        caches = ArrivingCaches(layer_caches(pool))
         graphs = None if self._config.enforce_eager else self._make_graphs(loaded, caches, batch, limits)
         runner = ModelRunner(
             self._device,
@@ -190,18 +202,17 @@ class Worker:
         return runner, host_blocks
 
     def _make_graphs(
-        self, loaded: _Loaded, caches: list[KVCache], batch: InputBatch, limits: BatchLimits
+        self, loaded: _Loaded, caches: ArrivingCaches, batch: InputBatch, limits: BatchLimits
     ) -> StepGraphs | None:
         model, backend, max_rows = loaded.model, loaded.backend, max_logits_rows(limits.vocab_size)
         group, stage = loaded.mesh
-        if stage is not None or (group is not None and not group.is_recorded):
-            # What travels between them is no kernel.
+        if stage is not None or (group is not None and not group.can_be_captured):
             return None
         # Recordings of a CPU hold our own kernels; another backend may compute with anything.
         if isinstance(backend, CpuAttention):
             return DecodeGraphs(model, caches, batch, limits, max_rows, group)
         if isinstance(self._device, CudaDevice) and backend.can_be_captured:
-            return CudaGraphs(self._device, backend, model, caches, batch, max_rows)
+            return CudaGraphs(self._device, backend, model, caches, batch, max_rows, group)
         return None
 
     def _default_cache_bytes(self) -> int:
@@ -241,8 +252,13 @@ class Worker:
         return self._runner is not None and self._runner.can_follow(step)
 
     def prepare_ahead(self) -> bool:
-        """Use a moment without work, with no step running; returns whether another one would be of use."""
-        return self._runner is not None and self._runner.prepare_ahead()
+        """Use a moment without work, with no step running; returns whether another one would be of use.
+
+        Several ranks do nothing: such a moment is one rank's alone.
+        """
+        if self._runner is None or self._config.num_ranks > 1:
+            return False
+        return self._runner.prepare_ahead()
 
     def begin(self, step: SchedulerOutput) -> ModelRunnerOutput | StepInFlight:
         """Run one step, or leave it running on a device that goes on by itself; see ModelRunner.begin."""

@@ -5,9 +5,9 @@
 
 #include "common/check.h"
 #include "cpu/exchange.h"
+#include "cpu/kernels.h"
 #include "cpu/parallel.h"
 #include "cpu/program.h"
-#include "cpu/sum_parts.h"
 
 namespace splitserve {
 namespace {

@@ -6,6 +6,7 @@
 #include "common/kv_write.h"
 #include "common/move_blocks.h"
 #include "common/norm.h"
+#include "common/sum_parts.h"
 #include "cpu/isa.h"
 
 SPLITSERVE_DECLARE_KERNEL(activation, ActivationParams)
@@ -15,3 +16,4 @@ SPLITSERVE_DECLARE_KERNEL(layer_norm, NormParams)
 SPLITSERVE_DECLARE_KERNEL(move_blocks, MoveParams)
 SPLITSERVE_DECLARE_KERNEL(rms_norm, NormParams)
 SPLITSERVE_DECLARE_KERNEL(rotary_kv_write, RotaryKvWriteParams)
+SPLITSERVE_DECLARE_KERNEL(sum_parts, SumPartsParams)

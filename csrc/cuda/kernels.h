@@ -10,6 +10,7 @@
 #include "common/kv_write.h"
 #include "common/move_blocks.h"
 #include "common/norm.h"
+#include "common/sum_parts.h"
 #include "cuda/attention.h"
 #include "cuda/embedding.h"
 #include "cuda/sampling.h"
@@ -31,6 +32,7 @@ void plan_attention(const PlanParams& params, cudaStream_t stream);
 void rms_norm(const NormParams& params, cudaStream_t stream);
 void rotary_kv_write(const RotaryKvWriteParams& params, cudaStream_t stream);
 void sample(const SampleParams& params, cudaStream_t stream);
+void sum_parts(const SumPartsParams& params, cudaStream_t stream);
 void token_logprobs(const TokenLogprobsParams& params, cudaStream_t stream);
 void top_logprobs(const LogprobsParams& params, cudaStream_t stream);
 

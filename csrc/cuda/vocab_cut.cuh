@@ -128,10 +128,13 @@ class CutFinder {
       if (!is_in_band(token, cut, level)) return;
       const uint32_t bin = digit(token, level);
       atomicAdd(&shared_.counts[bin], 1u);
-      if (by_mass_) {
-        atomicAdd(reinterpret_cast<unsigned long long*>(&shared_.weights[bin]),
-                  static_cast<unsigned long long>(mass_of(filter_.x(logit))));
-      }
+      if (!by_mass_) return;
+      // Shared memory adds 64 bits by one thread at a time. Most tokens weigh nothing, and all of them, those
+      // that a mask forbids too, would queue for one bin.
+      const uint64_t mass = mass_of(filter_.x(logit));
+      if (mass == 0) return;
+      atomicAdd(reinterpret_cast<unsigned long long*>(&shared_.weights[bin]),
+                static_cast<unsigned long long>(mass));
     });
     cluster_sync();
   }

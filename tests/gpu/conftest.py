@@ -11,7 +11,7 @@ import torch
 import tvm_ffi
 from torch import Tensor
 
-from tests.gpu.emulated.build import build
+from tests.gpu.emulated.build import SANITIZERS, build
 from worker.cuda_ops import CudaOps, cuda_ops
 from worker.dense_weight import DenseWeight
 
@@ -61,9 +61,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(600))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Known where a path of this folder is named on the command line, as sanitized.py does."""
+    parser.addoption("--sanitizer", default="", choices=SANITIZERS, help="of the emulated kernels")
+
+
 @pytest.fixture(scope="session")
-def emulated_ops() -> CudaOps:
-    return EmulatedOps(tvm_ffi.load_module(str(build())))
+def emulated_ops(request: pytest.FixtureRequest) -> CudaOps:
+    library = build(request.config.getoption("--sanitizer", default=""))
+    return EmulatedOps(tvm_ffi.load_module(str(library)))
 
 
 @pytest.fixture(params=[pytest.param("cuda", marks=pytest.mark.gpu), "emulated"])

@@ -11,7 +11,7 @@ import torch
 
 from engine_core.sampling_params import SamplingParams
 from tests.gpu.conftest import Gpu
-from tests.gpu.whole_worker import NUM_BLOCKS, start_worker
+from tests.gpu.whole_worker import NUM_BLOCKS, NUM_HOST_BLOCKS, start_on, start_worker
 from tests.worker.runner.checkpoints import write_tiny_llama
 from tests.worker.runner.driver import Driver, Job
 from tests.worker.runner.test_batch_invariance import random_jobs
@@ -29,13 +29,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cpu_worker(checkpoint: Path) -> tuple[Worker, WorkerConfig]:
-    config = WorkerConfig(
-        model=str(checkpoint), num_threads=1, max_num_seqs=6, max_num_batched_tokens=64, block_size=4
-    )
-    worker = Worker(config, CpuDevice())
-    worker.load()
-    worker.init_kv_cache(NUM_BLOCKS, num_host_blocks=24)
-    return worker, config
+    return start_on(CpuDevice(), checkpoint)
 
 
 @pytest.mark.parametrize("backend", ["cuda", "torch"])
@@ -47,7 +41,7 @@ def test_tokens_are_those_of_the_cpu(
     theirs = [job.again() for job in ours]
     for (runs, settings), jobs in (((worker, config), ours), (cpu_worker, theirs)):
         # Preempted jobs come back from the host tier.
-        driver = Driver(runs, settings, NUM_BLOCKS, random.Random(9), num_host_blocks=24)
+        driver = Driver(runs, settings, NUM_BLOCKS, random.Random(9), NUM_HOST_BLOCKS)
         driver.run(jobs)
         assert driver.mixed_steps > 0
         assert driver.host.num_loads > 0

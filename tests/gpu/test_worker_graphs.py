@@ -129,10 +129,8 @@ def graphs_of(worker: Worker) -> CudaGraphs:
 def captured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Sizes in the order in which they are captured."""
     seen: list[int] = []
-    capture = CudaGraphs._capture
-    monkeypatch.setattr(
-        CudaGraphs, "_capture", lambda self, size: (seen.append(size), capture(self, size))[1]
-    )
+    make = CudaGraphs._make
+    monkeypatch.setattr(CudaGraphs, "_make", lambda self, size: (seen.append(size), make(self, size))[1])
     return seen
 
 
@@ -169,23 +167,84 @@ def test_nothing_is_captured_ahead_while_a_row_is_in_the_batch(gpu: Gpu, checkpo
     assert not pair.workers[1].prepare_ahead()
 
 
-def test_memory_lacking_for_graphs_ahead_ends_nothing(
-    gpu: Gpu, checkpoint: Path, captured: list[int], monkeypatch: pytest.MonkeyPatch
+LACKING = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    # As the driver says it where a graph is made of what was captured.
+    RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+]
+
+
+def lack_memory(
+    monkeypatch: pytest.MonkeyPatch, error: RuntimeError, *allowed: int, where: str = "capture"
+) -> list[int]:
+    """Let captures of all but some sizes fail in one of their phases; returns the sizes that were tried."""
+    tried: list[int] = []
+    make = CudaGraphs._make
+
+    def fail() -> CudaGraph:
+        raise error
+
+    def short(self: CudaGraphs, size: int) -> CudaGraph:
+        if size in allowed:
+            return make(self, size)
+        tried.append(size)
+        if where == "make":
+            fail()
+        graph = make(self, size)
+        monkeypatch.setattr(graph, where, fail)
+        return graph
+
+    monkeypatch.setattr(CudaGraphs, "_make", short)
+    return tried
+
+
+@pytest.mark.parametrize("error", LACKING)
+def test_without_memory_for_graphs_ahead_steps_run_eagerly(
+    gpu: Gpu, checkpoint: Path, sizes: list[int], error: RuntimeError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair = pair_of(checkpoint, device_of(gpu))
     with monkeypatch.context() as patch:
-
-        def capture(self: object, size: int) -> None:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-
-        patch.setattr(CudaGraphs, "_capture", capture)
+        tried = lack_memory(patch, error)
         assert not pair.workers[0].prepare_ahead()
-    captured.clear()
+        assert tried == [4]
+    sizes.clear()
+    enter(pair, 4)
+    # Sizes 6 and 1 are there since the start.
+    for rows in [(0, 1), (2,), (0, 1, 2, 3), (1, 0)]:
+        decode(pair, *rows)
+    assert sizes == [1]
     assert not pair.workers[0].prepare_ahead()
+
+
+@pytest.mark.parametrize("where", ["make", "run", "capture"])
+@pytest.mark.parametrize("error", LACKING)
+def test_without_memory_for_a_graph_in_need_its_step_runs_eagerly(
+    gpu: Gpu,
+    checkpoint: Path,
+    sizes: list[int],
+    error: RuntimeError,
+    where: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pair = pair_of(checkpoint, device_of(gpu))
+    sizes.clear()
     enter(pair, 2)
-    decode(pair, 0, 1)
-    # When it is needed it is tried again.
-    assert captured == [2]
+    tried = lack_memory(monkeypatch, error, where=where)
+    for rows in [(0, 1), (1, 0), (1,)]:
+        decode(pair, *rows)
+    # It is not tried again, and its rows have not failed.
+    assert tried == [2]
+    assert sizes == [1]
+
+
+def test_another_failure_of_a_capture_ends_the_worker(
+    gpu: Gpu, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = pair_of(checkpoint, device_of(gpu))
+    enter(pair, 2)
+    lack_memory(monkeypatch, RuntimeError("CUDA error: an illegal memory access was encountered"))
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        decode(pair, 0, 1)
 
 
 def test_a_row_that_is_no_number_fails_alone(gpu: Gpu, tmp_path: Path, sizes: list[int]) -> None:

@@ -5,27 +5,41 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+import tvm_ffi
 
-from tests.gpu.conftest import Gpu
+from tests.gpu.conftest import EmulatedOps, Gpu
+from tests.gpu.emulated.build import build
 from worker.config import WorkerConfig
+from worker.device.base import Device
 from worker.device.cuda import CudaDevice
 from worker.worker import Worker
 
 NUM_BLOCKS = 96
+NUM_HOST_BLOCKS = 24
 
 
 def device_of(gpu: Gpu) -> CudaDevice:
     return CudaDevice(gpu.ops, torch.device("cpu") if gpu.is_emulated else torch.device("cuda", 0))
 
 
+def emulated_device() -> CudaDevice:
+    """For the processes of several ranks, which each load the library; a test has built it before."""
+    return CudaDevice(EmulatedOps(tvm_ffi.load_module(str(build()))), torch.device("cpu"))
+
+
 def start_worker(gpu: Gpu, checkpoint: Path, **settings: object) -> tuple[Worker, WorkerConfig]:
+    """A worker on the GPU."""
+    return start_on(device_of(gpu), checkpoint, **settings)
+
+
+def start_on(device: Device, checkpoint: Path, **settings: object) -> tuple[Worker, WorkerConfig]:
     """A worker with few rows and small blocks, so that short sequences cross many borders."""
     config = WorkerConfig(
         model=str(checkpoint),
         **{"num_threads": 1, "max_num_seqs": 6, "max_num_batched_tokens": 64, "block_size": 4, **settings},
     )
-    worker = Worker(config, device_of(gpu))
+    worker = Worker(config, device)
     ready = worker.load()
     assert ready.available_bytes >= ready.block_bytes
-    worker.init_kv_cache(NUM_BLOCKS, num_host_blocks=24)
+    worker.init_kv_cache(NUM_BLOCKS, NUM_HOST_BLOCKS)
     return worker, config

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,21 @@ class Histories(NamedTuple):
     rows: torch.Tensor
 
 
+class SideStream(Protocol):
+    """Does work beside that of the steps, one piece after the other; one thread."""
+
+    def run(self, pieces: Iterable[Callable[[], None]]) -> list[Callable[[], None]]:
+        """Enqueue work that begins once all is done that the steps and this stream were given so far.
+
+        Args:
+            pieces: each enqueues kernels. Their memory lives on until the steps have waited for them: torch's
+                allocator knows of the steps' stream alone.
+
+        Returns:
+            For each piece: lets what the steps enqueue from then on wait for it, and so for those before it.
+        """
+
+
 class Device(ABC):
     """Kernels, memory and copies of one device; one thread.
 
@@ -38,11 +53,13 @@ class Device(ABC):
         name: "cpu" or "cuda".
         torch_device: where weights, activations and the KV cache live.
         ops: its operations.
+        side_stream: for copies beside the steps; None where work is done when it has been called.
     """
 
     name: str
     torch_device: torch.device
     ops: Kernels[Matrix]
+    side_stream: SideStream | None = None
 
     @abstractmethod
     def matrix(self, shape: tuple[int, int], dtype: torch.dtype, form: WeightForm) -> Matrix:

@@ -15,6 +15,7 @@ from worker.dense_weight import DenseWeight
 from worker.device.base import Array, Device, Histories
 from worker.device.kernels import Kernels, Matrix
 from worker.device.memory import cache_bytes, read_memory
+from worker.device.side_stream import CudaSideStream
 from worker.quantization import WeightForm
 
 # Tensors that share one copy begin at multiples of this, which every kernel's loads are content with.
@@ -50,6 +51,7 @@ class CudaDevice(Device):
         self._newest_graph: torch.cuda.CUDAGraph | None = None
         if self._is_real:
             torch.cuda.set_device(torch_device)
+            self.side_stream = CudaSideStream(torch_device)
             # Partial sums stay in float32.
             torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
             torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
@@ -127,20 +129,21 @@ class CudaDevice(Device):
         torch.cuda.empty_cache()
         return cache_bytes(read_memory(self.torch_device), self._memory_utilization, pool_bytes)
 
-    def capture(self, run: Callable[[], None]) -> Callable[[], object]:
-        """Run work twice, once to load its kernels and once to record it, and return what runs it again.
+    def capture(self, run: Callable[[], object]) -> Callable[[], object]:
+        """Record work, and return what runs it; nothing runs meanwhile.
 
         Args:
-            run: enqueues kernels on memory that stays where it is, and waits for nothing.
+            run: enqueues kernels on memory that stays where it is, and waits for nothing. It has run before:
+                kernels are loaded, and NCCL's connections made, when they are first used.
         """
-        run()
         if not self._is_real:
             return run
         # Graphs never run side by side, so they share their memory.
         pool = self._newest_graph.pool() if self._newest_graph is not None else None
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
-        with torch.cuda.graph(graph, pool=pool):
+        # In the default mode NCCL's own thread, which looks after exchanges, would break the recording off.
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             run()
         # Kept though its owner may drop it: torch's allocator refuses a pool that no graph has any more.
         self._newest_graph = graph

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Protocol
 
 import torch
@@ -33,7 +33,7 @@ class Model(Protocol):
         self,
         token_ids: torch.Tensor,
         meta: AttentionMetadata,
-        kv_caches: Sequence[KVCache],
+        kv_caches: Iterable[KVCache],
         outputs: torch.Tensor | None = None,
     ) -> torch.Tensor | None:
         """Run T tokens of any mix of rows through all layers, or those of this stage of a pipeline.
@@ -41,7 +41,8 @@ class Model(Protocol):
         Args:
             token_ids: int32 [T], each below the vocabulary size.
             meta: where each token stands; positions are below the config's max_model_len.
-            kv_caches: one per layer, written for these tokens.
+            kv_caches: one per layer, written for these tokens. Each is asked for once the layers before have
+                enqueued their work: its blocks may be on their way until then.
             outputs: int32 or int64 [S], S >= 1, the tokens whose final hidden states are wanted; None for
                 all T. The others end with the last layer's attention.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -65,7 +65,7 @@ class Decoder:
         self,
         token_ids: torch.Tensor,
         meta: AttentionMetadata,
-        kv_caches: Sequence[KVCache],
+        kv_caches: Iterable[KVCache],
         outputs: torch.Tensor | None = None,
     ) -> torch.Tensor | None:
         """Return final hidden states [S, H], or None; see models.base.Model.forward."""

@@ -13,6 +13,7 @@ from torch._C._distributed_c10d import FileStore, Store
 from engine_core.errors import RankLostError
 from worker import exchange_ops
 from worker.config import WorkerConfig
+from worker.device.base import Device
 from worker.exchange_ops import Exchange
 from worker.parallel.mesh import Mesh
 
@@ -23,9 +24,9 @@ _NS = 1_000_000_000
 MEETING_S = 3600.0
 
 
-def can_share_memory(config: WorkerConfig, device: torch.device) -> bool:
+def can_share_memory(config: WorkerConfig, device: Device) -> bool:
     """Whether all ranks are on this machine and keep what they exchange in its memory."""
-    return device.type == "cpu" and config.rendezvous.startswith("file://")
+    return device.name == "cpu" and config.rendezvous.startswith("file://")
 
 
 class SharedMemoryMeeting:
@@ -69,7 +70,9 @@ class SharedMemoryGroup:
     which the system grants to the same user. It is gone with the last rank, however that ends.
     """
 
-    is_recorded = True
+    can_be_captured = True
+    # All that is exchanged goes through the memory that was mapped at the start.
+    generation = 0
 
     def __init__(self, store: Store, rank: int, size: int) -> None:
         """Return once all ranks have mapped the memory; exchanges may wait for as long as loading takes.

@@ -1,6 +1,5 @@
 // Adds up the parts of all ranks, element by element, and rounds once.
-#include "cpu/sum_parts.h"
-
+#include "cpu/kernels.h"
 #include "cpu/parallel.h"
 #include "cpu/vec.h"
 
@@ -14,7 +13,7 @@ void add_up(const SumPartsParams& p, int64_t begin, int64_t column, int64_t n) {
   const Out* bias = p.bias != nullptr ? static_cast<const Out*>(p.bias) + column : nullptr;
   const int64_t stride = p.stride / static_cast<int64_t>(sizeof(Part));
   for (int64_t i = 0; i < n; i += kLanes) {
-    const Part* part = reinterpret_cast<const Part*>(p.parts) + begin + i;
+    const Part* part = static_cast<const Part*>(p.parts) + begin + i;
     Vec sum = load_up_to(part, n - i);
     for (int64_t rank = 1; rank < p.num_parts; ++rank) sum = sum + load_up_to(part + rank * stride, n - i);
     if (bias != nullptr) sum = sum + load_up_to(bias + i, n - i);

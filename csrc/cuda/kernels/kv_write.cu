@@ -153,6 +153,8 @@ __device__ void turn_head(T* target, const T* source, const Turn& turn, const vo
   HeadNorm<T> norm{static_cast<const T*>(weights), 1.0f};
   if (weights != nullptr) {
     const float sum = sum_squares<kAligned>(source, has_head ? turn.size : 0);
+    // What one thread of the warp writes below, others have read for this sum.
+    __syncwarp();
     norm.inverse = 1.0f / sqrtf(sum / static_cast<float>(turn.size) + turn.eps);
   }
   if (!has_head) return;

@@ -15,10 +15,17 @@ from tvm_ffi import libinfo
 ROOT = Path(__file__).resolve().parents[3]
 CSRC = ROOT / "csrc"
 HERE = Path(__file__).parent
-OUT = ROOT / "build" / "emulated"
-LIBRARY = OUT / "libsplitserve_emulated.so"
-# No contraction, as in the CUDA build.
-FLAGS = "-std=c++20 -O2 -fPIC -fvisibility=hidden -ffp-contract=off -DSPLITSERVE_EMULATED"
+# No contraction, as in the CUDA build. An access that is not aligned ends the process, as it ends a kernel.
+FLAGS = (
+    "-std=c++20 -O2 -fPIC -fvisibility=hidden -ffp-contract=off -DSPLITSERVE_EMULATED"
+    " -fsanitize=alignment -fsanitize-undefined-trap-on-error"
+)
+# Of the stack the address sanitizer knows too little: every emulated thread has its own.
+SANITIZERS = {
+    "": "",
+    "thread": "-g -fsanitize=thread -DEMULATED_RACES",
+    "address": "-g -fsanitize=address --param=asan-stack=0",
+}
 # The pragmas are the CUDA compiler's.
 WARNINGS = "-Wall -Wextra -Werror -Wno-unknown-pragmas"
 INCLUDES = [HERE, CSRC, CSRC / "cuda"]
@@ -30,7 +37,7 @@ def sources() -> list[Path]:
     """What csrc/cuda/CMakeLists.txt compiles, and this folder."""
     named = re.findall(r"[\w/]+\.(?:cu|cpp)\b", (CSRC / "cuda" / "CMakeLists.txt").read_text())
     cuda = [CSRC / "cuda" / name for name in named]
-    return [*(CSRC / "bindings").glob("*.cpp"), *cuda, *HERE.glob("*.cpp")]
+    return [*(CSRC / "bindings").glob("*.cpp"), *cuda, HERE / "fibers.cpp", HERE / "host_device.cpp"]
 
 
 def is_current(obj: Path, dependencies: Path) -> bool:
@@ -42,13 +49,17 @@ def is_current(obj: Path, dependencies: Path) -> bool:
     return all(path.is_file() and path.stat().st_mtime < built for path in [Path(__file__), *files])
 
 
-def compile_source(source: Path) -> Path:
-    obj = OUT / f"{source.name}.o"
+def compile_source(source: Path, folder: Path, sanitizer: str) -> Path:
+    obj = folder / f"{source.name}.o"
     dependencies = obj.with_suffix(".d")
     if is_current(obj, dependencies):
         return obj
     options = [*FLAGS.split(), *WARNINGS.split(), *(f"-I{path}" for path in INCLUDES)]
     options += [f"-isystem{path}" for path in FOREIGN_INCLUDES]
+    options += SANITIZERS[sanitizer].split()
+    # Of the rest the threads of a GPU run nothing.
+    if source.suffix != ".cu":
+        options.append("-fno-sanitize=thread,address")
     tracked = ["-MMD", "-MF", str(dependencies)]
     run([compiler(), *options, *tracked, "-x", "c++", "-c", str(source), "-o", str(obj)])
     return obj
@@ -65,20 +76,35 @@ def run(command: list[str]) -> None:
     assert done.returncode == 0, f"{shlex.join(command)}\n{done.stderr}"
 
 
-def build() -> Path:
-    """Return the library, compiled anew as far as sources have changed. Test processes take turns."""
-    OUT.mkdir(parents=True, exist_ok=True)
-    with (OUT / "lock").open("w") as lock:
+def build(sanitizer: str = "") -> Path:
+    """Return the library, compiled anew as far as sources have changed. Test processes take turns.
+
+    Args:
+        sanitizer: a key of SANITIZERS. Its runtime has to be in the process already, see sanitized.py.
+    """
+    folder = ROOT / "build" / "-".join(filter(None, ["emulated", sanitizer]))
+    folder.mkdir(parents=True, exist_ok=True)
+    library = folder / "libsplitserve_emulated.so"
+    with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with ThreadPoolExecutor(JOBS) as pool:
-            objects = list(pool.map(compile_source, sources()))
-        if not LIBRARY.is_file() or any(obj.stat().st_mtime > LIBRARY.stat().st_mtime for obj in objects):
-            partial = LIBRARY.with_suffix(".tmp")
+            objects = list(pool.map(lambda source: compile_source(source, folder, sanitizer), sources()))
+        if not library.is_file() or any(obj.stat().st_mtime > library.stat().st_mtime for obj in objects):
+            partial = library.with_suffix(".tmp")
             names = [str(obj) for obj in objects]
-            run([compiler(), "-shared", *names, str(libinfo.find_libtvm_ffi()), "-o", str(partial)])
+            link = [compiler(), "-shared", *SANITIZERS[sanitizer].split()]
+            run([*link, *names, str(libinfo.find_libtvm_ffi()), "-o", str(partial)])
             # A running process may have the old one mapped.
-            partial.replace(LIBRARY)
-    return LIBRARY
+            partial.replace(library)
+    return library
+
+
+def compile_program(source: Path, folder: Path, sanitizer: str) -> Path:
+    """Return a program of one source with emulated kernels and a main()."""
+    objects = [compile_source(path, folder, sanitizer) for path in (source, HERE / "fibers.cpp")]
+    program = folder / source.stem
+    run([compiler(), *SANITIZERS[sanitizer].split(), *map(str, objects), "-o", str(program)])
+    return program
 
 
 if __name__ == "__main__":

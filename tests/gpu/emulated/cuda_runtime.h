@@ -91,7 +91,7 @@ namespace emulated {
 
 // Gives every lane the value of the lane it names.
 template <typename T>
-T from_lane(T value, int source) {
+EMULATED_UNSEEN T from_lane(T value, int source) {
   struct Slot {
     T value;
     int source;
@@ -99,7 +99,7 @@ T from_lane(T value, int source) {
   } slot{value, source, value};
   Warp& warp = *self().warp;
   warp.slots[self().lane] = &slot;
-  arrive_and_wait(warp.barrier, [&warp] {
+  exchange(warp.barrier, [&warp]() EMULATED_UNSEEN {
     for (void* lane : warp.slots) {
       auto* taker = static_cast<Slot*>(lane);
       if (taker) taker->result = static_cast<Slot*>(warp.slots[taker->source])->value;
@@ -137,36 +137,13 @@ inline unsigned __ballot_sync(unsigned, int predicate) {
 }
 inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
 
-// Only one thread runs at a time.
 template <typename T>
 T atomicAdd(T* at, std::type_identity_t<T> value) {
-  const T old = *at;
-  *at = old + value;
-  return old;
-}
-template <typename T>
-T atomicMax(T* at, std::type_identity_t<T> value) {
-  const T old = *at;
-  *at = std::max(old, value);
-  return old;
-}
-template <typename T>
-T atomicMin(T* at, std::type_identity_t<T> value) {
-  const T old = *at;
-  *at = std::min(old, value);
-  return old;
+  return __atomic_fetch_add(at, value, __ATOMIC_RELAXED);
 }
 template <typename T>
 T atomicOr(T* at, std::type_identity_t<T> value) {
-  const T old = *at;
-  *at = old | value;
-  return old;
-}
-template <typename T>
-T atomicExch(T* at, std::type_identity_t<T> value) {
-  const T old = *at;
-  *at = value;
-  return old;
+  return __atomic_fetch_or(at, value, __ATOMIC_RELAXED);
 }
 [[noreturn]] inline void __trap() { abort(); }
 inline void __threadfence() {}

@@ -12,6 +12,11 @@ inline char* dynamic_shared() {
   return memory + (128 - reinterpret_cast<uintptr_t>(memory) % 128) % 128;
 }
 
+// What a GPU demands of the addresses of matrix rows and of copies of 16 bytes.
+inline void require_aligned(const void* address) {
+  if (reinterpret_cast<uintptr_t>(address) % 16 != 0) abort();
+}
+
 inline int thread_read_anew() { return static_cast<int>(threadIdx.x); }
 
 template <typename Half>
@@ -29,8 +34,8 @@ struct Operands {
 
 // a[row][k] is register (row / 8) + 2 * (k / 8) of lane (row % 8) * 4 + (k % 8) / 2, half k % 2.
 template <typename Half>
-void multiply(void** lanes) {
-  const auto at = [lanes](int lane) { return static_cast<const Operands*>(lanes[lane]); };
+EMULATED_UNSEEN void multiply(void** lanes) {
+  const auto at = [lanes](int lane) EMULATED_UNSEEN { return static_cast<const Operands*>(lanes[lane]); };
   float a[16][16], b[16][8];
   for (int k = 0; k < 16; ++k) {
     for (int row = 0; row < 16; ++row) {
@@ -51,40 +56,57 @@ void multiply(void** lanes) {
 }  // namespace emulated_mma
 
 template <typename Half>
-void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+EMULATED_UNSEEN void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   emulated_mma::Operands operands{d, a, {b0, b1}};
   emulated::Warp& warp = *emulated::self().warp;
   warp.slots[emulated::self().lane] = &operands;
-  emulated::arrive_and_wait(warp.barrier, [&warp] { emulated_mma::multiply<Half>(warp.slots); });
+  emulated::exchange(warp.barrier, [&warp]() EMULATED_UNSEEN { emulated_mma::multiply<Half>(warp.slots); });
 }
 
-inline void load_matrices_of(uint32_t (&r)[4], const void* row, bool transposed) {
-  struct Slot {
-    const void* row;
-    uint32_t* r;
-  } slot{row, r};
+struct MatrixRow {
+  uint16_t elements[8];
+  uint32_t* r;
+};
+
+// This lane's own access to memory, which the race detector sees.
+inline MatrixRow row_at(const void* row, uint32_t* r) {
+  require_aligned(row);
+  MatrixRow result{{}, r};
+  std::copy_n(static_cast<const uint16_t*>(row), 8, result.elements);
+  return result;
+}
+
+EMULATED_UNSEEN inline void spread_matrices(void** lanes, bool transposed) {
+  const auto element = [lanes](int matrix, int i, int j) EMULATED_UNSEEN -> uint32_t {
+    return static_cast<const MatrixRow*>(lanes[matrix * 8 + i])->elements[j];
+  };
+  for (int lane = 0; lane < 32; ++lane) {
+    const int i = lane / 4, j = lane % 4 * 2;
+    for (int matrix = 0; matrix < 4; ++matrix) {
+      const uint32_t low = transposed ? element(matrix, j, i) : element(matrix, i, j);
+      const uint32_t high = transposed ? element(matrix, j + 1, i) : element(matrix, i, j + 1);
+      static_cast<MatrixRow*>(lanes[lane])->r[matrix] = low | high << 16;
+    }
+  }
+}
+
+EMULATED_UNSEEN inline void load_matrices_of(uint32_t (&r)[4], const void* row, bool transposed) {
+  MatrixRow slot = row_at(row, r);
   emulated::Warp& warp = *emulated::self().warp;
   warp.slots[emulated::self().lane] = &slot;
-  emulated::arrive_and_wait(warp.barrier, [&warp, transposed] {
-    const auto element = [&warp](int matrix, int i, int j) {
-      return static_cast<const uint16_t*>(static_cast<Slot*>(warp.slots[matrix * 8 + i])->row)[j];
-    };
-    for (int lane = 0; lane < 32; ++lane) {
-      const int i = lane / 4, j = lane % 4 * 2;
-      for (int matrix = 0; matrix < 4; ++matrix) {
-        const uint32_t low = transposed ? element(matrix, j, i) : element(matrix, i, j);
-        const uint32_t high = transposed ? element(matrix, j + 1, i) : element(matrix, i, j + 1);
-        static_cast<Slot*>(warp.slots[lane])->r[matrix] = low | high << 16;
-      }
-    }
-  });
+  emulated::exchange(warp.barrier,
+                     [&warp, transposed]() EMULATED_UNSEEN { spread_matrices(warp.slots, transposed); });
 }
 
 inline void load_matrices(uint32_t (&r)[4], const void* row) { load_matrices_of(r, row, false); }
 inline void load_matrices_transposed(uint32_t (&r)[4], const void* row) { load_matrices_of(r, row, true); }
 
-// A copy arrives when it is waited for, not before.
+// A copy arrives when it is waited for, not before. Meanwhile its place holds nothing that anyone may read:
+// on a GPU the copy may arrive at once, so who still reads what was there before finds no numbers.
 inline void copy_async(void* to, const void* from, int bytes) {
+  require_aligned(to);
+  require_aligned(from);
+  *static_cast<uint4*>(to) = {~0u, ~0u, ~0u, ~0u};
   emulated::self().copies.back().push_back({to, from, bytes});
 }
 inline void commit_copies() { emulated::self().copies.emplace_back(); }
@@ -95,8 +117,9 @@ void wait_for_copies() {
   // The last group is open.
   while (static_cast<int>(groups.size()) - 1 > kPending) {
     for (const emulated::AsyncCopy& copy : groups.front()) {
-      std::memset(copy.to, 0, 16);
-      if (copy.bytes > 0) std::memcpy(copy.to, copy.from, static_cast<size_t>(copy.bytes));
+      uint4 value{};
+      std::memcpy(&value, copy.from, static_cast<size_t>(copy.bytes));
+      *static_cast<uint4*>(copy.to) = value;
     }
     groups.erase(groups.begin());
   }

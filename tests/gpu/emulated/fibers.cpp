@@ -8,10 +8,44 @@
 
 #include <memory>
 
+#if defined(EMULATED_RACES)
+#include <sanitizer/tsan_interface.h>
+#endif
+
 namespace emulated {
 namespace {
 
 constexpr size_t kStackBytes = 256 * 1024;
+
+// What a thread knows of the others' accesses, for the race detector: barriers alone tell it.
+#if defined(EMULATED_RACES)
+class History {
+ public:
+  History() : id_(__tsan_create_fiber(0)) {}
+  ~History() { __tsan_destroy_fiber(id_); }
+  History(const History&) = delete;
+  History& operator=(const History&) = delete;
+  void* id() const { return id_; }
+
+ private:
+  void* id_;
+};
+void* current_history() { return __tsan_get_current_fiber(); }
+// With `tells` it is known there what was done here so far.
+void switch_history(void* to, bool tells) {
+  __tsan_switch_to_fiber(to, tells ? 0 : __tsan_switch_to_fiber_no_sync);
+}
+void tell(char* place) { __tsan_release(place); }
+void learn(char* place) { __tsan_acquire(place); }
+#else
+struct History {
+  void* id() const { return nullptr; }
+};
+void* current_history() { return nullptr; }
+void switch_history(void*, bool) {}
+void tell(char*) {}
+void learn(char*) {}
+#endif
 
 struct Fiber {
   Thread thread;
@@ -19,6 +53,7 @@ struct Fiber {
   jmp_buf state;
   bool started = false;
   bool done = false;
+  History history;
 };
 
 struct Machine {
@@ -30,7 +65,7 @@ struct Machine {
   const std::function<void()>* kernel = nullptr;
   Fiber* running = nullptr;
   jmp_buf scheduler;
-  ucontext_t main_context;
+  void* scheduler_history = nullptr;
   uint64_t events = 0;  // releases of barriers and ends of threads
   uint64_t random = 88172645463325252ull;
 };
@@ -47,6 +82,7 @@ uint64_t next_random() {
 void enter() {
   (*machine.kernel)();
   machine.running->done = true;
+  switch_history(machine.scheduler_history, true);
   _longjmp(machine.scheduler, 1);
 }
 
@@ -61,6 +97,7 @@ void leave(Barrier& barrier) {
 void resume(Fiber& fiber) {
   machine.running = &fiber;
   if (_setjmp(machine.scheduler) == 0) {
+    switch_history(fiber.history.id(), false);
     if (fiber.started) _longjmp(fiber.state, 1);
     fiber.started = true;
     setcontext(&fiber.context);
@@ -73,7 +110,9 @@ void resume(Fiber& fiber) {
 }
 
 void yield() {
-  if (_setjmp(machine.running->state) == 0) _longjmp(machine.scheduler, 1);
+  if (_setjmp(machine.running->state) != 0) return;
+  switch_history(machine.scheduler_history, false);
+  _longjmp(machine.scheduler, 1);
 }
 
 void run_cluster() {
@@ -94,17 +133,20 @@ void run_cluster() {
   }
 }
 
-void add_block(Index3 index, unsigned rank) {
+void prepare_block(Block& block, Index3 index, unsigned rank) {
   const Launch& launch = machine.launch;
   const int threads = static_cast<int>(launch.threads.x * launch.threads.y * launch.threads.z);
-  Block& block = machine.blocks[rank];
   block.index = index;
   block.rank = rank;
-  block.barrier = {threads, 0, 0};
+  block.barrier.members = threads;
   block.warps.assign(static_cast<size_t>((threads + kWarpSize - 1) / kWarpSize), {});
   // Not a number in every type: what nobody wrote must not look like data.
   block.shared.assign(static_cast<size_t>(launch.shared_bytes) + 128, static_cast<char>(0xff));
-  for (int i = 0; i < threads; ++i) {
+}
+
+void add_threads(Block& block) {
+  const Launch& launch = machine.launch;
+  for (int i = 0; i < block.barrier.members; ++i) {
     auto fiber = std::make_unique<Fiber>();
     const auto id = static_cast<unsigned>(i);
     fiber->thread.index = {id % launch.threads.x, id / launch.threads.x % launch.threads.y,
@@ -138,7 +180,7 @@ std::vector<Block>& cluster_blocks() { return machine.blocks; }
 const Launch& launch_shape() { return machine.launch; }
 Barrier& cluster_barrier() { return machine.cluster; }
 
-void arrive_and_wait(Barrier& barrier, const std::function<void()>& last) {
+void exchange(Barrier& barrier, const std::function<void()>& last) {
   if (++barrier.arrived == barrier.members) {
     if (last) last();
     barrier.arrived = 0;
@@ -150,16 +192,30 @@ void arrive_and_wait(Barrier& barrier, const std::function<void()>& last) {
   while (barrier.generation == generation) yield();
 }
 
+void arrive_and_wait(Barrier& barrier, const std::function<void()>& last) {
+  // Who is told of this generation must not learn what others do after it.
+  char* place = &barrier.places[barrier.generation % 2];
+  tell(place);
+  exchange(barrier, last);
+  learn(place);
+}
+
 void run(const Launch& launch, const std::function<void()>& kernel) {
   machine.launch = launch;
   machine.kernel = &kernel;
+  machine.scheduler_history = current_history();
   for (unsigned z = 0; z < launch.grid.z; ++z) {
     for (unsigned y = 0; y < launch.grid.y; ++y) {
       for (unsigned x = 0; x < launch.grid.x; x += launch.cluster) {
         machine.fibers.clear();
         machine.blocks.assign(launch.cluster, {});
-        for (unsigned rank = 0; rank < launch.cluster; ++rank) add_block({x + rank, y, z}, rank);
-        machine.cluster = {static_cast<int>(machine.fibers.size()), 0, 0};
+        for (unsigned rank = 0; rank < launch.cluster; ++rank) {
+          prepare_block(machine.blocks[rank], {x + rank, y, z}, rank);
+        }
+        // Threads know of what was done before they were made.
+        for (Block& block : machine.blocks) add_threads(block);
+        machine.cluster = {};
+        machine.cluster.members = static_cast<int>(machine.fibers.size());
         prepare_stacks();
         run_cluster();
       }

@@ -9,6 +9,10 @@
 #include <functional>
 #include <vector>
 
+// What hands values from lane to lane is no access of the kernel to memory; the race detector must not see
+// it.
+#define EMULATED_UNSEEN __attribute__((no_sanitize("thread")))
+
 namespace emulated {
 
 struct Index3 {
@@ -20,6 +24,7 @@ struct Barrier {
   int members = 0;
   int arrived = 0;
   uint64_t generation = 0;
+  char places[2] = {};  // names for the race detector, of even and odd generations
 };
 
 inline constexpr int kWarpSize = 32;
@@ -67,6 +72,9 @@ Barrier& cluster_barrier();
 
 // Runs `last` once all members have arrived, on the thread that arrives last, then lets all go on.
 void arrive_and_wait(Barrier& barrier, const std::function<void()>& last = {});
+// The same for what threads do in step without telling each other of memory: shuffles and products of
+// matrices.
+void exchange(Barrier& barrier, const std::function<void()>& last);
 
 void run(const Launch& launch, const std::function<void()>& kernel);
 

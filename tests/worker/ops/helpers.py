@@ -30,3 +30,11 @@ def assert_same_bits(a: Tensor, b: Tensor) -> None:
     assert a.shape == b.shape
     kind = torch.int16 if a.element_size() == 2 else torch.int32
     assert torch.equal(a.contiguous().view(kind), b.contiguous().view(kind))
+
+
+def sum_in_order(parts: list[Tensor], bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """By torch, in float32, rounded once; the bias [N] is added to each row [.., N]."""
+    total = parts[0].float()
+    for part in parts[1:]:
+        total = total + part.float()
+    return (total if bias is None else total + bias.float()).to(dtype)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from engine_core.errors import RankLostError
+from tests.worker.ops.helpers import assert_same_bits, sum_in_order
 from worker import exchange_ops
 from worker.exchange_ops import OWN_WORDS, TIMEOUT_NS, Exchange
 from worker.parallel.group import StepAbandonedError
@@ -53,17 +54,6 @@ def on_all(exchanges: list[Exchange], run: Callable[[Exchange], T]) -> list[T]:
         return list(pool.map(run, exchanges, timeout=DEADLINE_S))
 
 
-def bits(x: torch.Tensor) -> torch.Tensor:
-    return x.view(torch.int16 if x.dtype == torch.bfloat16 else torch.int32)
-
-
-def expected_sum(parts: list[torch.Tensor], bias: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
-    total = parts[0].float()
-    for part in parts[1:]:
-        total = total + part.float()
-    return (total if bias is None else total + bias.float()).to(dtype)
-
-
 @pytest.mark.parametrize(
     ("dtype", "part_dtype"),
     [
@@ -89,7 +79,7 @@ def test_every_rank_gets_the_sum_in_the_order_of_the_ranks(
         return out
 
     for out in on_all(make_exchanges(size), run):
-        assert torch.equal(bits(out), bits(expected_sum(parts, bias, dtype)))
+        assert_same_bits(out, sum_in_order(parts, bias, dtype))
 
 
 @pytest.mark.parametrize(

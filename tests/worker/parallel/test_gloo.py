@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -14,17 +15,21 @@ import torch
 import worker.parallel.distributed
 import worker.worker
 from tests.checkpoints import CheckpointCache
+from tests.worker.ops.helpers import assert_same_bits, sum_in_order
 from tests.worker.parallel.both import NUM_BLOCKS, NUM_HOST_BLOCKS, jobs_of
 from tests.worker.parallel.ranks import ParallelWorker, RankPool
 from tests.worker.parallel.test_tensor_parallel import CASES
+from tests.worker.runner.checkpoints import write_tiny_llama
 from tests.worker.runner.driver import Driver, Job
 from worker.config import WorkerConfig
+from worker.device.base import Device
+from worker.parallel.distributed import _MIN_SAVED_BYTES as MIN_SAVED_BYTES
 from worker.parallel.distributed import DistributedGroup
 from worker.parallel.shared_memory import SharedMemoryGroup, can_share_memory
 from worker.worker import Worker
 
 
-def cannot_share_memory(config: WorkerConfig, device: torch.device) -> bool:
+def cannot_share_memory(config: WorkerConfig, device: Device) -> bool:
     return False
 
 
@@ -39,6 +44,44 @@ class ShareMemory:
         worker.worker.can_share_memory = worker.parallel.distributed.can_share_memory = answer
 
 
+@dataclass
+class SliceFrom:
+    """Sums go by slices in this process from here on where that saves so many bytes."""
+
+    min_saved_bytes: int
+
+    def __call__(self, _: Worker) -> None:
+        worker.parallel.distributed._MIN_SAVED_BYTES = self.min_saved_bytes
+
+
+@dataclass
+class Sum:
+    """The sum of what the ranks draw, by a group over gloo; and whether it went by slices."""
+
+    rows: int
+    width: int
+    dtype: torch.dtype
+    part_dtype: torch.dtype
+    has_bias: bool
+
+    def parts(self, num_ranks: int) -> list[torch.Tensor]:
+        torch.manual_seed(self.rows)
+        shape = (self.rows, self.width)
+        return [(torch.randn(shape) * 10.0 ** (i % 3)).to(self.part_dtype) for i in range(num_ranks)]
+
+    def bias(self) -> torch.Tensor | None:
+        return torch.arange(self.width).to(self.dtype) if self.has_bias else None
+
+    def __call__(self, rank: Worker) -> tuple[torch.Tensor, bool]:
+        assert rank._loaded is not None
+        group = rank._loaded.mesh.group
+        assert isinstance(group, DistributedGroup)
+        out = torch.full((self.rows, self.width), float("nan"), dtype=self.dtype)
+        with patch.object(group, "_sum_slices", wraps=group._sum_slices) as sum_slices:
+            group.sum_into(out, self.parts(group.size)[group.rank], self.bias())
+        return out, sum_slices.called
+
+
 def kind_of_group(worker: Worker) -> type:
     assert worker._loaded is not None
     return type(worker._loaded.mesh.group)
@@ -51,6 +94,15 @@ def without_shared_memory(parallel: ParallelWorker) -> Iterator[None]:
         yield
     finally:
         parallel.ask(ShareMemory(True))
+
+
+@contextmanager
+def slices_from(parallel: ParallelWorker, min_saved_bytes: int) -> Iterator[None]:
+    parallel.ask(SliceFrom(min_saved_bytes))
+    try:
+        yield
+    finally:
+        parallel.ask(SliceFrom(MIN_SAVED_BYTES))
 
 
 def run(parallel: ParallelWorker, jobs: list[Job], tells_tokens: bool) -> list[Job]:
@@ -90,3 +142,48 @@ def test_tokens_and_logprobs_have_the_same_bits(
         over_gloo = ranks.load(config)
         assert over_gloo.ask(kind_of_group) == [DistributedGroup] * config.num_ranks
         assert run(over_gloo, jobs, num_stages > 1) == expected
+        with slices_from(over_gloo, 0):
+            assert run(over_gloo, jobs, num_stages > 1) == expected
+
+
+@pytest.fixture(scope="module")
+def four(ranks: RankPool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ParallelWorker]:
+    path = write_tiny_llama(tmp_path_factory.mktemp("tiny"))
+    config = WorkerConfig(model=str(path), tensor_parallel_size=4, num_threads=1)
+    with without_shared_memory(ranks.load(config)):
+        yield ranks.load(config)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "part_dtype"),
+    [(torch.float32, torch.float32), (torch.bfloat16, torch.float32), (torch.bfloat16, torch.bfloat16)],
+)
+# With slices of half a row, of odd lengths, and what cannot be cut into four.
+@pytest.mark.parametrize(
+    ("rows", "width", "can_be_cut"), [(2, 64, True), (1, 12, True), (20, 33, True), (3, 7, False)]
+)
+def test_sums_by_slices_have_the_bits_of_the_order_of_the_ranks(
+    rows: int,
+    width: int,
+    can_be_cut: bool,
+    has_bias: bool,
+    dtype: torch.dtype,
+    part_dtype: torch.dtype,
+    four: ParallelWorker,
+) -> None:
+    command = Sum(rows, width, dtype, part_dtype, has_bias)
+    expected = sum_in_order(command.parts(4), command.bias(), dtype)
+    for min_saved_bytes, is_sliced in ((0, can_be_cut), (MIN_SAVED_BYTES, False)):
+        with slices_from(four, min_saved_bytes):
+            answers = four.ask(command)
+        assert [by_slices for _, by_slices in answers] == [is_sliced] * 4
+        for out, _ in answers:
+            assert_same_bits(out, expected)
+
+
+@pytest.mark.parametrize(("rows", "is_sliced"), [(559, False), (560, True)])
+def test_only_large_sums_go_by_slices(rows: int, is_sliced: bool, four: ParallelWorker) -> None:
+    # 7.5 bytes of each element are saved: (4 - 1) * 4 - (4 - 1) / 4 * (4 + 2).
+    command = Sum(rows, 1000, torch.bfloat16, torch.float32, has_bias=False)
+    assert [by_slices for _, by_slices in four.ask(command)] == [is_sliced] * 4

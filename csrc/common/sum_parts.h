@@ -2,16 +2,16 @@
 #pragma once
 
 #include "common/dtype.h"
-#include "cpu/isa.h"
 
 namespace splitserve {
 
-// out[i] = parts[0][i] + parts[1][i] + ... + bias[(first + i) % width], in this order, in float32.
+// out[i] = parts[0][i] + parts[1][i] + ... + bias[(first + i) % width], in this order, in float32, rounded
+// once.
 struct SumPartsParams {
-  const char* parts;  // of the first rank
-  int64_t stride;     // bytes between those of one rank and the next
+  void* out;          // [count]
+  const void* parts;  // of the first rank, [count]
+  int64_t stride;     // bytes between the parts of one rank and the next
   int64_t num_parts;
-  void* out;
   const void* bias;  // [width], nullptr for none
   int64_t first, count, width;
   DType part_dtype;  // float32, or the same as dtype
@@ -19,5 +19,3 @@ struct SumPartsParams {
 };
 
 }  // namespace splitserve
-
-SPLITSERVE_DECLARE_KERNEL(sum_parts, SumPartsParams)

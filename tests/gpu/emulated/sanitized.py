@@ -1,0 +1,56 @@
+"""Runs the tests of this folder's emulation with a sanitizer in the kernels, and prints what it reports.
+
+    python -m tests.gpu.emulated.sanitized thread tests/gpu/test_attention.py -k bf16
+
+`thread` finds accesses to memory of which no barrier says that one comes before the other, in whatever order
+the threads happened to run. It knows of the threads of one cluster only: thread blocks run one after the
+other. `address` finds accesses outside of a tensor or of shared memory. Both want GCC.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.gpu.emulated.build import ROOT, SANITIZERS, build, compiler
+
+_RUNTIMES = {"thread": "libtsan.so", "address": "libasan.so"}
+_OPTIONS = {
+    # Other libraries tell it nothing of their threads.
+    "thread": ("TSAN_OPTIONS", "history_size=2:ignore_noninstrumented_modules=1"),
+    # An interpreter that ends leaves memory behind, which is no fault of a kernel.
+    "address": ("ASAN_OPTIONS", "detect_leaks=0"),
+}
+
+
+def environment(sanitizer: str, reports: Path) -> dict[str, str]:
+    """What a process needs that loads a library with a sanitizer: its runtime before all else."""
+    asked = [compiler(), f"-print-file-name={_RUNTIMES[sanitizer]}"]
+    runtime = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    name, options = _OPTIONS[sanitizer]
+    return {**os.environ, "LD_PRELOAD": runtime, name: f"{options}:log_path={reports}"}
+
+
+def main(sanitizer: str, arguments: list[str]) -> int:
+    """Return 0 if the tests pass and nothing is reported."""
+    folder = build(sanitizer).parent
+    for old in folder.glob("report.*"):
+        old.unlink()
+    tests = [sys.executable, "-m", "pytest", "-q", "-m", "not gpu", f"--sanitizer={sanitizer}"]
+    # The race detector wants memory to lie where it always does.
+    fixed = ["setarch", "-R"] if shutil.which("setarch") else []
+    command = [*fixed, *tests, *(arguments or ["tests/gpu"])]
+    done = subprocess.run(command, cwd=ROOT, env=environment(sanitizer, folder / "report"), check=False)
+    reports = sorted(folder.glob("report.*"))
+    for report in reports:
+        print(report.read_text())
+    return done.returncode or bool(reports)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2 or sys.argv[1] not in filter(None, SANITIZERS):
+        sys.exit(__doc__)
+    sys.exit(main(sys.argv[1], sys.argv[2:]))
