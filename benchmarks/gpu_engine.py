@@ -5,7 +5,8 @@
 
 Per shape: decode tokens/s by batch size beside the floor (weights and KV cache read once, at the bandwidth of
 copies measured here), a step's time by phase, prefill tokens/s, 64 requests from prompt to end, and with
---peers the same by transformers. What does not fit --seconds is left out and named.
+--peers the same by transformers, after all of ours. What does not fit --seconds is left out and named; what
+fails is printed, the others run all the same, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-from benchmarks.gpu_engine_bench import Bench
+from benchmarks.gpu_engine_bench import Bench, free_memory
 from benchmarks.gpu_engine_shapes import SHAPES, Shape, write_config
+from worker.device.base import Device
 from worker.device.select import open_device
 
 COPY_BYTES = 1 << 30
@@ -55,26 +58,67 @@ def bandwidth(device: torch.device, num_bytes: int = COPY_BYTES) -> float:
     return 2 * num_bytes / statistics.median(seconds[1:])
 
 
-def rows_of(shape: Shape, bench: Bench, args: argparse.Namespace, speed: float) -> Iterator[Row]:
+class Table:
+    """The rows so far, printed as they come, until the time is over."""
+
+    def __init__(self, seconds: float) -> None:
+        self.rows: list[Row] = []
+        self._deadline = time.monotonic() + seconds
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time is over."""
+        return time.monotonic() > self._deadline
+
+    def take(self, rows: Iterator[Row]) -> None:
+        """Print and keep rows; what comes too late is left out."""
+        for row in rows:
+            share = f"{row.share:6.2f}" if row.share else ""
+            print(
+                f"{row.shape:14} {row.what:24} {row.batch:4} {row.ms:10.3f} ms"
+                f" {row.tokens_per_s:12.1f} {share}",
+                flush=True,
+            )
+            self.rows.append(row)
+            if self.is_late:
+                print(f"{row.shape}: no time left")
+                break
+
+
+class Setting(NamedTuple):
+    """Where a shape is measured: a device, its bytes per second, and what the command line says."""
+
+    device: Device
+    speed: float
+    args: argparse.Namespace
+
+
+def own_rows(shape: Shape, folder: Path, setting: Setting) -> Iterator[Row]:
     """Measure one shape, the shortest first."""
-    for batch in args.batches:
-        seconds = bench.decode(batch, args.context)
-        floor_s = (bench.weight_bytes + batch * args.context * bench.token_bytes) / speed
-        yield Row(shape.name, "decode", batch, seconds * 1e3, batch / seconds, floor_s / seconds)
-        for phase, phase_s in bench.phases(batch, args.context).items():
-            yield Row(shape.name, f"  {phase}", batch, phase_s * 1e3, 0.0)
-    seconds = bench.prefill(args.context)
-    yield Row(shape.name, "prefill", 1, seconds * 1e3, args.context / seconds)
-    requests, tokens = args.requests, args.request_tokens
-    seconds = bench.serve(requests, tokens)
-    yield Row(shape.name, f"{requests} requests", requests, seconds * 1e3, requests * tokens / seconds)
+    device, speed, args = setting
+    bench = Bench(folder, device, max(*args.batches, args.requests), args)
+    try:
+        for batch in args.batches:
+            seconds = bench.decode(batch, args.context)
+            floor_s = (bench.weight_bytes + batch * args.context * bench.token_bytes) / speed
+            yield Row(shape.name, "decode", batch, seconds * 1e3, batch / seconds, floor_s / seconds)
+            for phase, phase_s in bench.phases(batch, args.context).items():
+                yield Row(shape.name, f"  {phase}", batch, phase_s * 1e3, 0.0)
+        seconds = bench.prefill(args.context)
+        yield Row(shape.name, "prefill", 1, seconds * 1e3, args.context / seconds)
+        requests, tokens = args.requests, args.request_tokens
+        seconds = bench.serve(requests, tokens)
+        yield Row(shape.name, f"{requests} requests", requests, seconds * 1e3, requests * tokens / seconds)
+    finally:
+        bench.close()
 
 
-def peer_rows(shape: Shape, folder: Path, device: torch.device, args: argparse.Namespace) -> Iterator[Row]:
+def peer_rows(shape: Shape, folder: Path, setting: Setting) -> Iterator[Row]:
     """The same by transformers, where it is installed."""
     from benchmarks.gpu_engine_peers import Transformers
 
-    peer = Transformers(folder, device)
+    args = setting.args
+    peer = Transformers(folder, setting.device.torch_device)
     for batch in args.batches:
         seconds = peer.decode(batch, min(args.context, REQUEST_TOKENS))
         yield Row(shape.name, "transformers generate", batch, seconds * 1e3, batch / seconds)
@@ -83,44 +127,38 @@ def peer_rows(shape: Shape, folder: Path, device: torch.device, args: argparse.N
     yield Row(shape.name, "transformers continuous", requests, seconds * 1e3, requests * tokens / seconds)
 
 
-def measure(args: argparse.Namespace) -> list[Row]:
-    """Measure every shape until the time is over."""
+def measure(args: argparse.Namespace) -> bool:
+    """Measure every shape until the time is over; returns whether nothing failed."""
     device = open_device(args.device)
     speed = bandwidth(device.torch_device, args.copy_bytes)
     print(f"{device.name}: copies at {speed / 1e9:.0f} GB/s", flush=True)
-    deadline = time.monotonic() + args.seconds
-    rows: list[Row] = []
-    for name in args.shape:
-        if time.monotonic() > deadline:
-            print(f"{name}: no time left")
-            continue
-        with tempfile.TemporaryDirectory() as directory:
-            folder = write_config(SHAPES[name], Path(directory), args.context + args.request_tokens)
-            bench = Bench(folder, device, max(*args.batches, args.requests), args)
-            rows += show(rows_of(SHAPES[name], bench, args, speed), deadline)
-            bench.close()
-            if args.peers:
-                rows += show(peer_rows(SHAPES[name], folder, device.torch_device, args), deadline)
-        # What is measured stays, should the next shape not come to its end.
-        if args.json:
-            args.json.write_text(json.dumps([row._asdict() for row in rows], indent=1))
-    return rows
+    table, is_good = Table(args.seconds), True
+    for rows_of in [own_rows, peer_rows] if args.peers else [own_rows]:
+        for name in args.shape:
+            if table.is_late:
+                print(f"{name}: no time left")
+                continue
+            try:
+                measure_shape(rows_of, SHAPES[name], Setting(device, speed, args), table)
+            except Exception:
+                traceback.print_exc()
+                is_good = False
+            # Here, as the error kept alive what the shape had taken.
+            free_memory(device.torch_device)
+            # What is measured stays, should the next shape not come to its end.
+            if args.json:
+                args.json.write_text(json.dumps([row._asdict() for row in table.rows], indent=1))
+    return is_good
 
 
-def show(rows: Iterator[Row], deadline: float) -> list[Row]:
-    """Print rows as they come; what comes too late is left out."""
-    taken = []
-    for row in rows:
-        share = f"{row.share:6.2f}" if row.share else ""
-        print(
-            f"{row.shape:14} {row.what:24} {row.batch:4} {row.ms:10.3f} ms {row.tokens_per_s:12.1f} {share}",
-            flush=True,
-        )
-        taken.append(row)
-        if time.monotonic() > deadline:
-            print(f"{row.shape}: no time left")
-            break
-    return taken
+def measure_shape(
+    rows_of: Callable[[Shape, Path, Setting], Iterator[Row]], shape: Shape, setting: Setting, table: Table
+) -> None:
+    """Add the rows of one shape to the table."""
+    args = setting.args
+    with tempfile.TemporaryDirectory() as directory:
+        folder = write_config(shape, Path(directory), args.context + args.request_tokens)
+        table.take(rows_of(shape, folder, setting))
 
 
 def _wait(device: torch.device) -> None:
@@ -154,9 +192,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
-    args = parse(argv)
-    measure(args)
-    return 0
+    return 0 if measure(parse(argv)) else 1
 
 
 if __name__ == "__main__":

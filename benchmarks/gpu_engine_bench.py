@@ -62,9 +62,7 @@ class Bench:
     def close(self) -> None:
         """Give the memory back."""
         del self._worker
-        gc.collect()
-        if self._device.torch_device.type == "cuda":
-            torch.cuda.empty_cache()
+        free_memory(self._device.torch_device)
 
     def decode(self, rows: int, context: int) -> float:
         """Median seconds of a step that computes one token of each row, after `context` tokens."""
@@ -155,6 +153,13 @@ class Bench:
         output = self._worker.execute(step)
         assert not output.errors, output.errors[0].message
         return output
+
+
+def free_memory(device: torch.device) -> None:
+    """Give back what nobody refers to any more."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _is_tied(folder: Path) -> bool:

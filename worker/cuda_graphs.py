@@ -19,6 +19,9 @@ from worker.device.out_of_memory import is_out_of_memory
 from worker.input_batch import InputBatch, Int32, StepInputs
 from worker.kv_cache import KVCache
 from worker.models.base import Model
+from worker.parallel.agreement import all_could
+from worker.parallel.group import RankGroup
+from worker.step_graphs import Drawn
 
 logger = logging.getLogger(__name__)
 
@@ -35,13 +38,7 @@ def ladder(max_rows: int) -> list[int]:
 
 
 class CudaGraph:
-    """The decode step of one size; steps of fewer rows are padded to it.
-
-    Attributes:
-        num_failed: rows for which the last wait for draw() returned -1.
-    """
-
-    num_failed: int
+    """The decode step of one size, in two halves; steps of fewer rows are padded to it."""
 
     def __init__(
         self,
@@ -50,8 +47,9 @@ class CudaGraph:
         model: Model,
         caches: list[KVCache],
         step: CudaStep,
+        group: RankGroup | None,
     ) -> None:
-        """Capture both halves; all objects live, and lie where they are, as long as this one is used."""
+        """Capture nothing yet; all objects live, and lie where they are, as long as this one is used."""
         self._device = device
         self._step = step
         self._hidden = torch.empty(0)
@@ -63,16 +61,27 @@ class CudaGraph:
             assert hidden is not None, "a pipeline captures nothing"
             self._hidden = hidden
 
-        self._forward = device.capture(forward)
-
         def draw() -> None:
-            logits = model.compute_logits(self._hidden)
-            assert logits is not None, "a model of several ranks is not captured"
-            step.draw(device.ops, logits)
+            step.draw(device.ops, model.compute_logits(self._hidden), group)
 
-        self._draw = device.capture(draw)
+        self._forward: Callable[[], object] = forward
+        self._draw: Callable[[], object] = draw
         self._inputs: StepInputs | None = None
         self._batch: InputBatch | None = None
+
+    @torch.inference_mode()
+    def run(self) -> CudaGraph:
+        """Run a step of padding alone, kernel by kernel, as both halves need before they are captured."""
+        self._forward()
+        self._draw()
+        return self
+
+    @torch.inference_mode()
+    def capture(self) -> CudaGraph:
+        """Capture both halves, once; nothing runs meanwhile."""
+        self._forward = self._device.capture(self._forward)
+        self._draw = self._device.capture(self._draw)
+        return self
 
     def forward(self, batch: InputBatch, inputs: StepInputs) -> None:
         """Run the model for a step of at most this size, one token per row."""
@@ -105,28 +114,36 @@ class CudaGraph:
         return self._inputs
 
     @torch.inference_mode()
-    def draw(self) -> Callable[[], Int32]:
-        """Enqueue the sampling for the rows of the last forward(), and append tokens still unknown.
-
-        Returns:
-            Waits and returns int32 [R]; -1 for rows whose logits are not numbers, which have failed then.
-        """
+    def draw(self) -> DrawInFlight:
+        """Enqueue the sampling for the rows of the last forward(), and append tokens still unknown."""
         assert self._batch is not None
-        batch, rows = self._batch, self.rows
         self._draw()
-        fetched = self._device.fetch_later(self._step.drawn)
-        places = batch.num_tokens[rows]
-        batch.append(rows, np.full(len(rows), _UNKNOWN, np.int32))
+        return DrawInFlight(self._batch, self.rows, self._device.fetch_later(self._step.drawn))
 
-        def wait() -> Int32:
-            drawn: Int32 = fetched()[: len(rows)]
-            batch.set_tokens(rows, places, drawn)
-            self.num_failed = int(np.count_nonzero(drawn < 0))
-            if self.num_failed:
-                batch.take_back(rows[drawn < 0])
-            return drawn
 
-        return wait
+class DrawInFlight:
+    """A draw for rows of a batch, to which tokens still unknown are appended; see step_graphs.Drawing."""
+
+    def __init__(self, batch: InputBatch, rows: Int32, fetch: Callable[[], Int32]) -> None:
+        """Args: fetch waits and returns int32 [R] or more, negative for rows that get no token."""
+        self._batch = batch
+        self._rows = rows
+        self._fetch = fetch
+        self._places = batch.num_tokens[rows]
+        self._drawn = np.full(len(rows), _UNKNOWN, np.int32)
+        batch.append(rows, self._drawn)
+
+    def wait(self) -> Drawn:
+        """Wait for it; see Drawing."""
+        self._drawn = self._fetch()[: len(self._rows)]
+        return Drawn(self._drawn, int(np.count_nonzero(self._drawn < 0)))
+
+    def apply(self) -> None:
+        """Put what was drawn into the batch; see Drawing."""
+        self._batch.set_tokens(self._rows, self._places, self._drawn)
+        failed = self._drawn < 0
+        if failed.any():
+            self._batch.take_back(self._rows[failed])
 
 
 class CudaGraphs:
@@ -136,6 +153,9 @@ class CudaGraphs:
     the model's workspace. The largest size is captured before any other, so that these find room in the pool.
     All are dropped when the workspace moves, so the largest steps had better come first. After a size for
     which there was no memory nothing more is captured: steps of sizes that are not there run eagerly.
+
+    Several ranks take the same steps, so they capture the same sizes in the same order and replay the same
+    ones; where one of them finds no memory, all stop capturing.
     """
 
     def __init__(
@@ -146,6 +166,7 @@ class CudaGraphs:
         kv_caches: ArrivingCaches,
         batch: InputBatch,
         max_rows: int,
+        group: RankGroup | None = None,
     ) -> None:
         """Capture nothing yet.
 
@@ -156,12 +177,14 @@ class CudaGraphs:
             kv_caches: one per layer.
             batch: whose rows are decoded.
             max_rows: most rows of logits at once; larger steps, or of over MAX_GRAPH_ROWS, run eagerly.
+            group: ranks that part the model and take the same steps; its exchanges can be captured.
         """
         self._device = device
         self._backend = backend
         self._model = model
         self._kv_caches = kv_caches
         self._batch = batch
+        self._group = group
         self._sizes = ladder(min(max_rows, MAX_GRAPH_ROWS, len(batch.num_tokens)))
         self._ones = np.ones(self._sizes[-1], "<i4").tobytes()
         self._graphs: dict[int, CudaGraph] = {}
@@ -201,7 +224,7 @@ class CudaGraphs:
         draws = batch.num_computed[rows] + 1 == batch.num_tokens[rows]
         if not draws.all() or batch.sampling.features[rows].any():
             return False
-        return self._size_of(step) in self._graphs and self._generation == self._model.workspace.generation
+        return self._size_of(step) in self._graphs and self._generation == self._current_generation
 
     def _is_decode(self, step: SchedulerOutput) -> bool:
         """Whether each row computes one token, and the rows are of a size that is captured."""
@@ -225,42 +248,62 @@ class CudaGraphs:
             return False
         self._drop_outdated()
         missing = [size for size in self._sizes if size not in self._graphs]
-        return bool(missing) and self._capture_if_room(missing[-1])
+        return bool(missing) and self._capture(missing[-1])
 
     def _graph(self, size: int) -> CudaGraph | None:
         self._drop_outdated()
         if not self._graphs:
-            self._capture_if_room(self._sizes[-1])
+            self._capture(self._sizes[-1])
         if size not in self._graphs:
-            self._capture_if_room(size)
+            self._capture(size)
         return self._graphs.get(size)
 
-    def _capture_if_room(self, size: int) -> bool:
+    def _capture(self, size: int) -> bool:
         """Capture a size, unless memory was lacking before or is now; steps run without graphs as well."""
         if not self._has_room:
             return False
+        graph = self._attempt(lambda: self._make(size))
+        if graph is not None:
+            # Others would wait in it for this rank's sums: what it lacks here it cannot tell them.
+            graph = graph.run() if self._group is not None else self._attempt(graph.run)
+        # The buffers may have grown for it.
+        self._drop_outdated()
+        if graph is not None:
+            graph = self._attempt(graph.capture)
+        if graph is not None:
+            self._graphs[size] = graph
+        elif self._group is None:
+            # Here, as the error kept alive what the capture had taken. Several ranks hold what steps take.
+            self._device.release_unused()
+        return self._has_room
+
+    def _make(self, size: int) -> CudaGraph:
+        step = CudaStep(self._last_drawn, size, self._batch.block_table.shape[1])
+        caches = list(self._kv_caches)
+        return CudaGraph(self._device, self._backend, self._model, caches, step, self._group)
+
+    def _attempt(self, make: Callable[[], CudaGraph]) -> CudaGraph | None:
+        """Do what takes memory and exchanges nothing; None if this rank or another one found none."""
+        graph = None
         try:
-            self._capture(size)
+            graph = make()
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
             logger.warning(
                 "graphs_incomplete captured=%d of=%d: %s", len(self._graphs), len(self._sizes), error
             )
-            self._has_room = False
-        if not self._has_room:
-            # Here, as the error kept alive what the capture had taken.
-            self._device.release_unused()
-        return self._has_room
-
-    def _capture(self, size: int) -> None:
-        step = CudaStep(self._last_drawn, size, self._batch.block_table.shape[1])
-        graph = CudaGraph(self._device, self._backend, self._model, list(self._kv_caches), step)
-        # The buffers may have grown for it.
-        self._drop_outdated()
-        self._graphs[size] = graph
+        self._has_room = graph is not None
+        if self._group is not None:
+            self._has_room = all_could(self._group, self._device, graph is not None)
+        return graph if self._has_room else None
 
     def _drop_outdated(self) -> None:
-        if self._generation != self._model.workspace.generation:
+        if self._generation != self._current_generation:
             self._graphs.clear()
-            self._generation = self._model.workspace.generation
+            self._generation = self._current_generation
+
+    @property
+    def _current_generation(self) -> int:
+        exchanged = 0 if self._group is None else self._group.generation
+        return self._model.workspace.generation + exchanged

@@ -12,6 +12,7 @@ from worker.attention.metadata import AttentionMetadata
 from worker.device.base import Device
 from worker.device.kernels import Kernels, Matrix
 from worker.input_batch import InputBatch, StepInputs
+from worker.parallel.group import RankGroup
 
 
 class _Column(NamedTuple):
@@ -117,23 +118,27 @@ class CudaStep:
         """Put the tokens of the step together: those that the host knows, and those drawn just before."""
         torch.where(self._known < 0, self.last_drawn[self._places], self._known, out=self.token_ids)
 
-    def draw(self, ops: Kernels[Matrix], logits: torch.Tensor) -> None:
+    def draw(self, ops: Kernels[Matrix], logits: torch.Tensor | None, group: RankGroup | None) -> None:
         """Sample a token for each row.
 
         Args:
             ops: of the device.
-            logits: float32 [B, V].
+            logits: float32 [B, V]; None on ranks that hear from rank 0 what it has sampled.
+            group: ranks that part each layer; None for one that has all of it.
         """
-        ops.sample(
-            self.drawn,
-            logits,
-            self._temperature,
-            self._top_k,
-            self._top_p,
-            self._min_p,
-            self._seeds,
-            self._draw_positions,
-        )
+        if logits is not None:
+            ops.sample(
+                self.drawn,
+                logits,
+                self._temperature,
+                self._top_k,
+                self._top_p,
+                self._min_p,
+                self._seeds,
+                self._draw_positions,
+            )
+        if group is not None:
+            group.settle(self.drawn)
         self.last_drawn.index_copy_(0, self._places, self.drawn)
 
 

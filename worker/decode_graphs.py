@@ -12,9 +12,10 @@ from engine_core.ipc.worker_messages import SchedulerOutput
 from worker.arriving_caches import ArrivingCaches
 from worker.decode_ops import Recording
 from worker.decode_step import DecodeStep
-from worker.input_batch import BatchLimits, InputBatch, Int32, StepInputs
+from worker.input_batch import BatchLimits, InputBatch, StepInputs
 from worker.models.base import Model
 from worker.parallel.group import RankGroup
+from worker.step_graphs import Drawn
 
 # Steps of more rows run eagerly: beside their kernels a replay saves nothing. This bounds the recordings,
 # one per number of rows, each of some 300 bytes per kernel.
@@ -63,19 +64,10 @@ class DecodeGraph:
         """The step of the last forward(), as InputBatch.prepare returns it."""
         return self._step.inputs()
 
-    def draw(self) -> Int32:
-        """Sample and append a token for each row of the last forward(), which does not need the sampler.
-
-        Returns:
-            int32 [R], overwritten by the next call; -1 for rows whose logits are not numbers, which get none.
-        """
+    def draw(self) -> Drawn:
+        """Sample and append a token for each row of the last forward(), which does not need the sampler."""
         self._draw()
-        return self._step.drawn
-
-    @property
-    def num_failed(self) -> int:
-        """Rows for which the last draw() returned -1."""
-        return self._step.num_failed
+        return Drawn(self._step.drawn, self._step.num_failed)
 
     @torch.inference_mode()
     def _record_forward(self) -> None:

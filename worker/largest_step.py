@@ -34,7 +34,7 @@ def run_largest_step(runner: ModelRunner, limits: BatchLimits) -> None:
 
     Args:
         runner: with no row in its batch; has none afterwards either.
-        limits: of its batch, with the blocks that blocks_of_largest_step says.
+        limits: of its batch.
 
     Raises:
         RuntimeError: the device failed; torch.OutOfMemoryError if a step has no room.
@@ -72,7 +72,8 @@ def _new_rows(limits: BatchLimits, lengths: list[int]) -> list[NewRow]:
                 token_ids=pack_int32([i % limits.vocab_size for i in range(tokens)]),
                 num_prompt_tokens=tokens,
                 num_computed_tokens=0,
-                block_ids=pack_int32(range(first_block, end_block)),
+                # A pool that is smaller than such a step is written to more than once.
+                block_ids=pack_int32([i % limits.num_blocks for i in range(first_block, end_block)]),
                 sampling=_SAMPLING,
             )
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -28,7 +27,7 @@ from worker.parallel.group import StepAbandonedError
 from worker.parallel.mesh import ALONE, Mesh
 from worker.prompt_scorer import PromptScorer
 from worker.sampler import Sampled, Sampler, split_errors
-from worker.step_graphs import StepGraph, StepGraphs, StepInFlight
+from worker.step_graphs import Drawing, Drawn, StepGraphs, StepInFlight
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +56,10 @@ class _StepResult:
         self.logprobs += sampled.logprobs
         self.errors += sampled.errors
 
+    def fail_rows(self, batch: InputBatch) -> None:
+        for error in self.errors:
+            batch.fail(error)
+
     @property
     def chosen(self) -> Chosen:
         """What the ranks have to agree on."""
@@ -75,6 +78,36 @@ class _StepResult:
             compute_s=compute_s,
             move_s=move_s,
         )
+
+
+def _take_drawn(batch: InputBatch, rows: Int32, drawn: Drawn) -> _StepResult:
+    """Take the tokens that a graph has drawn and appended."""
+    sampled = Sampled(rows, drawn.token_ids, [], [])
+    if drawn.num_failed:
+        sampled = split_errors(rows, drawn.token_ids, [], batch.sampling)
+    result = _StepResult([])
+    result.add(sampled)
+    return result
+
+
+class _StepRunning:
+    """A decode step that was left running on the device, and what comes of it."""
+
+    def __init__(self, batch: InputBatch, rows: Int32, drawing: Drawing) -> None:
+        self._batch = batch
+        self._rows = rows
+        self._drawing = drawing
+        self._result = _StepResult([])
+
+    def wait(self) -> _StepResult:
+        """Wait for the tokens; see StepInFlight.finish."""
+        self._result = _take_drawn(self._batch, self._rows, self._drawing.wait())
+        return self._result
+
+    def apply(self) -> None:
+        """Put them into the batch; see StepInFlight.apply."""
+        self._drawing.apply()
+        self._result.fail_rows(self._batch)
 
 
 class ModelRunner:
@@ -117,12 +150,16 @@ class ModelRunner:
         self._sampler = Sampler(device, batch)
         self._prompt_scorer = PromptScorer(device, model, batch, self._max_logits_rows)
         self._mesh = mesh
-        self._agreement = None if mesh.group is None else Agreement(mesh.group, batch)
+        self._agreement = None if mesh.group is None else Agreement(mesh.group, device, batch)
 
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
         """Run one step; raises what begin() raises."""
         started = self.begin(step)
-        return started.finish() if isinstance(started, StepInFlight) else started
+        if not isinstance(started, StepInFlight):
+            return started
+        output = started.finish()
+        started.apply()
+        return output
 
     def can_follow(self, step: SchedulerOutput) -> bool:
         """Whether a step may begin before the one that runs on the device is finished."""
@@ -131,12 +168,12 @@ class ModelRunner:
     def prepare_ahead(self) -> bool:
         """Do a part of what later steps would have to do first, if no row is in the batch.
 
-        With no step running. Several ranks do nothing: they would have to do it together.
+        With no step running, and on all ranks together.
 
         Returns:
             Whether there was something to do.
         """
-        return self._mesh == ALONE and self._graphs is not None and self._graphs.prepare_ahead()
+        return self._graphs is not None and self._graphs.prepare_ahead()
 
     def begin(self, step: SchedulerOutput) -> ModelRunnerOutput | StepInFlight:
         """Run one step, or leave it running on a device that goes on by itself.
@@ -155,8 +192,8 @@ class ModelRunner:
         move_s = self._move(step) if step.moves_from or step.moves_to else 0.0
         try:
             result = self._run(step)
-            if callable(result):
-                return StepInFlight(partial(self._end, step, started, move_s, result))
+            if isinstance(result, _StepRunning):
+                return StepInFlight(partial(self._end, step, started, move_s, result), result.apply)
         except (RuntimeError, StepAbandonedError) as error:
             # Nothing takes memory once the ranks have settled a step, so they all give up the same one.
             has_no_room = isinstance(error, StepAbandonedError) or is_out_of_memory(error)
@@ -168,23 +205,25 @@ class ModelRunner:
         return result.pack(step.step, time.perf_counter() - started, move_s)
 
     def _end(
-        self, step: SchedulerOutput, started: float, move_s: float, wait: Callable[[], _StepResult]
+        self, step: SchedulerOutput, started: float, move_s: float, running: _StepRunning
     ) -> ModelRunnerOutput:
         """Answer a step in flight; a step takes no time of the one before."""
-        result, now = wait(), time.perf_counter()
+        result, now = running.wait(), time.perf_counter()
         compute_s, self._last_end = now - max(started, self._last_end), now
         return result.pack(step.step, compute_s, move_s)
 
-    def _run(self, step: SchedulerOutput) -> _StepResult | Callable[[], _StepResult]:
+    def _run(self, step: SchedulerOutput) -> _StepResult | _StepRunning:
         graph = self._graphs.forward(step) if self._graphs is not None else None
         if graph is None:
             return self._run_eagerly(step)
         if graph.needs_sampler:
             return self._finish(graph.hidden, graph.inputs())
         rows, drawn = graph.rows, graph.draw()
-        if isinstance(drawn, np.ndarray):
-            return self._take_drawn(graph, rows, drawn)
-        return lambda: self._take_drawn(graph, rows, drawn())
+        if not isinstance(drawn, Drawn):
+            return _StepRunning(self._batch, rows, drawn)
+        result = _take_drawn(self._batch, rows, drawn)
+        result.fail_rows(self._batch)
+        return result
 
     def _can_abandon(self) -> bool:
         """Let the other ranks give the step up, too; False if they cannot be told."""
@@ -234,17 +273,6 @@ class ModelRunner:
         self._sample(hidden, inputs, result)
         if self._agreement is not None:
             self._agreement.settle(inputs.rows, result.chosen)
-        return result
-
-    def _take_drawn(self, graph: StepGraph, rows: Int32, token_ids: Int32) -> _StepResult:
-        """Take the tokens that the graph has drawn and appended."""
-        result = _StepResult([])
-        sampled = Sampled(rows, token_ids, [], [])
-        if graph.num_failed:
-            sampled = split_errors(sampled.rows, sampled.token_ids, [], self._batch.sampling)
-            for error in sampled.errors:
-                self._batch.fail(error)
-        result.add(sampled)
         return result
 
     def _score_prompts(self, hidden: torch.Tensor, inputs: StepInputs, result: _StepResult) -> None:

@@ -11,6 +11,29 @@ from engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
 from worker.input_batch import Int32, StepInputs
 
 
+class Drawn(NamedTuple):
+    """What a decode step has drawn, a token for each of R rows.
+
+    Attributes:
+        token_ids: int32 [R], overwritten by the next step; negative for rows that get none, see
+            worker.sampler.split_errors.
+        num_failed: how many get none.
+    """
+
+    token_ids: Int32
+    num_failed: int
+
+
+class Drawing(Protocol):
+    """A draw that the device is about to make; the batch holds unknown tokens in its place."""
+
+    def wait(self) -> Drawn:
+        """Wait for it; changes nothing."""
+
+    def apply(self) -> None:
+        """Put what was drawn into the batch; once, after wait(). Rows without a token are to be failed."""
+
+
 class StepGraph(Protocol):
     """A decode step that has just run the model; draw() or inputs() end it."""
 
@@ -29,34 +52,36 @@ class StepGraph(Protocol):
     def inputs(self) -> StepInputs:
         """The step, as InputBatch.prepare returns it."""
 
-    def draw(self) -> Int32 | Callable[[], Int32]:
+    def draw(self) -> Drawn | Drawing:
         """Sample and append a token for each row.
 
         Returns:
-            int32 [R], overwritten by the next call; -1 for rows whose logits are not numbers, which get none.
-            Where the device runs on by itself: what waits for these; unknown tokens are appended till then.
+            What was drawn; where the device runs on by itself, what waits for that.
         """
-
-    @property
-    def num_failed(self) -> int:
-        """Rows for which the last draw(), or the wait for it, returned -1."""
 
 
 class StepInFlight(NamedTuple):
-    """A step that runs on the device.
+    """A step that runs on the device. Both are to be called once, in the order in which steps began.
 
     Attributes:
-        finish: waits for it and returns its answer; to be called once, in the order in which steps began.
+        finish: waits for it and returns its answer; the batch does not change.
+        apply: puts what came of it into the batch; after finish(). A step that may follow begins before that,
+            whether the answer is there or not. So what it computes depends on no clock, and is the same on
+            every rank.
     """
 
     finish: Callable[[], ModelRunnerOutput]
+    apply: Callable[[], None]
 
 
 class StepGraphs(Protocol):
     """The recordings of one batch."""
 
     def prepare_ahead(self) -> bool:
-        """Record a step before it is needed, while nobody waits; returns whether there was one to record."""
+        """Record a step before it is needed, while nobody waits; returns whether there was one to record.
+
+        All ranks that part the model have to call it together.
+        """
 
     def can_follow(self, step: SchedulerOutput) -> bool:
         """Whether forward() and draw() may be called for a step before the one that runs is finished."""

@@ -1,9 +1,14 @@
 """Answers steps in order, and begins one before the device has finished the one before it, where that may be.
 
-event                        nothing runs            a step runs on the device
-step that may follow it      begin, maybe answer     begin, then finish and answer the one before
-any other step               begin, maybe answer     finish and answer, then begin, maybe answer
-settle(): all else           -                       finish and answer
+event              nothing runs       a step runs on the device        it is answered, and not yet applied
+step that may      begin, maybe       begin, then answer and           begin, then apply
+follow it          answer             apply the one before             the one before
+any other step     begin, maybe       answer and apply, then           apply, then begin,
+                   answer             begin, maybe answer              maybe answer
+settle()           -                  answer                           -
+
+A step is applied to the batch at a moment that follows from the steps alone, never from when they have come.
+Ranks that see the same steps at other times so begin each from the same batch.
 """
 
 from __future__ import annotations
@@ -38,12 +43,15 @@ class StepPipeline:
     def __init__(self, worker: BeginsSteps, send: Callable[[ModelRunnerOutput], None]) -> None:
         self._worker = worker
         self._send = send
-        self._running: tuple[StepInFlight, float] | None = None
+        # The last step that was left running: till it is answered how long the worker waited for it; and
+        # what is still to be applied.
+        self._unanswered: tuple[StepInFlight, float] | None = None
+        self._unapplied: StepInFlight | None = None
 
     @property
     def is_running(self) -> bool:
         """Whether a step runs on the device, and its answer is still to come."""
-        return self._running is not None
+        return self._unanswered is not None
 
     def run(self, step: SchedulerOutput, wait_s: float) -> None:
         """Begin a step, and answer what is done.
@@ -55,25 +63,28 @@ class StepPipeline:
         Raises:
             WorkerError, ProtocolError, RuntimeError: as ModelRunner.begin.
         """
-        if self._running is not None and not self._worker.can_follow(step):
-            self.settle()
-        before, self._running = self._running, None
+        if self._unapplied is not None and not self._worker.can_follow(step):
+            self._apply()
         started = self._worker.begin(step)
-        if before is not None:
-            self._finish(*before)
+        self._apply()
         if isinstance(started, StepInFlight):
-            self._running = started, wait_s
+            self._unanswered, self._unapplied = (started, wait_s), started
         else:
             self._answer(started, wait_s)
 
     def settle(self) -> None:
-        """Finish and answer the step that runs, if there is one."""
-        running, self._running = self._running, None
-        if running is not None:
-            self._finish(*running)
+        """Answer the step that runs, if there is one."""
+        unanswered, self._unanswered = self._unanswered, None
+        if unanswered is not None:
+            step, wait_s = unanswered
+            self._answer(step.finish(), wait_s)
 
-    def _finish(self, step: StepInFlight, wait_s: float) -> None:
-        self._answer(step.finish(), wait_s)
+    def _apply(self) -> None:
+        """Answer the last step and put what came of it into the batch, if that is still to be done."""
+        self.settle()
+        unapplied, self._unapplied = self._unapplied, None
+        if unapplied is not None:
+            unapplied.apply()
 
     def _answer(self, output: ModelRunnerOutput, wait_s: float) -> None:
         self._send(msgspec.structs.replace(output, wait_s=wait_s))

@@ -19,7 +19,8 @@ from worker import ops
 from worker.arriving_caches import ArrivingCaches
 from worker.attention.base import AttentionBackend
 from worker.attention.cpu import CpuAttention
-from worker.attention.select import AttentionNeeds, choose_backend
+from worker.attention.needs import AttentionNeeds
+from worker.attention.select import choose_backend
 from worker.config import WorkerConfig
 from worker.cuda_graphs import CudaGraphs
 from worker.decode_graphs import DecodeGraphs
@@ -27,6 +28,7 @@ from worker.device.base import Device
 from worker.device.cuda import CudaDevice
 from worker.device.select import open_device
 from worker.dtypes import check_quantization, dtype_name, resolve_dtype
+from worker.gpu_ranks import capture_graphs, hold_memory
 from worker.host import usable_cores
 from worker.host_blocks import HostBlocks
 from worker.input_batch import BatchLimits, InputBatch
@@ -102,9 +104,9 @@ class Worker:
         dtype = resolve_dtype(self._config.dtype, config, self._device)
         quantization = self._config.quantization
         check_quantization(quantization, dtype, self._device)
-        block_size, is_invariant = self._config.block_size, self._config.batch_invariant
-        needs = AttentionNeeds(dtype, block_size, config.head_dim, is_invariant)
-        backend = choose_backend(self._config.attention_backend, self._device, needs)
+        backend = choose_backend(
+            self._config.attention_backend, self._device, self._attention_needs(config, dtype)
+        )
         mesh = self._meet()
         model = load_model(config, dtype, self._device, backend, progress, quantization, mesh, self._loader)
         self._loaded = loaded = _Loaded(config, dtype, model, quantization, backend, mesh)
@@ -138,14 +140,27 @@ class Worker:
         self._runner = None
         limits = self._limits(self._loaded.config, num_blocks)
         self._runner, host_blocks = self._make_runner(self._loaded, limits, num_host_blocks)
+        if self._has_gpu_peers:
+            hold_memory(self._runner, limits)
         warm_up(self._runner, limits)
+        if self._has_gpu_peers:
+            capture_graphs(self._runner)
         return KVCacheReady(num_blocks, host_blocks.measure_ns())
+
+    @property
+    def _has_gpu_peers(self) -> bool:
+        """Whether other ranks cannot be told, amid a step, that this one has no memory for it."""
+        return self._config.num_ranks > 1 and isinstance(self._device, CudaDevice)
 
     def close(self) -> None:
         """Leave the other ranks."""
         if self._meeting is not None:
             self._meeting.part()
             self._meeting = None
+
+    def _attention_needs(self, config: ModelConfig, dtype: torch.dtype) -> AttentionNeeds:
+        heads = (config.head_dim, config.num_heads, config.num_kv_heads)
+        return AttentionNeeds(dtype, self._config.block_size, *heads, self._config.batch_invariant)
 
     def _meet(self) -> Mesh:
         if self._config.num_ranks == 1:
@@ -191,14 +206,13 @@ class Worker:
     ) -> StepGraphs | None:
         model, backend, max_rows = loaded.model, loaded.backend, max_logits_rows(limits.vocab_size)
         group, stage = loaded.mesh
-        if stage is not None or (group is not None and not group.is_recorded):
-            # What travels between them is no kernel.
+        if stage is not None or (group is not None and not group.can_be_captured):
             return None
         # Recordings of a CPU hold our own kernels; another backend may compute with anything.
         if isinstance(backend, CpuAttention):
             return DecodeGraphs(model, caches, batch, limits, max_rows, group)
         if isinstance(self._device, CudaDevice) and backend.can_be_captured:
-            return CudaGraphs(self._device, backend, model, caches, batch, max_rows)
+            return CudaGraphs(self._device, backend, model, caches, batch, max_rows, group)
         return None
 
     def _default_cache_bytes(self) -> int:
@@ -238,8 +252,13 @@ class Worker:
         return self._runner is not None and self._runner.can_follow(step)
 
     def prepare_ahead(self) -> bool:
-        """Use a moment without work, with no step running; returns whether another one would be of use."""
-        return self._runner is not None and self._runner.prepare_ahead()
+        """Use a moment without work, with no step running; returns whether another one would be of use.
+
+        Several ranks do nothing: such a moment is one rank's alone.
+        """
+        if self._runner is None or self._config.num_ranks > 1:
+            return False
+        return self._runner.prepare_ahead()
 
     def begin(self, step: SchedulerOutput) -> ModelRunnerOutput | StepInFlight:
         """Run one step, or leave it running on a device that goes on by itself; see ModelRunner.begin."""

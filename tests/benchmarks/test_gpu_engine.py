@@ -49,6 +49,23 @@ def test_what_has_no_time_is_left_out_and_named(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out.count("tiny: no time left") == 2
 
 
+def test_what_fails_keeps_the_others_from_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing(Peer):
+        def serve(self, requests: int, tokens: int) -> float:
+            raise ValueError("no room for a cache")
+
+    monkeypatch.setattr(gpu_engine_peers, "Transformers", Failing)
+    arguments = [*ARGS, "--shape", "tiny,tiny", "--peers", "--json", str(tmp_path / "rows.json")]
+    assert gpu_engine.main(arguments) == 1
+    whats = [row["what"] for row in json.loads((tmp_path / "rows.json").read_text())]
+    # All of ours first, then the peer of each shape.
+    assert whats[-4:] == ["transformers generate"] * 4
+    assert whats.count("2 requests") == 2
+    assert capsys.readouterr().err.count("ValueError: no room for a cache") == 2
+
+
 def test_an_unknown_shape_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         gpu_engine.main(["--shape", "huge"])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
+from benchmarks import gpu_kernels
 from benchmarks.gpu_attention import Work, attention_cases
-from benchmarks.gpu_kernels import Sizes, all_cases
+from benchmarks.gpu_case import Case
+from benchmarks.gpu_kernels import Result, Sizes, all_cases, median_us
 from benchmarks.gpu_sampling import sampling_cases
 from tests.gpu.conftest import Gpu
 
@@ -45,10 +49,27 @@ def test_both_sides_of_the_sampling_cases_draw_tokens(gpu: Gpu) -> None:
                 assert ((drawn >= 0) & (drawn < 300)).all()
 
 
+def test_a_case_that_fails_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(case: Case, ceilings: dict[str, float]) -> Result:
+        if case.op == "bad":
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return Result(case.op, case.shape, 2.0, 3.0, 0.5, 0.0, 4.0, 0.5)
+
+    streams: list[object] = []
+    monkeypatch.setattr(gpu_kernels, "measure", measure)
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda: "default")
+    monkeypatch.setattr(torch.cuda, "set_stream", streams.append)
+    cases = [Case(op, "any", torch.Tensor, torch.Tensor, 1) for op in ("good", "bad", "last")]
+    results = [result and result.op for result in gpu_kernels.measured(cases, {"device": 1.0})]
+    assert results == ["good", None, "last"]
+    assert streams == ["default"]
+    assert re.search(r"bad +any +failed: operation not permitted", capsys.readouterr().out)
+
+
 @pytest.mark.gpu
 def test_a_call_is_timed(real_gpu: Gpu) -> None:
-    from benchmarks.gpu_kernels import median_us
-
     x, y = (torch.ones(1 << 24, device="cuda") for _ in range(2))
     small, large = median_us(lambda: y[:1024].copy_(x[:1024])), median_us(lambda: y.copy_(x))
     assert 0 < small < large

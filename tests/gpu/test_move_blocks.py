@@ -18,16 +18,18 @@ def move(gpu: Gpu, pool: Tensor, host: Tensor, moves: list[tuple[int, int]]) -> 
         torch.cuda.synchronize()
 
 
-# A vector, no whole vector, more than the threads of a launch take at once.
-@pytest.mark.parametrize("elements", [8, 3, 3000])
+# A vector, no whole vector, more than a launch takes at once over the bus.
+@pytest.mark.parametrize("elements", [8, 3, 24000])
+# Of the pool and the host, or of the pool alone, which more threads move.
+@pytest.mark.parametrize("num_places", [NUM_PLACES, NUM_BLOCKS])
 def test_any_list_does_what_its_moves_do_one_after_the_other(
-    gpu: Gpu, elements: int, dtype: torch.dtype
+    gpu: Gpu, elements: int, num_places: int, dtype: torch.dtype
 ) -> None:
     rng = random.Random(elements)
     cpu_pool, cpu_host = memory(dtype, elements)
     pool, host = cpu_pool.to(gpu.device, copy=True), gpu.pinned(cpu_host)
     # Few places, so most of them are read after they were written; some moves go nowhere.
-    moves = [(rng.randrange(NUM_PLACES), rng.randrange(NUM_PLACES)) for _ in range(40)]
+    moves = [(rng.randrange(num_places), rng.randrange(num_places)) for _ in range(40)]
     expected_pool, expected_host = moved_one_by_one(cpu_pool, cpu_host, moves)
     move(gpu, pool, host, moves)
     assert_same_bits(pool.cpu(), expected_pool)

@@ -129,10 +129,8 @@ def graphs_of(worker: Worker) -> CudaGraphs:
 def captured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Sizes in the order in which they are captured."""
     seen: list[int] = []
-    capture = CudaGraphs._capture
-    monkeypatch.setattr(
-        CudaGraphs, "_capture", lambda self, size: (seen.append(size), capture(self, size))[1]
-    )
+    make = CudaGraphs._make
+    monkeypatch.setattr(CudaGraphs, "_make", lambda self, size: (seen.append(size), make(self, size))[1])
     return seen
 
 
@@ -176,18 +174,27 @@ LACKING = [
 ]
 
 
-def lack_memory(monkeypatch: pytest.MonkeyPatch, error: RuntimeError, *allowed: int) -> list[int]:
-    """Let captures of all but some sizes fail; returns the sizes that were tried and failed."""
+def lack_memory(
+    monkeypatch: pytest.MonkeyPatch, error: RuntimeError, *allowed: int, where: str = "capture"
+) -> list[int]:
+    """Let captures of all but some sizes fail in one of their phases; returns the sizes that were tried."""
     tried: list[int] = []
-    capture = CudaGraphs._capture
+    make = CudaGraphs._make
 
-    def short(self: CudaGraphs, size: int) -> None:
-        if size in allowed:
-            return capture(self, size)
-        tried.append(size)
+    def fail() -> CudaGraph:
         raise error
 
-    monkeypatch.setattr(CudaGraphs, "_capture", short)
+    def short(self: CudaGraphs, size: int) -> CudaGraph:
+        if size in allowed:
+            return make(self, size)
+        tried.append(size)
+        if where == "make":
+            fail()
+        graph = make(self, size)
+        monkeypatch.setattr(graph, where, fail)
+        return graph
+
+    monkeypatch.setattr(CudaGraphs, "_make", short)
     return tried
 
 
@@ -209,14 +216,20 @@ def test_without_memory_for_graphs_ahead_steps_run_eagerly(
     assert not pair.workers[0].prepare_ahead()
 
 
+@pytest.mark.parametrize("where", ["make", "run", "capture"])
 @pytest.mark.parametrize("error", LACKING)
 def test_without_memory_for_a_graph_in_need_its_step_runs_eagerly(
-    gpu: Gpu, checkpoint: Path, sizes: list[int], error: RuntimeError, monkeypatch: pytest.MonkeyPatch
+    gpu: Gpu,
+    checkpoint: Path,
+    sizes: list[int],
+    error: RuntimeError,
+    where: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pair = pair_of(checkpoint, device_of(gpu))
     sizes.clear()
     enter(pair, 2)
-    tried = lack_memory(monkeypatch, error)
+    tried = lack_memory(monkeypatch, error, where=where)
     for rows in [(0, 1), (1, 0), (1,)]:
         decode(pair, *rows)
     # It is not tried again, and its rows have not failed.

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+import tvm_ffi
 
-from tests.gpu.conftest import Gpu
+from tests.gpu.conftest import EmulatedOps, Gpu
+from tests.gpu.emulated.build import build
 from worker.config import WorkerConfig
 from worker.device.base import Device
 from worker.device.cuda import CudaDevice
@@ -18,6 +20,11 @@ NUM_HOST_BLOCKS = 24
 
 def device_of(gpu: Gpu) -> CudaDevice:
     return CudaDevice(gpu.ops, torch.device("cpu") if gpu.is_emulated else torch.device("cuda", 0))
+
+
+def emulated_device() -> CudaDevice:
+    """For the processes of several ranks, which each load the library; a test has built it before."""
+    return CudaDevice(EmulatedOps(tvm_ffi.load_module(str(build()))), torch.device("cpu"))
 
 
 def start_worker(gpu: Gpu, checkpoint: Path, **settings: object) -> tuple[Worker, WorkerConfig]:

@@ -129,20 +129,21 @@ class CudaDevice(Device):
         torch.cuda.empty_cache()
         return cache_bytes(read_memory(self.torch_device), self._memory_utilization, pool_bytes)
 
-    def capture(self, run: Callable[[], None]) -> Callable[[], object]:
-        """Run work twice, once to load its kernels and once to record it, and return what runs it again.
+    def capture(self, run: Callable[[], object]) -> Callable[[], object]:
+        """Record work, and return what runs it; nothing runs meanwhile.
 
         Args:
-            run: enqueues kernels on memory that stays where it is, and waits for nothing.
+            run: enqueues kernels on memory that stays where it is, and waits for nothing. It has run before:
+                kernels are loaded, and NCCL's connections made, when they are first used.
         """
-        run()
         if not self._is_real:
             return run
         # Graphs never run side by side, so they share their memory.
         pool = self._newest_graph.pool() if self._newest_graph is not None else None
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
-        with torch.cuda.graph(graph, pool=pool):
+        # In the default mode NCCL's own thread, which looks after exchanges, would break the recording off.
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             run()
         # Kept though its owner may drop it: torch's allocator refuses a pool that no graph has any more.
         self._newest_graph = graph

@@ -1,4 +1,4 @@
-"""How all ranks learn what rank 0 has sampled, so that their batches cannot diverge.
+"""How all ranks learn what rank 0 has sampled, and what one of them could not do, so that none goes astray.
 
 Rank 0 alone holds the logits and chooses; the others append what it names. Were each rank to sample for
 itself, equal logits would not do: processors of other kinds may round the exponentials differently, and one
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from engine_core.ipc.worker_messages import RowError
+from worker.device.base import Device
 from worker.input_batch import InputBatch, Int32
 from worker.parallel.group import RankGroup
 
@@ -40,11 +41,13 @@ class Agreement:
 
     Args:
         group: the ranks.
+        device: this rank's.
         batch: this rank's.
     """
 
-    def __init__(self, group: RankGroup, batch: InputBatch) -> None:
+    def __init__(self, group: RankGroup, device: Device, batch: InputBatch) -> None:
         self._group = group
+        self._device = device
         self._batch = batch
         # By row of the batch; only those of the step count.
         self._outcome: Int32 = np.empty(len(batch.num_tokens), np.int32)
@@ -64,13 +67,30 @@ class Agreement:
             self._outcome[index] = _NOTHING
             self._outcome[chosen.rows] = chosen.token_ids
             self._outcome[chosen.failed] = _FAILED
-        outcome = self._outcome[index]
-        self._group.settle(torch.from_numpy(outcome))
+        (outcome,) = self._device.place([torch.from_numpy(self._outcome[index])])
+        self._group.settle(outcome)
         if self._group.rank != 0:
-            self._take_over(rows, outcome)
+            self._take_over(rows, self._device.fetch(outcome))
 
     def _take_over(self, rows: Int32, outcome: Int32) -> None:
         has_token = outcome >= 0
         self._batch.append(rows[has_token], outcome[has_token])
         for row in rows[~has_token & (outcome != _NOTHING)].tolist():
             self._batch.fail(RowError(row, "failed_on_rank_0", "rank 0 tells the engine why"))
+
+
+def all_could(group: RankGroup, device: Device, could: bool) -> bool:
+    """Tell all ranks whether this one could do something, and return whether all of them could.
+
+    Args:
+        group: the ranks; every one has to ask.
+        device: this rank's; waited for.
+        could: of this rank.
+
+    Raises:
+        RankLostError: another rank is gone or does not take part in time.
+    """
+    (own,) = device.place([torch.full((1, 1), float(not could))])
+    num_failed = device.empty((1, 1), torch.float32)
+    group.sum_into(num_failed, own)
+    return not device.fetch(num_failed).any()

@@ -20,6 +20,7 @@ from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 from engine_core.errors import RankLostError
 from worker.config import WorkerConfig
 from worker.device.base import Device
+from worker.device.out_of_memory import is_out_of_memory
 from worker.layers.workspace import Workspace
 from worker.parallel.group import RankGroup
 from worker.parallel.mesh import Mesh
@@ -166,15 +167,20 @@ class DistributedStage:
 class DistributedGroup:
     """The ranks of a stage; see RankGroup."""
 
-    is_recorded = False
-
     def __init__(self, group: dist.ProcessGroup | None, device: Device) -> None:
         """Args: group None for all ranks; device is what the layers compute on."""
         self._group = group
         self._ops = device.ops
+        # Calls of NCCL are; those of gloo end before they return.
+        self.can_be_captured = device.name == "cuda"
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
         self._buffers = Workspace(torch.float32, device.torch_device)
+
+    @property
+    def generation(self) -> int:
+        """Counts the buffers of exchanges that were made or replaced; see RankGroup."""
+        return self._buffers.generation
 
     def sum_into(self, out: torch.Tensor, partial: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         """Write the sum of all ranks' partial sums, and a bias, to out; see RankGroup.
@@ -247,4 +253,6 @@ def _peers() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
         raise RankLostError(f"an exchange with the other ranks failed: {error}") from error

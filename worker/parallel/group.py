@@ -23,12 +23,16 @@ class RankGroup(Protocol):
     Attributes:
         rank: of this process within the group.
         size: how many there are.
-        is_recorded: exchanges are kernels of the CPU, which a recording holds.
+        can_be_captured: exchanges can be part of a recorded step, as kernels of our own or NCCL's are.
     """
 
     rank: int
     size: int
-    is_recorded: bool
+    can_be_captured: bool
+
+    @property
+    def generation(self) -> int:
+        """Counts the buffers of exchanges that were made or replaced; while it stays, all lie in place."""
 
     def sum_into(self, out: torch.Tensor, partial: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         """Write the sum of all ranks' partial sums, and a bias, to out.
@@ -55,7 +59,9 @@ class RankGroup(Protocol):
         """
 
     def settle(self, values: torch.Tensor) -> None:
-        """End a step: overwrite a tensor on the CPU, int32 [n], by that of rank 0.
+        """End a step: overwrite a tensor on the device, int32 [n], by that of rank 0.
+
+        On a device that runs by itself it is enqueued: no host waits for another rank.
 
         Raises:
             RankLostError: another rank is gone or does not take part in time.

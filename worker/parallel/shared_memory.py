@@ -70,7 +70,9 @@ class SharedMemoryGroup:
     which the system grants to the same user. It is gone with the last rank, however that ends.
     """
 
-    is_recorded = True
+    can_be_captured = True
+    # All that is exchanged goes through the memory that was mapped at the start.
+    generation = 0
 
     def __init__(self, store: Store, rank: int, size: int) -> None:
         """Return once all ranks have mapped the memory; exchanges may wait for as long as loading takes.

@@ -26,8 +26,7 @@ __device__ int first_dim(int pair) { return (pair * 32 + static_cast<int>(thread
 template <int kPairs>
 __device__ void load_part(const float* row, int head_dim, Part<kPairs>* part) {
   const float2 state = *reinterpret_cast<const float2*>(row);
-  part->state.max = state.x;
-  part->state.sum = state.y;
+  part->state = SoftmaxState{state.x, state.y};
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
     if (first_dim(i) >= head_dim) continue;

@@ -67,7 +67,7 @@ class FakePools:
         self.users: dict[int, weakref.WeakSet[FakeGraph]] = {}
 
     @contextmanager
-    def graph(self, graph: FakeGraph, pool: int | None) -> Iterator[None]:
+    def graph(self, graph: FakeGraph, pool: int | None, capture_error_mode: str) -> Iterator[None]:
         if pool is None:
             pool = len(self.users)
             self.users[pool] = weakref.WeakSet()

@@ -51,7 +51,7 @@ class Script:
     def begin(self, step: SchedulerOutput) -> ModelRunnerOutput | StepInFlight:
         self.log.append("begin")
         output = ModelRunnerOutput(step.step, b"", b"")
-        return StepInFlight(lambda: output) if self._is_flying else output
+        return StepInFlight(lambda: output, lambda: None) if self._is_flying else output
 
     def send(self, output: ModelRunnerOutput) -> None:
         self.log.append("send")

@@ -15,6 +15,7 @@ import msgspec
 
 from engine_core.ipc.worker_messages import KVCacheReady, ModelRunnerOutput, SchedulerOutput, WorkerReady
 from worker.config import WorkerConfig
+from worker.device.base import Device
 from worker.worker import Worker
 
 DEADLINE_S = 120.0
@@ -27,6 +28,7 @@ class _Load:
     """Takes the place of whatever model was there before."""
 
     config: WorkerConfig
+    make_device: Callable[[], Device] | None
 
 
 @dataclass
@@ -54,7 +56,7 @@ def _serve(commands: Connection) -> None:
             if isinstance(command, _Load):
                 if worker is not None:
                     worker.close()
-                worker = Worker(command.config)
+                worker = Worker(command.config, command.make_device and command.make_device())
                 commands.send(worker.load())
             else:
                 commands.send(command(worker))
@@ -79,8 +81,8 @@ class RankPool:
             self._processes.append(process)
             self._links.append(ours)
 
-    def load(self, config: WorkerConfig) -> ParallelWorker:
-        """Load a model on as many ranks as its config says.
+    def load(self, config: WorkerConfig, make_device: Callable[[], Device] | None = None) -> ParallelWorker:
+        """Load a model on as many ranks as its config says, on the device that each of them makes.
 
         Raises:
             Exception: what the first rank that failed raised.
@@ -91,7 +93,7 @@ class RankPool:
             own = msgspec.structs.replace(
                 config, rank=rank, rendezvous=rendezvous, num_local_ranks=config.num_ranks
             )
-            link.send(_Load(own))
+            link.send(_Load(own, make_device))
         return ParallelWorker(config, links)
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ import torch
 from engine_core.ipc.codec import pack_int32
 from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
 from engine_core.sampling_params import SamplingParams
+from worker.device.cpu import CpuDevice
 from worker.input_batch import BatchLimits, InputBatch
 from worker.parallel.agreement import Agreement, Chosen
 
@@ -49,8 +50,8 @@ def test_tokens_and_failures_reach_the_other_rank() -> None:
     none = np.empty(0, np.int32)
     # Row 1 fails, row 0 samples nothing yet, row 5 is none of the step's.
     chosen = Chosen(np.array([3, 4], np.int32), np.array([21, 22], np.int32), [1, 5])
-    Agreement(Post(0, said), leader).settle(rows, chosen)  # type: ignore[arg-type]
-    Agreement(Post(1, said), follower).settle(rows, Chosen(none, none, []))  # type: ignore[arg-type]
+    Agreement(Post(0, said), CpuDevice(), leader).settle(rows, chosen)  # type: ignore[arg-type]
+    Agreement(Post(1, said), CpuDevice(), follower).settle(rows, Chosen(none, none, []))  # type: ignore[arg-type]
     assert follower.num_tokens[ROWS].tolist() == [3, 2, 3, 2]
     assert (follower.tokens[4, 2], follower.tokens[3, 2]) == (22, 21)
     assert list(follower.failures) == [1]
@@ -62,6 +63,6 @@ def test_what_a_replay_on_the_first_rank_drew_is_read_as_the_kernel_says_it() ->
     said = [torch.tensor([-1, -2, 21, 22], dtype=torch.int32)]
     follower, none = make_batch(), np.empty(0, np.int32)
     rows = np.array(ROWS, np.int32)
-    Agreement(Post(1, said), follower).settle(rows, Chosen(none, none, []))  # type: ignore[arg-type]
+    Agreement(Post(1, said), CpuDevice(), follower).settle(rows, Chosen(none, none, []))  # type: ignore[arg-type]
     assert sorted(follower.failures) == [1, 4]
     assert follower.num_tokens[ROWS].tolist() == [2, 2, 3, 3]

@@ -1,0 +1,45 @@
+"""What several GPUs do together at the start: amid a step none could tell the others that it lacks memory."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from engine_core.errors import ConfigError
+from worker.device.out_of_memory import is_out_of_memory
+from worker.input_batch import BatchLimits
+from worker.largest_step import run_largest_step
+from worker.model_runner import ModelRunner
+
+logger = logging.getLogger(__name__)
+
+
+def hold_memory(runner: ModelRunner, limits: BatchLimits) -> None:
+    """Run the largest steps, so that torch's allocator holds from then on what any step takes.
+
+    Args:
+        runner: with no row in its batch; has none afterwards either. What is left in the KV cache is never
+            read, since every block is written before it is attended to.
+        limits: of its batch.
+
+    Raises:
+        ConfigError: there is not so much memory.
+    """
+    try:
+        run_largest_step(runner, limits)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ConfigError(
+            f"a KV cache of {limits.num_blocks} blocks leaves no memory for a step of "
+            f"--max-num-batched-tokens {limits.max_num_batched_tokens}: lower it, --num-blocks, "
+            f"--kv-cache-memory-bytes or --gpu-memory-utilization: {error}"
+        ) from None
+
+
+def capture_graphs(runner: ModelRunner) -> None:
+    """Capture decode steps of all sizes; what finds no memory on one rank runs eagerly on all."""
+    started, count = time.perf_counter(), 0
+    while runner.prepare_ahead():
+        count += 1
+    logger.info("graphs_captured count=%d capture_s=%.1f", count, time.perf_counter() - started)
