@@ -19,7 +19,8 @@ from worker import ops
 from worker.arriving_caches import ArrivingCaches
 from worker.attention.base import AttentionBackend
 from worker.attention.cpu import CpuAttention
-from worker.attention.select import AttentionNeeds, choose_backend
+from worker.attention.needs import AttentionNeeds
+from worker.attention.select import choose_backend
 from worker.config import WorkerConfig
 from worker.cuda_graphs import CudaGraphs
 from worker.decode_graphs import DecodeGraphs
@@ -103,8 +104,9 @@ class Worker:
         dtype = resolve_dtype(self._config.dtype, config, self._device)
         quantization = self._config.quantization
         check_quantization(quantization, dtype, self._device)
-        needs = AttentionNeeds(dtype, self._config.block_size, self._config.batch_invariant)
-        backend = choose_backend(self._config.attention_backend, self._device, needs)
+        backend = choose_backend(
+            self._config.attention_backend, self._device, self._attention_needs(config, dtype)
+        )
         mesh = self._meet()
         model = load_model(config, dtype, self._device, backend, progress, quantization, mesh, self._loader)
         self._loaded = loaded = _Loaded(config, dtype, model, quantization, backend, mesh)
@@ -153,6 +155,10 @@ class Worker:
         if self._meeting is not None:
             self._meeting.part()
             self._meeting = None
+
+    def _attention_needs(self, config: ModelConfig, dtype: torch.dtype) -> AttentionNeeds:
+        heads = (config.head_dim, config.num_heads, config.num_kv_heads)
+        return AttentionNeeds(dtype, self._config.block_size, *heads, self._config.batch_invariant)
 
     def _meet(self) -> Mesh:
         if self._config.num_ranks == 1:

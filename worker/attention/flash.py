@@ -1,168 +1,14 @@
-"""Attention by the flash-attn packages: FlashAttention 2, 3 or 4, whichever suits the device."""
+"""Attention by the flash-attn packages, over a cache that is laid out as they ask."""
 
 from __future__ import annotations
-
-import importlib
-from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import torch
 
 from worker.attention.base import AttentionBackend, Rotation
 from worker.attention.cache_writer import CacheWriter, Projected, write_cache
+from worker.attention.flash_editions import Attend, Paged
 from worker.attention.metadata import AttentionMetadata
 from worker.kv_cache import BlockShape, KVCache
-
-
-class Paged(NamedTuple):
-    """What one call attends to.
-
-    Attributes:
-        k, v: [num_blocks, block_size, Hkv, D].
-        meta: layout of the step.
-        max_queries: no row has more query tokens.
-        scale: factor of the scores.
-        window: tokens that a query sees before its own; -1 for all.
-    """
-
-    k: torch.Tensor
-    v: torch.Tensor
-    meta: AttentionMetadata
-    max_queries: int
-    scale: float
-    window: int
-
-    @property
-    def max_keys(self) -> int:
-        """No row has more positions."""
-        return self.meta.block_tables.shape[1] * self.k.shape[1]
-
-
-Attend = Callable[[torch.Tensor, Paged], torch.Tensor]
-"""(q [T, Hq, D], cache) -> [T, Hq, D]; strict causality, aligned to the end of each row."""
-
-
-class Edition(NamedTuple):
-    """One of the packages.
-
-    Attributes:
-        name: for the log.
-        module: what is imported.
-        majors: first digits of the compute capabilities it has paged kernels for.
-        block_multiple: its page sizes are multiples of this.
-        adapt: makes the call from the module.
-    """
-
-    name: str
-    module: str
-    majors: tuple[int, ...]
-    block_multiple: int
-    adapt: Callable[[Any], Attend]
-
-
-def _adapt_2(module: Any) -> Attend:
-    """FlashAttention 2 takes the context lengths as their running sum."""
-
-    def attend(q: torch.Tensor, cache: Paged) -> torch.Tensor:
-        meta = cache.meta
-        cu_seqlens_k = torch.nn.functional.pad(meta.seq_lens.cumsum(0, dtype=torch.int32), (1, 0))
-        out: torch.Tensor = module.flash_attn_varlen_func(
-            q,
-            cache.k,
-            cache.v,
-            cu_seqlens_q=meta.cu_seqlens_q,
-            cu_seqlens_k=cu_seqlens_k,
-            max_seqlen_q=cache.max_queries,
-            max_seqlen_k=cache.max_keys,
-            softmax_scale=cache.scale,
-            causal=True,
-            window_size=(cache.window, -1 if cache.window < 0 else 0),
-            block_table=meta.block_tables,
-        )
-        return out
-
-    return attend
-
-
-def _adapt_3(module: Any) -> Attend:
-    """FlashAttention 3 reads pages in flash_attn_with_kvcache only."""
-
-    def attend(q: torch.Tensor, cache: Paged) -> torch.Tensor:
-        meta = cache.meta
-        out: torch.Tensor = module.flash_attn_with_kvcache(
-            q,
-            cache.k,
-            cache.v,
-            cache_seqlens=meta.seq_lens,
-            page_table=meta.block_tables,
-            cu_seqlens_q=meta.cu_seqlens_q,
-            max_seqlen_q=cache.max_queries,
-            softmax_scale=cache.scale,
-            causal=True,
-            window_size=(cache.window, -1 if cache.window < 0 else 0),
-        )
-        return out
-
-    return attend
-
-
-def _adapt_4(module: Any) -> Attend:
-    """FlashAttention 4 says None where there is no window, and also returns the softmax's logarithms."""
-
-    def attend(q: torch.Tensor, cache: Paged) -> torch.Tensor:
-        meta = cache.meta
-        out: torch.Tensor
-        out, _ = module.flash_attn_varlen_func(
-            q,
-            cache.k,
-            cache.v,
-            cu_seqlens_q=meta.cu_seqlens_q,
-            max_seqlen_q=cache.max_queries,
-            max_seqlen_k=cache.max_keys,
-            seqused_k=meta.seq_lens,
-            page_table=meta.block_tables,
-            softmax_scale=cache.scale,
-            causal=True,
-            window_size=(None, None) if cache.window < 0 else (cache.window, 0),
-        )
-        return out
-
-    return attend
-
-
-# In order of preference. The third is Hopper's alone; pages of the fourth need Hopper or Blackwell.
-EDITIONS = (
-    Edition("FlashAttention 3", "flash_attn_interface", (9,), 1, _adapt_3),
-    Edition("FlashAttention 4", "flash_attn.cute", (9, 10, 11), 1, _adapt_4),
-    Edition("FlashAttention 2", "flash_attn", (8, 9, 10, 11, 12), 256, _adapt_2),
-)
-
-
-class Found(NamedTuple):
-    """An edition that can be used, or why none can."""
-
-    name: str = ""
-    attend: Attend | None = None
-    reason: str = ""
-
-
-def find_edition(major: int, block_size: int) -> Found:
-    """Return the first edition that is installed and suits a compute capability and a block size."""
-    reasons = []
-    for edition in EDITIONS:
-        if major not in edition.majors:
-            continue
-        if block_size % edition.block_multiple:
-            reasons.append(f"{edition.name} needs --block-size {edition.block_multiple}")
-            continue
-        try:
-            module = importlib.import_module(edition.module)
-            return Found(edition.name, edition.adapt(module))
-        except ImportError as error:
-            reasons.append(f"{edition.name}: {error}")
-    return Found(
-        reason="; ".join(reasons) or f"no edition has paged kernels for compute capability {major}.x"
-    )
 
 
 class FlashAttention(AttentionBackend):
@@ -180,11 +26,17 @@ class FlashAttention(AttentionBackend):
         self._ops = ops
         self._device = device
         self._attend = attend
+        # By sliding window: the current step's block tables, see _without_gone_blocks.
+        self._tables: dict[int, torch.Tensor] = {}
 
     def allocate(self, shape: BlockShape, num_blocks: int) -> torch.Tensor:
         """Take the memory of the caches, laid out as the packages ask."""
         block = (shape.block_size, shape.num_kv_heads, shape.head_dim)
         return torch.zeros(shape.num_layers, 2, num_blocks, *block, dtype=shape.dtype, device=self._device)
+
+    def begin_step(self, meta: AttentionMetadata) -> None:
+        """Forget the block tables of the step before."""
+        self._tables.clear()
 
     def write(
         self,
@@ -211,4 +63,26 @@ class FlashAttention(AttentionBackend):
         """See AttentionBackend.attend."""
         # Every row has at least one token, which bounds the longest without asking the device.
         max_queries = len(q) - len(meta.seq_lens) + 1
+        if sliding_window:
+            tables = self._tables.get(sliding_window)
+            if tables is None:
+                tables = _without_gone_blocks(meta, kv_cache.k.shape[1], sliding_window)
+                self._tables[sliding_window] = tables
+            meta = meta._replace(block_tables=tables)
         out.copy_(self._attend(q, Paged(*kv_cache, meta, max_queries, scale, sliding_window - 1)))
+
+
+def _without_gone_blocks(meta: AttentionMetadata, block_size: int, sliding_window: int) -> torch.Tensor:
+    """Name a row's first block within its window in place of those before, which may be -1 or others' by now.
+
+    The packages load whole tiles, of up to 176 positions, and give weight 0 to what lies before the window: a
+    NaN there would reach the row all the same.
+
+    Returns:
+        int32 [R, max_blocks], new memory, so that a graph that holds it keeps it.
+    """
+    tables, lengths = meta.block_tables, meta.seq_lens
+    first_seen = lengths - meta.cu_seqlens_q.diff() - sliding_window + 1
+    first_block = first_seen.clamp_(min=0).div_(block_size, rounding_mode="floor")
+    columns = torch.arange(tables.shape[1], device=tables.device)
+    return tables.gather(1, torch.maximum(columns, first_block[:, None].long()))

@@ -13,28 +13,15 @@ from engine_core.errors import ConfigError
 from worker.attention.base import AttentionBackend
 from worker.attention.cpu import CpuAttention
 from worker.attention.cuda import CudaAttention
-from worker.attention.flash import FlashAttention, find_edition
+from worker.attention.flash import FlashAttention
+from worker.attention.flash_editions import find_edition
+from worker.attention.needs import AttentionNeeds
 from worker.attention.reference import TorchAttention
 from worker.device.base import Device
 from worker.device.cuda import CudaDevice
+from worker.dtypes import dtype_name
 
 logger = logging.getLogger(__name__)
-
-
-class AttentionNeeds(NamedTuple):
-    """What a model and the operator ask of a backend.
-
-    Every backend has the head sizes that a model may have, see worker.model_config.
-
-    Attributes:
-        dtype: of the cache.
-        block_size: tokens per block.
-        batch_invariant: a row's bits must not depend on its batch.
-    """
-
-    dtype: torch.dtype
-    block_size: int
-    batch_invariant: bool = False
 
 
 class Choice(NamedTuple):
@@ -47,7 +34,9 @@ class Choice(NamedTuple):
 def choose_backend(requested: str, device: Device, needs: AttentionNeeds) -> AttentionBackend:
     """Return the backend asked for, or under "auto" the first that can be used.
 
-    Ours come first: a row's bits do not depend on its batch there. Which and why is logged.
+    Ours come first, and have every dtype, head size and block size that a model may have, where a GPU has the
+    shared memory: a row's bits do not depend on its batch, nothing is compiled at the first call, and they
+    are tested, as the flash-attn packages on a GPU are not yet. Which and why is logged.
 
     Args:
         requested: one of ATTENTION_BACKENDS.
@@ -63,10 +52,10 @@ def choose_backend(requested: str, device: Device, needs: AttentionNeeds) -> Att
         backend, why = _CHOICES[name](device, needs)
         if backend is not None:
             skipped = f"; not {', '.join(passed)}" if passed else ""
-            logger.info("attention_backend name=%s reason=%s%s", name, why, skipped)
+            logger.info("attention_backend name=%s reason=%s for %s%s", name, why, needs, skipped)
             return backend
         passed.append(f"{name}: {why}")
-    raise ConfigError(f"--attention-backend {requested} cannot be used: {'; '.join(passed)}")
+    raise ConfigError(f"--attention-backend {requested} cannot be used for {needs}: {'; '.join(passed)}")
 
 
 def _cpu(device: Device, needs: AttentionNeeds) -> Choice:
@@ -78,6 +67,11 @@ def _cpu(device: Device, needs: AttentionNeeds) -> Choice:
 def _cuda(device: Device, needs: AttentionNeeds) -> Choice:
     if not isinstance(device, CudaDevice):
         return Choice(None, f"the device is {device.name}")
+    taken = device.cuda_ops.attention_shared_bytes(needs.head_dim) >> 10
+    limit = device.cuda_ops.shared_bytes_limit(device.torch_device.index or 0) >> 10
+    # The kernel for float32 takes little.
+    if needs.dtype != torch.float32 and taken >= limit:
+        return Choice(None, f"a thread block takes {taken} KiB of shared memory, this GPU has {limit}")
     return Choice(CudaAttention(device.cuda_ops, device.torch_device), "our kernels for this device")
 
 
@@ -87,8 +81,8 @@ def _flash_attn(device: Device, needs: AttentionNeeds) -> Choice:
     if needs.batch_invariant:
         return Choice(None, "its bits may depend on the batch")
     if needs.dtype not in (torch.bfloat16, torch.float16):
-        return Choice(None, f"it has no {str(needs.dtype).removeprefix('torch.')}")
-    found = find_edition(device.capability[0], needs.block_size)
+        return Choice(None, f"it has no {dtype_name(needs.dtype)}")
+    found = find_edition(device.capability[0], needs, device.torch_device)
     if found.attend is None:
         return Choice(None, found.reason)
     return Choice(FlashAttention(device.cuda_ops, device.torch_device, found.attend), found.name)

@@ -1,7 +1,8 @@
 """Stand-ins for the three flash-attn packages: their signatures, computed in plain torch.
 
-Checked against Dao-AILab/flash-attention as of August 2026: flash_attn/flash_attn_interface.py,
-hopper/flash_attn_interface.py and flash_attn/cute/interface.py.
+Those of flash-attn 2.8.3.post2, of flash-attn-4 4.0.0b36, and, as no package of FlashAttention 3 is
+published, of hopper/flash_attn_interface.py in the sources of 15 August 2026. A test compares them with what
+is installed.
 """
 
 from __future__ import annotations
@@ -119,7 +120,10 @@ class Flash4:
         scheduler_metadata=None,
         seqlen_k_per_split=None,
         disable_scheduler_metadata=False,
+        gather_bwd_recompute_p=False,
+        gather_bwd_token_chunk=None,
     ) -> tuple[Tensor, None]:
+        assert q.shape[-1] % 16 == 0, "Paged KV does not support irregular head dim"
         assert cu_seqlens_k is None, "page_table is not supported with cu_seqlens_k"
         assert page_table.shape[0] == len(cu_seqlens_q) - 1
         assert seqused_k.dtype == cu_seqlens_q.dtype == page_table.dtype == torch.int32
@@ -131,7 +135,10 @@ class Flash4:
 def attend(  # type: ignore[no-untyped-def]
     q, k, v, cu_seqlens_q, lengths, tables, scale, causal, window
 ) -> Tensor:
-    """Attention row by row, by torch's own kernel; k and v are [num_pages, page_size, Hkv, D]."""
+    """Attention row by row, by torch's own kernel; k and v are [num_pages, page_size, Hkv, D].
+
+    As in the packages, what lies before a window is read and gets weight 0.
+    """
     assert causal
     out = torch.empty_like(q)
     ends = cu_seqlens_q.tolist()
@@ -147,3 +154,7 @@ def attend(  # type: ignore[no-untyped-def]
         )
         out[span] = attended[0].transpose(0, 1)
     return out
+
+
+MODULES = {"flash_attn": Flash2, "flash_attn_interface": Flash3, "flash_attn.cute": Flash4}
+"""By what is imported."""

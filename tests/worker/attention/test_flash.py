@@ -1,21 +1,19 @@
-"""The `flash_attn` backend calls each edition as its signature asks, and finds the one that can be used."""
+"""The `flash_attn` backend calls each edition as its signature asks."""
 
 from __future__ import annotations
-
-import sys
-from types import ModuleType
 
 import pytest
 import torch
 from torch import Tensor
 
-from tests.worker.attention.flash_modules import Flash2, Flash3, Flash4
+from tests.worker.attention.flash_modules import MODULES
 from tests.worker.attention.steps import Case, run_steps
 from tests.worker.ops.turning import turned
 from worker.attention.cpu import CpuAttention
-from worker.attention.flash import EDITIONS, FlashAttention, find_edition
-
-MODULES = {"flash_attn": Flash2, "flash_attn_interface": Flash3, "flash_attn.cute": Flash4}
+from worker.attention.flash import FlashAttention
+from worker.attention.flash_editions import EDITIONS, Paged
+from worker.attention.metadata import AttentionMetadata
+from worker.kv_cache import BlockShape, layer_caches
 
 
 class PlainWriter:
@@ -55,35 +53,49 @@ def test_every_edition_agrees_with_our_kernels(edition, window: int, turns: bool
     )
 
 
-@pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, stand_in in MODULES.items():
-        module = ModuleType(name)
-        vars(module).update(
-            {key: getattr(stand_in, key) for key in vars(stand_in) if key.startswith("flash")}
-        )
-        monkeypatch.setitem(sys.modules, name, module)
+def test_blocks_that_left_the_window_are_not_read() -> None:
+    block_size, window, length = 4, 5, 15
+    backend = FlashAttention(
+        PlainWriter(), torch.device("cpu"), EDITIONS[0].adapt(MODULES[EDITIONS[0].module])
+    )
+    (cache,) = layer_caches(backend.allocate(BlockShape(1, 2, block_size, 16, torch.float32), 8))
+    generator = torch.Generator().manual_seed(0)
+    cache.k.normal_(generator=generator)
+    cache.v.normal_(generator=generator)
+    # Another request's, which has failed. The second row's two tokens see positions from 9 on, its third
+    # block.
+    cache.v[7] = float("nan")
+    tables = torch.tensor([[3, 4, 0, 0], [7, -1, 5, 6]], dtype=torch.int32)
+    lengths, cu_seqlens = torch.tensor([6, length]).int(), torch.tensor([0, 1, 3]).int()
+    meta = AttentionMetadata(lengths, lengths, tables, cu_seqlens, lengths)
+    q = torch.randn(3, 4, 16, generator=generator)
+    outs = []
+    for first_blocks in ([7, -1], [1, 2]):
+        tables[1, :2] = torch.tensor(first_blocks)
+        out = torch.full_like(q, float("nan"))
+        backend.begin_step(meta)
+        backend.attend(out, q, cache, meta, 0.25, window)
+        outs.append(out)
+    assert outs[0].isfinite().all()
+    torch.testing.assert_close(*outs, rtol=0, atol=0)
 
 
-@pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize(
-    ("major", "block_size", "name"),
-    [(9, 16, "FlashAttention 3"), (10, 16, "FlashAttention 4"), (8, 256, "FlashAttention 2")],
-)
-def test_the_edition_suits_device_and_block_size(major: int, block_size: int, name: str) -> None:
-    found = find_edition(major, block_size)
-    assert (found.name, found.reason) == (name, "")
-    assert found.attend is not None
+def test_a_step_names_its_own_blocks() -> None:
+    seen: list[Tensor] = []
 
+    def attend(q: Tensor, cache: Paged) -> Tensor:
+        seen.append(cache.meta.block_tables)
+        return q
 
-@pytest.mark.usefixtures("installed")
-def test_pages_too_small_for_the_only_edition_are_named() -> None:
-    assert find_edition(8, 16).reason == "FlashAttention 2 needs --block-size 256"
-
-
-def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in MODULES:
-        monkeypatch.setitem(sys.modules, name, None)
-    reason = find_edition(9, 256).reason
-    assert all(edition.name in reason for edition in EDITIONS)
-    assert find_edition(7, 256).reason == "no edition has paged kernels for compute capability 7.x"
+    backend = FlashAttention(PlainWriter(), torch.device("cpu"), attend)
+    (cache,) = layer_caches(backend.allocate(BlockShape(1, 1, 2, 8, torch.float32), 8))
+    q, cu_seqlens = torch.zeros(1, 1, 8), torch.tensor([0, 1]).int()
+    for table, length in (([1, 2, 3], 5), ([4, 5, 6], 6)):
+        lengths, tables = torch.tensor([length]).int(), torch.tensor([table]).int()
+        meta = AttentionMetadata(lengths, lengths, tables, cu_seqlens, lengths)
+        backend.begin_step(meta)
+        for _ in range(2):
+            backend.attend(q, q, cache, meta, 1.0, 2)
+    # Two layers share what the step's first has computed; the last positions seen are 3 and 4.
+    assert [tables.tolist() for tables in seen] == [[[2, 2, 3]]] * 2 + [[[6, 6, 6]]] * 2
+    assert seen[0] is seen[1]

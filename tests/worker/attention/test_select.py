@@ -4,24 +4,45 @@ from __future__ import annotations
 
 import logging
 import sys
+from types import ModuleType
 from typing import cast
 
 import pytest
 import torch
 
 from engine_core.errors import ConfigError
+from tests.worker.attention.flash_modules import Flash3
 from worker.attention.cpu import CpuAttention
 from worker.attention.cuda import CudaAttention
+from worker.attention.flash import FlashAttention
+from worker.attention.needs import AttentionNeeds
 from worker.attention.reference import TorchAttention
-from worker.attention.select import AttentionNeeds, choose_backend
+from worker.attention.select import choose_backend
 from worker.cuda_ops import CudaOps
 from worker.device.base import Device
 from worker.device.cpu import CpuDevice
 from worker.device.cuda import CudaDevice
 
-NEEDS = AttentionNeeds(torch.bfloat16, 16)
+
+class SharedMemory:
+    """Of the kernels, what a choice asks."""
+
+    def __init__(self, limit_kib: int) -> None:
+        self._limit = limit_kib << 10
+
+    def attention_shared_bytes(self, head_dim: int) -> int:
+        return (60 if head_dim <= 64 else 112) << 10
+
+    def shared_bytes_limit(self, device: int) -> int:
+        assert device == 0
+        return self._limit
+
+
+NEEDS = AttentionNeeds(torch.bfloat16, 16, 128, 32, 8)
 CPU = CpuDevice()
-CUDA = CudaDevice(cast("CudaOps", None), torch.device("cpu"))
+CUDA = CudaDevice(cast("CudaOps", SharedMemory(227)), torch.device("cpu"))
+# Of compute capability 8.9.
+SMALL_CUDA = CudaDevice(cast("CudaOps", SharedMemory(99)), torch.device("cpu"))
 
 
 @pytest.mark.parametrize(("device", "kind"), [(CPU, CpuAttention), (CUDA, CudaAttention)])
@@ -31,7 +52,8 @@ def test_auto_takes_the_devices_own_kernels(
     caplog.set_level(logging.INFO)
     assert isinstance(choose_backend("auto", device, NEEDS), kind)
     (line,) = caplog.messages
-    assert line.startswith(f"attention_backend name={device.name} reason=our kernels for this device")
+    reason = "our kernels for this device for bfloat16, heads of 128, blocks of 16"
+    assert line.startswith(f"attention_backend name={device.name} reason={reason}")
 
 
 @pytest.mark.parametrize("device", [CPU, CUDA])
@@ -44,9 +66,16 @@ def test_torch_can_be_asked_for_anywhere(device: Device) -> None:
     [
         ("cuda", CPU, NEEDS, "cuda: the device is cpu"),
         ("cpu", CUDA, NEEDS, "cpu: the device is cuda"),
+        ("cuda", SMALL_CUDA, NEEDS, "cuda: a thread block takes 112 KiB of shared memory, this GPU has 99"),
         ("flash_attn", CPU, NEEDS, "flash_attn: the device is cpu"),
-        ("flash_attn", CUDA, AttentionNeeds(torch.float32, 16), "flash_attn: it has no float32"),
+        ("flash_attn", CUDA, NEEDS._replace(dtype=torch.float32), "flash_attn: it has no float32"),
         ("flash_attn", CUDA, NEEDS, "flash_attn: FlashAttention 3: "),
+        (
+            "flash_attn",
+            CUDA,
+            NEEDS._replace(head_dim=72),
+            ".* FlashAttention 4 has pages for heads of a multiple of 16",
+        ),
         ("flash_attn", CUDA, NEEDS._replace(batch_invariant=True), "flash_attn: its bits may depend"),
         ("torch", CUDA, NEEDS._replace(batch_invariant=True), "torch: its bits may depend"),
     ],
@@ -56,5 +85,27 @@ def test_what_cannot_be_is_refused_with_the_reason(
 ) -> None:
     for name in ("flash_attn", "flash_attn_interface", "flash_attn.cute"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ConfigError, match=f"--attention-backend {requested} cannot be used: {reason}"):
+    message = f"--attention-backend {requested} cannot be used for {needs}: {reason}"
+    with pytest.raises(ConfigError, match=message):
         choose_backend(requested, device, needs)
+
+
+def test_flash_attn_serves_when_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    module = ModuleType("flash_attn_interface")
+    vars(module)["flash_attn_with_kvcache"] = Flash3.flash_attn_with_kvcache
+    monkeypatch.setitem(sys.modules, "flash_attn_interface", module)
+    assert isinstance(choose_backend("flash_attn", CUDA, NEEDS), FlashAttention)
+    (line,) = caplog.messages
+    assert line == (
+        "attention_backend name=flash_attn reason=FlashAttention 3 for bfloat16, heads of 128, blocks of 16"
+    )
+
+
+def test_auto_leaves_our_kernels_where_they_find_no_shared_memory() -> None:
+    assert isinstance(choose_backend("auto", SMALL_CUDA, NEEDS), TorchAttention)
+    assert isinstance(choose_backend("auto", SMALL_CUDA, NEEDS._replace(head_dim=64)), CudaAttention)
+    # In float32 a warp has a row, and only its query lies in shared memory.
+    assert isinstance(choose_backend("auto", SMALL_CUDA, NEEDS._replace(dtype=torch.float32)), CudaAttention)
