@@ -12,7 +12,7 @@ SECONDS ?= 60
 # Models, peers and figures of `make bench` and `make compare`; `make clean` leaves it alone.
 BENCH_DIR ?= .bench
 
-.PHONY: serve test soak soak-server bench compare check gpu-wheels gpu-check lint types format clean
+.PHONY: serve test soak soak-server bench compare check gpu-wheels gpu-check gpu-sanitize lint types format clean
 
 $(VENV)/.created:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || (echo "Python 3.11 or newer is needed" >&2; exit 1)
@@ -67,6 +67,10 @@ gpu-wheels: $(VENV)/.created
 # On a machine with a GPU, with its own Python: tests and kernel benchmark in under 9 minutes.
 gpu-check:
 	PYTHON=$(PYTHON) .ci/gpu-check
+
+# There, too: the kernels' tests under compute-sanitizer's memcheck, racecheck and synccheck, in under 10 minutes.
+gpu-sanitize:
+	PYTHON=$(PYTHON) .ci/gpu-check --sanitize
 
 check: $(VENV)/.installed-test lint types test
 

@@ -4,9 +4,10 @@
         [--batches 1,8,64,256] [--context 1024] [--peers] [--seconds 240] [--json FILE]
 
 Per shape: decode tokens/s by batch size beside the floor (weights and KV cache read once, at the bandwidth of
-copies measured here), a step's time by phase, prefill tokens/s, 64 requests from prompt to end, and with
---peers the same by transformers, after all of ours. What does not fit --seconds is left out and named; what
-fails is printed, the others run all the same, and the exit code is 1.
+copies measured here), a step's time by phase, prefill tokens/s, what share of the time of moves to host
+memory and back a prefill hides, 64 requests from prompt to end, and with --peers the same by transformers,
+after all of ours. What does not fit --seconds is left out and named; what fails is printed, the others run
+all the same, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import NamedTuple
 
 import torch
 
-from benchmarks.gpu_engine_bench import Bench, free_memory
+from benchmarks.gpu_engine_bench import BLOCK_SIZE, Bench, free_memory
 from benchmarks.gpu_engine_shapes import SHAPES, Shape, write_config
 from worker.device.base import Device
 from worker.device.select import open_device
@@ -35,7 +36,7 @@ REQUEST_TOKENS = 128
 
 
 class Row(NamedTuple):
-    """One line of the table; `share` is of the floor where there is one."""
+    """One line of the table; `share` is of the floor where there is one, or of moves that a prefill hides."""
 
     shape: str
     what: str
@@ -93,6 +94,17 @@ class Setting(NamedTuple):
     args: argparse.Namespace
 
 
+def move_rows(shape: Shape, bench: Bench, context: int) -> Iterator[Row]:
+    """Blocks that move out and in, by themselves and beside a prefill, which hides a share of their time."""
+    count = bench.num_moved
+    for name, moves in (("out", bench.moves_out()), ("in", bench.moves_in())):
+        beside = bench.prefill_beside(context, moves)
+        _, alone_s, both_s = beside
+        yield Row(shape.name, f"  blocks {name}", count, alone_s * 1e3, count * BLOCK_SIZE / alone_s)
+        share = beside.hidden_share
+        yield Row(shape.name, f"  prefill, blocks {name}", count, both_s * 1e3, context / both_s, share)
+
+
 def own_rows(shape: Shape, folder: Path, setting: Setting) -> Iterator[Row]:
     """Measure one shape, the shortest first."""
     device, speed, args = setting
@@ -106,6 +118,7 @@ def own_rows(shape: Shape, folder: Path, setting: Setting) -> Iterator[Row]:
                 yield Row(shape.name, f"  {phase}", batch, phase_s * 1e3, 0.0)
         seconds = bench.prefill(args.context)
         yield Row(shape.name, "prefill", 1, seconds * 1e3, args.context / seconds)
+        yield from move_rows(shape, bench, args.context)
         requests, tokens = args.requests, args.request_tokens
         seconds = bench.serve(requests, tokens)
         yield Row(shape.name, f"{requests} requests", requests, seconds * 1e3, requests * tokens / seconds)

@@ -8,7 +8,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 from unittest.mock import patch
 
 import torch
@@ -24,14 +24,40 @@ from worker.worker import Worker
 BLOCK_SIZE = 16
 STEPS = 20
 WARM_STEPS = 4
+# Blocks of the host tier; 512 MiB in the shape of Llama-3.1-8B.
+MAX_MOVED = 256
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class Moves(NamedTuple):
+    """Columns of a step."""
+
+    moves_from: bytes = b""
+    moves_to: bytes = b""
+
+
+NO_MOVES = Moves()
+
+
+class Beside(NamedTuple):
+    """Seconds of a prefill, of moves, and of a step that does both."""
+
+    prefill_s: float
+    moves_s: float
+    both_s: float
+
+    @property
+    def hidden_share(self) -> float:
+        """Of the moves' time, what the step with both does not take longer than a prefill."""
+        return 1 - (self.both_s - self.prefill_s) / self.moves_s
 
 
 class Bench:
     """Rows of one length; their KV cache is whatever lies in it, which costs the same to read.
 
     Attributes:
+        num_moved: blocks that moves() names, of all rows but the first.
         weight_bytes: read by every decode step.
         token_bytes: KV cache of one token.
     """
@@ -52,7 +78,9 @@ class Bench:
         )
         self._worker = Worker(config, device, draw_weights)
         ready = self._worker.load()
-        self._worker.init_kv_cache(max_rows * self._blocks_per_row)
+        self._num_blocks = max_rows * self._blocks_per_row
+        self.num_moved = min(MAX_MOVED, self._num_blocks - self._blocks_per_row)
+        self._worker.init_kv_cache(self._num_blocks, self.num_moved)
         itemsize = getattr(torch, ready.model.dtype).itemsize
         # Rows of an embedding that is no output head as well are looked up, not read.
         looked_up = 0 if _is_tied(folder) else ready.model.vocab_size * _hidden_size(folder)
@@ -92,11 +120,25 @@ class Bench:
 
     def prefill(self, tokens: int) -> float:
         """Median seconds of the step that computes a prompt of so many tokens."""
-        seconds = []
-        for _ in range(3):
-            seconds.append(self._timed(lambda: self._enter(1, tokens)))
-            self._leave(1)
-        return statistics.median(seconds)
+        return statistics.median(self._prefill(tokens) for _ in range(3))
+
+    def prefill_beside(self, tokens: int, moves: Moves) -> Beside:
+        """Median seconds of a prompt's step, of moves, and of a step with both, in turns."""
+        step = SchedulerOutput(1, b"", b"", **moves._asdict())
+        rounds = [
+            (self._prefill(tokens), self._timed(lambda: self._execute(step)), self._prefill(tokens, moves))
+            for _ in range(5)
+        ]
+        return Beside(*(statistics.median(seconds) for seconds in zip(*rounds, strict=True)))
+
+    def moves_out(self) -> Moves:
+        """num_moved blocks of the pool go to the host tier."""
+        inside = pack_int32(range(self._blocks_per_row, self._blocks_per_row + self.num_moved))
+        return Moves(inside, pack_int32(range(self._num_blocks, self._num_blocks + self.num_moved)))
+
+    def moves_in(self) -> Moves:
+        """They come back."""
+        return Moves(*reversed(self.moves_out()))
 
     def serve(self, requests: int, tokens: int) -> float:
         """Seconds from the prompts of some requests, of so many tokens, to as many output tokens of each."""
@@ -105,6 +147,11 @@ class Bench:
             self._decode(requests)
         self._leave(requests)
         return self._timed(lambda: self._serve(requests, tokens))
+
+    def _prefill(self, tokens: int, moves: Moves = NO_MOVES) -> float:
+        seconds = self._timed(lambda: self._enter(1, tokens, moves=moves))
+        self._leave(1)
+        return seconds
 
     def _serve(self, requests: int, tokens: int) -> None:
         self._enter(requests, tokens)
@@ -133,11 +180,12 @@ class Bench:
     def _decode(self, rows: int) -> None:
         self._execute(SchedulerOutput(1, pack_int32(range(rows)), pack_int32([1] * rows)))
 
-    def _enter(self, rows: int, tokens: int, is_computed: bool = False) -> None:
+    def _enter(self, rows: int, tokens: int, is_computed: bool = False, moves: Moves = NO_MOVES) -> None:
         num_computed = tokens - 1 if is_computed else 0
         new_rows = [self._new_row(row, tokens, num_computed) for row in range(rows)]
         counts = pack_int32([tokens - num_computed] * rows)
-        self._execute(SchedulerOutput(1, pack_int32(range(rows)), counts, new_rows))
+        moved = moves._asdict()
+        self._execute(SchedulerOutput(1, pack_int32(range(rows)), counts, new_rows, **moved))
 
     def _new_row(self, row: int, tokens: int, num_computed: int) -> NewRow:
         first = row * self._blocks_per_row

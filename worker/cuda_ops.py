@@ -74,6 +74,8 @@ class CudaOps:
         self._sum_parts = library.sum_parts
         self._embedding = library.embedding
         self._attention_plan_size = library.attention_plan_size
+        self._attention_shared_bytes = library.attention_shared_bytes
+        self._shared_bytes_limit = library.shared_bytes_limit
         self._plan_attention = library.plan_attention
         self._paged_attention = library.paged_attention
         self._apply_penalties = library.apply_penalties
@@ -180,6 +182,14 @@ class CudaOps:
     ) -> int:
         """Elements of a plan for at most so many tokens and requests, of at most max_seq_len tokens each."""
         return int(self._attention_plan_size(tokens, requests, heads, kv_heads, head_dim, max_seq_len))
+
+    def attention_shared_bytes(self, head_dim: int) -> int:
+        """Shared memory that a thread block of paged_attention takes in bfloat16 and float16."""
+        return int(self._attention_shared_bytes(head_dim))
+
+    def shared_bytes_limit(self, device: int) -> int:
+        """Shared memory that a thread block may have on the device of this number."""
+        return int(self._shared_bytes_limit(device))
 
     def plan_attention(
         self,

@@ -2,6 +2,7 @@
 #include "cuda/attention.h"
 
 #include "common/device_args.h"
+#include "cuda/kernels.h"
 
 namespace splitserve {
 namespace {
@@ -24,6 +25,11 @@ int64_t attention_plan_size(int64_t tokens, int64_t requests, int64_t heads, int
   const int64_t segments = (max_seq_len + kSegment - 1) / kSegment;
   const int64_t tiles = tokens * (heads / kv_heads) / large_rows(static_cast<int>(head_dim)) + requests;
   return AttentionPlan::kHeaderWords + AttentionPlan::kItemWords * (requests + tiles + requests * segments);
+}
+
+int64_t attention_shared_bytes(int64_t head_dim) {
+  check_heads(1, 1, head_dim);
+  return cuda::attention_shared_bytes(static_cast<int>(head_dim));
 }
 
 AttentionPlan plan_of(const DeviceArgs& args, const TensorView& plan, int64_t requests) {
@@ -169,5 +175,6 @@ void paged_attention(TensorView out, TensorView q, TensorView k_cache, TensorVie
 }  // namespace splitserve
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(attention_plan_size, splitserve::attention_plan_size);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(attention_shared_bytes, splitserve::attention_shared_bytes);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(plan_attention, splitserve::plan_attention);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(paged_attention, splitserve::paged_attention);

@@ -34,8 +34,8 @@ struct AttentionPlan {
 
   SPLITSERVE_HOST_DEVICE int32_t& num_items() const { return words[0]; }
   SPLITSERVE_HOST_DEVICE int32_t& num_merges() const { return words[1]; }
-  // The next piece of work, (item, KV head), that no thread block has taken; 0 between two calls.
-  SPLITSERVE_HOST_DEVICE int32_t& next_work() const { return words[2]; }
+  // Pieces of work, (item, KV head), that thread blocks have taken beside their first; 0 between two calls.
+  SPLITSERVE_HOST_DEVICE int32_t& num_taken() const { return words[2]; }
   // The shapes a plan was made for, so that it is not used for others.
   SPLITSERVE_HOST_DEVICE void stamp(int32_t group, int32_t head_dim, int32_t kv_heads,
                                     int32_t sliding_window) const {

@@ -29,15 +29,20 @@ __device__ void run_tile(const AttentionParams& p, const AttentionPiece& piece) 
   AttentionTile<Shape>(p, piece, *reinterpret_cast<TileMemory<Shape>*>(dynamic_shared())).run();
 }
 
-// Takes the next piece of work; false if none is left. One thread.
-__device__ inline bool take(const AttentionParams& p, AttentionPiece* piece) {
-  const int work = atomicAdd(&p.plan.next_work(), 1);
+// Looks up a piece of work; false if there is none of this number. One thread.
+__device__ inline bool find(const AttentionParams& p, int work, AttentionPiece* piece) {
   if (work >= p.plan.num_items() * p.kv_heads) return false;
   piece->item = p.plan.items()[work / p.kv_heads];
   piece->kv_head = work % p.kv_heads;
   piece->rows = request_rows(p.cu_seqlens_q, p.seq_lens, piece->item.request, p.group, p.sliding_window);
   piece->set_positions(piece->rows.tile_rows(p.head_dim));
   return true;
+}
+
+// The first piece of every thread block is the one of its own number; the others wait for whoever is done
+// first.
+__device__ inline int next_work(const AttentionParams& p) {
+  return static_cast<int>(gridDim.x) + atomicAdd(&p.plan.num_taken(), 1);
 }
 
 template <typename Half, int kDim>
@@ -47,10 +52,9 @@ __global__ void __launch_bounds__(kAttentionThreads, blocks_per_multiprocessor(k
   __shared__ AttentionPiece piece;
   __shared__ bool has_work;
   if (!p.plan.is_for(p.group, p.head_dim, p.kv_heads, p.sliding_window)) __trap();
+  int work = static_cast<int>(blockIdx.x);
   while (true) {
-    // Nobody still reads the last piece or its shared memory.
-    __syncthreads();
-    if (threadIdx.x == 0) has_work = take(p, &piece);
+    if (threadIdx.x == 0) has_work = find(p, work, &piece);
     __syncthreads();
     if (!has_work) return;
     if (piece.rows.rows <= kSmallRows) {
@@ -58,6 +62,9 @@ __global__ void __launch_bounds__(kAttentionThreads, blocks_per_multiprocessor(k
     } else {
       run_tile<typename Shapes::Large>(p, piece);
     }
+    // Nobody still reads this piece or its shared memory.
+    __syncthreads();
+    if (threadIdx.x == 0) work = next_work(p);
   }
 }
 
@@ -70,13 +77,19 @@ void launch_attention(const AttentionParams& p, int multiprocessors, cudaStream_
          {blocks, kAttentionThreads, Tiles<Half, kDim>::shared_bytes()}, stream, p);
 }
 
-// For a head of any size up to 256: it is computed with as if zeros filled it up to the next size there is.
+// Calls fn.operator()<kDim>() for a head of any size up to 256: it is computed with as if zeros filled it up
+// to the next size there is.
+template <typename Fn>
+auto with_dim(int head_dim, const Fn& fn) {
+  if (head_dim <= 64) return fn.template operator()<64>();
+  if (head_dim <= 128) return fn.template operator()<128>();
+  return fn.template operator()<256>();
+}
+
 template <typename Half>
 void run_attention(const AttentionParams& p, cudaStream_t stream) {
   const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
-  if (p.head_dim <= 64) return launch_attention<Half, 64>(p, multiprocessors, stream);
-  if (p.head_dim <= 128) return launch_attention<Half, 128>(p, multiprocessors, stream);
-  launch_attention<Half, 256>(p, multiprocessors, stream);
+  with_dim(p.head_dim, [&]<int kDim>() { launch_attention<Half, kDim>(p, multiprocessors, stream); });
 }
 
 }  // namespace splitserve::cuda

@@ -38,6 +38,13 @@ int64_t device_count() {
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
+int64_t shared_bytes_limit(int64_t device) {
+  int bytes = 0;
+  check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, static_cast<int>(device)),
+        "cudaDeviceGetAttribute");
+  return bytes;
+}
+
 }  // namespace
 }  // namespace splitserve::cuda
 
@@ -48,3 +55,4 @@ void* splitserve::reachable_host_memory(void* data) {
 }
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(device_count, splitserve::cuda::device_count);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(shared_bytes_limit, splitserve::cuda::shared_bytes_limit);

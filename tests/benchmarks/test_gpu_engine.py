@@ -9,6 +9,9 @@ import pytest
 import torch
 
 from benchmarks import gpu_engine, gpu_engine_peers
+from benchmarks.gpu_engine_bench import Bench, Beside
+from benchmarks.gpu_engine_shapes import SHAPES, write_config
+from worker.device.cpu import CpuDevice
 
 ARGS = ["--shape", "tiny", "--device", "cpu", "--dtype", "float32", "--batches", "1,3", "--context", "40"]
 ARGS += ["--requests", "2", "--request-tokens", "8", "--copy-bytes", "1048576"]
@@ -35,13 +38,34 @@ def test_every_measure_of_a_shape_is_in_the_table(
     rows = json.loads((tmp_path / "rows.json").read_text())
     phases = ["  inputs", "  layers", "  head", "  sampler"]
     decode = ["decode", *phases]
+    moves = ["  blocks out", "  prefill, blocks out", "  blocks in", "  prefill, blocks in"]
     peers = ["transformers generate"] * 2 + ["transformers continuous"]
-    assert [row["what"] for row in rows] == [*decode, *decode, "prefill", "2 requests", *peers]
+    assert [row["what"] for row in rows] == [*decode, *decode, "prefill", *moves, "2 requests", *peers]
     assert all(row["ms"] > 0 for row in rows)
     assert [row["batch"] for row in rows if row["what"] == "decode"] == [1, 3]
     assert all(row["share"] > 0 for row in rows if row["what"] == "decode")
     assert [row["tokens_per_s"] for row in rows[-3:]] == [2.0, 2.0, 8.0]
     assert all(row["shape"] in capsys.readouterr().out for row in rows[:1])
+
+
+def test_blocks_that_move_beside_a_prefill_move(tmp_path: Path) -> None:
+    args = gpu_engine.parse(ARGS)
+    folder = write_config(SHAPES["tiny"], tmp_path, 48)
+    bench = Bench(folder, CpuDevice(), 3, args)
+    blocks = bench._worker._runner._host_blocks  # type: ignore[union-attr]
+    # Three rows of three blocks, of which the first row keeps its own.
+    assert bench.num_moved == 6
+    blocks._pool.normal_()
+    pool = blocks._pool.clone()
+    bench.prefill_beside(40, bench.moves_out())
+    assert torch.equal(blocks._host, pool[:, 3:].transpose(0, 1))
+    blocks._pool.zero_()
+    bench.prefill_beside(40, bench.moves_in())
+    assert torch.equal(blocks._pool[:, 3:], pool[:, 3:])
+
+
+def test_a_quarter_of_the_moves_time_that_is_left_is_three_quarters_hidden() -> None:
+    assert Beside(prefill_s=2.0, moves_s=1.0, both_s=2.25).hidden_share == 0.75
 
 
 def test_what_has_no_time_is_left_out_and_named(capsys: pytest.CaptureFixture[str]) -> None:

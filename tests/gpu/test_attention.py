@@ -146,6 +146,13 @@ def test_a_block_outside_the_cache_is_not_read(gpu: Gpu, dtype: torch.dtype) -> 
     assert out.isfinite().all()
 
 
+def test_a_thread_block_finds_its_shared_memory(gpu: Gpu) -> None:
+    taken = [gpu.ops.attention_shared_bytes(head_dim) >> 10 for head_dim in (8, 64, 128, 256)]
+    # As docs/gpu.md has it. An A100 gives 163 KiB, GPUs of compute capability 8.6, 8.9 and 12.x give 99.
+    assert taken == [59, 59, 111, 116]
+    assert gpu.ops.shared_bytes_limit(0) >> 10 >= 163 or not torch.cuda.is_available()
+
+
 def test_arguments_are_checked(gpu: Gpu) -> None:
     batch = paged(Shape(4, 2, 12), [Sequence.random(Shape(4, 2, 12), 5, torch.bfloat16)])
     with pytest.raises(ValueError, match="q: head size must be a multiple of 8"):

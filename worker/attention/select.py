@@ -34,9 +34,9 @@ class Choice(NamedTuple):
 def choose_backend(requested: str, device: Device, needs: AttentionNeeds) -> AttentionBackend:
     """Return the backend asked for, or under "auto" the first that can be used.
 
-    Ours come first, and have every dtype, head size and block size that a model may have: a row's bits do not
-    depend on its batch, nothing is compiled at the first call, and they are tested, as the flash-attn
-    packages on a GPU are not yet. Which and why is logged.
+    Ours come first, and have every dtype, head size and block size that a model may have, where a GPU has the
+    shared memory: a row's bits do not depend on its batch, nothing is compiled at the first call, and they
+    are tested, as the flash-attn packages on a GPU are not yet. Which and why is logged.
 
     Args:
         requested: one of ATTENTION_BACKENDS.
@@ -67,6 +67,11 @@ def _cpu(device: Device, needs: AttentionNeeds) -> Choice:
 def _cuda(device: Device, needs: AttentionNeeds) -> Choice:
     if not isinstance(device, CudaDevice):
         return Choice(None, f"the device is {device.name}")
+    taken = device.cuda_ops.attention_shared_bytes(needs.head_dim) >> 10
+    limit = device.cuda_ops.shared_bytes_limit(device.torch_device.index or 0) >> 10
+    # The kernel for float32 takes little.
+    if needs.dtype != torch.float32 and taken >= limit:
+        return Choice(None, f"a thread block takes {taken} KiB of shared memory, this GPU has {limit}")
     return Choice(CudaAttention(device.cuda_ops, device.torch_device), "our kernels for this device")
 
 

@@ -69,7 +69,7 @@ __device__ void merge_row(const AttentionParams& p, const float* row, int64_t se
 template <typename Half, int kPairs>
 __global__ void __launch_bounds__(kWarps * 32) merge_kernel(const __grid_constant__ AttentionParams p) {
   // The attention kernel before this one has ended: its counter is made ready for the next layer's.
-  if (blockIdx.x == 0 && threadIdx.x == 0) p.plan.next_work() = 0;
+  if (blockIdx.x == 0 && threadIdx.x == 0) p.plan.num_taken() = 0;
   const int warp = static_cast<int>(threadIdx.x) / 32, total = p.plan.num_merges() * p.kv_heads;
   for (int work = static_cast<int>(blockIdx.x); work < total; work += static_cast<int>(gridDim.x)) {
     const AttentionItem merge = p.plan.merges()[work / p.kv_heads];

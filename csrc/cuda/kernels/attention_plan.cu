@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads) plan_kernel(const PlanParams p) {
   if (threadIdx.x > 0) return;
   p.plan.num_items() = min(done.items, p.plan.max_items);
   p.plan.num_merges() = done.merges;
-  p.plan.next_work() = 0;
+  p.plan.num_taken() = 0;
   p.plan.stamp(p.group, p.head_dim, p.kv_heads, p.sliding_window);
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <tuple>
 #include <type_traits>
 
@@ -167,7 +168,12 @@ using std::min;
 // Host side.
 
 using cudaStream_t = void*;
-enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidConfiguration = 9, cudaErrorUnknown = 999 };
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorInvalidConfiguration = 9,
+  cudaErrorUnknown = 999
+};
 inline const char* cudaGetErrorString(cudaError_t) { return "emulated"; }
 inline const char* cudaGetErrorName(cudaError_t) { return "emulated"; }
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
@@ -191,6 +197,20 @@ inline cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, c
   return cudaSuccess;
 }
 
+namespace emulated {
+
+// Of an H100, in bytes per thread block; the second has to be asked for.
+inline constexpr int kSharedBytes = 48 * 1024, kMostSharedBytes = 227 * 1024;
+inline constexpr unsigned kMostThreads = 1024, kMostBlocks = 0x7fffffff, kMostCluster = 8;
+
+// What kernels have asked for.
+inline std::map<const void*, int>& shared_bytes_asked() {
+  static std::map<const void*, int> asked;
+  return asked;
+}
+
+}  // namespace emulated
+
 enum cudaDeviceAttr {
   cudaDevAttrMultiProcessorCount,
   cudaDevAttrComputeCapabilityMajor,
@@ -205,7 +225,7 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, 
       *value = 9;
       break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = 227 * 1024;
+      *value = emulated::kMostSharedBytes;
       break;
   }
   return cudaSuccess;
@@ -213,7 +233,9 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, 
 
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 template <typename Kernel>
-cudaError_t cudaFuncSetAttribute(Kernel*, cudaFuncAttribute, int) {
+cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute, int bytes) {
+  if (bytes > emulated::kMostSharedBytes) return cudaErrorInvalidValue;
+  emulated::shared_bytes_asked()[reinterpret_cast<const void*>(kernel)] = bytes;
   return cudaSuccess;
 }
 
@@ -244,6 +266,14 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
       launch.cluster = config->attrs[i].val.clusterDim.x;
     }
   }
+  const auto asked = emulated::shared_bytes_asked().find(reinterpret_cast<const void*>(kernel));
+  const int allowed = asked == emulated::shared_bytes_asked().end() ? 0 : asked->second;
+  if (launch.shared_bytes > std::max(allowed, emulated::kSharedBytes)) return cudaErrorInvalidValue;
+  const emulated::Index3& threads = launch.threads;
+  if (threads.x * threads.y * threads.z - 1 >= emulated::kMostThreads) return cudaErrorInvalidConfiguration;
+  if (launch.grid.x - 1 >= emulated::kMostBlocks) return cudaErrorInvalidConfiguration;
+  if (launch.cluster > emulated::kMostCluster || launch.grid.x % launch.cluster != 0)
+    return cudaErrorInvalidConfiguration;
   emulated::run(launch, [&] { kernel(arguments...); });
   return cudaSuccess;
 }

@@ -23,9 +23,26 @@ from worker.device.base import Device
 from worker.device.cpu import CpuDevice
 from worker.device.cuda import CudaDevice
 
+
+class SharedMemory:
+    """Of the kernels, what a choice asks."""
+
+    def __init__(self, limit_kib: int) -> None:
+        self._limit = limit_kib << 10
+
+    def attention_shared_bytes(self, head_dim: int) -> int:
+        return (60 if head_dim <= 64 else 112) << 10
+
+    def shared_bytes_limit(self, device: int) -> int:
+        assert device == 0
+        return self._limit
+
+
 NEEDS = AttentionNeeds(torch.bfloat16, 16, 128, 32, 8)
 CPU = CpuDevice()
-CUDA = CudaDevice(cast("CudaOps", None), torch.device("cpu"))
+CUDA = CudaDevice(cast("CudaOps", SharedMemory(227)), torch.device("cpu"))
+# Of compute capability 8.9.
+SMALL_CUDA = CudaDevice(cast("CudaOps", SharedMemory(99)), torch.device("cpu"))
 
 
 @pytest.mark.parametrize(("device", "kind"), [(CPU, CpuAttention), (CUDA, CudaAttention)])
@@ -49,6 +66,7 @@ def test_torch_can_be_asked_for_anywhere(device: Device) -> None:
     [
         ("cuda", CPU, NEEDS, "cuda: the device is cpu"),
         ("cpu", CUDA, NEEDS, "cpu: the device is cuda"),
+        ("cuda", SMALL_CUDA, NEEDS, "cuda: a thread block takes 112 KiB of shared memory, this GPU has 99"),
         ("flash_attn", CPU, NEEDS, "flash_attn: the device is cpu"),
         ("flash_attn", CUDA, NEEDS._replace(dtype=torch.float32), "flash_attn: it has no float32"),
         ("flash_attn", CUDA, NEEDS, "flash_attn: FlashAttention 3: "),
@@ -84,3 +102,10 @@ def test_flash_attn_serves_when_it_is_asked_for(
     assert line == (
         "attention_backend name=flash_attn reason=FlashAttention 3 for bfloat16, heads of 128, blocks of 16"
     )
+
+
+def test_auto_leaves_our_kernels_where_they_find_no_shared_memory() -> None:
+    assert isinstance(choose_backend("auto", SMALL_CUDA, NEEDS), TorchAttention)
+    assert isinstance(choose_backend("auto", SMALL_CUDA, NEEDS._replace(head_dim=64)), CudaAttention)
+    # In float32 a warp has a row, and only its query lies in shared memory.
+    assert isinstance(choose_backend("auto", SMALL_CUDA, NEEDS._replace(dtype=torch.float32)), CudaAttention)
