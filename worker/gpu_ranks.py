@@ -14,8 +14,10 @@ from worker.model_runner import ModelRunner
 logger = logging.getLogger(__name__)
 
 
-def hold_memory(runner: ModelRunner, limits: BatchLimits) -> None:
-    """Run the largest steps, so that torch's allocator holds from then on what any step takes.
+def prepare_together(runner: ModelRunner, limits: BatchLimits) -> None:
+    """Capture the decode steps of all sizes, and let torch's allocator hold what any step takes from now on.
+
+    All ranks have to call it. A size that finds no memory on one of them runs eagerly on all.
 
     Args:
         runner: with no row in its batch; has none afterwards either. What is left in the KV cache is never
@@ -25,6 +27,14 @@ def hold_memory(runner: ModelRunner, limits: BatchLimits) -> None:
     Raises:
         ConfigError: there is not so much memory.
     """
+    # Buffers come to their size first, as all graphs are dropped when they grow.
+    _run_largest_steps(runner, limits)
+    if _capture(runner):
+        # Torch gives back what it holds before it captures.
+        _run_largest_steps(runner, limits)
+
+
+def _run_largest_steps(runner: ModelRunner, limits: BatchLimits) -> None:
     try:
         run_largest_step(runner, limits)
     except RuntimeError as error:
@@ -37,9 +47,10 @@ def hold_memory(runner: ModelRunner, limits: BatchLimits) -> None:
         ) from None
 
 
-def capture_graphs(runner: ModelRunner) -> None:
-    """Capture decode steps of all sizes; what finds no memory on one rank runs eagerly on all."""
+def _capture(runner: ModelRunner) -> int:
+    """Capture decode steps, the largest first; returns how many."""
     started, count = time.perf_counter(), 0
     while runner.prepare_ahead():
         count += 1
     logger.info("graphs_captured count=%d capture_s=%.1f", count, time.perf_counter() - started)
+    return count

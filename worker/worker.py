@@ -28,7 +28,7 @@ from worker.device.base import Device
 from worker.device.cuda import CudaDevice
 from worker.device.select import open_device
 from worker.dtypes import check_quantization, dtype_name, resolve_dtype
-from worker.gpu_ranks import capture_graphs, hold_memory
+from worker.gpu_ranks import prepare_together
 from worker.host import usable_cores
 from worker.host_blocks import HostBlocks
 from worker.input_batch import BatchLimits, InputBatch
@@ -141,10 +141,8 @@ class Worker:
         limits = self._limits(self._loaded.config, num_blocks)
         self._runner, host_blocks = self._make_runner(self._loaded, limits, num_host_blocks)
         if self._has_gpu_peers:
-            hold_memory(self._runner, limits)
+            prepare_together(self._runner, limits)
         warm_up(self._runner, limits)
-        if self._has_gpu_peers:
-            capture_graphs(self._runner)
         return KVCacheReady(num_blocks, host_blocks.measure_ns())
 
     @property

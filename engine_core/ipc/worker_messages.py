@@ -147,7 +147,7 @@ class ModelRunnerOutput(Wire, frozen=True, tag=4):
         errors: rows that failed; they sampled nothing and stay until freed.
         compute_s: seconds the step took on the worker.
         wait_s: seconds the worker waited for the step after it had sent the answer before.
-        move_s: seconds of compute_s that the moves took.
+        move_s: seconds of compute_s that the moves took, or enqueuing them where they run beside the step.
     """
 
     step: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from tests.worker.runner.pairing import batch_of, decoding_jobs
 from worker.config import WorkerConfig
 from worker.cuda_graphs import CudaGraph, CudaGraphs
 from worker.cuda_ops import CudaOps
+from worker.device.cuda import CudaDevice
 from worker.parallel.distributed import DistributedGroup
 from worker.step_pipeline import StepPipeline
 from worker.worker import Worker
@@ -63,6 +64,11 @@ def graphs_of(worker: Worker) -> CudaGraphs:
     graphs = worker._runner._graphs
     assert isinstance(graphs, CudaGraphs)
     return graphs
+
+
+def has_graphs(worker: Worker) -> bool:
+    assert worker._runner is not None
+    return worker._runner._graphs is not None
 
 
 def captured(worker: Worker) -> list[int]:
@@ -134,8 +140,7 @@ def test_all_sizes_are_captured_at_the_start_and_none_by_one_rank_alone(
     ranks: RankPool, checkpoint: Path
 ) -> None:
     parallel = start(ranks, config_of(checkpoint))
-    # The warm-up needs two; the others follow, the largest first.
-    assert parallel.ask(captured) == [[6, 1, 4, 2]] * 2
+    assert parallel.ask(captured) == [[6, 4, 2, 1]] * 2
     assert parallel.ask(Worker.prepare_ahead) == [False, False]
 
 
@@ -216,7 +221,7 @@ def test_a_size_that_finds_no_memory_on_one_rank_runs_eagerly_on_all(
         output = parallel.execute(decoding(*rows))
         assert len(unpack_int32(output.token_ids)) == len(rows)
         assert_alike(parallel)
-    assert before == [[6, 1, 4, 2]] * 2
+    assert before == [[6, 4, 2, 1]] * 2
     # The size of one row came too late.
     assert parallel.ask(captured) == [[6, 4]] * 2
 
@@ -281,6 +286,48 @@ def test_a_row_fails_in_the_same_step_on_ranks_that_are_ahead_and_on_those_that_
 
 
 @dataclass
+class LogMemory:
+    """From here on a rank notes what moves its memory: steps by their tokens, and captures."""
+
+    def __call__(self, worker: Worker) -> None:
+        assert worker._loaded is not None
+        model, device = worker._loaded.model, worker._device
+        assert isinstance(device, CudaDevice)
+        forward, capture = model.forward, device.capture
+        log: list[object] = []
+
+        def noted_forward(token_ids: torch.Tensor, *rest: object) -> object:
+            log.append(len(token_ids))
+            return forward(token_ids, *rest)  # type: ignore[arg-type]
+
+        def noted_capture(run: Callable[[], object]) -> Callable[[], object]:
+            log.append("capture")
+            return capture(run)
+
+        model.forward = noted_forward  # type: ignore[method-assign,assignment]
+        device.capture = noted_capture  # type: ignore[method-assign]
+        worker.log = log  # type: ignore[attr-defined]
+
+
+def log_of(worker: Worker) -> list[object]:
+    return worker.log  # type: ignore[attr-defined,no-any-return]
+
+
+def test_the_largest_steps_run_again_after_captures_for_which_torch_gives_memory_back(
+    ranks: RankPool, checkpoint: Path
+) -> None:
+    parallel = ranks.load(config_of(checkpoint), emulated_device)
+    parallel.ask(LogMemory())
+    parallel.init_kv_cache(NUM_BLOCKS)
+    for log in parallel.ask(log_of):
+        # The ladder in two halves each, the largest steps twice, and the warm-up.
+        first, last = log.index("capture"), len(log) - log[::-1].index("capture")
+        assert log[:first].count(64) == 2
+        assert log[last:] == [64, 64, 32, 1]
+        assert log.count("capture") == 8
+
+
+@dataclass
 class NoRoomForLargeSteps:
     """Steps of so many tokens find no memory."""
 
@@ -313,4 +360,19 @@ def test_a_pool_smaller_than_the_largest_step_holds_its_memory_too(ranks: RankPo
     parallel = ranks.load(config_of(checkpoint), emulated_device)
     parallel.init_kv_cache(3)
     parallel.execute(SchedulerOutput(1, b"", b""))
-    assert parallel.ask(captured) == [[6, 1, 4, 2]] * 2
+    assert parallel.ask(captured) == [[6, 4, 2, 1]] * 2
+
+
+def test_stages_of_ranks_hold_their_memory_and_capture_nothing(
+    emulated_ops: CudaOps, checkpoint: Path, tmp_path: Path
+) -> None:
+    pool = RankPool(tmp_path, 4)
+    try:
+        config = config_of(checkpoint, pipeline_parallel_size=2)
+        parallel = pool.load(config, emulated_device)
+        parallel.init_kv_cache(NUM_BLOCKS)
+        output = parallel.execute(rows_entering(3))
+        assert len(unpack_int32(output.token_ids)) == 3
+        assert parallel.ask(has_graphs) == [False] * 4
+    finally:
+        pool.close()

@@ -10,7 +10,7 @@ import torch
 class CudaSideStream:
     """See worker.device.base.SideStream.
 
-    Its priority is the highest: a small kernel finds room as soon as one thread block of a large one ends,
+    Its priority is above theirs: a small kernel finds room as soon as a thread block of a large one ends,
     instead of behind all of them.
 
     Args:
