@@ -60,12 +60,9 @@ compare: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks.compare run $(BENCH_DIR)
 	$(BIN)/python -m benchmarks.compare plot $(BENCH_DIR)/results.json $(BENCH_DIR)/results.svg
 
-# What a GPU machine without a network needs beside torch (5 MB in .gpu-wheels, which git ignores).
+# What a GPU machine without a network needs beside torch, in .gpu-wheels and .gpu-wheels-flash-*, which git ignores.
 gpu-wheels: $(VENV)/.created
-	$(BIN)/pip download --quiet --no-deps --only-binary=:all: --implementation cp --python-version 3.12 \
-		--platform manylinux_2_28_x86_64 --platform manylinux_2_26_x86_64 --platform manylinux_2_24_x86_64 \
-		--platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
-		--dest .gpu-wheels --requirement tests/gpu/wheels.txt
+	.ci/gpu-wheels $(BIN)/pip
 
 # On a machine with a GPU, with its own Python: tests and kernel benchmark in under 9 minutes.
 gpu-check:

@@ -18,7 +18,7 @@ PARTIAL_HEADER = 4
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """R requests that each compute the last `new` of `length` tokens."""
+    """R requests that each compute the last `new` of `length` tokens, and maybe one that computes `chunk`."""
 
     requests: int
     new: int
@@ -26,15 +26,28 @@ class Work:
     heads: int = 32
     kv_heads: int = 8
     head_dim: int = 128
+    chunk: int = 0
 
     @property
     def name(self) -> str:
         """For the table."""
         heads = f"{self.heads}/{self.kv_heads} heads of {self.head_dim}"
-        return f"R={self.requests} T={self.new} L={self.length} {heads}"
+        chunk = f"+{self.chunk}" if self.chunk else ""
+        return f"R={self.requests} T={self.new}{chunk} L={self.length} {heads}"
+
+    @property
+    def counts(self) -> list[int]:
+        """Tokens that each row computes, the chunk last."""
+        return [self.new] * self.requests + ([self.chunk] if self.chunk else [])
+
+    @property
+    def flops(self) -> int:
+        """Two multiplications and additions per head element and position that a token sees."""
+        seen = sum(new * self.length - new * (new - 1) // 2 for new in self.counts)
+        return 4 * seen * self.heads * self.head_dim
 
 
-# Decode at 4k and 1k, one long request, a prefill, and a chunk behind a long prefix.
+# Decode at 4k and 1k, one long request, a prefill, a chunk behind a long prefix, a chunk among decode rows.
 WORK = [
     Work(64, 1, 4096),
     Work(256, 1, 1024),
@@ -42,6 +55,7 @@ WORK = [
     Work(64, 1, 4096, head_dim=64),
     Work(4, 4096, 4096),
     Work(1, 2048, 16384),
+    Work(63, 1, 4096, chunk=2048),
 ]
 
 
@@ -50,22 +64,27 @@ class Step:
 
     def __init__(self, ops: CudaOps, device: torch.device, work: Work, dtype: torch.dtype) -> None:
         self.ops, self.work = ops, work
-        blocks = -(-work.length // BLOCK_SIZE)
-        size = (2, work.requests * blocks, work.kv_heads, BLOCK_SIZE, work.head_dim)
+        rows, blocks = len(work.counts), -(-work.length // BLOCK_SIZE)
+        size = (2, rows * blocks, work.kv_heads, BLOCK_SIZE, work.head_dim)
         self.k_cache, self.v_cache = torch.randn(size, dtype=dtype, device=device)
-        self.tables = torch.randperm(size[1], device=device).int().view(work.requests, blocks)
-        tokens = work.requests * work.new
+        self.tables = torch.randperm(size[1], device=device).int().view(rows, blocks)
+        tokens = sum(work.counts)
         self.q = torch.randn(tokens, work.heads, work.head_dim, dtype=dtype, device=device)
         self.out = torch.empty_like(self.q)
-        self.cu_seqlens = torch.arange(0, tokens + 1, work.new, dtype=torch.int32, device=device)
-        self.seq_lens = torch.full((work.requests,), work.length, dtype=torch.int32, device=device)
+        self.cu_seqlens = torch.tensor([0, *work.counts]).cumsum(0).int().to(device)
+        self.seq_lens = torch.full((rows,), work.length, dtype=torch.int32, device=device)
         bounds = AttentionShape(tokens, work.heads, work.kv_heads, blocks * BLOCK_SIZE)
         size_of_plan = ops.attention_plan_size(
-            tokens, work.requests, work.heads, work.kv_heads, work.head_dim, bounds.max_seq_len
+            tokens, rows, work.heads, work.kv_heads, work.head_dim, bounds.max_seq_len
         )
         self.plan = torch.empty(size_of_plan, dtype=torch.int32, device=device)
         self.partials = torch.empty(1 << 16, PARTIAL_HEADER + work.head_dim, device=device)
         ops.plan_attention(self.plan, self.partials, self.cu_seqlens, self.seq_lens, bounds)
+
+    @property
+    def num_bytes(self) -> int:
+        """What has to be read and written, each byte once."""
+        return self.k_cache.nbytes + self.v_cache.nbytes + 2 * self.q.nbytes
 
     def ours(self) -> Tensor:
         """Run the kernels."""
@@ -83,21 +102,30 @@ class Step:
         )
         return self.out
 
+    def gathered(self, cache: Tensor) -> Tensor:
+        """A cache's tokens in order, [R, L, Hkv, D]."""
+        blocks = cache[self.tables.long()].transpose(2, 3).flatten(1, 2)
+        return blocks[:, : self.work.length]
+
     def torchs(self) -> Callable[[], Tensor]:
         """Dense attention over keys and values that are already gathered, which is torch's best case."""
         work = self.work
+        k, v = (self.gathered(cache).transpose(1, 2).contiguous() for cache in (self.k_cache, self.v_cache))
+        whole = work.requests * work.new
+        parts = [self._dense(self.q[:whole], k[: work.requests], v[: work.requests], work.new)]
+        if work.chunk:
+            parts.append(self._dense(self.q[whole:], k[work.requests :], v[work.requests :], work.chunk))
+        return lambda: torch.cat([part() for part in parts]) if len(parts) > 1 else parts[0]()
 
-        def gather(cache: Tensor) -> Tensor:
-            blocks = cache[self.tables.long()].transpose(2, 3).flatten(1, 2)[:, : work.length]
-            return blocks.transpose(1, 2).contiguous()
-
-        k, v = gather(self.k_cache), gather(self.v_cache)
-        q = self.q.view(work.requests, work.new, work.heads, work.head_dim).transpose(1, 2)
-        causal = work.new == work.length
+    def _dense(self, q: Tensor, k: Tensor, v: Tensor, new: int) -> Callable[[], Tensor]:
+        """Rows of equally many tokens; k and v [R, Hkv, L, D]."""
+        work = self.work
+        q = q.view(len(k), new, work.heads, work.head_dim).transpose(1, 2)
+        causal = new == work.length
         mask = None
-        if not causal and work.new > 1:
-            ones = torch.ones(work.new, work.length, dtype=torch.bool, device=q.device)
-            mask = ones.tril(work.length - work.new)
+        if not causal and new > 1:
+            ones = torch.ones(new, work.length, dtype=torch.bool, device=q.device)
+            mask = ones.tril(work.length - new)
 
         def run() -> Tensor:
             out = F.scaled_dot_product_attention(
@@ -110,14 +138,13 @@ class Step:
 
 def attention_case(ops: CudaOps, device: torch.device, work: Work, dtype: torch.dtype) -> Case:
     step = Step(ops, device, work, dtype)
-    seen = work.requests * (work.new * work.length - work.new * (work.new - 1) // 2)
     return Case(
         "paged_attention",
         f"{work.name} {str(dtype).removeprefix('torch.')}",
         step.ours,
         step.torchs(),
-        step.k_cache.nbytes + step.v_cache.nbytes + 2 * step.q.nbytes,
-        flops=4 * seen * work.heads * work.head_dim,
+        step.num_bytes,
+        flops=work.flops,
     )
 
 

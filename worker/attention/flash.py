@@ -75,8 +75,8 @@ class FlashAttention(AttentionBackend):
 def _without_gone_blocks(meta: AttentionMetadata, block_size: int, sliding_window: int) -> torch.Tensor:
     """Name a row's first block within its window in place of those before, which may be -1 or others' by now.
 
-    The packages load whole tiles, of up to 176 positions, and give weight 0 to what lies before the window: a
-    NaN there would reach the row all the same.
+    The packages load whole tiles, of up to 176 positions, and give weight 0 to what lies before the window.
+    That keeps out numbers, but no NaN of somebody else's, and -1 is a place outside the cache.
 
     Returns:
         int32 [R, max_blocks], new memory, so that a graph that holds it keeps it.
