@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -17,6 +18,7 @@ from worker.device.captures import Captures
 from worker.device.kernels import Kernels, Matrix
 from worker.device.memory import cache_bytes, read_memory
 from worker.device.side_stream import CudaSideStream
+from worker.device.waiting import wait_for
 from worker.quantization import WeightForm
 
 # Tensors that share one copy begin at multiples of this, which every kernel's loads are content with.
@@ -38,6 +40,9 @@ class CudaDevice(Device):
         ops: the kernel library.
         torch_device: the GPU, made the process's current one; tests give the CPU and emulated kernels.
         memory_utilization: share of the GPU's memory that this process may take, its weights included.
+
+    Attributes:
+        longest_wait_s: for the work enqueued, in which other ranks may have a part.
     """
 
     name = "cuda"
@@ -48,6 +53,7 @@ class CudaDevice(Device):
         self.ops = cast("Kernels[Matrix]", ops)
         self.torch_device = torch_device
         self._memory_utilization = memory_utilization
+        self.longest_wait_s = math.inf
         self._is_real = torch_device.type == "cuda"
         self._captures: Captures | None = None
         if self._is_real:
@@ -96,7 +102,7 @@ class CudaDevice(Device):
         copied = torch.cuda.current_stream().record_event()
 
         def wait() -> Array:
-            copied.synchronize()
+            wait_for(copied, self.longest_wait_s)
             return host.numpy()
 
         return wait
