@@ -53,6 +53,8 @@ def attend_by(
     """Positions [begin, end) of each sequence; slots without a token, and blocks of no sequence, hold NaN."""
     lengths = [end - begin for begin, end in spans]
     q = torch.cat([s.q[begin:end] for s, (begin, end) in zip(batch.sequences, spans, strict=True)]).to(device)
+    # As in serving, where queries are part of a wider row.
+    q = torch.cat([q, q], dim=1)[:, : batch.shape.heads]
     ends = torch.tensor([end for _, end in spans]).int().to(device)
     cu_seqlens = torch.tensor([0, *lengths]).cumsum(0).int().to(device)
     caches = (x.transpose(1, 2).contiguous().to(device) for x in (batch.k_cache, batch.v_cache))
