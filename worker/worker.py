@@ -112,6 +112,8 @@ class Worker:
         self._loaded = loaded = _Loaded(config, dtype, model, quantization, backend, mesh)
         if self._meeting is not None:
             self._meeting.begin(self._config.exchange_timeout_s)
+            if isinstance(self._device, CudaDevice):
+                self._device.longest_wait_s = self._config.exchange_timeout_s
         return WorkerReady(
             model=_describe(loaded),
             block_bytes=loaded.block_shape(self._config.block_size).num_bytes,

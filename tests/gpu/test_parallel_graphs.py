@@ -110,6 +110,16 @@ def decoding(*rows: int) -> SchedulerOutput:
     return SchedulerOutput(2, pack_int32(rows), pack_int32([1] * len(rows)))
 
 
+def longest_wait_s(worker: Worker) -> float:
+    assert isinstance(worker._device, CudaDevice)
+    return worker._device.longest_wait_s
+
+
+def test_a_rank_waits_for_its_gpu_as_long_as_for_an_exchange(ranks: RankPool, checkpoint: Path) -> None:
+    parallel = ranks.load(config_of(checkpoint, exchange_timeout_s=17.0), emulated_device)
+    assert parallel.ask(longest_wait_s) == [17.0] * 2
+
+
 @dataclass
 class CountReplays:
     """From here on a rank notes the sizes of the steps that its graphs run."""
