@@ -89,7 +89,7 @@ def paged(step: Step, page_size: int) -> Paged:
     k, v = (torch.empty_like(x).index_copy_(0, order, x) for x in pages)
     tables = order.int().view(len(step.work.counts), -1)
     meta = AttentionMetadata(step.seq_lens, step.seq_lens, tables, step.cu_seqlens, step.seq_lens)
-    return Paged(k, v, meta, max(step.work.counts), step.work.head_dim**-0.5, -1)
+    return Paged(k, v, meta, step.work.head_dim**-0.5, -1)
 
 
 def relative_error(actual: Tensor, expected: Tensor) -> float:

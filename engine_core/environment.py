@@ -18,6 +18,7 @@ PACKAGES = (
     "huggingface_hub",
     "apache-tvm-ffi",
     "flash-attn",
+    "flash-attn-4",
     "ray",
     "pyzmq",
     "msgspec",

@@ -40,9 +40,19 @@ AttentionPlan plan_of(const DeviceArgs& args, const TensorView& plan, int64_t re
           static_cast<int32_t>(items)};
 }
 
+// Copies move 16 bytes at a time, other accesses fewer.
+void check_alignment(const TensorView& tensor, const char* name, DType dtype, int64_t bytes) {
+  bool is_aligned = reinterpret_cast<uintptr_t>(tensor.data_ptr()) % static_cast<uintptr_t>(bytes) == 0;
+  for (int dim = 0; dim + 1 < tensor.ndim(); ++dim) {
+    is_aligned &= tensor.stride(dim) * dtype_bytes(dtype) % bytes == 0;
+  }
+  SPLITSERVE_CHECK_VALUE(is_aligned, name << ": rows must begin at multiples of " << bytes << " bytes");
+}
+
 float* partials_of(const DeviceArgs& args, const TensorView& partials, int64_t head_dim) {
   args(partials, "partials").rank(2).type({kFloat32Type}).size(1, partial_stride(static_cast<int>(head_dim)));
   SPLITSERVE_CHECK_VALUE(partials.IsContiguous(), "partials: must be contiguous");
+  check_alignment(partials, "partials", DType::kFloat32, 2 * sizeof(float));
   return static_cast<float*>(partials.data_ptr());
 }
 
@@ -74,15 +84,6 @@ void plan_attention(TensorView plan, TensorView partials, TensorView cu_seqlens_
   // Numbers of partial rows are 32 bits wide.
   params.partial_rows = partials.size(0) < INT32_MAX ? partials.size(0) : INT32_MAX;
   SPLITSERVE_RUN(plan_attention, params, args.device());
-}
-
-// Copies move 16 bytes at a time.
-void check_alignment(const TensorView& tensor, const char* name, DType dtype, int64_t bytes) {
-  bool is_aligned = reinterpret_cast<uintptr_t>(tensor.data_ptr()) % static_cast<uintptr_t>(bytes) == 0;
-  for (int dim = 0; dim + 1 < tensor.ndim(); ++dim) {
-    is_aligned &= tensor.stride(dim) * dtype_bytes(dtype) % bytes == 0;
-  }
-  SPLITSERVE_CHECK_VALUE(is_aligned, name << ": rows must begin at multiples of " << bytes << " bytes");
 }
 
 void set_queries(AttentionParams* p, const DeviceArgs& args, const TensorView& out, const TensorView& q,

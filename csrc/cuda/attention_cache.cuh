@@ -9,8 +9,8 @@ namespace splitserve::cuda {
 // Where 8 elements of a position stand in a chunk, in units of 16 bytes. Eight successive positions put the
 // same elements into eight different groups of banks, so that reading a matrix meets no conflict.
 template <int kDim>
-__device__ inline int swizzled(int position, int eighth) {
-  return position * (kDim / 8) + ((eighth & ~7) | ((eighth ^ position) & 7));
+__device__ inline unsigned swizzled(unsigned position, unsigned eighth) {
+  return position * (kDim / 8) + ((eighth & ~7u) | ((eighth ^ position) & 7));
 }
 
 // What a thread block works on, in shared memory: registers are scarce.
@@ -31,11 +31,14 @@ struct AttentionPiece {
   }
 };
 
+// Negative however far into its row a copy begins, and a multiple of 16.
+inline constexpr int64_t kUnread = int64_t{-1} << 32;
+
 template <int kDim, int kChunk, int kStages>
 struct CacheStages {
   uint4 keys[kStages][kChunk * kDim / 8];
   uint4 values[kStages][kChunk * kDim / 8];
-  // Where the positions of a chunk begin, in elements of the cache; negative: not to be read.
+  // Where the positions of a chunk begin, in bytes of the cache; kUnread: nowhere.
   int64_t offsets[2][kChunk];
 };
 
@@ -90,24 +93,26 @@ class CacheReader {
     if (threadIdx.x >= kChunk) return;
     const int slot = (position_of(chunk) + static_cast<int>(threadIdx.x)) % p_.block_size;
     stages_.offsets[chunk % 2][threadIdx.x] =
-        block < 0 ? -1 : block * p_.block_stride + piece_.kv_head * p_.head_stride + slot * p_.slot_stride;
+        block < 0 ? kUnread
+                  : 2 * (block * p_.block_stride + piece_.kv_head * p_.head_stride + slot * p_.slot_stride);
   }
 
   __device__ void load(int chunk) {
     if (chunk < num_chunks()) {
-      constexpr int kEighths = kDim / 8;
+      // Each thread copies the same eighth of every kStep-th position. Unsigned: quotients are shifts.
+      constexpr unsigned kEighths = kDim / 8, kStep = kAttentionThreads / kEighths;
+      const unsigned eighth = threadIdx.x % kEighths, bytes_before = eighth * 16;
+      const bool is_in_head = static_cast<int>(eighth) * 8 < p_.head_dim;
       uint4* keys = stages_.keys[chunk % kStages];
       uint4* values = stages_.values[chunk % kStages];
 #pragma unroll 4
-      for (int i = 0; i < kChunk * kEighths / kAttentionThreads; ++i) {
-        const int place = i * kAttentionThreads + static_cast<int>(threadIdx.x);
-        const int position = place / kEighths, eighth = place % kEighths;
-        const int64_t offset = stages_.offsets[chunk % 2][position];
-        const bool is_read = offset >= 0 && eighth * 8 < p_.head_dim;
-        const int64_t from = is_read ? offset + eighth * 8 : 0;
-        const int to = swizzled<kDim>(position, eighth);
-        copy_async(keys + to, static_cast<const uint16_t*>(p_.k) + from, is_read ? 16 : 0);
-        copy_async(values + to, static_cast<const uint16_t*>(p_.v) + from, is_read ? 16 : 0);
+      for (unsigned i = 0; i < kChunk / kStep; ++i) {
+        const unsigned position = i * kStep + threadIdx.x / kEighths;
+        const int64_t from = stages_.offsets[chunk % 2][position] + bytes_before;
+        const int bytes = from >= 0 && is_in_head ? 16 : 0;
+        const unsigned to = swizzled<kDim>(position, eighth);
+        copy_async(keys + to, static_cast<const char*>(p_.k) + from, bytes);
+        copy_async(values + to, static_cast<const char*>(p_.v) + from, bytes);
       }
     }
     // Also where there was nothing to load: the waits count groups.

@@ -8,8 +8,12 @@
 
 namespace splitserve::cuda {
 
-// As many as registers allow; on an A100, and for heads above 128, shared memory has room for fewer.
+// As many as registers allow.
 constexpr int blocks_per_multiprocessor(int head_dim) { return head_dim <= 64 ? 3 : 2; }
+
+// Beside the tile: the piece of work and what else is static, and what the device keeps of every thread
+// block's.
+constexpr int64_t kStaticSharedBytes = 128, kReservedSharedBytes = 1024;
 
 // A small tile is bound by memory and keeps more chunks in flight; a large one keeps its sums in that space.
 template <typename Half, int kDim>
@@ -51,6 +55,7 @@ __global__ void __launch_bounds__(kAttentionThreads, blocks_per_multiprocessor(k
   using Shapes = Tiles<Half, kDim>;
   __shared__ AttentionPiece piece;
   __shared__ bool has_work;
+  static_assert(sizeof piece + sizeof has_work <= kStaticSharedBytes);
   if (!p.plan.is_for(p.group, p.head_dim, p.kv_heads, p.sliding_window)) __trap();
   int work = static_cast<int>(blockIdx.x);
   while (true) {
@@ -68,13 +73,23 @@ __global__ void __launch_bounds__(kAttentionThreads, blocks_per_multiprocessor(k
   }
 }
 
+// Thread blocks that run at once: one that had to wait for room would begin its first piece when others have
+// done all the rest. On an A100, and for heads above 128, shared memory has room for fewer than registers.
+template <int kDim>
+int64_t resident_blocks(int64_t shared_bytes) {
+  const int64_t room = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) /
+                       (shared_bytes + kStaticSharedBytes + kReservedSharedBytes);
+  return std::min<int64_t>(std::max<int64_t>(room, 1), blocks_per_multiprocessor(kDim)) *
+         device_attribute(cudaDevAttrMultiProcessorCount);
+}
+
 template <typename Half, int kDim>
-void launch_attention(const AttentionParams& p, int multiprocessors, cudaStream_t stream) {
+void launch_attention(const AttentionParams& p, cudaStream_t stream) {
+  constexpr int64_t kSharedBytes = Tiles<Half, kDim>::shared_bytes();
   const int64_t most_work = int64_t{p.plan.max_items} * p.kv_heads;
-  const int64_t blocks =
-      std::min<int64_t>(most_work, int64_t{blocks_per_multiprocessor(kDim)} * multiprocessors);
-  launch("paged_attention", attention_kernel<Half, kDim>,
-         {blocks, kAttentionThreads, Tiles<Half, kDim>::shared_bytes()}, stream, p);
+  const int64_t blocks = std::min(most_work, resident_blocks<kDim>(kSharedBytes));
+  launch("paged_attention", attention_kernel<Half, kDim>, {blocks, kAttentionThreads, kSharedBytes}, stream,
+         p);
 }
 
 // Calls fn.operator()<kDim>() for a head of any size up to 256: it is computed with as if zeros filled it up
@@ -88,8 +103,7 @@ auto with_dim(int head_dim, const Fn& fn) {
 
 template <typename Half>
 void run_attention(const AttentionParams& p, cudaStream_t stream) {
-  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
-  with_dim(p.head_dim, [&]<int kDim>() { launch_attention<Half, kDim>(p, multiprocessors, stream); });
+  with_dim(p.head_dim, [&]<int kDim>() { launch_attention<Half, kDim>(p, stream); });
 }
 
 }  // namespace splitserve::cuda

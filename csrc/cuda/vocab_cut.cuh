@@ -139,39 +139,58 @@ class CutFinder {
     cluster_sync();
   }
 
-  // A bin over all blocks of the cluster.
-  struct Bin {
-    uint64_t weight;
-    uint32_t count;
+  // This thread's bins, over all blocks of the cluster.
+  struct Bins {
+    uint64_t weights[kBinsPerThread];
+    uint32_t counts[kBinsPerThread];
   };
-  __device__ Bin bin_at(int bin) const {
-    Bin sum{0, 0};
-    for (uint32_t rank = 0; rank < cluster_size(); ++rank) {
-      const uint32_t count = *in_block(&shared_.counts[bin], rank);
-      sum.count += count;
-      sum.weight += by_mass_ ? *in_block(&shared_.weights[bin], rank) : count;
+
+  template <typename T>
+  struct alignas(16) Piece {
+    T values[16 / sizeof(T)];
+  };
+
+  // Adds what a block has in the bins from `first` on.
+  template <typename T>
+  __device__ static void add(T (&sums)[kBinsPerThread], const T* bins, int first, uint32_t rank) {
+    constexpr int kAtOnce = 16 / sizeof(T);
+#pragma unroll
+    for (int i = 0; i < kBinsPerThread; i += kAtOnce) {
+      const auto piece = *reinterpret_cast<const Piece<T>*>(in_block(bins + first + i, rank));
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) sums[i + j] += piece.values[j];
     }
-    return sum;
+  }
+
+  __device__ Bins own_bins() const {
+    const int first = static_cast<int>(threadIdx.x) * kBinsPerThread;
+    Bins bins{};
+    // There are no registers for what several blocks send.
+#pragma unroll 1
+    for (uint32_t rank = 0; rank < cluster_size(); ++rank) {
+      add(bins.counts, shared_.counts, first, rank);
+      if (by_mass_) add(bins.weights, shared_.weights, first, rank);
+    }
+#pragma unroll
+    for (int i = 0; i < kBinsPerThread; ++i) bins.weights[i] = by_mass_ ? bins.weights[i] : bins.counts[i];
+    return bins;
   }
 
   // Leaves in `found` the first bin at whose end the weights reach the target.
   __device__ void find_bin(uint64_t target) {
-    Bin bins[kBinsPerThread];
+    const Bins bins = own_bins();
     uint64_t own = 0;
 #pragma unroll
-    for (int i = 0; i < kBinsPerThread; ++i) {
-      bins[i] = bin_at(static_cast<int>(threadIdx.x) * kBinsPerThread + i);
-      own += bins[i].weight;
-    }
+    for (int i = 0; i < kBinsPerThread; ++i) own += bins.weights[i];
     uint64_t before = weight_before(own);
     if (before < target && before + own >= target) {
 #pragma unroll
       for (int i = 0; i < kBinsPerThread; ++i) {
-        if (before < target && before + bins[i].weight >= target) {
+        if (before < target && before + bins.weights[i] >= target) {
           const int bin = static_cast<int>(threadIdx.x) * kBinsPerThread + i;
-          shared_.found = {bin, bins[i].count, before, bins[i].weight};
+          shared_.found = {bin, bins.counts[i], before, bins.weights[i]};
         }
-        before += bins[i].weight;
+        before += bins.weights[i];
       }
     }
     __syncthreads();

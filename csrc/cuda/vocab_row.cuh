@@ -25,8 +25,9 @@ struct VocabMemory {
     uint64_t before, weight;
   } found;
   int32_t num_listed;
-  uint64_t weights[kVocabBins];
-  uint32_t counts[kVocabBins];
+  // Other blocks of the cluster read 16 bytes of these at once.
+  alignas(16) uint64_t weights[kVocabBins];
+  alignas(16) uint32_t counts[kVocabBins];
 };
 
 class VocabRow {

@@ -12,6 +12,7 @@ from tests.gpu.paged import attend, paged
 from tests.worker.ops.helpers import assert_as_exact_as_torch, assert_same_bits
 from tests.worker.ops.paged import Sequence, Shape, reference, widened
 from worker import ops
+from worker.cuda_ops import AttentionShape
 
 SHAPES = [
     Shape(4, 4, 8),
@@ -159,3 +160,12 @@ def test_arguments_are_checked(gpu: Gpu) -> None:
         attend(gpu, batch, [(0, 5)])
     with pytest.raises(ValueError, match="out of range"):
         gpu.ops.attention_plan_size(1, 1, 4, 2, 64, 0)
+    partials = torch.empty(2 * 68 + 1, device=gpu.device)[1:].view(2, 68)
+    with pytest.raises(ValueError, match="partials: rows must begin at multiples of 8 bytes"):
+        gpu.ops.plan_attention(
+            torch.empty(100, dtype=torch.int32, device=gpu.device),
+            partials,
+            torch.tensor([0, 1], dtype=torch.int32, device=gpu.device),
+            torch.tensor([1], dtype=torch.int32, device=gpu.device),
+            AttentionShape(1, 2, 2, 16),
+        )

@@ -8,13 +8,17 @@ from torch import Tensor
 
 from tests.gpu.conftest import Gpu
 from tests.gpu.paged import attend, paged
-from tests.worker.ops.helpers import assert_as_exact_as_torch
+from tests.worker.ops.helpers import assert_as_exact_as_torch, assert_same_bits
 from tests.worker.ops.paged import PagedBatch, Sequence, Shape, reference, widened
+from tests.worker.ops.turning import make_table
+from worker.attention.base import Rotation
+from worker.attention.cuda import CudaAttention
 from worker.attention.flash import FlashAttention
 from worker.attention.flash_editions import EDITIONS, Edition, open_edition
 from worker.attention.metadata import AttentionMetadata
 from worker.attention.needs import AttentionNeeds
-from worker.kv_cache import KVCache
+from worker.device.cuda import CudaDevice
+from worker.kv_cache import BlockShape, KVCache, layer_caches
 
 # What an edition compiles for one of these takes it a few seconds.
 CASES = [
@@ -49,6 +53,8 @@ def attend_by(
     """Positions [begin, end) of each sequence; slots without a token, and blocks of no sequence, hold NaN."""
     lengths = [end - begin for begin, end in spans]
     q = torch.cat([s.q[begin:end] for s, (begin, end) in zip(batch.sequences, spans, strict=True)]).to(device)
+    # As in serving, where queries are part of a wider row.
+    q = torch.cat([q, q], dim=1)[:, : batch.shape.heads]
     ends = torch.tensor([end for _, end in spans]).int().to(device)
     cu_seqlens = torch.tensor([0, *lengths]).cumsum(0).int().to(device)
     caches = (x.transpose(1, 2).contiguous().to(device) for x in (batch.k_cache, batch.v_cache))
@@ -61,6 +67,61 @@ def attend_by(
     backend.begin_step(meta)
     backend.attend(out, q, KVCache(*caches), meta, batch.shape.scale, sliding_window)
     return list(out.cpu().split(lengths))
+
+
+@pytest.mark.parametrize("rotation", [None, Rotation(make_table(64))], ids=["plain", "turned"])
+def test_keys_and_values_are_written_where_the_packages_look(gpu: Gpu, rotation: Rotation | None) -> None:
+    shape = BlockShape(2, 2, 16, 64, torch.bfloat16)
+    q, k, v = (gpu.randn(5, heads, 64, dtype=shape.dtype) for heads in (4, 2, 2))
+    slots, positions = torch.tensor([3, 16, 31, -1, 63]), torch.tensor([3, 0, 15, 7, 2])
+    empty = torch.zeros(0, dtype=torch.int32)
+    meta = AttentionMetadata(positions.int(), slots.int(), empty, empty, empty)
+    meta = AttentionMetadata(*(x.to(gpu.device) for x in meta))
+    if rotation is not None:
+        rotation = rotation._replace(cos_sin=rotation.cos_sin.to(gpu.device))
+    written = []
+    for backend in (
+        FlashAttention(gpu.ops, gpu.device, lambda q, cache: q),
+        CudaAttention(gpu.ops, gpu.device),
+    ):
+        pool = backend.allocate(shape, 4)
+        queries = q.clone()
+        backend.write(queries, k.clone(), v, layer_caches(pool)[1], meta, rotation)
+        written.append((queries.cpu(), pool.cpu()))
+    assert_same_bits(written[0][0], written[1][0])
+    assert_same_bits(written[0][1].transpose(3, 4), written[1][1])
+    assert (written[0][1] != 0).any(dim=-1).sum() == 2 * 2 * 4
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("edition", EDITIONS, ids=lambda edition: edition.name)
+@pytest.mark.parametrize("sliding_window", [0, 150])
+def test_a_recorded_decode_step_is_replayed(real_gpu: Gpu, edition: Edition, sliding_window: int) -> None:
+    block_size, device = max(16, edition.block_multiple), real_gpu.device
+    backend = opened(real_gpu, edition, AttentionNeeds(torch.bfloat16, block_size, 128, 8, 2))
+    shape = Shape(8, 2, 128, block_size)
+    batch = paged(shape, [Sequence.random(shape, 300, torch.bfloat16) for _ in range(3)])
+    q = torch.cat([sequence.q[-1:] for sequence in batch.sequences]).to(device)
+    caches = KVCache(*(x.transpose(1, 2).contiguous().to(device) for x in (batch.k_cache, batch.v_cache)))
+    lengths = torch.tensor([40, 41, 42]).int().to(device)
+    cu_seqlens = torch.arange(4).int().to(device)
+    meta = AttentionMetadata(lengths, lengths, batch.block_tables.to(device), cu_seqlens, lengths)
+    out = torch.empty_like(q)
+
+    def step() -> None:
+        backend.begin_step(meta)
+        backend.attend(out, q, caches, meta, shape.scale, sliding_window)
+
+    replay = CudaDevice(real_gpu.ops, device).capture(step)
+    # Later steps are longer.
+    for length in (290, 300):
+        lengths.fill_(length)
+        out.fill_(float("nan"))
+        replay()
+        replayed = out.clone()
+        step()
+        torch.testing.assert_close(replayed, out, atol=0.02, rtol=0.02)
+        assert out.isfinite().all()
 
 
 @pytest.mark.gpu

@@ -61,15 +61,13 @@ class FlashAttention(AttentionBackend):
         sliding_window: int = 0,
     ) -> None:
         """See AttentionBackend.attend."""
-        # Every row has at least one token, which bounds the longest without asking the device.
-        max_queries = len(q) - len(meta.seq_lens) + 1
         if sliding_window:
             tables = self._tables.get(sliding_window)
             if tables is None:
                 tables = _without_gone_blocks(meta, kv_cache.k.shape[1], sliding_window)
                 self._tables[sliding_window] = tables
             meta = meta._replace(block_tables=tables)
-        out.copy_(self._attend(q, Paged(*kv_cache, meta, max_queries, scale, sliding_window - 1)))
+        out.copy_(self._attend(q, Paged(*kv_cache, meta, scale, sliding_window - 1)))
 
 
 def _without_gone_blocks(meta: AttentionMetadata, block_size: int, sliding_window: int) -> torch.Tensor:

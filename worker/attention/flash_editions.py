@@ -21,7 +21,6 @@ class Paged(NamedTuple):
     Attributes:
         k, v: [num_blocks, block_size, Hkv, D].
         meta: layout of the step.
-        max_queries: no row has more query tokens.
         scale: factor of the scores.
         window: tokens that a query sees before its own; -1 for all.
     """
@@ -29,9 +28,12 @@ class Paged(NamedTuple):
     k: torch.Tensor
     v: torch.Tensor
     meta: AttentionMetadata
-    max_queries: int
     scale: float
     window: int
+
+    def max_queries(self, q: torch.Tensor) -> int:
+        """No row of q has more tokens: each has at least one, which tells without asking the device."""
+        return len(q) - len(self.meta.seq_lens) + 1
 
     @property
     def max_keys(self) -> int:
@@ -75,7 +77,7 @@ def _adapt_2(module: Any) -> Attend:
             cache.v,
             cu_seqlens_q=meta.cu_seqlens_q,
             cu_seqlens_k=cu_seqlens_k,
-            max_seqlen_q=cache.max_queries,
+            max_seqlen_q=cache.max_queries(q),
             max_seqlen_k=cache.max_keys,
             softmax_scale=cache.scale,
             causal=True,
@@ -99,7 +101,7 @@ def _adapt_3(module: Any) -> Attend:
             cache_seqlens=meta.seq_lens,
             page_table=meta.block_tables,
             cu_seqlens_q=meta.cu_seqlens_q,
-            max_seqlen_q=cache.max_queries,
+            max_seqlen_q=cache.max_queries(q),
             softmax_scale=cache.scale,
             causal=True,
             window_size=(cache.window, -1 if cache.window < 0 else 0),
@@ -120,7 +122,7 @@ def _adapt_4(module: Any) -> Attend:
             cache.k,
             cache.v,
             cu_seqlens_q=meta.cu_seqlens_q,
-            max_seqlen_q=cache.max_queries,
+            max_seqlen_q=cache.max_queries(q),
             max_seqlen_k=cache.max_keys,
             seqused_k=meta.seq_lens,
             page_table=meta.block_tables,
@@ -216,6 +218,6 @@ def _try(attend: Attend, needs: AttentionNeeds, device: torch.device) -> None:
     )
     v[1, :2] = v[2] = v[0, :1] = 1
     meta = AttentionMetadata(lengths, lengths, tables, cu_seqlens_q, lengths)
-    out = attend(q, Paged(k, v, meta, 2, needs.head_dim**-0.5, -1))
+    out = attend(q, Paged(k, v, meta, needs.head_dim**-0.5, -1))
     if not torch.allclose(out.float(), torch.ones_like(out, dtype=torch.float32), atol=0.02):
         raise RuntimeError("a trial call gives a wrong result")

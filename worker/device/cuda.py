@@ -14,6 +14,7 @@ import torch
 from worker.cuda_ops import CudaOps
 from worker.dense_weight import DenseWeight
 from worker.device.base import Array, Device, Histories
+from worker.device.captures import Captures
 from worker.device.kernels import Kernels, Matrix
 from worker.device.memory import cache_bytes, read_memory
 from worker.device.side_stream import CudaSideStream
@@ -54,9 +55,10 @@ class CudaDevice(Device):
         self._memory_utilization = memory_utilization
         self.longest_wait_s = math.inf
         self._is_real = torch_device.type == "cuda"
-        self._newest_graph: torch.cuda.CUDAGraph | None = None
+        self._captures: Captures | None = None
         if self._is_real:
             torch.cuda.set_device(torch_device)
+            self._captures = Captures(torch_device)
             self.side_stream = CudaSideStream(torch_device)
             # Partial sums stay in float32.
             torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
@@ -136,24 +138,8 @@ class CudaDevice(Device):
         return cache_bytes(read_memory(self.torch_device), self._memory_utilization, pool_bytes)
 
     def capture(self, run: Callable[[], object]) -> Callable[[], object]:
-        """Record work, and return what runs it; nothing runs meanwhile.
-
-        Args:
-            run: enqueues kernels on memory that stays where it is, and waits for nothing. It has run before:
-                kernels are loaded, and NCCL's connections made, when they are first used.
-        """
-        if not self._is_real:
-            return run
-        # Graphs never run side by side, so they share their memory.
-        pool = self._newest_graph.pool() if self._newest_graph is not None else None
-        graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize()
-        # In the default mode NCCL's own thread, which looks after exchanges, would break the recording off.
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            run()
-        # Kept though its owner may drop it: torch's allocator refuses a pool that no graph has any more.
-        self._newest_graph = graph
-        return graph.replay
+        """Record work, and return what runs it; see Captures.capture. The emulation records nothing."""
+        return self._captures.capture(run) if self._captures is not None else run
 
     @property
     def capability(self) -> tuple[int, int]:

@@ -9,10 +9,8 @@ void paged_attention_bfloat16(const AttentionParams& params, cudaStream_t stream
 }
 
 int64_t attention_shared_bytes(int head_dim) {
-  // Beside the tile the kernel has a piece of work in shared memory.
-  constexpr int64_t kStaticBytes = 128;
-  static_assert(sizeof(AttentionPiece) < kStaticBytes);
-  return kStaticBytes + with_dim(head_dim, [&]<int kDim>() { return Tiles<BFloat16, kDim>::shared_bytes(); });
+  return kStaticSharedBytes +
+         with_dim(head_dim, [&]<int kDim>() { return Tiles<BFloat16, kDim>::shared_bytes(); });
 }
 
 }  // namespace splitserve::cuda

@@ -201,6 +201,7 @@ namespace emulated {
 
 // Of an H100, in bytes per thread block; the second has to be asked for.
 inline constexpr int kSharedBytes = 48 * 1024, kMostSharedBytes = 227 * 1024;
+inline constexpr int kSharedBytesOfAll = 228 * 1024;
 inline constexpr unsigned kMostThreads = 1024, kMostBlocks = 0x7fffffff, kMostCluster = 8;
 
 // What kernels have asked for.
@@ -214,7 +215,8 @@ inline std::map<const void*, int>& shared_bytes_asked() {
 enum cudaDeviceAttr {
   cudaDevAttrMultiProcessorCount,
   cudaDevAttrComputeCapabilityMajor,
-  cudaDevAttrMaxSharedMemoryPerBlockOptin
+  cudaDevAttrMaxSharedMemoryPerBlockOptin,
+  cudaDevAttrMaxSharedMemoryPerMultiprocessor
 };
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   switch (attribute) {
@@ -223,6 +225,9 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, 
       break;
     case cudaDevAttrComputeCapabilityMajor:
       *value = 9;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+      *value = emulated::kSharedBytesOfAll;
       break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
       *value = emulated::kMostSharedBytes;

@@ -17,7 +17,10 @@ from pathlib import Path
 
 from tests.gpu.emulated.build import ROOT, SANITIZERS, build, compiler
 
-_RUNTIMES = {"thread": "libtsan.so", "address": "libasan.so"}
+# libstdc++ for exceptions, which the interpreter has not loaded so early.
+_RUNTIMES = {"thread": ["libtsan.so"], "address": ["libasan.so", "libstdc++.so"]}
+# What a finding says. The address sanitizer also notes that threads change their stacks.
+_FINDINGS = ("WARNING: ThreadSanitizer", "ERROR: AddressSanitizer", "CHECK failed")
 _OPTIONS = {
     # Other libraries tell it nothing of their threads.
     "thread": ("TSAN_OPTIONS", "history_size=2:ignore_noninstrumented_modules=1"),
@@ -28,10 +31,14 @@ _OPTIONS = {
 
 def environment(sanitizer: str, reports: Path) -> dict[str, str]:
     """What a process needs that loads a library with a sanitizer: its runtime before all else."""
-    asked = [compiler(), f"-print-file-name={_RUNTIMES[sanitizer]}"]
-    runtime = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
     name, options = _OPTIONS[sanitizer]
-    return {**os.environ, "LD_PRELOAD": runtime, name: f"{options}:log_path={reports}"}
+    runtimes = " ".join(map(_library, _RUNTIMES[sanitizer]))
+    return {**os.environ, "LD_PRELOAD": runtimes, name: f"{options}:log_path={reports}"}
+
+
+def _library(name: str) -> str:
+    asked = [compiler(), f"-print-file-name={name}"]
+    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def main(sanitizer: str, arguments: list[str]) -> int:
@@ -44,10 +51,10 @@ def main(sanitizer: str, arguments: list[str]) -> int:
     fixed = ["setarch", "-R"] if shutil.which("setarch") else []
     command = [*fixed, *tests, *(arguments or ["tests/gpu"])]
     done = subprocess.run(command, cwd=ROOT, env=environment(sanitizer, folder / "report"), check=False)
-    reports = sorted(folder.glob("report.*"))
-    for report in reports:
-        print(report.read_text())
-    return done.returncode or bool(reports)
+    reports = [report.read_text() for report in sorted(folder.glob("report.*"))]
+    findings = [report for report in reports if any(words in report for words in _FINDINGS)]
+    print("\n".join(findings) or "nothing reported")
+    return done.returncode or bool(findings)
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def compile_call(attend: Attend, call: Call) -> None:
     tables = torch.empty(call.rows, 64, dtype=torch.int32, device="cuda")
     meta = AttentionMetadata(tokens, tokens, tables, ends, lengths)
     window = call.sliding_window - 1
-    attend(q, Paged(*cache, meta, len(q) - call.rows + 1, call.head_dim**-0.5, window))
+    attend(q, Paged(*cache, meta, call.head_dim**-0.5, window))
 
 
 def main(target: str) -> None:

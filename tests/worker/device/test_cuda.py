@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import cast
 
 import numpy as np
@@ -58,47 +54,3 @@ def test_a_weight_is_filled_by_rectangles_of_any_dtype() -> None:
     assert (weight.shape, weight.num_bytes) == ((3, 4), 24)
     with pytest.raises(ValueError, match="does not fit"):
         weight.fill(matrix, 1)
-
-
-class FakePools:
-    """Stands in for torch.cuda: as its allocator, refuses to share a pool that no graph has any more."""
-
-    def __init__(self) -> None:
-        self.users: dict[int, weakref.WeakSet[FakeGraph]] = {}
-
-    @contextmanager
-    def graph(self, graph: FakeGraph, pool: int | None, capture_error_mode: str) -> Iterator[None]:
-        if pool is None:
-            pool = len(self.users)
-            self.users[pool] = weakref.WeakSet()
-        else:
-            assert len(self.users[pool]) > 0, "INTERNAL ASSERT FAILED: use_count > 0"
-        graph.number = pool
-        self.users[pool].add(graph)
-        yield
-
-
-class FakeGraph:
-    number: int
-
-    def pool(self) -> int:
-        return self.number
-
-    def replay(self) -> None:
-        pass
-
-
-def test_graphs_share_one_pool_also_after_all_of_them_were_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    pools = FakePools()
-    monkeypatch.setattr(torch.cuda, "graph", pools.graph)
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    device = CudaDevice(cast("CudaOps", None), torch.device("cpu"))
-    device._is_real = True
-    replays = [device.capture(lambda: None) for _ in range(3)]
-    assert [len(graphs) for graphs in pools.users.values()] == [3]
-    # As when the model's buffers have grown, or a worker ends and its device goes on.
-    replays.clear()
-    gc.collect()
-    device.capture(lambda: None)
-    assert list(pools.users) == [0]

@@ -20,7 +20,7 @@ def gpu_machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device, priority: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device, priority=0: None)
     monkeypatch.setattr(select, "cuda_ops", lambda: "any")
     monkeypatch.setattr(select, "invariant_ops", lambda: "invariant")
     return monkeypatch
