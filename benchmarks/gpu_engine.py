@@ -4,10 +4,10 @@
         [--batches 1,8,64,256] [--context 1024] [--peers] [--seconds 240] [--json FILE]
 
 Per shape: decode tokens/s by batch size beside the floor (weights and KV cache read once, at the bandwidth of
-copies measured here), a step's time by phase, prefill tokens/s, what share of the time of moves to host
-memory and back a prefill hides, 64 requests from prompt to end, and with --peers the same by transformers,
-after all of ours. What does not fit --seconds is left out and named; what fails is printed, the others run
-all the same, and the exit code is 1.
+copies measured here), what a step's graphs take alone, an eager step's time by phase, prefill tokens/s, what
+share of the time of moves to host memory and back a prefill hides, 64 requests from prompt to end, and with
+--peers the same by transformers, after all of ours. What does not fit --seconds is left out and named; what
+fails is printed, the others run all the same, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ REQUEST_TOKENS = 128
 
 
 class Row(NamedTuple):
-    """One line of the table; `share` is of the floor where there is one, or of moves that a prefill hides."""
+    """One line of the table.
+
+    Attributes:
+        share: of a decode step that the floor takes, or its graphs alone; of moves that a prefill hides.
+    """
 
     shape: str
     what: str
@@ -114,6 +118,10 @@ def own_rows(shape: Shape, folder: Path, setting: Setting) -> Iterator[Row]:
             seconds = bench.decode(batch, args.context)
             floor_s = (bench.weight_bytes + batch * args.context * bench.token_bytes) / speed
             yield Row(shape.name, "decode", batch, seconds * 1e3, batch / seconds, floor_s / seconds)
+            alone_s = bench.replay(batch, args.context)
+            if alone_s is not None:
+                share = alone_s / seconds
+                yield Row(shape.name, "  graphs alone", batch, alone_s * 1e3, batch / alone_s, share)
             for phase, phase_s in bench.phases(batch, args.context).items():
                 yield Row(shape.name, f"  {phase}", batch, phase_s * 1e3, 0.0)
         seconds = bench.prefill(args.context)

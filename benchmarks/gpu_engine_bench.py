@@ -17,8 +17,10 @@ from engine_core.ipc.codec import pack_int32
 from engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
 from engine_core.sampling_params import SamplingParams
 from worker.config import WorkerConfig
+from worker.cuda_graphs import CudaGraph, CudaGraphs
 from worker.device.base import Device
 from worker.random_weights import draw_weights
+from worker.step_pipeline import StepPipeline
 from worker.worker import Worker
 
 BLOCK_SIZE = 16
@@ -93,13 +95,27 @@ class Bench:
         free_memory(self._device.torch_device)
 
     def decode(self, rows: int, context: int) -> float:
-        """Median seconds of a step that computes one token of each row, after `context` tokens."""
-        seconds = []
+        """Mean seconds of steps that compute one token of each row, after about `context` tokens.
+
+        They follow each other as in a worker's process.
+        """
         self._enter(rows, context - STEPS - WARM_STEPS, is_computed=True)
-        for _ in range(STEPS + WARM_STEPS):
-            seconds.append(self._timed(lambda: self._decode(rows)))
+        self._decode(rows, WARM_STEPS)
+        seconds = self._timed(lambda: self._decode(rows, STEPS))
         self._leave(rows)
-        return statistics.median(seconds[WARM_STEPS:])
+        return seconds / STEPS
+
+    def replay(self, rows: int, context: int) -> float | None:
+        """Mean seconds that a GPU alone takes for such a step, no host in its way; None without graphs."""
+        runner = self._worker._runner
+        graphs = runner._graphs if runner is not None else None
+        if not isinstance(graphs, CudaGraphs):
+            return None
+        self._enter(rows, context, is_computed=True)
+        self._decode(rows, 1)
+        graph = graphs._graphs.get(min(size for size in graphs._sizes if size >= rows))
+        self._leave(rows)
+        return None if graph is None else self._timed(lambda: _replay(graph)) / STEPS
 
     def phases(self, rows: int, context: int) -> dict[str, float]:
         """Seconds of an eager step's phases, each waited for, so that they add up to more than a step."""
@@ -116,7 +132,8 @@ class Bench:
             patch.object(runner._sampler, "sample", self._watch("sampler", runner._sampler.sample, spent)),
         ):
             self.decode(rows, context)
-        return {name: total / (STEPS + WARM_STEPS) for name, total in spent.items()}
+        # The step that the rows enter with computes one token of each as well.
+        return {name: total / (1 + WARM_STEPS + STEPS) for name, total in spent.items()}
 
     def prefill(self, tokens: int) -> float:
         """Median seconds of the step that computes a prompt of so many tokens."""
@@ -143,8 +160,7 @@ class Bench:
     def serve(self, requests: int, tokens: int) -> float:
         """Seconds from the prompts of some requests, of so many tokens, to as many output tokens of each."""
         self._enter(requests, tokens)
-        for _ in range(WARM_STEPS):
-            self._decode(requests)
+        self._decode(requests, WARM_STEPS)
         self._leave(requests)
         return self._timed(lambda: self._serve(requests, tokens))
 
@@ -155,8 +171,7 @@ class Bench:
 
     def _serve(self, requests: int, tokens: int) -> None:
         self._enter(requests, tokens)
-        for _ in range(tokens - 1):
-            self._decode(requests)
+        self._decode(requests, tokens - 1)
         self._leave(requests)
 
     def _timed(self, run: Callable[[], object]) -> float:
@@ -177,8 +192,13 @@ class Bench:
 
         return run
 
-    def _decode(self, rows: int) -> None:
-        self._execute(SchedulerOutput(1, pack_int32(range(rows)), pack_int32([1] * rows)))
+    def _decode(self, rows: int, count: int) -> None:
+        """Steps of which each begins, where it can, before the one before it is finished."""
+        step = SchedulerOutput(1, pack_int32(range(rows)), pack_int32([1] * rows))
+        steps = StepPipeline(self._worker, _check)
+        for _ in range(count):
+            steps.run(step, 0.0)
+        steps.settle()
 
     def _enter(self, rows: int, tokens: int, is_computed: bool = False, moves: Moves = NO_MOVES) -> None:
         num_computed = tokens - 1 if is_computed else 0
@@ -197,10 +217,19 @@ class Bench:
     def _leave(self, rows: int) -> None:
         self._execute(SchedulerOutput(1, b"", b"", freed_rows=pack_int32(range(rows))))
 
-    def _execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
-        output = self._worker.execute(step)
-        assert not output.errors, output.errors[0].message
-        return output
+    def _execute(self, step: SchedulerOutput) -> None:
+        _check(self._worker.execute(step))
+
+
+def _check(output: ModelRunnerOutput) -> None:
+    assert not output.errors, output.errors[0].message
+
+
+@torch.inference_mode()
+def _replay(graph: CudaGraph) -> None:
+    for _ in range(STEPS):
+        graph._forward()
+        graph._draw()
 
 
 def free_memory(device: torch.device) -> None:

@@ -192,6 +192,8 @@ class CudaGraphs:
         self._has_room = True
         num_places = len(batch.num_tokens) + 1
         self._last_drawn = torch.zeros(num_places, dtype=torch.int32, device=device.torch_device)
+        table = (self._sizes[-1], batch.block_table.shape[1])
+        self._block_tables = torch.zeros(table, dtype=torch.int32, device=device.torch_device)
 
     @torch.inference_mode()
     def forward(self, step: SchedulerOutput) -> CudaGraph | None:
@@ -278,7 +280,7 @@ class CudaGraphs:
         return self._has_room
 
     def _make(self, size: int) -> CudaGraph:
-        step = CudaStep(self._last_drawn, size, self._batch.block_table.shape[1])
+        step = CudaStep(self._last_drawn, self._block_tables, size)
         caches = list(self._kv_caches)
         return CudaGraph(self._device, self._backend, self._model, caches, step, self._group)
 

@@ -46,15 +46,22 @@ class CudaStep:
 
     Attributes:
         token_ids: int32 [B] after feed().
-        meta: layout for attention; its block table is as wide as the batch's.
+        meta: layout for attention; its block tables are as wide as the batch's.
         last_drawn: int32 [1 + max_num_seqs], the token each row of the batch drew last, shared by all sizes;
             the first place is the padded rows'. A step may begin before the host knows these tokens: it is
             given -1 in their place.
         drawn: int32 [B] after draw(); -1 where the logits hold a NaN.
     """
 
-    def __init__(self, last_drawn: torch.Tensor, num_rows: int, table_width: int) -> None:
-        """Take the memory, filled with padding."""
+    def __init__(self, last_drawn: torch.Tensor, block_tables: torch.Tensor, num_rows: int) -> None:
+        """Take the memory, filled with padding.
+
+        Args:
+            last_drawn: see above.
+            block_tables: int32 [B or more, blocks of the longest row], zero at first, shared by all sizes:
+                steps never run side by side, and 512 rows of 128k tokens take 16 MiB.
+            num_rows: B.
+        """
         self._num_rows = num_rows
         self.last_drawn = last_drawn
         device = last_drawn.device
@@ -80,7 +87,7 @@ class CudaStep:
         self.meta = AttentionMetadata(
             positions=positions,
             slot_mapping=slots,
-            block_tables=torch.zeros(num_rows, table_width, dtype=torch.int32, device=device),
+            block_tables=block_tables[:num_rows],
             cu_seqlens_q=torch.arange(num_rows + 1, dtype=torch.int32, device=device),
             seq_lens=seq_lens,
         )

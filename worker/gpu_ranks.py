@@ -30,7 +30,7 @@ def prepare_together(runner: ModelRunner, limits: BatchLimits) -> None:
     # Buffers come to their size first, as all graphs are dropped when they grow.
     _run_largest_steps(runner, limits)
     if _capture(runner):
-        # Torch gives back what it holds before it captures.
+        # For a capture that found no memory the allocator has given back what it held.
         _run_largest_steps(runner, limits)
 
 

@@ -190,18 +190,24 @@ class ModelRunner:
         started = time.perf_counter()
         self._batch.apply(step)
         move_s = self._move(step) if step.moves_from or step.moves_to else 0.0
+        result: _StepResult | None = None
+        lack = ""
         try:
-            result = self._run(step)
-            if isinstance(result, _StepRunning):
-                return StepInFlight(partial(self._end, step, started, move_s, result), result.apply)
+            begun = self._run(step)
+            if isinstance(begun, _StepRunning):
+                return StepInFlight(partial(self._end, step, started, move_s, begun), begun.apply)
+            result = begun
         except (RuntimeError, StepAbandonedError) as error:
             # Nothing takes memory once the ranks have settled a step, so they all give up the same one.
             has_no_room = isinstance(error, StepAbandonedError) or is_out_of_memory(error)
             if not has_no_room or not self._can_abandon():
                 raise
-            result = self._give_up(step, error)
+            lack = str(error)
         finally:
             self._kv_caches.wait()
+        if result is None:
+            # Here, as the error kept alive what the step had taken.
+            result = self._give_up(step, lack)
         return result.pack(step.step, time.perf_counter() - started, move_s)
 
     def _end(
@@ -230,10 +236,10 @@ class ModelRunner:
         group, stage = self._mesh
         return stage is None and (group is None or group.abandon_step())
 
-    def _give_up(self, step: SchedulerOutput, error: Exception) -> _StepResult:
+    def _give_up(self, step: SchedulerOutput, lack: str) -> _StepResult:
         """Fail all rows of a step that did not fit the memory; the engine will free them."""
         rows, num_tokens = unpack_int32(step.rows).tolist(), int(unpack_int32(step.num_tokens).sum())
-        logger.warning("out_of_memory step=%d rows=%d tokens=%d: %s", step.step, len(rows), num_tokens, error)
+        logger.warning("out_of_memory step=%d rows=%d tokens=%d: %s", step.step, len(rows), num_tokens, lack)
         message = f"a step of {num_tokens} tokens did not fit the memory of the device"
         for row in rows:
             if row not in self._batch.failures:

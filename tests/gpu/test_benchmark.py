@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import gpu_kernels
+from benchmarks import gpu_engine, gpu_engine_bench, gpu_kernels
 from benchmarks.gpu_attention import Work, attention_cases
 from benchmarks.gpu_case import Case
+from benchmarks.gpu_engine_bench import Bench
+from benchmarks.gpu_engine_shapes import SHAPES, write_config
 from benchmarks.gpu_kernels import Result, Sizes, all_cases, median_us
 from benchmarks.gpu_sampling import sampling_cases
+from engine_core.ipc.worker_messages import SchedulerOutput
 from tests.gpu.conftest import Gpu
+from tests.gpu.whole_worker import device_of
+from worker.step_graphs import StepInFlight
 
 TINY = Sizes("tiny", 6, 64, 48, 4, 2, 16, 50, layers=2, moves=3)
 
@@ -47,6 +53,32 @@ def test_both_sides_of_the_sampling_cases_draw_tokens(gpu: Gpu) -> None:
         if case.op == "sample":
             for drawn in (case.ours().cpu(), case.torchs().cpu()):
                 assert ((drawn >= 0) & (drawn < 300)).all()
+
+
+def test_steps_are_timed_as_a_worker_runs_them_and_by_their_graphs_alone(
+    gpu: Gpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_engine_bench, "STEPS", 5)
+    args = gpu_engine.parse(["--context", "24", "--request-tokens", "8", "--requests", "2"])
+    folder = write_config(SHAPES["tiny"], tmp_path, 32)
+    bench = Bench(folder, device_of(gpu), 3, args)
+    running: list[bool] = []
+    begin = bench._worker.begin
+
+    def watched(step: SchedulerOutput) -> object:
+        started = begin(step)
+        running.append(isinstance(started, StepInFlight))
+        return started
+
+    monkeypatch.setattr(bench._worker, "begin", watched)
+    assert bench.decode(2, 24) > 0
+    # Those after the first, whose graph is captured then, too.
+    assert sum(running) >= 5 + gpu_engine_bench.WARM_STEPS - 1
+    assert bench.replay(2, 24)
+    graphs = bench._worker._runner._graphs  # type: ignore[union-attr]
+    graphs._graphs.clear()  # type: ignore[union-attr]
+    graphs._has_room = False  # type: ignore[union-attr]
+    assert bench.replay(2, 24) is None
 
 
 def test_a_case_that_fails_stops_no_other(

@@ -323,7 +323,7 @@ def log_of(worker: Worker) -> list[object]:
     return worker.log  # type: ignore[attr-defined,no-any-return]
 
 
-def test_the_largest_steps_run_again_after_captures_for_which_torch_gives_memory_back(
+def test_the_largest_steps_run_again_after_captures_which_may_have_taken_their_memory(
     ranks: RankPool, checkpoint: Path
 ) -> None:
     parallel = ranks.load(config_of(checkpoint), emulated_device)

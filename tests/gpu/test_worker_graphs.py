@@ -146,6 +146,15 @@ def test_the_largest_size_is_captured_before_any_other(
     assert not worker.prepare_ahead()
 
 
+def test_all_sizes_share_one_block_table(gpu: Gpu, checkpoint: Path) -> None:
+    worker, _ = start_worker(gpu, checkpoint)
+    while worker.prepare_ahead():
+        pass
+    tables = [graph._step.meta.block_tables for graph in graphs_of(worker)._graphs.values()]
+    assert {len(table) for table in tables} == {1, 2, 4, 6}
+    assert len({table.data_ptr() for table in tables}) == 1
+
+
 def test_a_size_captured_ahead_gives_the_same_bits(gpu: Gpu, checkpoint: Path, captured: list[int]) -> None:
     pair = pair_of(checkpoint, device_of(gpu))
     while pair.workers[0].prepare_ahead():

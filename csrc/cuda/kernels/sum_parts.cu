@@ -8,6 +8,8 @@ namespace splitserve::cuda {
 namespace {
 
 constexpr int64_t kThreads = 256;
+// Parts whose loads a thread has under way together, beside the first.
+constexpr int kInFlight = 4;
 
 // A thread adds up as many elements as 16 bytes of a part hold. In a shorter type they are 8 bytes.
 template <typename T, int kCount>
@@ -55,6 +57,12 @@ __device__ void store(T* out, const float (&values)[kCount], int64_t left) {
   }
 }
 
+template <int kCount>
+__device__ void add(float (&sum)[kCount], const float (&values)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) sum[i] += values[i];
+}
+
 // Of the elements from `begin` on, which belong to one row where they are aligned.
 template <bool kAligned, typename T, int kCount>
 __device__ void load_bias(float (&values)[kCount], const SumPartsParams& p, int64_t begin) {
@@ -75,19 +83,23 @@ __global__ void __launch_bounds__(kThreads) add_parts(SumPartsParams p) {
   if (left <= 0) return;
   const Part* part = static_cast<const Part*>(p.parts) + begin;
   const int64_t stride = p.stride / static_cast<int64_t>(sizeof(Part));
-  float sum[kCount], next[kCount];
+  float sum[kCount];
   load<kAligned>(sum, part, left);
-  // The loads of four parts are in flight together.
-#pragma unroll 4
-  for (int64_t rank = 1; rank < p.num_parts; ++rank) {
-    load<kAligned>(next, part + rank * stride, left);
+  for (int64_t rank = 1; rank < p.num_parts; rank += kInFlight) {
+    float next[kInFlight][kCount];
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) sum[i] += next[i];
+    for (int j = 0; j < kInFlight; ++j) {
+      if (rank + j < p.num_parts) load<kAligned>(next[j], part + (rank + j) * stride, left);
+    }
+#pragma unroll
+    for (int j = 0; j < kInFlight; ++j) {
+      if (rank + j < p.num_parts) add(sum, next[j]);
+    }
   }
   if (p.bias != nullptr) {
-    load_bias<kAligned, T>(next, p, begin);
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) sum[i] += next[i];
+    float bias[kCount];
+    load_bias<kAligned, T>(bias, p, begin);
+    add(sum, bias);
   }
   store<kAligned>(static_cast<T*>(p.out) + begin, sum, left);
 }

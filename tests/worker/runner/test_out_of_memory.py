@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 from pathlib import Path
 from typing import cast
 
@@ -79,6 +80,27 @@ def test_everybody_gets_their_tokens(
             assert request.heard() == calm.heard()
     codes = [request.finished.error_code for request in requests]  # type: ignore[union-attr]
     assert codes.count("out_of_memory") < len(requests) // 2
+
+
+def test_what_a_step_took_is_free_when_memory_is_given_back(
+    tiny: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, *_ = tiny
+    worker.init_kv_cache(40)
+    taken: list[weakref.ref[torch.Tensor]] = []
+    was_free: list[bool] = []
+
+    def forward(*args: object) -> None:
+        activations = torch.zeros(3)
+        taken.append(weakref.ref(activations))
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(worker._loaded.model, "forward", forward, raising=False)  # type: ignore[union-attr]
+    monkeypatch.setattr(worker._device, "release_unused", lambda: was_free.append(taken[0]() is None))
+    row = NewRow(0, pack_int32([5, 6]), 2, 0, pack_int32([1]), SamplingParams(seed=1))
+    output = worker.execute(SchedulerOutput(1, pack_int32([0]), pack_int32([2]), [row]))
+    assert [error.code for error in output.errors] == ["out_of_memory"]
+    assert was_free == [True]
 
 
 def test_where_other_stages_cannot_be_told_the_worker_ends(
