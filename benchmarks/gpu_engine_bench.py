@@ -106,14 +106,14 @@ class Bench:
         return seconds / STEPS
 
     def replay(self, rows: int, context: int) -> float | None:
-        """Mean seconds that a GPU alone takes for such a step, no host in its way; None without graphs."""
+        """Mean seconds that a GPU alone takes for such a step, no host in its way; None without a graph."""
         runner = self._worker._runner
         graphs = runner._graphs if runner is not None else None
         if not isinstance(graphs, CudaGraphs):
             return None
         self._enter(rows, context, is_computed=True)
         self._decode(rows, 1)
-        graph = graphs._graphs.get(min(size for size in graphs._sizes if size >= rows))
+        graph = graphs._graphs.get(min((size for size in graphs._sizes if size >= rows), default=0))
         self._leave(rows)
         return None if graph is None else self._timed(lambda: _replay(graph)) / STEPS
 

@@ -58,7 +58,8 @@ class Compared:
 
     Attributes:
         block_size: of their pages; 0 where none was tried.
-        open_s: import and trial call, first_call_s: the first call of this shape; both compile.
+        open_s: import and trial call, 0 where they failed; first_call_s: the first call of this shape. Both
+            compile.
         us, our_us: median microseconds per call.
         speed: ours over theirs.
         error: root mean square of the difference, over that of our result.
@@ -105,10 +106,10 @@ def compare(step: Step, edition: Edition, page_size: int, time_us: Timer) -> Com
     needs = AttentionNeeds(step.q.dtype, page_size, work.head_dim, work.heads, work.kv_heads)
     started = time.perf_counter()
     found = open_edition(edition, needs, step.q.device)
-    result.open_s = time.perf_counter() - started
     if found.attend is None:
         result.reason = found.reason
         return result
+    result.open_s = time.perf_counter() - started
     try:
         _measure(result, step, found.attend, time_us)
     # Of a foreign package, which may raise anything.
@@ -146,7 +147,7 @@ def compare_edition(edition: Edition) -> Iterator[Compared]:
         for page_size in (16, 128) if edition.block_multiple == 1 else (edition.block_multiple,):
             result = compare(step, edition, page_size, median_us)
             yield result
-            opened = opened or result.first_call_s > 0
+            opened = opened or result.open_s > 0
             if not opened:
                 return
 

@@ -18,6 +18,7 @@ from benchmarks.gpu_sampling import sampling_cases
 from engine_core.ipc.worker_messages import SchedulerOutput
 from tests.gpu.conftest import Gpu
 from tests.gpu.whole_worker import device_of
+from worker import cuda_graphs
 from worker.step_graphs import StepInFlight
 
 TINY = Sizes("tiny", 6, 64, 48, 4, 2, 16, 50, layers=2, moves=3)
@@ -59,6 +60,7 @@ def test_steps_are_timed_as_a_worker_runs_them_and_by_their_graphs_alone(
     gpu: Gpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu_engine_bench, "STEPS", 5)
+    monkeypatch.setattr(cuda_graphs, "MAX_GRAPH_ROWS", 2)
     args = gpu_engine.parse(["--context", "24", "--request-tokens", "8", "--requests", "2"])
     folder = write_config(SHAPES["tiny"], tmp_path, 32)
     bench = Bench(folder, device_of(gpu), 3, args)
@@ -75,6 +77,7 @@ def test_steps_are_timed_as_a_worker_runs_them_and_by_their_graphs_alone(
     # Those after the first, whose graph is captured then, too.
     assert sum(running) >= 5 + gpu_engine_bench.WARM_STEPS - 1
     assert bench.replay(2, 24)
+    assert bench.replay(3, 24) is None
     graphs = bench._worker._runner._graphs  # type: ignore[union-attr]
     graphs._graphs.clear()  # type: ignore[union-attr]
     graphs._has_room = False  # type: ignore[union-attr]

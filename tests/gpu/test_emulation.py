@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.gpu.emulated.build import HERE, compile_program
+from tests.gpu.emulated.sanitized import where_it_always_lies
 
 KERNELS = HERE / "faults.cu"
 
@@ -25,8 +25,11 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(program: Path, kernel: str) -> subprocess.CompletedProcess[str]:
-    fixed = ["setarch", "-R"] if shutil.which("setarch") else []
-    return subprocess.run([*fixed, str(program), kernel], capture_output=True, text=True, check=False)
+    command = [*where_it_always_lies(), str(program), kernel]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "unexpected memory mapping" in done.stderr:
+        pytest.skip("this system lays out memory in a way that the race detector cannot take")
+    return done
 
 
 @pytest.mark.parametrize("kernel", ["pass_on", "pass_on_in_warp", "fill_late"])

@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks import gpu_flash
 from benchmarks.gpu_attention import Step, Work
-from benchmarks.gpu_flash import Compared, collect, compare, prefill_speed, row
+from benchmarks.gpu_flash import WORK, Compared, collect, compare, compare_edition, prefill_speed, row
 from tests.gpu.conftest import Gpu
 from tests.worker.attention.flash_modules import Flash3
 from worker.attention.flash_editions import EDITIONS, Attend
@@ -68,13 +69,29 @@ def test_a_wrong_result_is_not_timed(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) 
 def test_what_an_edition_raises_is_named(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     step = Step(gpu.ops, gpu.device, WORKS[0], torch.bfloat16)
     monkeypatch.setitem(sys.modules, FLASH_3.module, None)
-    assert compare(step, FLASH_3, 16, run_for(4.0, 5.0)).reason.startswith("FlashAttention 3: import of")
+    missing = compare(step, FLASH_3, 16, run_for(4.0, 5.0))
+    assert missing.reason.startswith("FlashAttention 3: import of")
+    assert missing.open_s == 0
 
     def adapt(module: object) -> Attend:
         return lambda q, cache: torch.ones_like(q) if len(q) == 3 else 1 / 0
 
     broken = FLASH_3._replace(module="json", adapt=adapt)
-    assert compare(step, broken, 16, run_for(4.0, 5.0)).reason == "ZeroDivisionError: division by zero"
+    result = compare(step, broken, 16, run_for(4.0, 5.0))
+    assert result.reason == "ZeroDivisionError: division by zero"
+    assert result.open_s > 0
+
+
+@pytest.mark.parametrize(("open_s", "num_tried"), [(0.0, 1), (0.5, 2 * len(WORK))])
+def test_only_an_edition_that_cannot_be_opened_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, open_s: float, num_tried: int
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr(gpu_flash, "cuda_ops", lambda: None)
+    monkeypatch.setattr(gpu_flash, "Step", lambda *sizes: None)
+    failed = Compared(FLASH_3.name, reason="it fails", open_s=open_s)
+    monkeypatch.setattr(gpu_flash, "compare", lambda *step: failed)
+    assert list(compare_edition(FLASH_3)) == [failed] * num_tried
 
 
 LINE = json.dumps(asdict(Compared("FlashAttention 3", 16, "a shape")))
@@ -93,7 +110,7 @@ def test_how_the_process_of_an_edition_ends_is_told_and_loses_nothing(
     ending: str, seconds: float, reason: str | None
 ) -> None:
     program = f"import os, signal; print({LINE!r}, flush=True); {ending}"
-    results = collect("FlashAttention 3", [sys.executable, "-c", program], seconds)
+    results = collect("FlashAttention 3", [sys.executable, "-IS", "-c", program], seconds)
     assert results[0] == Compared("FlashAttention 3", 16, "a shape")
     assert [result.reason for result in results[1:]] == ([] if reason is None else [reason])
 

@@ -8,7 +8,8 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// The edits of this row that forbid a token, or the others. Among either no order matters.
+// The edits of this row that forbid a token, or the others. Among either no order matters: of the others no
+// two are of one token, and those who forbid the same one store the same.
 template <bool kForbids>
 __device__ void apply(const EditLogitsParams& p, float* row, int begin, int end) {
   for (int j = begin + static_cast<int>(threadIdx.x); j < end; j += kThreads) {
