@@ -40,6 +40,11 @@ def ladder(max_rows: int) -> list[int]:
 class CudaGraph:
     """The decode step of one size, in two halves; steps of fewer rows are padded to it."""
 
+    # What replays the halves once they are captured. Till then nothing of this object refers to it, so that
+    # one that finds no memory is gone at once, and with it what it holds.
+    _forward: Callable[[], object]
+    _draw: Callable[[], object]
+
     def __init__(
         self,
         device: CudaDevice,
@@ -51,37 +56,38 @@ class CudaGraph:
     ) -> None:
         """Capture nothing yet; all objects live, and lie where they are, as long as this one is used."""
         self._device = device
+        self._backend = backend
+        self._model = model
+        self._caches = caches
         self._step = step
+        self._group = group
         self._hidden = torch.empty(0)
-
-        def forward() -> None:
-            backend.begin_step(step.meta)
-            step.feed()
-            hidden = model.forward(step.token_ids, step.meta, caches)
-            assert hidden is not None, "a pipeline captures nothing"
-            self._hidden = hidden
-
-        def draw() -> None:
-            step.draw(device.ops, model.compute_logits(self._hidden), group)
-
-        self._forward: Callable[[], object] = forward
-        self._draw: Callable[[], object] = draw
         self._inputs: StepInputs | None = None
         self._batch: InputBatch | None = None
 
     @torch.inference_mode()
     def run(self) -> CudaGraph:
         """Run a step of padding alone, kernel by kernel, as both halves need before they are captured."""
-        self._forward()
-        self._draw()
+        self._run_model()
+        self._run_sampling()
         return self
 
     @torch.inference_mode()
     def capture(self) -> CudaGraph:
         """Capture both halves, once; nothing runs meanwhile."""
-        self._forward = self._device.capture(self._forward)
-        self._draw = self._device.capture(self._draw)
+        self._forward = self._device.capture(self._run_model)
+        self._draw = self._device.capture(self._run_sampling)
         return self
+
+    def _run_model(self) -> None:
+        self._backend.begin_step(self._step.meta)
+        self._step.feed()
+        hidden = self._model.forward(self._step.token_ids, self._step.meta, self._caches)
+        assert hidden is not None, "a pipeline captures nothing"
+        self._hidden = hidden
+
+    def _run_sampling(self) -> None:
+        self._step.draw(self._device.ops, self._model.compute_logits(self._hidden), self._group)
 
     def forward(self, batch: InputBatch, inputs: StepInputs) -> None:
         """Run the model for a step of at most this size, one token per row."""

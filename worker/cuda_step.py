@@ -84,6 +84,8 @@ class CudaStep:
         self._seeds, self._draw_positions, self._places, self._known, *rest = views
         positions, slots, seq_lens, *filters = rest
         self._top_k, self._temperature, self._top_p, self._min_p = filters
+        # Steps of other sizes may have left a -1 there, which is no block.
+        block_tables[:num_rows, 0].zero_()
         self.meta = AttentionMetadata(
             positions=positions,
             slot_mapping=slots,

@@ -69,14 +69,11 @@ def num_threads() -> int:
 
 
 def multiply_peak(x: Tensor, rounds: int) -> int:
-    """Multiply out of registers alone on all threads, so that a benchmark knows the ceiling.
+    """Multiply out of registers alone on all threads, for a ceiling; return the operations, two per product.
 
     Args:
         x: [32] numbers to multiply with each other, bfloat16 or float32 as in the products of linear.
         rounds: 1 to 2^32, of 1,024 products per thread.
-
-    Returns:
-        Floating-point operations done, two per product.
     """
     return int(_lib.multiply_peak(x, rounds))
 
@@ -325,9 +322,7 @@ def apply_penalties(
 
 
 def edit_logits(logits: Tensor, rows: Tensor, cu_edits: Tensor, token_ids: Tensor, values: Tensor) -> None:
-    """Add to single logits, in place; adding -inf forbids a token, whatever else is added to it.
-
-    A NaN stays one.
+    """Add to single logits, in place; -inf forbids a token, whatever else is added to it; a NaN stays one.
 
     Args:
         logits: float32 [R, V].

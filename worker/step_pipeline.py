@@ -44,9 +44,9 @@ class StepPipeline:
         self._worker = worker
         self._send = send
         # The last step that was left running: till it is answered how long the worker waited for it; and
-        # what is still to be applied.
+        # what is still to be applied, without what answers it, which keeps a whole KV cache.
         self._unanswered: tuple[StepInFlight, float] | None = None
-        self._unapplied: StepInFlight | None = None
+        self._unapplied: Callable[[], None] | None = None
 
     @property
     def is_running(self) -> bool:
@@ -68,7 +68,7 @@ class StepPipeline:
         started = self._worker.begin(step)
         self._apply()
         if isinstance(started, StepInFlight):
-            self._unanswered, self._unapplied = (started, wait_s), started
+            self._unanswered, self._unapplied = (started, wait_s), started.apply
         else:
             self._answer(started, wait_s)
 
@@ -84,7 +84,7 @@ class StepPipeline:
         self.settle()
         unapplied, self._unapplied = self._unapplied, None
         if unapplied is not None:
-            unapplied.apply()
+            unapplied()
 
     def _answer(self, output: ModelRunnerOutput, wait_s: float) -> None:
         self._send(msgspec.structs.replace(output, wait_s=wait_s))

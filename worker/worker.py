@@ -26,6 +26,7 @@ from worker.cuda_graphs import CudaGraphs
 from worker.decode_graphs import DecodeGraphs
 from worker.device.base import Device
 from worker.device.cuda import CudaDevice
+from worker.device.out_of_memory import is_out_of_memory
 from worker.device.select import open_device
 from worker.dtypes import check_quantization, dtype_name, resolve_dtype
 from worker.gpu_ranks import prepare_together
@@ -219,7 +220,9 @@ class Worker:
         """Ask the device, which may measure what a step takes beside the cache."""
         try:
             return self._device.default_cache_bytes(self._run_largest_step)
-        except torch.OutOfMemoryError as error:
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
             tokens = self._config.max_num_batched_tokens
             raise ConfigError(
                 f"the weights leave no memory for a step of --max-num-batched-tokens {tokens}: {error}"

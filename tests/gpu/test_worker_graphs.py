@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import random
+import weakref
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from tests.worker.runner.checkpoints import VOCAB, write_tiny_llama
 from tests.worker.runner.driver import Driver
 from tests.worker.runner.pairing import Pair, decoding_jobs, pair_of
 from worker.cuda_graphs import MAX_GRAPH_ROWS, CudaGraph, CudaGraphs, ladder
+from worker.cuda_step import CudaStep
 from worker.worker import Worker
 
 HOST_BLOCKS = 40
@@ -155,6 +158,13 @@ def test_all_sizes_share_one_block_table(gpu: Gpu, checkpoint: Path) -> None:
     assert len({table.data_ptr() for table in tables}) == 1
 
 
+def test_padding_attends_to_block_0_whatever_other_sizes_left_in_the_table() -> None:
+    # As rows do whose first blocks have left the window.
+    tables = torch.full((4, 3), -1, dtype=torch.int32)
+    step = CudaStep(torch.zeros(9, dtype=torch.int32), tables, 2)
+    assert step.meta.block_tables.tolist() == [[0, -1, -1]] * 2
+
+
 def test_a_size_captured_ahead_gives_the_same_bits(gpu: Gpu, checkpoint: Path, captured: list[int]) -> None:
     pair = pair_of(checkpoint, device_of(gpu))
     while pair.workers[0].prepare_ahead():
@@ -244,6 +254,34 @@ def test_without_memory_for_a_graph_in_need_its_step_runs_eagerly(
     # It is not tried again, and its rows have not failed.
     assert tried == [2]
     assert sizes == [1]
+
+
+def test_a_graph_that_finds_no_memory_is_gone_at_once(
+    gpu: Gpu, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, _ = start_worker(gpu, checkpoint)
+    made: list[weakref.ref[CudaGraph]] = []
+    make = CudaGraphs._make
+
+    def noted(self: CudaGraphs, size: int) -> CudaGraph:
+        graph = make(self, size)
+        made.append(weakref.ref(graph))
+        return graph
+
+    def lacking(run: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(CudaGraphs, "_make", noted)
+    monkeypatch.setattr(worker._device, "capture", lacking)
+    # pytest keeps what is logged, and so the error, the frames that it went through, and the graph.
+    monkeypatch.setattr("worker.cuda_graphs.logger.disabled", True)
+    # As while a worker starts.
+    gc.disable()
+    try:
+        assert not worker.prepare_ahead()
+        assert [graph() for graph in made] == [None]
+    finally:
+        gc.enable()
 
 
 def test_another_failure_of_a_capture_ends_the_worker(

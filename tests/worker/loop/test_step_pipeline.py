@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import weakref
+from collections.abc import Callable
 
 import pytest
 
@@ -123,3 +125,34 @@ def test_the_wait_belongs_to_the_step_that_was_waited_for() -> None:
     pipeline.run(SchedulerOutput(2, b"", b""), 0.0)
     pipeline.settle()
     assert waits == [(1, 0.25), (2, 0.0)]
+
+
+class Runner:
+    """Has the KV cache."""
+
+    def finish(self) -> ModelRunnerOutput:
+        return ModelRunnerOutput(1, b"", b"")
+
+
+class Forgetful:
+    """A worker whose step is kept by whoever still wants its answer."""
+
+    def __init__(self) -> None:
+        self.runner: Callable[[], Runner | None] = lambda: None
+
+    def can_follow(self, step: SchedulerOutput) -> bool:
+        return False
+
+    def begin(self, step: SchedulerOutput) -> ModelRunnerOutput | StepInFlight:
+        runner = Runner()
+        self.runner = weakref.ref(runner)
+        return StepInFlight(runner.finish, lambda: None)
+
+
+def test_a_step_that_is_answered_keeps_no_kv_cache_till_it_is_applied() -> None:
+    worker = Forgetful()
+    pipeline = StepPipeline(worker, lambda output: None)
+    pipeline.run(SchedulerOutput(1, b"", b""), 0.0)
+    assert worker.runner() is not None
+    pipeline.settle()
+    assert worker.runner() is None

@@ -81,6 +81,18 @@ def test_a_largest_step_that_finds_no_memory_is_refused(
         Worker(config, MeasuringDevice()).load()
 
 
+def test_it_is_refused_too_where_the_driver_has_no_memory_and_no_rank_can_be_told(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*args: object) -> None:
+        raise RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported")
+
+    monkeypatch.setattr("worker.worker.run_largest_step", run)
+    config = WorkerConfig(model=str(tiny_llama), num_threads=1, max_num_batched_tokens=64)
+    with pytest.raises(ConfigError, match="no memory for a step of --max-num-batched-tokens 64"):
+        Worker(config, MeasuringDevice()).load()
+
+
 def test_its_rows_stay_within_the_context() -> None:
     limits = BatchLimits(
         max_num_seqs=3,
