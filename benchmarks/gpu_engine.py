@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import torch
 
-from benchmarks.gpu_engine_bench import BLOCK_SIZE, Bench, free_memory
+from benchmarks.gpu_engine_bench import BLOCK_SIZE, STEPS, WARM_STEPS, Bench, free_memory, longest_row
 from benchmarks.gpu_engine_shapes import SHAPES, Shape, write_config
 from worker.device.base import Device
 from worker.device.select import open_device
@@ -178,7 +178,7 @@ def measure_shape(
     """Add the rows of one shape to the table."""
     args = setting.args
     with tempfile.TemporaryDirectory() as directory:
-        folder = write_config(shape, Path(directory), args.context + args.request_tokens)
+        folder = write_config(shape, Path(directory), longest_row(args))
         table.take(rows_of(shape, folder, setting))
 
 
@@ -209,6 +209,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if unknown := set(args.shape) - set(SHAPES):
         parser.error(f"--shape must be of {', '.join(SHAPES)}, got {', '.join(unknown)}")
+    if args.context <= STEPS + WARM_STEPS:
+        # So many of them are decoded.
+        parser.error(f"--context must be above {STEPS + WARM_STEPS}, got {args.context}")
     return args
 
 

@@ -66,8 +66,7 @@ class Bench:
 
     def __init__(self, folder: Path, device: Device, max_rows: int, args: argparse.Namespace) -> None:
         self._device = device
-        self._length = args.context + args.request_tokens
-        self._blocks_per_row = -(-self._length // BLOCK_SIZE)
+        self._blocks_per_row = -(-longest_row(args) // BLOCK_SIZE)
         config = WorkerConfig(
             model=str(folder),
             dtype=args.dtype,
@@ -230,6 +229,11 @@ def _replay(graph: CudaGraph) -> None:
     for _ in range(STEPS):
         graph._forward()
         graph._draw()
+
+
+def longest_row(args: argparse.Namespace) -> int:
+    """Tokens of a prompt, the longer one of the two that are measured, and what comes after it."""
+    return int(max(args.context, args.request_tokens) + args.request_tokens)
 
 
 def free_memory(device: torch.device) -> None:

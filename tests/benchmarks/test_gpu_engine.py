@@ -64,6 +64,18 @@ def test_blocks_that_move_beside_a_prefill_move(tmp_path: Path) -> None:
     assert torch.equal(blocks._pool[:, 3:], pool[:, 3:])
 
 
+def test_requests_may_be_longer_than_the_context(tmp_path: Path) -> None:
+    arguments = [*ARGS, "--request-tokens", "44", "--json", str(tmp_path / "rows.json")]
+    assert gpu_engine.main(arguments) == 0
+    assert json.loads((tmp_path / "rows.json").read_text())[-1]["what"] == "2 requests"
+
+
+def test_a_context_too_short_to_decode_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        gpu_engine.main([*ARGS, "--context", "24"])
+    assert "--context must be above 24, got 24" in capsys.readouterr().err
+
+
 def test_a_quarter_of_the_moves_time_that_is_left_is_three_quarters_hidden() -> None:
     assert Beside(prefill_s=2.0, moves_s=1.0, both_s=2.25).hidden_share == 0.75
 
