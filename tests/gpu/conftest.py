@@ -12,6 +12,7 @@ import tvm_ffi
 from torch import Tensor
 
 from tests.gpu.emulated.build import SANITIZERS, build
+from tests.worker.runner.checkpoints import write_tiny_llama
 from worker.cuda_ops import CudaOps, cuda_ops
 from worker.dense_weight import DenseWeight
 
@@ -85,6 +86,12 @@ def real_gpu() -> Gpu:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     return Gpu(cuda_ops(), torch.device("cuda"), False)
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of two layers that a whole worker loads."""
+    return write_tiny_llama(tmp_path_factory.mktemp("tiny-llama"))
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from tests.gpu.conftest import Gpu
 from tests.gpu.side_streams import LastMoment, side_streams
 from tests.gpu.whole_worker import NUM_BLOCKS, NUM_HOST_BLOCKS, device_of, start_on
 from tests.worker.ops.test_move_blocks import moved_one_by_one
-from tests.worker.runner.checkpoints import NUM_LAYERS, VOCAB, write_tiny_llama
+from tests.worker.runner.checkpoints import NUM_LAYERS, VOCAB
 from tests.worker.runner.driver import Driver, Job
 from tests.worker.runner.pairing import decoding_jobs
 from tests.worker.runner.test_batch_invariance import random_jobs
@@ -30,11 +30,6 @@ from worker.kv_cache import BlockShape, layer_caches
 from worker.worker import Worker
 
 HOST = NUM_BLOCKS
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_llama(tmp_path_factory.mktemp("tiny-llama"))
 
 
 @pytest.fixture(scope="module")

@@ -23,11 +23,6 @@ DEMO_MODEL = Path(__file__).parents[2] / "engine_core" / "demo_model"
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_llama(tmp_path_factory.mktemp("tiny-llama"))
-
-
-@pytest.fixture(scope="module")
 def cpu_worker(checkpoint: Path) -> tuple[Worker, WorkerConfig]:
     return start_on(CpuDevice(), checkpoint)
 

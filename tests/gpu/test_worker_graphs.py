@@ -27,11 +27,6 @@ from worker.worker import Worker
 HOST_BLOCKS = 40
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_llama(tmp_path_factory.mktemp("tiny-llama"))
-
-
 @pytest.fixture
 def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Rows of every step that a graph ran."""
