@@ -61,8 +61,8 @@ def test_steps_are_timed_as_a_worker_runs_them_and_by_their_graphs_alone(
 ) -> None:
     monkeypatch.setattr(gpu_engine_bench, "STEPS", 5)
     monkeypatch.setattr(cuda_graphs, "MAX_GRAPH_ROWS", 2)
-    args = gpu_engine.parse(["--context", "24", "--request-tokens", "8", "--requests", "2"])
-    folder = write_config(SHAPES["tiny"], tmp_path, 32)
+    args = gpu_engine.parse(["--context", "25", "--request-tokens", "8", "--requests", "2"])
+    folder = write_config(SHAPES["tiny"], tmp_path, 33)
     bench = Bench(folder, device_of(gpu), 3, args)
     running: list[bool] = []
     begin = bench._worker.begin
@@ -73,15 +73,15 @@ def test_steps_are_timed_as_a_worker_runs_them_and_by_their_graphs_alone(
         return started
 
     monkeypatch.setattr(bench._worker, "begin", watched)
-    assert bench.decode(2, 24) > 0
+    assert bench.decode(2, 25) > 0
     # Those after the first, whose graph is captured then, too.
     assert sum(running) >= 5 + gpu_engine_bench.WARM_STEPS - 1
-    assert bench.replay(2, 24)
-    assert bench.replay(3, 24) is None
+    assert bench.replay(2, 25)
+    assert bench.replay(3, 25) is None
     graphs = bench._worker._runner._graphs  # type: ignore[union-attr]
     graphs._graphs.clear()  # type: ignore[union-attr]
     graphs._has_room = False  # type: ignore[union-attr]
-    assert bench.replay(2, 24) is None
+    assert bench.replay(2, 25) is None
 
 
 def test_a_case_that_fails_stops_no_other(
