@@ -56,12 +56,9 @@ class Sequence:
 class RawClient:
     """A frontend without a frontend: one DEALER, blocking, with deadlines."""
 
-    def __init__(
-        self, context: zmq.Context, address: str, name: str = "", keys: ClientKeys | None = None
-    ) -> None:
-        identity = name.encode() or b"raw-" + os.urandom(4)
-        self.name = identity.decode(errors="replace")
-        self.socket = connect_engine(context, address, identity, keys)
+    def __init__(self, socket: zmq.Socket) -> None:
+        self.socket = socket
+        self.name = socket.getsockopt(zmq.ROUTING_ID).decode(errors="replace")
         self.sequences: dict[int, Sequence] = {}
         self._nonce = 0
 
@@ -155,7 +152,12 @@ class Engine:
 
     def client(self, name: str = "", keys: ClientKeys | None = None) -> RawClient:
         """Connect without a word."""
-        client = RawClient(self.context, self.address, name, keys)
+        identity = name.encode() or b"raw-" + os.urandom(4)
+        return self.client_on(connect_engine(self.context, self.address, identity, keys))
+
+    def client_on(self, socket: zmq.Socket) -> RawClient:
+        """Speak over a DEALER that is connected already, and close it in the end."""
+        client = RawClient(socket)
         self.clients.append(client)
         return client
 

@@ -51,12 +51,9 @@ def test_an_idle_frontend_loses_its_lease_too() -> None:
 
 def test_a_frontend_that_does_not_read_is_dropped_at_its_credit() -> None:
     with running_engine("--simulated-step-ms", "1") as engine:
-        slow = engine.client("slow")
-        # As little room as can be on the reader's side, so that everything piles up at the engine.
-        slow.socket.close()
-        slow.socket = narrow_dealer(engine)
         witness = engine.joined("witness")
-        slow.send(Hello(1, "slow", "0"))
+        slow = engine.client_on(narrow_dealer(engine, b"slow"))
+        slow.join()
         for handle in range(100):
             slow.add(handle, [handle + 1], max_tokens=600, logprobs=20)
         assert len(witness.generate(1, [5], max_tokens=50)) == 50
@@ -65,9 +62,10 @@ def test_a_frontend_that_does_not_read_is_dropped_at_its_credit() -> None:
         assert 'frontend=slow reason="reads too slowly"' in engine.log()
 
 
-def narrow_dealer(engine: Engine) -> zmq.Socket:
+def narrow_dealer(engine: Engine, identity: bytes) -> zmq.Socket:
+    """As little room as can be on the reader's side, so that everything piles up at the engine."""
     dealer = engine.context.socket(zmq.DEALER)
-    dealer.setsockopt(zmq.ROUTING_ID, b"slow")
+    dealer.setsockopt(zmq.ROUTING_ID, identity)
     dealer.setsockopt(zmq.RCVHWM, 1)
     dealer.setsockopt(zmq.RCVBUF, 4096)
     dealer.setsockopt(zmq.LINGER, 0)
