@@ -1,13 +1,25 @@
-"""Fixtures of every test folder."""
+"""Fixtures and settings of every test folder."""
 
 from __future__ import annotations
 
+import importlib.util
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from tests.checkpoints import CheckpointCache
+
+# Tests on a GPU need no hypothesis, and their machine has none.
+if importlib.util.find_spec("hypothesis") is not None:
+    from hypothesis import HealthCheck, settings
+
+    # Neither a busy machine nor another seed may decide whether a test passes: by default an example that
+    # takes 200 ms fails, or a slow start of drawing them, and each run draws other ones.
+    settings.register_profile(
+        "tests", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session")
