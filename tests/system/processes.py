@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,13 +20,6 @@ import psutil
 ROOT = Path(__file__).resolve().parent.parent.parent
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
-
-
-def free_port() -> int:
-    """A TCP port on loopback that nobody listens on now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @dataclass
@@ -61,10 +55,10 @@ class Process:
 
 
 @contextlib.contextmanager
-def run(log: Path, *args: str, runtime_dir: str = "") -> Iterator[Process]:
+def run(log: Path, *args: str, runtime_dir: str = "", pass_fds: tuple[int, ...] = ()) -> Iterator[Process]:
     """Start a command of this project (`python -m MODULE ...`); it is stopped when the block ends.
 
-    With `runtime_dir` its sockets are made there, and not where XDG_RUNTIME_DIR says.
+    With `runtime_dir` its sockets are made there, and not where XDG_RUNTIME_DIR says. It inherits `pass_fds`.
     """
     env = {**os.environ, "PYTHONUNBUFFERED": "1"}
     if runtime_dir:
@@ -77,6 +71,7 @@ def run(log: Path, *args: str, runtime_dir: str = "") -> Iterator[Process]:
             stderr=stream,
             stdin=subprocess.DEVNULL,
             env=env,
+            pass_fds=pass_fds,
         )
     process = Process(popen, log)
     try:
@@ -86,17 +81,43 @@ def run(log: Path, *args: str, runtime_dir: str = "") -> Iterator[Process]:
 
 
 def wait_ready(url: str, *processes: Process) -> None:
-    """Wait until GET /ready answers 200; a process that ends meanwhile fails at once, with its log."""
+    """Wait until GET /ready answers 200 and names no engine that is not ready; see _wait_until."""
+
+    def ready() -> bool:
+        answer = httpx.get(f"{url}/ready", timeout=5)
+        return answer.status_code == 200 and all(e["state"] == "ready" for e in answer.json()["engines"])
+
+    _wait_until(ready, *processes)
+
+
+def wait_all_ready(url: str, num_frontends: int, server: Process) -> None:
+    """Wait until so many api-frontends of one `splitserve serve` are ready.
+
+    They share a port, so one that is not may get the next connection when another has been found ready.
+    """
+    found: set[str] = set()
+
+    def ready() -> bool:
+        metrics = httpx.get(f"{url}/metrics", timeout=5).text
+        if re.search(r'^splitserve:engine_state{.*state="ready".*} 1.0$', metrics, re.MULTILINE):
+            found.update(re.findall(r'frontend="(.+?)"', metrics))
+        return len(found) == num_frontends
+
+    _wait_until(ready, server)
+
+
+def _wait_until(condition: Callable[[], bool], *processes: Process) -> None:
+    """Wait for something; nobody may answer yet, but a process that ends fails at once, with its log."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         for process in processes:
             if process.popen.poll() is not None:
                 raise AssertionError(f"exited with {process.popen.returncode}:\n{process.text()}")
         with contextlib.suppress(httpx.TransportError):
-            if httpx.get(f"{url}/ready", timeout=5).status_code == 200:
+            if condition():
                 return
         time.sleep(0.05)
-    raise AssertionError(f"{url} not ready:\n" + "\n".join(process.text() for process in processes))
+    raise AssertionError("not ready:\n" + "\n".join(process.text() for process in processes))
 
 
 @dataclass
@@ -114,16 +135,30 @@ class Server:
 
 
 @contextlib.contextmanager
-def frontend(
-    folder: Path, *engines: str, port: int | None = None, flags: tuple[str, ...] = ()
-) -> Iterator[tuple[str, Process]]:
-    """An api-frontend over the given engines; yields its URL and the process, not waited for."""
-    port = port or free_port()
-    args = ["frontend.cli", "--host", "127.0.0.1", "--port", str(port), *flags]
-    for address in engines:
-        args += ["--engine", address]
-    with run(folder / f"frontend-{port}.log", *args) as process:
+def frontend(folder: Path, *engines: str, flags: tuple[str, ...] = ()) -> Iterator[tuple[str, Process]]:
+    """An api-frontend over the given engines; yields its URL and the process, not waited for.
+
+    It inherits its listening socket: a port that is only known to be free may be another's a moment later.
+    """
+    with contextlib.ExitStack() as stack:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port, fd = listener.getsockname()[1], listener.fileno()
+            args = ["frontend.cli", "--fd", str(fd), *flags]
+            for address in engines:
+                args += ["--engine", address]
+            log = folder / f"frontend-{port}.log"
+            process = stack.enter_context(run(log, *args, pass_fds=(fd,)))
         yield f"http://127.0.0.1:{port}", process
+
+
+@contextlib.contextmanager
+def serve_command(log: Path, *flags: str, runtime_dir: str = "") -> Iterator[tuple[str, Process]]:
+    """`splitserve serve` on a port of its own; yields its URL and the process, not waited for."""
+    args = ("engine_core.splitserve", "serve", "--port", "0", *flags)
+    with run(log, *args, runtime_dir=runtime_dir) as process:
+        _wait_until(lambda: " listening on " in process.text(), process)
+        (url,) = re.findall(r" listening on (http://\S+)\n", process.text())
+        yield url, process
 
 
 @contextlib.contextmanager

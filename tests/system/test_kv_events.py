@@ -16,7 +16,7 @@ import pytest
 import zmq
 
 from tests.engine_core.kv_events.router import Router
-from tests.system.processes import ROOT, Server, free_port, serve
+from tests.system.processes import ROOT, Server, serve
 
 pytestmark = pytest.mark.system
 
@@ -72,8 +72,8 @@ class Subscriber:
 
 
 @pytest.fixture
-def addresses() -> tuple[str, str]:
-    return f"tcp://127.0.0.1:{free_port()}", f"tcp://127.0.0.1:{free_port()}"
+def addresses(folder: Path) -> tuple[str, str]:
+    return f"ipc://{folder}/events.sock", f"ipc://{folder}/missed.sock"
 
 
 @pytest.fixture

@@ -63,6 +63,11 @@ class Nodes:
     def is_empty(self) -> bool:
         return self.ask("state") == {"actors": 0, "groups": 0}
 
+    def workers(self) -> list[psutil.Process]:
+        """The actors' processes, by the names Ray gives them; another cluster's are not ours to kill."""
+        children = psutil.Process(self.popen.pid).children(recursive=True)
+        return [child for child in children if "ray::WorkerActor" in " ".join(cmdline(child))]
+
     def close(self) -> None:
         self.popen.communicate(timeout=DEADLINE_S)
 
@@ -93,11 +98,6 @@ def wait_ready(core: Process) -> None:
     assert core.popen.poll() is None, core.text()
 
 
-def actors() -> list[psutil.Process]:
-    """The workers on this machine; Ray gives its processes names of their own."""
-    return [process for process in psutil.process_iter() if "ray::WorkerActor" in " ".join(cmdline(process))]
-
-
 def cmdline(process: psutil.Process) -> list[str]:
     try:
         return process.cmdline()
@@ -117,7 +117,7 @@ def test_two_ranks_on_two_nodes_generate_what_one_process_does(
         with LLM(
             dtype="float32", num_blocks=200, num_threads=1, executor=executor, tensor_parallel_size=size
         ) as llm:
-            assert len(actors()) == (size if executor == "ray" else 0)
+            assert len(nodes.workers()) == (size if executor == "ray" else 0)
             outputs = llm.generate(prompts, sampling, use_tqdm=False)
             answers.append([tuple(part.token_ids) for output in outputs for part in output.outputs])
     assert answers[0] == answers[1]
@@ -128,7 +128,7 @@ def test_two_ranks_on_two_nodes_generate_what_one_process_does(
 def test_an_actor_that_is_killed_ends_the_engine_which_names_its_node(folder: Path, nodes: Nodes) -> None:
     with engine(folder, *FLAGS, "-tp", "2", "--ray-address", nodes.address) as (_, core):
         wait_ready(core)
-        actors()[0].kill()
+        nodes.workers()[0].kill()
         assert core.popen.wait(DEADLINE_S) == 4
         expected = rf"the worker of rank [01] on node {NODE} was lost: its process died"
         assert re.search(expected, core.text()), core.text()
@@ -168,6 +168,7 @@ def test_a_node_that_is_lost_ends_the_engine_which_names_it(folder: Path, nodes:
         assert core.popen.wait(DEADLINE_S) == 4
         expected = rf"the worker of rank 1 on node {NODE} was lost: its (process|node) died"
         assert re.search(expected, core.text()), core.text()
+    wait_until(nodes.is_empty, lambda: str(nodes.ask("state")))
 
 
 def test_a_ray_of_its_own_ends_with_the_engine_that_is_killed(

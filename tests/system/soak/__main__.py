@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import httpx
 
-from tests.system.processes import Process, free_port, run, wait_ready
+from tests.system.processes import Process, serve_command, wait_all_ready
 from tests.system.soak.catalogue import ALONE, Ask, draw_delivery, make_catalogue
 from tests.system.soak.client import Answer, End, ask_once
 from tests.system.soak.watch import MIB, Figures, MemoryWatch, is_flat
@@ -38,7 +38,7 @@ MAX_SHOWN = 4000
 # The engine compares its bookkeeping with itself a second after its last step, and ends if it does not hold.
 INTEGRITY_S = 3.0
 FLAGS = (
-    *("--api-server-count", "2", "--scheduling-policy", "priority", "--log-level", "warning"),
+    *("--scheduling-policy", "priority", "--log-level", "warning"),
     *("--num-blocks", "64", "--max-num-seqs", "12", "--max-num-batched-tokens", "256"),
     *("--kv-offload-gb", "0.01", "--log-wait", "0"),
 )
@@ -172,24 +172,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plan = Plan(flags.seconds, flags.clients, flags.catalogue, seed)
     print(plan, flush=True)
     asks = make_catalogue(random.Random(plan.seed), plan.num_asks)
-    with serving("--enforce-eager", "--log-level", "warning", *server_flags) as (_, url):
+    with serving(1, "--enforce-eager", "--log-level", "warning", *server_flags) as (_, url):
         eager = asyncio.run(answer_alone(url, asks))
-    with serving(*FLAGS, *server_flags) as (server, url):
+    with serving(2, *FLAGS, *server_flags) as (server, url):
         told = soak(server, url, plan, asks, eager)
     print(f"passed: {plan.seconds:g} s, seed {plan.seed}; {told}")
     return 0
 
 
 @contextlib.contextmanager
-def serving(*flags: str) -> Iterator[tuple[Process, str]]:
+def serving(num_frontends: int, *flags: str) -> Iterator[tuple[Process, str]]:
     """A server of its own, ready; yields the process and its URL."""
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    with tempfile.TemporaryDirectory(prefix="sst-") as folder:
-        words = ("engine_core.splitserve", "serve", "--port", str(port), *flags)
-        with run(Path(folder) / "serve.log", *words, runtime_dir=folder) as server:
-            wait_ready(url, server)
-            yield server, url
+    words = ("--api-server-count", str(num_frontends), *flags)
+    with (
+        tempfile.TemporaryDirectory(prefix="sst-") as folder,
+        serve_command(Path(folder) / "serve.log", *words, runtime_dir=folder) as (url, server),
+    ):
+        wait_all_ready(url, num_frontends, server)
+        yield server, url
 
 
 if __name__ == "__main__":
