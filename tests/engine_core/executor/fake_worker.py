@@ -128,7 +128,7 @@ class FakeWorker:
         match self.behaviour:
             case "killed in a step":
                 os.kill(os.getpid(), signal.SIGKILL)
-            case "hang in a step":
+            case "hang in a step" | "stubborn":
                 self.wait_for_ever()
             case "lose another rank":
                 self.send(WorkerFailed("rank_lost", "waited 4 s for the other ranks"))

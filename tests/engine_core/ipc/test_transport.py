@@ -118,14 +118,16 @@ def test_a_newcomer_cannot_take_over_a_live_identity(folder: str, context: zmq.C
     owner = connect_engine(context, router.address, b"one")
     owner.send(b"mine")
     receive_one(router)
+    monitor = router.socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
     thief = connect_engine(context, router.address, b"one")
     thief.send(b"also mine")
+    assert monitor.poll(DEADLINE_MS), "the thief is connected"
     owner.send(b"still mine")
     assert receive_one(router) == (b"one", b"still mine")
     assert router.send(b"one", b"secret") is SendResult.SENT
     assert owner.poll(DEADLINE_MS)
     assert not thief.poll(50)
-    for socket in (owner, thief):
+    for socket in (owner, thief, monitor):
         socket.close()
     router.close()
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,7 @@ from engine_core.sampling_params import SamplingParams
 ROOT = Path(__file__).resolve().parents[3]
 DEADLINE_S = 20.0
 SIMULATED = ("engine_core.cli", "--executor", "simulated")
+FAKE_ENGINE = "tests.engine_core.server.fake_engine"
 MODEL = {"vocab_size": 32000, "max_position_embeddings": 4096, "eos_token_id": 2}
 KEPT = ("log", "tmp", "model", "config.json")
 
@@ -80,7 +82,7 @@ class RawClient:
         """Take messages until one of this kind comes; outputs are collected on the way."""
         end_s = time.monotonic() + DEADLINE_S
         while True:
-            message = self.receive(end_s - time.monotonic())
+            message = self.receive(max(0.0, end_s - time.monotonic()))
             if isinstance(message, kind) and accept(message):
                 return message
 
@@ -173,6 +175,21 @@ class Engine:
     def signal(self, number: signal.Signals) -> None:
         self.popen.send_signal(number)
 
+    def worker(self) -> psutil.Process:
+        """The process of its only worker."""
+        (worker,) = psutil.Process(self.popen.pid).children()
+        return worker
+
+    @contextlib.contextmanager
+    def steps_held(self) -> Iterator[None]:
+        """No step ends meanwhile: the worker stands still, the engine does not."""
+        worker = self.worker()
+        worker.suspend()
+        try:
+            yield
+        finally:
+            worker.resume()
+
     def exit_code(self) -> int:
         return self.popen.wait(DEADLINE_S)
 
@@ -204,6 +221,21 @@ def running_engine(*flags: str, command: tuple[str, ...] = SIMULATED) -> Iterato
         if popen.returncode != -signal.SIGKILL:
             left = [str(path) for path in Path(folder).rglob("*") if path.name not in KEPT]
             assert left == [], f"left behind: {left}\n{engine.log()}"
+
+
+def engine_with(behaviour: str, *flags: str) -> contextlib.AbstractContextManager[Engine]:
+    """Start an engine-core whose worker is a process that behaves as said, see executor/fake_worker.py."""
+    return running_engine(*flags, command=(FAKE_ENGINE, behaviour))
+
+
+@contextlib.contextmanager
+def held_port() -> Iterator[int]:
+    """A TCP port that the kernel gives to nobody else; whoever is told of it may listen there."""
+    with socket.socket() as holder:
+        # Listening sockets of libzmq have it too: with it two may be bound to a port if only one listens.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
 
 
 def _start(words: list[str], log_path: Path) -> subprocess.Popen[bytes]:

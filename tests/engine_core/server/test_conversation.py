@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 import tempfile
 
-from engine_core.ipc.codec import encode, pack_int32
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from engine_core.ipc.codec import encode, pack_int32, unpack_int64
 from engine_core.ipc.curve import create_keys, load_client_keys
 from engine_core.ipc.messages import (
     Abort,
@@ -23,7 +25,7 @@ from engine_core.ipc.messages import (
 )
 from engine_core.ipc.wire import PROTOCOL_VERSION
 from engine_core.sampling_params import SamplingParams
-from tests.engine_core.server.harness import Engine, Sequence, running_engine
+from tests.engine_core.server.harness import DEADLINE_S, Engine, Sequence, held_port, running_engine
 
 
 def test_hello_is_answered_with_ready(engine: Engine) -> None:
@@ -143,13 +145,16 @@ def test_before_hello_only_a_ping_is_answered_and_says_so(engine: Engine) -> Non
 def test_every_message_of_one_step_comes_in_one_frame(engine: Engine) -> None:
     client = engine.joined()
     for handle in range(8):
-        client.add(handle, [handle + 1], max_tokens=4)
-    num_messages = 0
-    while any(client.sequences[handle].finished is None for handle in range(8)):
+        client.add(handle, [handle + 1], max_tokens=4000)
+    while not all(client.sequences[handle].token_ids for handle in range(8)):
         client.wait_for(StepOutputs)
-        num_messages += 1
-    # 32 tokens: one message per step and not one per token.
-    assert num_messages < 20
+    for _ in range(20):
+        running = {handle for handle in range(8) if client.sequences[handle].finished is None}
+        outputs = client.wait_for(StepOutputs, lambda outputs: outputs.handles != b"")
+        # A step has a token of each; of an engine that is behind a message holds several steps.
+        assert set(unpack_int64(outputs.handles).tolist()) == running
+    client.send(Abort(list(range(8))))
+    client.ping()
 
 
 def test_a_prompt_of_many_frames_is_refused_as_one_message(engine: Engine) -> None:
@@ -214,10 +219,8 @@ def test_a_request_beyond_its_timeout_ends_with_an_error(engine: Engine) -> None
 
 
 def test_over_tcp_a_frontend_with_keys_is_served_and_a_stranger_is_not() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            address = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    with tempfile.TemporaryDirectory() as folder, held_port() as port:
+        address = f"tcp://127.0.0.1:{port}"
         create_keys(f"{folder}/ours")
         create_keys(f"{folder}/theirs")
         ours = load_client_keys(f"{folder}/ours")
@@ -226,7 +229,12 @@ def test_over_tcp_a_frontend_with_keys_is_served_and_a_stranger_is_not() -> None
         with running_engine("--listen", address, "--keys", f"{folder}/ours") as engine:
             engine.address = address
             stranger = engine.client("stranger", theirs)
-            stranger.socket.send(encode(Hello(PROTOCOL_VERSION, "stranger", "x")))
+            ends = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+            with stranger.socket.get_monitor_socket(ends) as monitor:
+                stranger.hello()
+                assert monitor.poll(int(DEADLINE_S * 1000))
+                assert recv_monitor_message(monitor)["event"] == zmq.EVENT_HANDSHAKE_FAILED_AUTH
+                stranger.socket.disable_monitor()
             client = engine.client("friend", ours)
             client.join()
             assert len(client.generate(1, [1], max_tokens=5)) == 5

@@ -13,21 +13,22 @@ import pytest
 
 from engine_core.ipc.curve import create_keys
 from engine_core.ipc.messages import Draining, FinishReason, Ready, Rejected, StepOutputs
-from tests.engine_core.server.harness import DEADLINE_S, ROOT, running_engine
+from tests.engine_core.server.harness import DEADLINE_S, ROOT, engine_with, running_engine
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_running_requests_finish(number: signal.Signals) -> None:
-    with running_engine("--simulated-step-ms", "2") as engine:
+    with engine_with("well") as engine:
         client = engine.joined()
-        client.add(1, [1, 2], max_tokens=200)
-        client.stats_when(lambda stats: stats.num_running == 1)
-        engine.signal(number)
-        assert client.wait_for(Draining).timeout_s == 30
-        client.add(2, [3], max_tokens=1)
-        rejected = client.wait_for(Rejected)
-        assert (rejected.handle, rejected.status, rejected.code) == (2, 503, "engine_unavailable")
-        assert client.ping().draining
+        with engine.steps_held():
+            client.add(1, [1, 2], max_tokens=200)
+            client.stats_when(lambda stats: stats.num_running == 1)
+            engine.signal(number)
+            assert client.wait_for(Draining).timeout_s == 30
+            client.add(2, [3], max_tokens=1)
+            rejected = client.wait_for(Rejected)
+            assert (rejected.handle, rejected.status, rejected.code) == (2, 503, "engine_unavailable")
+            assert client.ping().draining
         sequence = client.finish(1)
         assert len(sequence.token_ids) == 200
         assert sequence.finished is not None
@@ -82,16 +83,17 @@ def test_a_second_signal_ends_at_once() -> None:
 
 
 def test_a_frontend_that_joins_a_draining_engine_is_told() -> None:
-    with running_engine("--simulated-step-ms", "5") as engine:
+    with engine_with("well") as engine:
         client = engine.joined()
-        client.add(1, [1], max_tokens=150)
-        client.wait_for(StepOutputs)
-        engine.signal(signal.SIGTERM)
-        client.wait_for(Draining)
-        late = engine.client()
-        late.hello()
-        late.wait_for(Ready)
-        assert late.wait_for(Draining).timeout_s <= 30
+        with engine.steps_held():
+            client.add(1, [1], max_tokens=3)
+            client.stats_when(lambda stats: stats.num_running == 1)
+            engine.signal(signal.SIGTERM)
+            client.wait_for(Draining)
+            late = engine.client()
+            late.hello()
+            late.wait_for(Ready)
+            assert late.wait_for(Draining).timeout_s <= 30
         client.finish(1)
 
 
@@ -103,7 +105,7 @@ def test_a_restarted_engine_has_another_epoch_and_takes_a_stale_socket_file() ->
         assert Path(first.address.removeprefix("ipc://")).exists()
         with subprocess.Popen(first.popen.args, cwd=ROOT, stderr=subprocess.DEVNULL) as second:
             client = first.client()
-            assert client.join().epoch > epoch
+            assert client.join().epoch != epoch
             second.terminate()
             assert second.wait(DEADLINE_S) == 0
 

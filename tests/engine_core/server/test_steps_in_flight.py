@@ -12,9 +12,9 @@ import pytest
 
 from engine_core.ipc.messages import Abort, FinishReason, StepOutputs
 from engine_core.scheduler.run_ahead import MAX_STEPS_AHEAD
-from tests.engine_core.server.harness import Engine, RawClient, running_engine
+from tests.engine_core.server.harness import Engine, RawClient, engine_with, running_engine
 
-LATE = ("tests.engine_core.server.fake_engine", "answer when the next step is there")
+LATE = "answer when the next step is there"
 PROMPT = list(range(3, 43))
 
 
@@ -28,7 +28,7 @@ def reference() -> list[int]:
 @pytest.fixture
 def engine() -> Iterator[Engine]:
     """An engine that prefills PROMPT in three chunks."""
-    with running_engine("--max-num-batched-tokens", "16", command=LATE) as engine:
+    with engine_with(LATE, "--max-num-batched-tokens", "16") as engine:
         yield engine
 
 
@@ -81,12 +81,13 @@ def test_logprobs_end_with_the_last_token(engine: Engine, reference: list[int]) 
 
 
 def test_a_pool_too_small_for_all_preempts_between_the_steps(reference: list[int]) -> None:
-    command = ("tests.engine_core.server.fake_engine", "well")
     flags = ("--num-blocks", "8", "--block-size", "16", "--max-num-batched-tokens", "16")
-    with running_engine(*flags, command=command) as engine:
+    with engine_with("well", *flags) as engine:
         client = engine.joined()
-        for handle in range(4):
-            client.add(handle, PROMPT, max_tokens=40)
+        with engine.steps_held():
+            for handle in range(4):
+                client.add(handle, PROMPT, max_tokens=40)
+            client.stats_when(lambda stats: stats.num_running + stats.num_waiting == 4)
         for handle in range(4):
             sequence = client.finish(handle)
             assert sequence.token_ids == reference

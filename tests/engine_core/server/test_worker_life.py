@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 
 import psutil
 import pytest
 
-from engine_core.ipc.messages import Loading, Ready, Rejected, StepOutputs
-from tests.engine_core.server.harness import DEADLINE_S, Engine, running_engine
-
-
-def engine_with(behaviour: str, *flags: str) -> contextlib.AbstractContextManager[Engine]:
-    return running_engine(*flags, command=("tests.engine_core.server.fake_engine", behaviour))
-
-
-def worker_of(engine: Engine) -> psutil.Process:
-    (worker,) = psutil.Process(engine.popen.pid).children()
-    return worker
+from engine_core.ipc.messages import Draining, Loading, Ready, Rejected, StepOutputs
+from tests.engine_core.server.harness import DEADLINE_S, engine_with, running_engine
 
 
 def test_requests_run_on_a_worker_process() -> None:
@@ -38,7 +28,7 @@ def test_a_frontend_is_told_how_far_loading_is() -> None:
         assert (rejected.status, rejected.code) == (503, "engine_unavailable")
         assert "loading weights" in rejected.message
         assert client.ping().stats.num_frontends == 1
-        worker = worker_of(engine)
+        worker = engine.worker()
         engine.signal(signal.SIGTERM)
         assert engine.exit_code() == 0
         assert not worker.is_running()
@@ -57,7 +47,7 @@ def test_a_killed_worker_ends_the_engine_and_names_the_cause() -> None:
         client = engine.joined()
         client.add(1, [1], max_tokens=4000)
         client.wait_for(StepOutputs)
-        worker_of(engine).kill()
+        engine.worker().kill()
         assert engine.exit_code() == 4
         assert "engine-core: error: the worker was lost: killed by SIGKILL" in engine.log()
         assert "Traceback" not in engine.log()
@@ -66,7 +56,7 @@ def test_a_killed_worker_ends_the_engine_and_names_the_cause() -> None:
 def test_an_idle_engine_notices_a_killed_worker_too() -> None:
     with engine_with("well") as engine:
         engine.joined()
-        worker_of(engine).kill()
+        engine.worker().kill()
         assert engine.exit_code() == 4
 
 
@@ -110,7 +100,7 @@ def test_a_context_beyond_the_model_is_a_configuration_error() -> None:
 def test_the_worker_dies_with_an_engine_that_is_killed() -> None:
     with engine_with("well") as engine:
         engine.joined()
-        worker = worker_of(engine)
+        worker = engine.worker()
         engine.popen.kill()
         engine.popen.wait(DEADLINE_S)
         assert psutil.wait_procs([worker], DEADLINE_S)[1] == []
@@ -121,9 +111,9 @@ def test_a_stubborn_worker_does_not_keep_a_second_signal_waiting() -> None:
         client = engine.joined()
         client.add(1, [1], max_tokens=4000)
         client.wait_for(StepOutputs)
-        worker = worker_of(engine)
+        worker = engine.worker()
         engine.signal(signal.SIGTERM)
-        client.stats_when(lambda stats: stats.num_running == 1)
+        client.wait_for(Draining)
         engine.signal(signal.SIGTERM)
         assert engine.exit_code() == 128 + signal.SIGTERM
         assert not worker.is_running()
