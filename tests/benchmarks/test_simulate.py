@@ -17,6 +17,7 @@ from benchmarks.simulation.report import make_report
 from benchmarks.simulation.settings import make_settings
 from benchmarks.simulation.sweep import simulate
 
+ROOT = Path(__file__).resolve().parents[2]
 QUICK = ["requests=30", "output_tokens=8", "num_blocks=500", "rate=50"]
 
 
@@ -78,8 +79,8 @@ def test_every_metric_can_be_read() -> None:
 
 def test_the_command_loads_neither_torch_nor_matplotlib() -> None:
     code = "import sys, benchmarks.simulate; print({'torch', 'matplotlib', 'worker'} & set(sys.modules))"
-    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert printed.strip() == "set()"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (run.stdout, run.stderr) == ("set()\n", "")
 
 
 WORKS = [

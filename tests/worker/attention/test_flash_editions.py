@@ -8,6 +8,7 @@ import inspect
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -18,6 +19,7 @@ from tests.worker.attention.flash_modules import MODULES
 from worker.attention.flash_editions import EDITIONS, Edition, find_edition
 from worker.attention.needs import AttentionNeeds
 
+ROOT = Path(__file__).resolve().parents[3]
 CPU = torch.device("cpu")
 NEEDS = AttentionNeeds(torch.float32, 16, 64, 8, 2)
 PAGES_OF_256 = NEEDS._replace(block_size=256)
@@ -156,6 +158,6 @@ def test_the_fourth_compiles_our_calls_for_hopper_without_a_gpu() -> None:
     if importlib.util.find_spec("cutlass") is None:
         pytest.skip("flash-attn-4 is not installed")
     command = [sys.executable, "-W", "ignore", "-m", "tests.worker.attention.compile_flash_4", "sm_90"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("compiled Call") == len(CALLS)

@@ -18,7 +18,13 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def engine() -> Iterator[FakeEngine]:
-    # Names of ipc sockets may have at most 107 bytes, and pytest's own folders may be longer.
-    with tempfile.TemporaryDirectory(prefix="sst-") as folder, FakeEngine(Path(folder)) as fake:
+def short_folder() -> Iterator[Path]:
+    """Names of ipc sockets may have at most 107 bytes, and pytest's own folders may be longer."""
+    with tempfile.TemporaryDirectory(prefix="sst-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def engine(short_folder: Path) -> Iterator[FakeEngine]:
+    with FakeEngine(short_folder) as fake:
         yield fake

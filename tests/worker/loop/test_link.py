@@ -49,9 +49,9 @@ def test_an_orphan_that_waits_for_a_step_notices(
 
 
 def test_an_orphan_whose_messages_nobody_takes_notices(
-    tmp_path: Path, context: zmq.Context[zmq.Socket[bytes]]
+    short_folder: Path, context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:
-    link = EngineLink(context, config(f"ipc://{tmp_path}/none.sock"), NO_PARENT)
+    link = EngineLink(context, config(f"ipc://{short_folder}/none.sock"), NO_PARENT)
     try:
         for _ in range(CLIENT_HWM):
             link.send(WorkerHello(1, "x", 12, 1))

@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -154,9 +155,9 @@ def test_tokens_and_logprobs_have_the_same_bits(
             assert run(over_gloo, jobs, num_stages > 1) == expected
 
 
-@pytest.fixture(scope="module")
-def four(ranks: RankPool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ParallelWorker]:
-    path = write_tiny_llama(tmp_path_factory.mktemp("tiny"))
+@pytest.fixture
+def four(ranks: RankPool, tmp_path: Path) -> Iterator[ParallelWorker]:
+    path = write_tiny_llama(tmp_path)
     config = WorkerConfig(model=str(path), tensor_parallel_size=4, num_threads=1)
     with without_shared_memory(ranks.load(config)):
         yield ranks.load(config)
