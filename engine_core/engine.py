@@ -186,12 +186,13 @@ class EngineCore:
     def expire(self) -> None:
         """End requests whose time has passed, with "timeout" (504) or "queue_timeout" (503)."""
         now_s = self._clock.monotonic()
-        for ended in self._deadlines.ended(now_s):
-            self._timeouts[ended.error_code] += 1
-            self._end(ended)
+        # First, so that a wait is told even if this looks so late that it has ended by now.
         for request in self._deadlines.long_waits(now_s):
             if self._on_wait is not None:
                 self._on_wait(explain(self._scheduler, [request], now_s, with_position=False)[0])
+        for ended in self._deadlines.ended(now_s):
+            self._timeouts[ended.error_code] += 1
+            self._end(ended)
 
     def plan(self) -> SchedulerOutput | None:
         """Plan the next step; None when nothing can run or enough steps are in flight."""

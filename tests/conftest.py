@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +21,15 @@ if importlib.util.find_spec("hypothesis") is not None:
         "tests", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
     )
     settings.load_profile("tests")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_proxy() -> Iterator[None]:
+    """Every server of a test is on this machine; a proxy that the environment names cannot reach it."""
+    with pytest.MonkeyPatch.context() as patched:
+        for name in ("NO_PROXY", "no_proxy"):
+            patched.setenv(name, "*")
+        yield
 
 
 @pytest.fixture(scope="session")

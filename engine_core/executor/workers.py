@@ -12,7 +12,7 @@ any        shutdown()                             closed
 
 from __future__ import annotations
 
-import contextlib
+import time
 from collections.abc import Sequence
 
 import zmq
@@ -29,6 +29,7 @@ from engine_core.errors import (
 )
 from engine_core.executor.base import Executor
 from engine_core.executor.crew import Crew
+from engine_core.executor.last_words import LastWords
 from engine_core.executor.ranks import Ranks
 from engine_core.ipc.codec import encode, from_worker_decoder
 from engine_core.ipc.transport import SendResult
@@ -44,10 +45,8 @@ from engine_core.ipc.worker_messages import (
 _MAX_MESSAGES_PER_CALL = 64
 # Between the loss of the pipe or socket and the exit code being known.
 _EXIT_GRACE_S = 2
-# libzmq's thread may need a moment to hand over what a worker sent just before its end.
-_LAST_WORDS_MS = 100
-# Other ranks may go on telling of their progress meanwhile.
-_MAX_LAST_WORDS_ROUNDS = 5
+# How often to ask meanwhile which ranks have ended or said something.
+_ASK_S = 0.1
 
 
 class WorkersExecutor(Executor):
@@ -63,10 +62,10 @@ class WorkersExecutor(Executor):
         self._clock = clock
         self._crew = crew
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._identities = [str(rank).encode() for rank in range(config.num_ranks)]
+        self._all_ranks = range(config.num_ranks)
+        self._identities = [str(rank).encode() for rank in self._all_ranks]
         self._ranks = Ranks(config.num_ranks, config.output_rank, config.step_timeout_s, clock, crew.where)
-        # Why workers end, as far as they have said it.
-        self._last_words: dict[int, WorkerFailed] = {}
+        self._last_words = LastWords(self._rank_of)
 
     @property
     def sockets(self) -> Sequence[zmq.Socket | int]:
@@ -88,6 +87,7 @@ class WorkersExecutor(Executor):
             WorkerError: a process cannot be started.
         """
         self._crew.start(self._context)
+        self._last_words.watch(self._crew.router)
 
     def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> None:
         """Tell the workers the size of their KV cache and of its host tier."""
@@ -110,8 +110,9 @@ class WorkersExecutor(Executor):
         frames = list(router.receive(_MAX_MESSAGES_PER_CALL)) if router is not None else []
         messages = [message for frame in frames if (message := self._take(*frame)) is not None]
         self._crew.attend()
-        if self._last_words:
-            raise self._cause(*next(iter(self._last_words.items())))
+        self._last_words.watch(self._crew.router)
+        if self._last_words.of:
+            raise self._cause(*next(iter(self._last_words.of.items())))
         if not frames:
             self._check_alive()
         return messages
@@ -122,6 +123,7 @@ class WorkersExecutor(Executor):
             for identity in self._identities:
                 self._crew.router.send(identity, encode(Shutdown()))
         self._crew.end(timeout_s)
+        self._last_words.close()
         self._context.term()
 
     def _send(self, message: ToWorkerMessage) -> None:
@@ -142,7 +144,7 @@ class WorkersExecutor(Executor):
         except ProtocolError as error:
             raise WorkerError(f"{self._ranks.name(rank)} sent an invalid message: {error}") from None
         if isinstance(message, WorkerFailed):
-            self._last_words[rank] = message
+            self._last_words.of[rank] = message
             return None
         heard = self._ranks.take(rank, message)
         if self._ranks.have_met:
@@ -155,7 +157,7 @@ class WorkersExecutor(Executor):
         return self._identities.index(identity)
 
     def _check_alive(self) -> None:
-        for rank in range(len(self._identities)):
+        for rank in self._all_ranks:
             if self._crew.how_it_ended(rank) is not None:
                 raise self._loss(rank, "")
         self._ranks.check_deadlines()
@@ -164,9 +166,9 @@ class WorkersExecutor(Executor):
         """Name the cause of a worker's end as well as it can be known."""
         how = self._crew.how_it_ended(rank, _EXIT_GRACE_S) or reason or "it ended"
         # What it sent and printed before it ended tells more than its exit code.
-        self._hear_last_words()
-        if rank in self._last_words:
-            return self._cause(rank, self._last_words[rank])
+        self._last_words.hear(len(self._ended()))
+        if rank in self._last_words.of:
+            return self._cause(rank, self._last_words.of[rank])
         when = "" if self._ranks.are_serving else " while starting"
         tail = self._crew.last_lines(rank)
         return WorkerError(
@@ -177,32 +179,27 @@ class WorkersExecutor(Executor):
         """Return what ended a rank: its own words, or the loss of the rank it waited for."""
         if failed.code != RankLostError.code:
             return self._failure(rank, failed)
-        ranks = range(len(self._identities))
         # Others may tell the same, and the one that is lost may be about to end, or to say why it does.
-        for _ in range(_EXIT_GRACE_S * 1000 // _LAST_WORDS_MS):
-            ended = [rank for rank in ranks if self._crew.how_it_ended(rank) is not None]
-            self._hear_last_words()
-            for other, words in self._last_words.items():
+        end_s = time.monotonic() + _EXIT_GRACE_S
+        while True:
+            ended = self._ended()
+            self._last_words.hear(len(ended))
+            for other, words in self._last_words.of.items():
                 if words.code != RankLostError.code:
                     return self._failure(other, words)
-            for other in ended:
-                if other not in self._last_words:
+            silent = [other for other in self._all_ranks if other not in self._last_words.of]
+            for other in silent:
+                if other in ended:
                     return self._loss(other, "")
-        silent = [self._ranks.name(other) for other in ranks if other not in self._last_words]
-        who = f"{' and '.join(silent)} did not take part" if silent else "the ranks lost each other"
-        return WorkerError(f"{who}: {failed.message}")
+            if not silent:
+                return WorkerError(f"the ranks lost each other: {failed.message}")
+            if time.monotonic() > end_s:
+                names = " and ".join(map(self._ranks.name, silent))
+                return WorkerError(f"{names} did not take part: {failed.message}")
+            self._crew.how_it_ended(silent[0], _ASK_S)
 
-    def _hear_last_words(self) -> None:
-        """Keep why workers end, as far as they have said so by now, or say so in a moment."""
-        router = self._crew.router
-        for _ in range(_MAX_LAST_WORDS_ROUNDS):
-            if router is None or not router.socket.poll(_LAST_WORDS_MS):
-                return
-            for identity, frame in router.receive(_MAX_MESSAGES_PER_CALL):
-                with contextlib.suppress(ProtocolError):
-                    message = from_worker_decoder.decode(frame) if isinstance(frame, bytes) else None
-                    if isinstance(message, WorkerFailed):
-                        self._last_words[self._rank_of(identity)] = message
+    def _ended(self) -> list[int]:
+        return [rank for rank in self._all_ranks if self._crew.how_it_ended(rank) is not None]
 
     def _failure(self, rank: int, failed: WorkerFailed) -> SplitServeError:
         for kind in (ModelLoadError, ConfigError):

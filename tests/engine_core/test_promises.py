@@ -187,3 +187,16 @@ def test_a_long_wait_is_told_once() -> None:
     assert [(info.request_id, info.waits_for, info.age_s) for info in told] == [
         ("request-1", WaitReason.ROWS, 3.0)
     ]
+
+
+def test_a_wait_is_told_even_if_it_has_ended_when_the_engine_looks() -> None:
+    driver = make_driver(max_num_seqs=1, log_wait_s=3.0)
+    told: list[RequestInfo] = []
+    driver.engine._on_wait = told.append
+    driver.add([1], max_tokens=8)
+    driver.turn()
+    late = driver.add([2], max_tokens=1, queue_timeout_s=5.0)
+    driver.clock.advance(9.0)
+    driver.run()
+    assert ended(late)[1] == "queue_timeout"
+    assert [(info.request_id, info.waits_for) for info in told] == [("request-1", WaitReason.ROWS)]

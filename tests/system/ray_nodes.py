@@ -19,6 +19,7 @@ os.environ |= {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_worker_prestart": "0",
+    "RAY_worker_niceness": "0",
 }
 
 import ray

@@ -64,9 +64,7 @@ class Nodes:
         return self.ask("state") == {"actors": 0, "groups": 0}
 
     def workers(self) -> list[psutil.Process]:
-        """The actors' processes, by the names Ray gives them; another cluster's are not ours to kill."""
-        children = psutil.Process(self.popen.pid).children(recursive=True)
-        return [child for child in children if "ray::WorkerActor" in " ".join(cmdline(child))]
+        return workers_of(self.popen.pid)
 
     def close(self) -> None:
         self.popen.communicate(timeout=DEADLINE_S)
@@ -96,6 +94,12 @@ def wait_until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
 def wait_ready(core: Process) -> None:
     wait_until(lambda: " ready address=" in core.text() or core.popen.poll() is not None, core.text)
     assert core.popen.poll() is None, core.text()
+
+
+def workers_of(pid: int) -> list[psutil.Process]:
+    """The actors of a cluster by the names Ray gives them; those of others are not ours to count or kill."""
+    children = psutil.Process(pid).children(recursive=True)
+    return [child for child in children if "ray::WorkerActor" in " ".join(cmdline(child))]
 
 
 def cmdline(process: psutil.Process) -> list[str]:
@@ -180,6 +184,7 @@ def test_a_ray_of_its_own_ends_with_the_engine_that_is_killed(
         wait_ready(core)
         children = core.children()
         assert len(children) > 3, "a launcher, Ray's own processes, and an actor"
+        assert [worker.nice() for worker in workers_of(core.pid)] == [psutil.Process(core.pid).nice()]
         core.stop(signal.SIGKILL)
     assert psutil.wait_procs(children, DEADLINE_S)[1] == []
 

@@ -113,8 +113,13 @@ class Stream:
             self.broken = True
         self._first.set()
 
+    @property
+    def is_open(self) -> bool:
+        return self._thread.is_alive()
+
     def wait_first(self) -> None:
         assert self._first.wait(DEADLINE_S)
+        assert self.num_chunks, "it broke before its first token"
 
     def finish(self) -> tuple[int, bool]:
         self._thread.join(DEADLINE_S)
@@ -146,7 +151,7 @@ def test_a_signal_lets_streams_finish(number: signal.Signals) -> None:
 
 
 def test_nobody_is_let_in_while_streams_finish() -> None:
-    with serving("--simulated-step-ms", "5") as server:
+    with serving("--simulated-step-ms", "200") as server:
         url = server.url()
         stream = Stream(url)
         stream.wait_first()
@@ -154,8 +159,8 @@ def test_nobody_is_let_in_while_streams_finish() -> None:
         server.wait_for(r"frontend draining")
         # The frontend closes its socket just after it says so.
         assert any(is_refused(url) for _ in range(1000))
-        assert server.read_to_end() == 0
-        assert stream.finish() == (Stream.NUM_TOKENS, False)
+        assert stream.is_open, "its tokens take a minute"
+        assert server.stop() == 128 + signal.SIGTERM
 
 
 def test_a_second_signal_ends_at_once() -> None:
@@ -188,17 +193,18 @@ def test_a_configuration_error_of_the_engine_is_told_once_and_not_retried() -> N
 
 
 def test_a_model_that_cannot_be_loaded_is_told_once_and_not_retried(tmp_path: Path) -> None:
-    done = run("serve", str(tmp_path), "--executor", "simulated", "--port", "0")
+    done = run(tmp_path, "serve", str(tmp_path), "--executor", "simulated", "--port", "0")
     assert done.returncode == 3
     assert done.stderr.count("engine-core: error:") == 1
     assert f"{tmp_path}/config.json" in done.stderr
     assert done.stderr.count("starting engine-core") == 1
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
+def run(runtime: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "engine_core.splitserve", *words],
         cwd=ROOT,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)},
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
@@ -223,10 +229,10 @@ def test_a_child_that_always_fails_is_given_up_after_five_restarts() -> None:
         assert "ended 6 times within 60 s (killed by SIGKILL), giving up" in server.output
 
 
-def test_a_port_in_use_is_told_before_anything_is_started() -> None:
+def test_a_port_in_use_is_told_before_anything_is_started(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = run("serve", "--port", str(port))
+        done = run(tmp_path, "serve", "--port", str(port))
     assert done.returncode == 2
     assert f"port {port} of 127.0.0.1 is in use" in done.stderr
     assert "starting" not in done.stderr

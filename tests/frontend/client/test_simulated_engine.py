@@ -107,13 +107,16 @@ async def test_a_repeated_prompt_is_found_in_the_cache(
 async def test_leaving_frees_the_engine_within_a_step(
     addresses: list[str], model: ModelInfo, make_pool: MakePool
 ) -> None:
-    async with engine(addresses[0], model, "--simulated-step-ms", "5"):
+    async with engine(addresses[0], model, "--simulated-step-ms", "20"):
         pool = await make_pool(addresses[0])
         await pool.wait_ready(DEADLINE_S)
         async with aclosing(pool.generate("", request(LONG))) as deltas:
             await anext(deltas)
             await until_stats(pool, lambda running, waiting: running == 1)
         await until_stats(pool, lambda running, waiting: running == 0)
+        stats = pool.status()[0].stats
+        assert stats is not None
+        assert stats.finished == {"abort": 1}
         assert [outcome.ok for outcome in await pool.call(CallKind.CHECK_INTEGRITY)] == [True]
 
 
@@ -156,18 +159,24 @@ async def test_a_killed_engine_fails_streams_at_once_and_its_successor_is_taken(
 async def test_one_of_two_engines_may_die_while_the_other_goes_on(
     addresses: list[str], model: ModelInfo, make_pool: MakePool
 ) -> None:
-    slow = ("--simulated-step-ms", "2")
-    async with engine(addresses[0], model, *slow) as first, engine(addresses[1], model, *slow):
+    # The one that dies would need 25 s for its streams, so none of them ends before.
+    async with (
+        engine(addresses[0], model, "--simulated-step-ms", "50") as first,
+        engine(addresses[1], model, "--simulated-step-ms", "2"),
+    ):
         pool = await make_pool(*addresses)
         async with asyncio.timeout(DEADLINE_S):
             while [status.state for status in pool.status()] != ["ready", "ready"]:
                 await asyncio.sleep(0.01)
-        streams = [pool.generate("", request(LONG)) for _ in range(4)]
-        for stream in streams:
-            await anext(stream)
+        streams = [asyncio.create_task(_drain(pool.generate("", request(LONG)))) for _ in range(4)]
+        # A stream is opened by its task's first turn.
+        await asyncio.sleep(0)
         assert [status.num_open for status in pool.status()] == [2, 2]
+        async with asyncio.timeout(DEADLINE_S):
+            while (stats := (await pool.ping(DEADLINE_S))[0].stats) is None or stats.num_running < 2:
+                await asyncio.sleep(0.01)
         first.kill()
-        ended = await asyncio.gather(*(_drain(stream) for stream in streams))
+        ended = await asyncio.gather(*streams)
         assert sorted(ended) == ["length", "length", "lost", "lost"]
         assert (await collect(pool, request(LONG)))[-1].finish_reason == "length"
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import weakref
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 
 import httpx
@@ -29,6 +30,23 @@ DEADLINE_S = 60.0
 async def url(engine: Engine) -> AsyncGenerator[str, None]:
     """A frontend over it, ready."""
     pool = EnginePool([engine.address], "http-test")
+    async with serving(pool) as (address, _):
+        await until_ready(address, pool)
+        yield address
+
+
+@pytest.fixture(scope="module")
+def slow_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """An engine that takes ten seconds for 500 tokens: what a test has begun still runs when it looks."""
+    checkpoint = write_checkpoint(tmp_path_factory.mktemp("model"))
+    with simulated_engine(checkpoint, "--simulated-step-ms", "20") as engine:
+        yield engine
+
+
+@pytest.fixture
+async def slow_url(slow_engine: Engine) -> AsyncGenerator[str, None]:
+    """A frontend over that, ready."""
+    pool = EnginePool([slow_engine.address], "http-test")
     async with serving(pool) as (address, _):
         await until_ready(address, pool)
         yield address
@@ -143,17 +161,28 @@ async def test_what_tokenize_says_is_what_the_prompt_costs(url: str) -> None:
     assert text.json()["prompt"].startswith("<|im_start|>user\nhello<|im_end|>")
 
 
-async def test_a_client_that_hangs_up_frees_its_sequences_on_the_engine(url: str) -> None:
-    body = {"prompt": "x", "n": 4, "max_tokens": 100_000, "ignore_eos": True, "stream": True}
+async def num_aborted(url: str) -> float:
+    """Sequences that ended on the engine because nobody wanted them any more."""
     async with httpx.AsyncClient(timeout=DEADLINE_S) as client:
-        limit = (await client.get(f"{url}/v1/models")).json()["data"][0]["max_model_len"]
-        body["max_tokens"] = limit - 20
-        async with client.stream("POST", f"{url}/v1/completions", json=body) as response:
-            assert response.status_code == 200
-            await anext(response.aiter_lines())
+        text = (await client.get(f"{url}/metrics")).text
+    return sum(
+        float(value) for value in re.findall(r'^splitserve:request_success.*"abort".* (.+)$', text, re.M)
+    )
+
+
+async def test_a_client_that_hangs_up_frees_its_sequences_on_the_engine(slow_url: str) -> None:
+    before = await num_aborted(slow_url)
+    body = {"prompt": "x", "n": 4, "max_tokens": 500, "ignore_eos": True, "stream": True}
+    async with (
+        httpx.AsyncClient(timeout=DEADLINE_S) as client,
+        client.stream("POST", f"{slow_url}/v1/completions", json=body) as response,
+    ):
+        assert response.status_code == 200
+        await anext(response.aiter_lines())
     async with asyncio.timeout(DEADLINE_S):
-        while await running(url):
+        while await running(slow_url):
             pass
+    assert await num_aborted(slow_url) == before + 4
 
 
 async def test_an_ended_stream_is_freed_without_the_garbage_collector(
@@ -193,22 +222,24 @@ async def test_what_one_step_brings_is_sent_together(url: str) -> None:
     assert num_pieces < num_events / 4
 
 
-async def test_a_full_queue_is_429_and_the_server_recovers(url: str) -> None:
+async def test_a_full_queue_is_429_and_the_server_recovers(slow_url: str) -> None:
     fills_all = {"prompt": "x", "n": 16, "max_tokens": 500, "ignore_eos": True, "stream": True}
     async with (
         httpx.AsyncClient(timeout=DEADLINE_S) as client,
-        client.stream("POST", f"{url}/v1/completions", json=fills_all) as stream,
+        client.stream("POST", f"{slow_url}/v1/completions", json=fills_all) as stream,
     ):
         assert stream.status_code == 200
-        await anext(stream.aiter_lines())
-        response = await complete(url, prompt="x", n=16)
+        # Held, since an iterator that is thrown away closes its connection.
+        lines = stream.aiter_lines()
+        await anext(lines)
+        response = await complete(slow_url, prompt="x", n=16)
     assert response.status_code == 429
     assert int(response.headers["retry-after"]) >= 1
     assert response.json()["error"]["type"] == "rate_limit_error"
     async with asyncio.timeout(DEADLINE_S):
-        while await running(url):
+        while await running(slow_url):
             pass
-    assert (await complete(url, max_tokens=2)).status_code == 200
+    assert (await complete(slow_url, max_tokens=2)).status_code == 200
 
 
 async def test_metrics_count_what_the_engine_did(url: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from frontend.errors_http import HttpError
 from frontend.generation import GenerationRequest, OutputDelta
 from frontend.limits import EndReason, OpenRequest, OpenRequests
-from tests.frontend.http.app_fixtures import ServerFactory
+from tests.frontend.http.app_fixtures import ServerFactory, serving
 from tests.frontend.http.fake_pool import FakePool
 
 
@@ -58,18 +58,33 @@ async def test_a_client_that_does_not_read_is_cut_and_its_generation_closed(
     client.close()
 
 
-async def test_a_reader_that_is_slow_but_steady_is_not_cut(
-    make_server: ServerFactory, pool: FakePool
-) -> None:
+async def test_the_time_of_a_reader_that_is_slow_but_steady_begins_anew(pool: FakePool) -> None:
+    """Read in the limit's own terms, as a real one of any length may pass while this process stands still."""
+    limit_s = 3600.0
     pool.script = Flood()
-    client = await open_and_never_read(await make_server(write_stall_s=0.3))
-    loop = asyncio.get_running_loop()
-    ends = loop.time() + 1.0
-    async with asyncio.timeout(10):
-        while loop.time() < ends:
-            assert await loop.sock_recv(client, 2**20)
-    assert not pool.closed
-    client.close()
+    async with serving(pool, write_stall_s=limit_s) as (url, server), asyncio.timeout(10):
+        requests = server._owners.requests
+        with await open_and_never_read(url) as client:
+            begun_s = await blocked_since(requests)
+            for _ in range(3):
+                later_s = begun_s
+                while later_s <= begun_s:
+                    assert await asyncio.get_running_loop().sock_recv(client, 2**20)
+                    later_s = await blocked_since(requests)
+                assert requests.end_stalled(now=begun_s + limit_s) == 0
+                begun_s = later_s
+            assert not pool.closed
+            assert requests.end_stalled(now=begun_s + limit_s + 1) == 1
+            await pool.num_closed.wait()
+
+
+async def blocked_since(requests: OpenRequests) -> float:
+    """Wait until the only request's client has not read enough; return since when."""
+    while True:
+        for request in requests._open:
+            if request.blocked_since is not None:
+                return request.blocked_since
+        await asyncio.sleep(0)
 
 
 async def test_only_requests_blocked_past_the_limit_are_ended() -> None:
