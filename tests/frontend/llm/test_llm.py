@@ -101,7 +101,9 @@ def test_lists_are_taken_where_tuples_are_kept(llm: LLM) -> None:
         allowed_token_ids=[1, 2],  # type: ignore[arg-type]
         bad_words=["Hello", "x"],  # type: ignore[arg-type]
         bad_word_token_ids=[[4, 5]],  # type: ignore[arg-type]
-        repetition_detection=RepetitionDetection(4),
+        # Neither of them can end three tokens, whatever is drawn.
+        repetition_detection=RepetitionDetection(4, min_count=4),
+        ignore_eos=True,
     )
     assert llm.generate("Hello", params, use_tqdm=False)[0].outputs[0].finish_reason == "length"
 
