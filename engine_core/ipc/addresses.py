@@ -12,6 +12,8 @@ from collections.abc import Iterator
 
 from engine_core.errors import ConfigError
 
+_MAX_TRIES = 100
+
 
 def is_ipc(address: str) -> bool:
     """Whether the address is ipc://PATH."""
@@ -74,11 +76,21 @@ def make_private_directory(path: str) -> bool:
     Raises:
         ConfigError: it cannot be made, belongs to another user, or others may write to it.
     """
+    for _ in range(_MAX_TRIES):
+        # Another server that ends may remove the directory while we look at it.
+        with contextlib.suppress(FileNotFoundError):
+            return _make_or_check(path)
+    raise ConfigError(f"cannot make the directory {path}: another process removes it again and again")
+
+
+def _make_or_check(path: str) -> bool:
     try:
         os.makedirs(path, mode=0o700)
     except FileExistsError:
         _check_private(path)
         return False
+    except FileNotFoundError:
+        raise
     except OSError as error:
         raise ConfigError(f"cannot make the directory {path}: {error.strerror}") from None
     return True

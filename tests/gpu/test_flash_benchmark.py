@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import select
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -97,6 +100,14 @@ def test_only_an_edition_that_cannot_be_opened_is_given_up(
 LINE = json.dumps(asdict(Compared("FlashAttention 3", 16, "a shape")))
 
 
+class Spoken(subprocess.Popen):  # type: ignore[type-arg]
+    """A process whose time begins when it has said something."""
+
+    def communicate(self, input: Any = None, timeout: float | None = None) -> tuple[Any, Any]:
+        select.select([self.stdout], [], [])
+        return super().communicate(input, timeout)
+
+
 @pytest.mark.parametrize(
     ("ending", "seconds", "reason"),
     [
@@ -107,8 +118,9 @@ LINE = json.dumps(asdict(Compared("FlashAttention 3", 16, "a shape")))
     ],
 )
 def test_how_the_process_of_an_edition_ends_is_told_and_loses_nothing(
-    ending: str, seconds: float, reason: str | None
+    ending: str, seconds: float, reason: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(subprocess, "Popen", Spoken)
     program = f"import os, signal; print({LINE!r}, flush=True); {ending}"
     results = collect("FlashAttention 3", [sys.executable, "-IS", "-c", program], seconds)
     assert results[0] == Compared("FlashAttention 3", 16, "a shape")

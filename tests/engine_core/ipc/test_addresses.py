@@ -55,6 +55,30 @@ def test_a_directory_is_made_for_its_owner_only(tmp_path: Path) -> None:
     assert not make_private_directory(str(path)), "the second caller has not made it"
 
 
+@pytest.mark.parametrize("num_times", [1, 3])
+def test_a_directory_that_another_server_removes_meanwhile_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_times: int
+) -> None:
+    path, makedirs, lstat = tmp_path / "run", os.makedirs, os.lstat
+    to_make, to_remove = [path] * num_times, [path] * num_times
+
+    def make_behind_another(name: str, mode: int) -> None:
+        if to_make:
+            to_make.pop().mkdir(mode=0o700)
+        makedirs(name, mode)
+
+    def look_behind_another(name: str) -> os.stat_result:
+        if to_remove:
+            to_remove.pop().rmdir()
+        return lstat(name)
+
+    monkeypatch.setattr(os, "makedirs", make_behind_another)
+    monkeypatch.setattr(os, "lstat", look_behind_another)
+    assert make_private_directory(str(path))
+    assert to_make == to_remove == []
+    assert path.is_dir()
+
+
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777, 0o702])
 def test_a_directory_others_may_write_to_is_refused(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "open"

@@ -99,6 +99,19 @@ class Serving:
             assert time.monotonic() < end_s, self.output
             self.read(time.monotonic() + 0.1)
 
+    def wait_all_ready(self, url: str, num_frontends: int) -> None:
+        """Wait until so many frontends of the shared port have answered and were ready.
+
+        One that has just started takes connections before it has the engine's model, and answers 503.
+        """
+        end_s, found = time.monotonic() + DEADLINE_S, set[str]()
+        while len(found) < num_frontends:
+            metrics = httpx.get(f"{url}/metrics", timeout=DEADLINE_S).text
+            if re.search(r'^splitserve:engine_state{.*state="ready".*} 1.0$', metrics, re.MULTILINE):
+                found.update(re.findall(r'frontend="(.+?)"', metrics))
+            assert time.monotonic() < end_s, f"only {found} are ready:\n{self.output}"
+            self.read(time.monotonic() + 0.02)
+
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Signal it; return its exit code once nothing of it runs."""
         self.popen.send_signal(number)

@@ -26,6 +26,7 @@ def test_two_frontends_share_one_port_and_the_banner_tells_how_to_ask_them() -> 
         url = server.url()
         assert len(server.children(FRONTEND)) == 2
         assert len(server.children(ENGINE)) == 1
+        server.wait_all_ready(url, 2)
         assert len({server.complete(url) for _ in range(10)}) == 1
         banner = server.wait_for(r"(?s)is ready after.*try .*\n")[0]
         assert "model   tiny" in banner
@@ -65,6 +66,7 @@ def test_a_killed_frontend_is_replaced_and_nobody_else_notices() -> None:
         url = server.url()
         engine = server.children(ENGINE)[0]
         victim, other = server.children(FRONTEND)
+        server.wait_all_ready(url, 2)
         streams = [Stream(url) for _ in range(6)]
         for stream in streams:
             stream.wait_first()
@@ -76,6 +78,7 @@ def test_a_killed_frontend_is_replaced_and_nobody_else_notices() -> None:
         # The streams of the killed one broke; those of the other went on to their end.
         finished = [stream.finish() for stream in streams]
         assert all(count == Stream.NUM_TOKENS or broken for count, broken in finished)
+        server.wait_all_ready(url, 2)
         assert len(server.complete(url)) > 0
 
 
