@@ -157,14 +157,18 @@ class Line(NamedTuple):
 
 
 def follow(process: subprocess.Popen[bytes], server: Server, is_wanted: Callable[[Line], bool]) -> Line:
-    """Send new prompts and read what the subscriber prints until a line is as wanted."""
+    """Send new prompts and read what the subscriber prints until a line is as wanted.
+
+    One that is not connected yet gets time: behind an engine begun anew it must hear a number below its own.
+    """
     assert process.stdout is not None
-    end_s = time.monotonic() + DEADLINE_S
+    end_s, silence_s = time.monotonic() + DEADLINE_S, 2.0
+    complete(server, f"{time.monotonic()} {STORY}")
     while time.monotonic() < end_s:
-        if select.select([process.stdout], [], [], 0.05)[0]:
+        if select.select([process.stdout], [], [], silence_s)[0]:
             match = re.fullmatch(rb"batch (\d+): (\d+) blocks are cached\n", process.stdout.readline())
             assert match is not None
-            line = Line(int(match[1]), int(match[2]))
+            line, silence_s = Line(int(match[1]), int(match[2])), 0.05
             if is_wanted(line):
                 return line
         else:

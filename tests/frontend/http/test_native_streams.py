@@ -15,9 +15,13 @@ import httpx
 import pytest
 import uvloop
 
+from engine_core.ipc.messages import AddRequest
+from engine_core.ipc.wire import ModelInfo
 from frontend.router import EnginePool
 from frontend.token_relay import Relayed, RelayedStream, Route, TokenRelay
 from tests.frontend.checkpoints import write_checkpoint
+from tests.frontend.client.fake_engine import FakeEngine
+from tests.frontend.client.messages import end, outputs, tokens
 from tests.frontend.http.app_fixtures import serving
 from tests.frontend.http.simulated import Engine, simulated_engine
 from tests.frontend.http.sse_events import events
@@ -139,41 +143,53 @@ def test_native_and_python_streams_show_the_same(
 
 @LOOPS
 def test_a_client_that_does_not_read_for_a_while_gets_all_of_it(
-    engine: Engine, hand_overs: HandOvers, make_loop: Callable[[], asyncio.AbstractEventLoop]
+    addresses: list[str],
+    model: ModelInfo,
+    hand_overs: HandOvers,
+    make_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
+    """A scripted engine goes on until the socket is full, however many tokens come together."""
     hand_overs.small_sockets = True
-    body = PATHS["/v1/completions"] | STREAM
 
-    async def scenario(url: str, pool: EnginePool) -> None:
-        async with httpx.AsyncClient(timeout=DEADLINE_S) as client:
-            expected = shown((await client.post(f"{url}/v1/completions", json=body | IN_PYTHON)).text)
-        received = await read_late(httpx.Request("POST", f"{url}/v1/completions", json=body), pool)
-        assert hand_overs.num_unsent_bytes
+    async def main() -> None:
+        pool = EnginePool(addresses[:1], "http-test")
+        async with FakeEngine(addresses[0], model) as engine, serving(pool) as (url, _):
+            async with asyncio.timeout(DEADLINE_S):
+                async with httpx.AsyncClient() as client:
+                    assert (await client.get(f"{url}/live")).status_code == 200
+                await pool.wait_ready(DEADLINE_S)
+                (letter,) = pool.find_model("").assets.tokenizer.encode("a")
+                with await ask_and_not_read(f"{url}/v1/completions") as reader:
+                    handle = (await engine.receive(AddRequest)).handle
+                    count = 0
+                    while not hand_overs.num_unsent_bytes:
+                        await engine.send(tokens(handle, [letter], count))
+                        count += 1
+                    await engine.send(tokens(handle, [letter] * 99, count))
+                    await engine.send(outputs([(handle, letter, count + 99)], [end(handle)]))
+                    while pool.stats().num_open:
+                        await asyncio.sleep(0)
+                    received = b""
+                    while not received.endswith(b"\r\n0\r\n\r\n"):
+                        received += await asyncio.get_running_loop().sock_recv(reader, 65536)
         text = b"".join(dechunked(received.partition(b"\r\n\r\n")[2])).decode()
-        assert shown(text) == expected
+        assert shown(text)[:2] == ("a" * (count + 100), ["length"])
 
-    run(engine, make_loop, scenario)
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(main())
 
 
-async def read_late(request: httpx.Request, pool: EnginePool) -> bytes:
-    """Send a request from a socket with a tiny buffer; read nothing until the engine is through with it."""
-    loop = asyncio.get_running_loop()
-    client = socket.socket()
-    with client:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER_BYTES)
-        client.setblocking(False)
-        await loop.sock_connect(client, (request.url.host, request.url.port))
-        head = f"POST {request.url.path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-        length = f"content-length: {len(request.content)}\r\n\r\n"
-        await loop.sock_sendall(client, (head + length).encode() + request.content)
-        while not pool.stats().num_open:
-            await asyncio.sleep(0)
-        while pool.stats().num_open:
-            await asyncio.sleep(0)
-        received = b""
-        while not received.endswith(b"\r\n0\r\n\r\n"):
-            received += await loop.sock_recv(client, 65536)
-        return received
+async def ask_and_not_read(url: str) -> socket.socket:
+    """Ask for a stream from a socket with a tiny buffer, which nobody reads yet."""
+    request = httpx.Request("POST", url, json=PATHS["/v1/completions"] | STREAM)
+    loop, client = asyncio.get_running_loop(), socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER_BYTES)
+    client.setblocking(False)
+    await loop.sock_connect(client, (request.url.host, request.url.port))
+    head = f"POST {request.url.path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    length = f"content-length: {len(request.content)}\r\n\r\n"
+    await loop.sock_sendall(client, (head + length).encode() + request.content)
+    return client
 
 
 def dechunked(data: bytes) -> list[bytes]:
