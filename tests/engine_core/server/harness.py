@@ -36,6 +36,7 @@ from engine_core.ipc.messages import (
 from engine_core.ipc.transport import connect_engine
 from engine_core.ipc.wire import PROTOCOL_VERSION
 from engine_core.sampling_params import SamplingParams
+from tests.engine_core.processes import wait_ended
 
 ROOT = Path(__file__).resolve().parents[3]
 DEADLINE_S = 20.0
@@ -217,7 +218,7 @@ def running_engine(*flags: str, command: tuple[str, ...] = SIMULATED) -> Iterato
                 client.close()
             children = psutil.Process(popen.pid).children(recursive=True) if popen.poll() is None else []
             _end(popen)
-        assert psutil.wait_procs(children, DEADLINE_S)[1] == [], "a child outlived the engine"
+        assert wait_ended(children, DEADLINE_S) == [], "a child outlived the engine"
         if popen.returncode != -signal.SIGKILL:
             left = [str(path) for path in Path(folder).rglob("*") if path.name not in KEPT]
             assert left == [], f"left behind: {left}\n{engine.log()}"

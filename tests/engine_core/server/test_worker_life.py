@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import signal
 
-import psutil
 import pytest
 
 from engine_core.ipc.messages import Draining, Loading, Ready, Rejected, StepOutputs
+from tests.engine_core.processes import wait_ended
 from tests.engine_core.server.harness import DEADLINE_S, engine_with, running_engine
 
 
@@ -103,7 +103,7 @@ def test_the_worker_dies_with_an_engine_that_is_killed() -> None:
         worker = engine.worker()
         engine.popen.kill()
         engine.popen.wait(DEADLINE_S)
-        assert psutil.wait_procs([worker], DEADLINE_S)[1] == []
+        assert wait_ended([worker], DEADLINE_S) == []
 
 
 def test_a_stubborn_worker_does_not_keep_a_second_signal_waiting() -> None:

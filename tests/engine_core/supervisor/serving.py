@@ -18,6 +18,7 @@ from pathlib import Path
 import httpx
 import psutil
 
+from tests.engine_core.processes import wait_ended
 from tests.engine_core.supervisor.tiny_model import write_tiny_model
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -165,7 +166,7 @@ def _end(server: Serving) -> None:
     finally:
         assert popen.stdout is not None
         popen.stdout.close()
-        _, alive = psutil.wait_procs([*started, *server._seen], timeout=DEADLINE_S)
+        alive = wait_ended([*started, *server._seen], DEADLINE_S)
         for process in alive:
             process.kill()
         if popen.poll() is None:

@@ -16,6 +16,7 @@ import httpx
 import psutil
 import pytest
 
+from tests.engine_core.processes import wait_ended
 from tests.engine_core.supervisor.serving import DEADLINE_S, ROOT, Serving, serving
 
 ENGINE, FRONTEND = "engine_core.cli", "frontend.cli"
@@ -184,7 +185,7 @@ def test_children_end_with_a_parent_that_is_killed() -> None:
         assert len(children) == 3
         server.popen.kill()
         server.read_to_end()
-        assert psutil.wait_procs(children, DEADLINE_S)[1] == []
+        assert wait_ended(children, DEADLINE_S) == []
 
 
 def test_a_configuration_error_of_the_engine_is_told_once_and_not_retried() -> None:
