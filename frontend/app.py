@@ -95,11 +95,11 @@ def _add_api_routes(app: FastAPI, context: ApiContext) -> None:
 
     @app.get("/v1/models", tags=["models"], summary="List the models served now")
     async def models() -> Response:
-        return list_models(context)
+        return await list_models(context)
 
     @app.get("/v1/models/{model_id:path}", tags=["models"], summary="Describe one model")
     async def model(model_id: str) -> Response:
-        return get_model(context, model_id)
+        return await get_model(context, model_id)
 
     @app.post("/tokenize", tags=["tokens"], summary="Encode a text or a conversation")
     async def tokenize_route(request: Request) -> Response:

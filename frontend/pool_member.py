@@ -90,10 +90,15 @@ class PoolMember:
         return len(self.session.open_sequences)
 
     @property
+    def loads_assets(self) -> bool:
+        """Whether the engine is ready and only the text side of its model is still to come."""
+        return self.session.state is EngineState.READY and self.served is None and not self._assets_error
+
+    @property
     def state(self) -> str:
         """Its state as EngineStatus has it; an engine whose tokenizer is still to be loaded is loading."""
         if self.session.state is EngineState.READY and self.served is None:
-            return "refused" if self._assets_error else "loading"
+            return "loading" if self.loads_assets else "refused"
         return self.session.state.value
 
     def session_changed(self) -> None:

@@ -15,6 +15,7 @@ from engine_core.ipc.messages import CallKind
 from frontend.bad_words import spell_bad_words
 from frontend.beam_driver import BeamRun
 from frontend.engine_client import EngineClient
+from frontend.engine_session import EngineState
 from frontend.generation import GenerationRequest, OutputDelta
 from frontend.generation_handle import EngineGeneration, Generation, SearchGeneration
 from frontend.open_sequence import OpenSequence
@@ -22,6 +23,11 @@ from frontend.pool_member import AssetsCache, PoolMember, make_member
 from frontend.pool_status import CallOutcome, EngineStatus, Explanation, PoolStats, ServedModel
 from frontend.request_check import check_request
 from frontend.stream import SequenceStream, split_request
+
+# What find_model's callers are kept waiting at most: for the first word of an engine, from the start of the
+# process, and for its tokenizer.
+CONNECT_WAIT_S = 1.0
+TOKENIZER_WAIT_S = 5.0
 
 __all__ = ["CallOutcome", "EnginePool", "EngineStatus", "PoolStats", "ServedModel"]
 
@@ -57,6 +63,7 @@ class EnginePool:
         self._members: list[PoolMember] = []
         self._stats = PoolStats()
         self._changed = asyncio.Event()
+        self._started_s = 0.0
 
     async def start(self) -> None:
         """Connect to all engines; returns at once, they become ready in their own time.
@@ -65,6 +72,7 @@ class EnginePool:
             ConfigError: an address or the keys are not usable.
         """
         keys = load_client_keys(self._curve_dir) if self._curve_dir else None
+        self._started_s = asyncio.get_running_loop().time()
         self._context = zmq.Context()
         assets = AssetsCache(self._assets_dir)
         try:
@@ -99,6 +107,27 @@ class EnginePool:
                     await self._changed.wait()
         if not any(member.served for member in self._members):
             raise self._nothing_ready()
+
+    async def settle(self) -> None:
+        """Wait, if no engine is ready, as long as that may be for reasons of this frontend alone.
+
+        It has just begun to connect, or loads the tokenizer of a ready engine; another frontend behind the
+        same address would serve meanwhile what this one would refuse. Returns in any case.
+        """
+        end_s = asyncio.get_running_loop().time() + TOKENIZER_WAIT_S
+        while not any(member.served for member in self._members):
+            if any(member.loads_assets for member in self._members):
+                until_s = end_s
+            elif any(member.session.state is EngineState.CONNECTING for member in self._members):
+                until_s = self._started_s + CONNECT_WAIT_S
+            else:
+                return
+            self._changed.clear()
+            try:
+                async with asyncio.timeout_at(until_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                return
 
     async def close(self) -> None:
         """Abort what is open on the engines, and close the sockets; safe to call twice."""

@@ -37,7 +37,7 @@ async def create_chat_completion(context: ApiContext, request: Request) -> Respo
     options = chat_options(
         body.add_generation_prompt, body.continue_final_message, body.documents, body.chat_template_kwargs
     )
-    model = find_model(context, body.model)
+    model = await find_model(context, body.model)
     head = make_head(request, "chatcmpl", body.request_id, body.model, model)
     prompt = await encode_chat(
         body.messages, options, model.assets, add_special_tokens=bool(body.add_special_tokens)

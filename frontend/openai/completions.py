@@ -38,7 +38,7 @@ async def create_completion(context: ApiContext, request: Request) -> Response:
     """
     body = await read_struct(context, request, decoder, REFUSED)
     check_stream_fields(body)
-    model = find_model(context, body.model)
+    model = await find_model(context, body.model)
     head = make_head(request, "cmpl", body.request_id, body.model, model)
     prompts = await encode_prompts(
         body.prompt, model.assets, add_special_tokens=body.add_special_tokens is not False

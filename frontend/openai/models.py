@@ -31,29 +31,31 @@ class ModelList(msgspec.Struct, frozen=True):
     object: Literal["list"] = "list"
 
 
-def list_models(context: ApiContext) -> Response:
+async def list_models(context: ApiContext) -> Response:
     """Answer GET /v1/models."""
+    await context.pool.settle()
     cards = [_card(model, name) for model in context.pool.models() for name in model.names]
     return json_response(ModelList(cards))
 
 
-def get_model(context: ApiContext, name: str) -> Response:
+async def get_model(context: ApiContext, name: str) -> Response:
     """Answer GET /v1/models/{id}.
 
     Raises:
         InvalidRequestError: status 404, no engine serves the name.
         EngineUnavailableError: no engine is ready.
     """
-    return json_response(_card(find_model(context, name), name))
+    return json_response(_card(await find_model(context, name), name))
 
 
-def find_model(context: ApiContext, name: str | None) -> ServedModel:
+async def find_model(context: ApiContext, name: str | None) -> ServedModel:
     """Return the model a client named; None is the first one, an empty name is nobody's.
 
     Raises:
         InvalidRequestError: status 404, no engine serves the name.
         EngineUnavailableError: no engine is ready.
     """
+    await context.pool.settle()
     model = context.pool.find_model(name or "")
     if name == "":
         error = InvalidRequestError("the model '' does not exist", "model", "model_not_found")

@@ -32,7 +32,7 @@ async def tokenize(context: ApiContext, request: Request) -> Response:
     body = await read_struct(context, request, tokenize_decoder, REFUSED_CHAT)
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("exactly one of prompt and messages must be given", "prompt")
-    assets = find_model(context, body.model).assets
+    assets = (await find_model(context, body.model)).assets
     token_ids = await _encode(body, assets)
     names = None
     if body.return_token_strs:
@@ -63,6 +63,6 @@ async def detokenize(context: ApiContext, request: Request) -> Response:
         SplitServeError: as read_struct(); or a token id outside the vocabulary.
     """
     body = await read_struct(context, request, detokenize_decoder, {})
-    assets = find_model(context, body.model).assets
+    assets = (await find_model(context, body.model)).assets
     check_vocabulary(body.tokens, "tokens", assets.vocab_size)
     return json_response(DetokenizeResponse(assets.tokenizer.decode(body.tokens, skip_special_tokens=False)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -12,9 +13,22 @@ import pytest
 from engine_core.ipc.wire import ModelInfo
 from frontend.router import EnginePool
 from tests.frontend.checkpoints import write_checkpoint
+from tests.frontend.client.fake_engine import DEADLINE_S
 from tests.frontend.client.messages import MODEL
 
 MakePool = Callable[..., Awaitable[EnginePool]]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Turn the loop until something holds; the deadline is the test's."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def state_of(pool: EnginePool) -> str:
+    """Return the state of its first engine."""
+    return pool.status()[0].state
 
 
 @pytest.fixture(scope="session")

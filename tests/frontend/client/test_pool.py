@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from pathlib import Path
 
@@ -31,9 +31,8 @@ from engine_core.ipc.wire import ModelInfo
 from engine_core.sampling_params import SamplingParams
 from frontend.config import FrontendConfig
 from frontend.generation import GenerationRequest, OutputDelta
-from frontend.router import EnginePool
 from frontend.server import make_pool
-from tests.frontend.client.conftest import MakePool
+from tests.frontend.client.conftest import MakePool, state_of, until
 from tests.frontend.client.fake_engine import DEADLINE_S, FakeEngine
 from tests.frontend.client.messages import end, outputs, ready, tokens
 
@@ -49,17 +48,6 @@ def request(sampling: SamplingParams | None = None, prompt: list[int] | None = N
 async def collect(deltas: AsyncGenerator[OutputDelta, None]) -> list[OutputDelta]:
     async with asyncio.timeout(DEADLINE_S):
         return [delta async for delta in deltas]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Turn the loop until something holds; the deadline is the test's."""
-    async with asyncio.timeout(DEADLINE_S):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
-def state_of(pool: EnginePool) -> str:
-    return pool.status()[0].state
 
 
 async def test_a_request_goes_there_and_its_tokens_come_back(

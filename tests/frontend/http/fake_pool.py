@@ -235,6 +235,10 @@ class FakePool:
     def models(self) -> list[ServedModel]:
         return [self.model] if self.state in ("ready", "draining") else []
 
+    async def settle(self) -> None:
+        if self.state == "settling":
+            self.state = "ready"
+
     def find_model(self, name: str) -> ServedModel:
         if self.state != "ready":
             raise EngineUnavailableError("ipc:///secret/socket is loading")

@@ -48,6 +48,27 @@ async def test_models_are_empty_while_nothing_is_ready(client: httpx.AsyncClient
 
 
 @pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/models", None),
+        ("/v1/models/org/demo", None),
+        ("/v1/completions", {"prompt": "a"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
+        ("/tokenize", {"prompt": "a"}),
+        ("/detokenize", {"tokens": [97]}),
+    ],
+)
+async def test_what_needs_a_model_waits_for_a_pool_that_settles(
+    client: httpx.AsyncClient, pool: FakePool, path: str, body: dict[str, object] | None
+) -> None:
+    pool.state = "settling"
+    assert (await client.get("/ready")).status_code == 503, "a probe does not wait"
+    response = await (client.get(path) if body is None else client.post(path, json=body))
+    assert response.status_code == 200
+    assert response.json().get("data") != []
+
+
+@pytest.mark.parametrize(
     ("body", "expected"),
     [
         ({"prompt": "ab"}, [BOS, 97, 98]),
