@@ -91,7 +91,9 @@ def serve_window(model: list[str], num_streams: int, seconds: float) -> dict[str
     asked = body | {"max_tokens": MAX_TOKENS, "stream": True, "ignore_eos": True, "temperature": 0}
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(started(serve))
-        http = stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=LIMIT_S))
+        http = stack.enter_context(
+            httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=LIMIT_S, trust_env=False)
+        )
         wait_ready(http)
         readers = ["benchmarks.stream_readers", "127.0.0.1", str(port), str(num_streams), path, "--again"]
         load = stack.enter_context(started(readers))

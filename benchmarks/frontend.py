@@ -260,7 +260,9 @@ def measure(setting: Setting) -> Figures:
         engine = stack.enter_context(started(engine_command(folder, setting)))
         command = frontend_command(folder, port, setting.num_streams)
         frontend = stack.enter_context(started(command, setting.tree))
-        http = stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=LIMIT_S))
+        http = stack.enter_context(
+            httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=LIMIT_S, trust_env=False)
+        )
         wait_ready(http)
         return Turn(setting, engine.pid, frontend.pid, http).run(port)
 

@@ -179,7 +179,7 @@ async def wait_flowing(streams: Sequence[asyncio.Task[None]], times_s: Sequence[
 async def measure(url: str, model: str, load: Load) -> Figures:
     """Play the load against one server."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-    async with httpx.AsyncClient(base_url=url, timeout=LIMIT_S, limits=limits) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=LIMIT_S, limits=limits, trust_env=False) as http:
         client = Client(http, model)
         await client.prefill(0, load.prompt_tokens)
         times_s: list[list[float]] = [[] for _ in range(load.num_streams)]
@@ -207,7 +207,7 @@ def fresh_server(model: Path, target_ms: int, flags: Sequence[str]) -> Iterator[
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
     try:
-        with httpx.Client(base_url=url, timeout=LIMIT_S) as client:
+        with httpx.Client(base_url=url, timeout=LIMIT_S, trust_env=False) as client:
             wait_ready(client, time.monotonic())
         yield url
     finally:

@@ -60,7 +60,7 @@ def one_run(model: list[str]) -> dict[str, float]:
     started = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=LIMIT_S) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=LIMIT_S, trust_env=False) as client:
             ready_s = wait_ready(client, started)
             first_token_s = first_token(client, started)
     finally:

@@ -61,7 +61,10 @@ def compile_source(source: Path, folder: Path, sanitizer: str) -> Path:
     if source.suffix != ".cu":
         options.append("-fno-sanitize=thread,address")
     tracked = ["-MMD", "-MF", str(dependencies)]
-    run([compiler(), *options, *tracked, "-x", "c++", "-c", str(source), "-o", str(obj)])
+    partial = obj.with_suffix(".tmp")
+    run([compiler(), *options, *tracked, "-x", "c++", "-c", str(source), "-o", str(partial)])
+    # A compiler that is killed midway leaves nothing that looks current.
+    partial.replace(obj)
     return obj
 
 
