@@ -92,19 +92,19 @@ class PoolMember:
     @property
     def loads_assets(self) -> bool:
         """Whether the engine is ready and only the text side of its model is still to come."""
-        return self.session.state is EngineState.READY and self.served is None and not self._assets_error
+        return self._lacks_assets and not self._assets_error
 
     @property
     def state(self) -> str:
         """Its state as EngineStatus has it; an engine whose tokenizer is still to be loaded is loading."""
-        if self.session.state is EngineState.READY and self.served is None:
-            return "loading" if self.loads_assets else "refused"
+        if self._lacks_assets:
+            return "refused" if self._assets_error else "loading"
         return self.session.state.value
 
     def session_changed(self) -> None:
         """Load the assets when the engine has become ready in a new life; tell the pool."""
         ready = self.session.ready
-        if self.session.state is EngineState.READY and ready is not None and self.served is None:
+        if self._lacks_assets and ready is not None:
             if self._loader is not None:
                 self._loader.cancel()
             self._assets_error = ""
@@ -114,7 +114,6 @@ class PoolMember:
     def status(self) -> EngineStatus:
         """Return what is known of the engine."""
         session, loading = self.session, self.session.loading
-        waits_for_assets = session.state is EngineState.READY and self.served is None
         age_s = (
             None if session.last_pong_s is None else asyncio.get_running_loop().time() - session.last_pong_s
         )
@@ -123,7 +122,7 @@ class PoolMember:
             address=session.address,
             state=self.state,
             engine_id=session.ready.engine_id if session.ready else loading.engine_id if loading else "",
-            stage="tokenizer" if waits_for_assets else loading.stage if is_loading and loading else "",
+            stage="tokenizer" if self._lacks_assets else loading.stage if is_loading and loading else "",
             fraction=loading.fraction if is_loading and loading else 0.0,
             message=self._assets_error or session.message,
             last_pong_age_s=age_s,
@@ -166,6 +165,10 @@ class PoolMember:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._loader
         await self.client.close()
+
+    @property
+    def _lacks_assets(self) -> bool:
+        return self.session.state is EngineState.READY and self.served is None
 
     @property
     def _epoch(self) -> int:

@@ -24,8 +24,7 @@ from frontend.pool_status import CallOutcome, EngineStatus, Explanation, PoolSta
 from frontend.request_check import check_request
 from frontend.stream import SequenceStream, split_request
 
-# What find_model's callers are kept waiting at most: for the first word of an engine, from the start of the
-# process, and for its tokenizer.
+# How long settle() waits at most: from start() on for the first word of an engine, and for a tokenizer.
 CONNECT_WAIT_S = 1.0
 TOKENIZER_WAIT_S = 5.0
 

@@ -31,13 +31,16 @@ class LastWords:
         self._rank_of = rank_of
         self._router: BoundRouter | None = None
         self._monitor: zmq.Socket[bytes] | None = None
+        self._poller = zmq.Poller()
         self._num_ended = 0
         self.of: dict[int, WorkerFailed] = {}
 
     def watch(self, router: BoundRouter | None) -> None:
-        """Count the connections that end from now on; called before the first worker connects, or again."""
-        if router is not None and self._router is None:
+        """Count the connections that end from now on; called before the first worker connects."""
+        if router is not None:
             self._router, self._monitor = router, router.watch_disconnects()
+            for source in (self._monitor, router.socket):
+                self._poller.register(source, zmq.POLLIN)
 
     def hear(self, num_ended: int) -> None:
         """Take what was sent until so many connections have ended, for a second at most.
@@ -47,12 +50,14 @@ class LastWords:
         Args:
             num_ended: workers known to have ended.
         """
+        if self._router is None or self._monitor is None:
+            return
         end_s = time.monotonic() + _READ_TO_THE_END_S
-        while self._count_ended() < num_ended and (left_s := end_s - time.monotonic()) > 0:
+        while self._count_ended(self._monitor) < num_ended and (left_s := end_s - time.monotonic()) > 0:
             self._wait(left_s)
-            self._take()
+            self._take(self._router)
         # A connection's end is told after what it brought.
-        self._take()
+        self._take(self._router)
 
     def close(self) -> None:
         """Release the socket; before the context ends."""
@@ -60,23 +65,17 @@ class LastWords:
             self._monitor.close(linger=0)
             self._monitor = None
 
-    def _count_ended(self) -> int:
-        while self._monitor is not None and self._monitor.poll(0):
-            self._monitor.recv_multipart()
+    def _count_ended(self, monitor: zmq.Socket[bytes]) -> int:
+        while monitor.poll(0):
+            monitor.recv_multipart()
             self._num_ended += 1
         return self._num_ended
 
     def _wait(self, timeout_s: float) -> None:
-        poller = zmq.Poller()
-        for source in (self._monitor, self._router.socket if self._router is not None else None):
-            if source is not None:
-                poller.register(source, zmq.POLLIN)
-        poller.poll(math.ceil(timeout_s * 1000))
+        self._poller.poll(math.ceil(timeout_s * 1000))
 
-    def _take(self) -> None:
-        if self._router is None:
-            return
-        for identity, frame in self._router.receive(_MAX_MESSAGES):
+    def _take(self, router: BoundRouter) -> None:
+        for identity, frame in router.receive(_MAX_MESSAGES):
             try:
                 message = from_worker_decoder.decode(frame) if isinstance(frame, bytes) else None
             except ProtocolError:

@@ -110,7 +110,9 @@ class WorkersExecutor(Executor):
         frames = list(router.receive(_MAX_MESSAGES_PER_CALL)) if router is not None else []
         messages = [message for frame in frames if (message := self._take(*frame)) is not None]
         self._crew.attend()
-        self._last_words.watch(self._crew.router)
+        if router is None:
+            # Some crews have theirs only now.
+            self._last_words.watch(self._crew.router)
         if self._last_words.of:
             raise self._cause(*next(iter(self._last_words.of.items())))
         if not frames:

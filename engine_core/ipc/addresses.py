@@ -80,7 +80,8 @@ def make_private_directory(path: str) -> bool:
         # Another server that ends may remove the directory while we look at it.
         with contextlib.suppress(FileNotFoundError):
             return _make_or_check(path)
-    raise ConfigError(f"cannot make the directory {path}: another process removes it again and again")
+    why = "one above it leads nowhere, or another process removes it again and again"
+    raise ConfigError(f"cannot make the directory {path}: {why}")
 
 
 def _make_or_check(path: str) -> bool:

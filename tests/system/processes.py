@@ -17,6 +17,8 @@ from pathlib import Path
 import httpx
 import psutil
 
+from tests.frontends import ready_frontend
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
@@ -98,9 +100,7 @@ def wait_all_ready(url: str, num_frontends: int, server: Process) -> None:
     found: set[str] = set()
 
     def ready() -> bool:
-        metrics = httpx.get(f"{url}/metrics", timeout=5).text
-        if re.search(r'^splitserve:engine_state{.*state="ready".*} 1.0$', metrics, re.MULTILINE):
-            found.update(re.findall(r'frontend="(.+?)"', metrics))
+        found.update(ready_frontend(url, 5))
         return len(found) == num_frontends
 
     _wait_until(ready, server)

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from benchmarks.compare.processes import EngineError, EngineProcess, cpu_s, machine_cpu_s, pids, pss_bytes
+from tests.engine_core.processes import wait_ended
 
 # Says its child's id, and ends when it is told to; the child never does by itself.
 FAMILY = """
@@ -33,7 +34,7 @@ def test_closing_ends_children_that_their_parent_left_behind(tmp_path: Path) -> 
     assert pids(process.pid) == [process.pid, child]
     orphan = psutil.Process(child)
     process.close()
-    until(lambda: has_ended(orphan))
+    assert wait_ended([orphan], 10) == []
     with pytest.raises(EngineError, match="log"):
         process.check_alive()
 
@@ -47,18 +48,10 @@ def test_pausing_stops_the_whole_family_and_a_paused_one_can_be_closed(tmp_path:
     until(lambda: all(one.status() == psutil.STATUS_SLEEPING for one in both))
     process.pause()
     process.close()
-    until(lambda: all(map(has_ended, both)))
+    assert wait_ended(both, 10) == []
     # It went on, saw the end of its stdin, and ended by itself.
     with pytest.raises(EngineError, match="code 0"):
         process.check_alive()
-
-
-def has_ended(process: psutil.Process) -> bool:
-    """Also where nobody waits for processes whose parent has ended."""
-    try:
-        return process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def until(condition: Callable[[], bool]) -> None:

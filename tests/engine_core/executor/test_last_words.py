@@ -70,3 +70,11 @@ def test_nobody_waits_for_those_who_still_run(link: Link) -> None:
     link.words._wait = fail  # type: ignore[method-assign]
     link.words.hear(0)
     assert link.words.of == {}
+
+
+def test_nobody_waits_before_anybody_could_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = LastWords(lambda identity: int(identity))
+    words.watch(None)
+    monkeypatch.setattr(words, "_wait", lambda timeout_s: pytest.fail("it waited"))
+    words.hear(1)
+    assert words.of == {}

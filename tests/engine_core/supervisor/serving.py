@@ -20,6 +20,7 @@ import psutil
 
 from tests.engine_core.processes import wait_ended
 from tests.engine_core.supervisor.tiny_model import write_tiny_model
+from tests.frontends import ready_frontend
 
 ROOT = Path(__file__).resolve().parents[3]
 DEADLINE_S = 30.0
@@ -103,13 +104,11 @@ class Serving:
     def wait_all_ready(self, url: str, num_frontends: int) -> None:
         """Wait until so many frontends of the shared port have answered and were ready.
 
-        One that has just started takes connections before it has the engine's model, and answers 503.
+        One that has just started takes connections before it is; on a busy machine it may refuse requests.
         """
         end_s, found = time.monotonic() + DEADLINE_S, set[str]()
         while len(found) < num_frontends:
-            metrics = httpx.get(f"{url}/metrics", timeout=DEADLINE_S).text
-            if re.search(r'^splitserve:engine_state{.*state="ready".*} 1.0$', metrics, re.MULTILINE):
-                found.update(re.findall(r'frontend="(.+?)"', metrics))
+            found |= ready_frontend(url, DEADLINE_S)
             assert time.monotonic() < end_s, f"only {found} are ready:\n{self.output}"
             self.read(time.monotonic() + 0.02)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import re
 import weakref
@@ -26,12 +27,18 @@ pytestmark = pytest.mark.system
 DEADLINE_S = 60.0
 
 
-@pytest.fixture
-async def url(engine: Engine) -> AsyncGenerator[str, None]:
-    """A frontend over it, ready."""
+@contextlib.asynccontextmanager
+async def ready_frontend(engine: Engine) -> AsyncGenerator[str, None]:
     pool = EnginePool([engine.address], "http-test")
     async with serving(pool) as (address, _):
         await until_ready(address, pool)
+        yield address
+
+
+@pytest.fixture
+async def url(engine: Engine) -> AsyncGenerator[str, None]:
+    """A frontend over it, ready."""
+    async with ready_frontend(engine) as address:
         yield address
 
 
@@ -46,9 +53,7 @@ def slow_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 @pytest.fixture
 async def slow_url(slow_engine: Engine) -> AsyncGenerator[str, None]:
     """A frontend over that, ready."""
-    pool = EnginePool([slow_engine.address], "http-test")
-    async with serving(pool) as (address, _):
-        await until_ready(address, pool)
+    async with ready_frontend(slow_engine) as address:
         yield address
 
 
