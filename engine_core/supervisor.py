@@ -1,16 +1,25 @@
 """When to start, restart, signal and give up on the processes of a server; a state machine without I/O.
 
-    state     child ended                          restart due   stop()                    deadline passed
-    RUNNING   restart after a delay; STOPPING      start it      STOPPING, SIGTERM to the  -
-              when it may not or once too often                  first stage
-    STOPPING  SIGTERM to the next stage once the   -             (again) KILLING           SIGKILL to this
-              last one is gone; DONE after all                                             stage
-    KILLING   DONE after all                       -             -                         SIGKILL to all
-    DONE      -                                    -             -                         -
+    server    child ended                    restart due  child ran    stop()              deadline
+                                                          for 60 s                         passed
+    RUNNING   see below                      start it     it is sound  STOPPING, SIGTERM   -
+                                                                       to the first stage
+    STOPPING  SIGTERM to the next stage      -            -            KILLING, SIGTERM    SIGKILL to
+              once the last one is gone;                               to all              this stage
+              DONE after all
+    KILLING   DONE after all                 -            -            -                   SIGKILL to all
+    DONE      -                              -            -            -                   -
+
+    child     it ended for the 1st to 5th    it ended for the 6th time within 60 s, or so that retrying is
+              time within 60 s               pointless (exit codes 2 and 3)
+    sound     restart after a short delay,   failing, restart after 30 s; without another child of its stage
+              twice as long each time        that is sound or runs: STOPPING with its exit code
+    failing   as on the right                as above; it is sound again once it ran for 60 s
 
 Children stop in stages, frontends before the engine, so that running streams end on a living engine. One
-child's end touches no other. A child whose exit code says that retrying is pointless, or that ended more than
-5 times within 60 s, ends the server with the child's exit code.
+child's end touches no other. The children of a stage stand in for each other, so that one that keeps ending
+is a smaller evil than the end of all; only an exit code 2 or 3 at a child's first start ends the server at
+once, since what is wrong then is wrong for its whole stage.
 """
 
 from __future__ import annotations
@@ -28,7 +37,8 @@ from engine_core.process import describe_exit, shell_code
 MAX_RESTARTS = 5
 RESTART_WINDOW_S = 60.0
 FIRST_DELAY_S = 0.1
-MAX_DELAY_S = 5.0
+# Of a failing child: seldom enough to cost nothing, often enough to notice that its cause is gone.
+FAILING_DELAY_S = 30.0
 KILL_GRACE_S = 1.0
 NEVER = float("inf")
 
@@ -84,7 +94,10 @@ Action = Start | Send | Say
 class _Child:
     spec: ChildSpec
     running: bool = False
+    failing: bool = False
+    num_starts: int = 0
     restart_due_s: float = NEVER
+    sound_due_s: float = NEVER
     ends_s: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_RESTARTS + 1))
 
 
@@ -107,16 +120,21 @@ class Supervisor:
 
     def next_due_s(self) -> float:
         """Return when on_time() is next needed; inf for never."""
-        restarts = (child.restart_due_s for child in self._children.values())
-        return min(self._stage_deadline_s, min(restarts, default=NEVER))
+        dues = (min(child.restart_due_s, child.sound_due_s) for child in self._children.values())
+        return min(self._stage_deadline_s, min(dues, default=NEVER))
 
     def on_time(self, now_s: float) -> list[Action]:
-        """Restart what is due, and kill what ignored its SIGTERM for too long."""
+        """Restart what is due, trust what ran for long, and kill what ignored its SIGTERM for too long."""
         actions: list[Action] = []
         for child in self._children.values():
             if now_s >= child.restart_due_s:
                 child.restart_due_s = NEVER
                 actions.append(self._start(child))
+                child.sound_due_s = now_s + RESTART_WINDOW_S if child.failing else NEVER
+            elif now_s >= child.sound_due_s:
+                child.failing, child.sound_due_s = False, NEVER
+                child.ends_s.clear()
+                actions.append(Say(f"{child.spec.name} has run for {RESTART_WINDOW_S:.0f} s again"))
         if now_s >= self._stage_deadline_s:
             self._stage_deadline_s = NEVER
             late = [child for child in self._running() if self._is_ending(child)]
@@ -134,6 +152,7 @@ class Supervisor:
         """
         child = self._children[name]
         child.running = False
+        child.sound_due_s = NEVER
         if self.state is ServerState.RUNNING:
             return self._after_loss(child, code, now_s)
         return self._advance(now_s)
@@ -152,6 +171,7 @@ class Supervisor:
 
     def _start(self, child: _Child) -> Start:
         child.running = True
+        child.num_starts += 1
         return Start(child.spec.name)
 
     def _after_loss(self, child: _Child, code: int, now_s: float) -> list[Action]:
@@ -159,21 +179,33 @@ class Supervisor:
         while child.ends_s and now_s - child.ends_s[0] > RESTART_WINDOW_S:
             child.ends_s.popleft()
         child.ends_s.append(now_s)
+        why = f"{name} ended unexpectedly ({how})"
         if code in FATAL_CODES:
-            why = f"{name} cannot run ({how}), giving up"
+            why = f"{name} cannot run ({how})"
         elif len(child.ends_s) > MAX_RESTARTS:
-            why = f"{name} ended {len(child.ends_s)} times within {RESTART_WINDOW_S:.0f} s ({how}), giving up"
-        else:
-            delay_s = min(MAX_DELAY_S, FIRST_DELAY_S * 2 ** (len(child.ends_s) - 1))
+            why = f"{name} ended {len(child.ends_s)} times within {RESTART_WINDOW_S:.0f} s ({how})"
+        elif not child.failing:
+            delay_s = FIRST_DELAY_S * 2 ** (len(child.ends_s) - 1)
             child.restart_due_s = now_s + delay_s
-            return [Say(f"{name} ended unexpectedly ({how}), restarting it in {delay_s:g} s")]
-        self.exit_code = shell_code(code) or 1
-        return [Say(why), *self._begin_stop(now_s)]
+            return [Say(f"{why}, restarting it in {delay_s:g} s")]
+        if self._is_needed(child, code):
+            self.exit_code = shell_code(code) or 1
+            return [Say(f"{why}, giving up"), *self._begin_stop(now_s)]
+        child.failing = True
+        child.restart_due_s = now_s + FAILING_DELAY_S
+        return [Say(f"{why}: serving on without it, trying again every {FAILING_DELAY_S:g} s")]
+
+    def _is_needed(self, child: _Child, code: int) -> bool:
+        """Whether the server cannot go on without a child that keeps ending."""
+        if code in FATAL_CODES and child.num_starts == 1:
+            return True
+        others = (o for o in self._children.values() if o is not child and o.spec.stage == child.spec.stage)
+        return not any(other.running or not other.failing for other in others)
 
     def _begin_stop(self, now_s: float) -> list[Action]:
         self.state = ServerState.STOPPING
         for child in self._children.values():
-            child.restart_due_s = NEVER
+            child.restart_due_s = child.sound_due_s = NEVER
         return self._advance(now_s)
 
     def _advance(self, now_s: float) -> list[Action]:

@@ -233,6 +233,26 @@ def test_a_child_that_always_fails_is_given_up_after_five_restarts() -> None:
         assert "ended 6 times within 60 s (killed by SIGKILL), giving up" in server.output
 
 
+def test_a_frontend_that_always_fails_is_left_alone_and_the_streams_of_another_go_on() -> None:
+    with serving("--api-server-count", "2", "--simulated-step-ms", "20") as server:
+        url = server.url()
+        server.wait_all_ready(url, 2)
+        steady, victim = server.children(FRONTEND)
+        for _ in range(5):
+            victim.kill()
+            psutil.wait_procs([victim], DEADLINE_S)
+            found = server.children_when(FRONTEND, lambda found: len(found) == 2)
+            (victim,) = (child for child in found if child != steady)
+        os.kill(victim.pid, signal.SIGSTOP)
+        stream = Stream(url)
+        stream.wait_first()
+        victim.kill()
+        server.wait_for(r"ended 6 times within 60 s \(killed by SIGKILL\): serving on without it")
+        assert stream.finish() == (Stream.NUM_TOKENS, False)
+        assert steady in server.children(FRONTEND)
+        assert server.stop() == 0
+
+
 def test_a_port_in_use_is_told_before_anything_is_started(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

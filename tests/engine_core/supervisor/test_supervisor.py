@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 
 import pytest
 
 from engine_core.supervisor import (
+    FAILING_DELAY_S,
     FIRST_DELAY_S,
     KILL_GRACE_S,
     MAX_RESTARTS,
@@ -86,20 +88,91 @@ def end_all(supervisor: Supervisor, names: set[str]) -> None:
     assert supervisor.state is ServerState.DONE
 
 
-def test_delays_grow_and_the_sixth_loss_within_the_window_ends_the_server() -> None:
+def fall(supervisor: Supervisor, name: str, times: int, now_s: float = 0.0, code: int = -11) -> float:
+    """End a child and restart it as soon as it is due, so many times; return the time of the last end."""
+    for number in range(times):
+        supervisor.on_exit(name, code, now_s)
+        if number + 1 < times:
+            now_s = supervisor.next_due_s()
+            assert deeds(supervisor.on_time(now_s)) == [Start(name)]
+    return now_s
+
+
+def test_delays_grow_and_the_sixth_loss_of_the_engine_within_the_window_ends_the_server() -> None:
     supervisor, now_s, delays = started(), 0.0, []
     for _ in range(MAX_RESTARTS):
-        supervisor.on_exit(FIRST, -11, now_s)
+        supervisor.on_exit(ENGINE, -11, now_s)
         delays.append(supervisor.next_due_s() - now_s)
         now_s = supervisor.next_due_s()
-        assert deeds(supervisor.on_time(now_s)) == [Start(FIRST)]
+        assert deeds(supervisor.on_time(now_s)) == [Start(ENGINE)]
     assert delays == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6])
-    actions = supervisor.on_exit(FIRST, -11, now_s)
+    actions = supervisor.on_exit(ENGINE, -11, now_s)
     assert supervisor.state is ServerState.STOPPING
     assert "6 times within 60 s" in words(actions)
     assert "SIGSEGV" in words(actions)
-    end_all(supervisor, {ENGINE, SECOND})
+    assert deeds(actions) == [Send(FIRST, TERM), Send(SECOND, TERM)]
+    end_all(supervisor, {FIRST, SECOND})
     assert supervisor.exit_code == 128 + 11
+
+
+def test_a_frontend_that_keeps_ending_is_tried_seldom_and_the_others_serve_on() -> None:
+    supervisor = started()
+    now_s = fall(supervisor, FIRST, MAX_RESTARTS)
+    supervisor.on_time(now_s := supervisor.next_due_s())
+    actions = supervisor.on_exit(FIRST, -11, now_s)
+    assert "6 times within 60 s (killed by SIGSEGV): serving on without it" in words(actions)
+    assert deeds(actions) == []
+    assert supervisor.state is ServerState.RUNNING
+    for _ in range(3):
+        assert supervisor.next_due_s() == now_s + FAILING_DELAY_S
+        now_s = supervisor.next_due_s()
+        assert deeds(supervisor.on_time(now_s)) == [Start(FIRST)]
+        actions = supervisor.on_exit(FIRST, -11, now_s)
+        assert "trying again" in words(actions)
+        assert deeds(actions) == []
+
+
+def test_a_failing_child_that_ran_for_a_minute_is_sound_again() -> None:
+    supervisor = started()
+    fall(supervisor, FIRST, MAX_RESTARTS + 1)
+    supervisor.on_time(now_s := supervisor.next_due_s())
+    assert supervisor.next_due_s() == now_s + RESTART_WINDOW_S
+    assert FIRST in words(supervisor.on_time(supervisor.next_due_s()))
+    assert supervisor.next_due_s() == NEVER
+    now_s += 2 * RESTART_WINDOW_S
+    supervisor.on_exit(FIRST, -11, now_s)
+    assert supervisor.next_due_s() == pytest.approx(now_s + FIRST_DELAY_S)
+
+
+def test_the_last_frontend_that_keeps_ending_ends_the_server() -> None:
+    supervisor = started()
+    now_s = fall(supervisor, FIRST, MAX_RESTARTS + 1)
+    fall(supervisor, SECOND, MAX_RESTARTS + 1, now_s, code=-9)
+    assert supervisor.state is ServerState.STOPPING
+    end_all(supervisor, {ENGINE})
+    assert supervisor.exit_code == 128 + 9
+
+
+def test_a_failing_frontend_that_runs_for_the_moment_keeps_the_server_up() -> None:
+    supervisor = started()
+    fall(supervisor, FIRST, MAX_RESTARTS + 1)
+    now_s = supervisor.next_due_s()
+    assert deeds(supervisor.on_time(now_s)) == [Start(FIRST)]
+    now_s = fall(supervisor, SECOND, MAX_RESTARTS + 1, now_s)
+    assert supervisor.state is ServerState.RUNNING
+    assert supervisor.on_exit(FIRST, 1, now_s)
+    assert supervisor.state is ServerState.STOPPING, "nobody is left"
+
+
+@pytest.mark.parametrize("code", [2, 3])
+def test_a_frontend_that_ran_before_and_cannot_any_more_leaves_the_others_alone(code: int) -> None:
+    supervisor = started()
+    fall(supervisor, FIRST, 1)
+    supervisor.on_time(now_s := supervisor.next_due_s())
+    actions = supervisor.on_exit(FIRST, code, now_s)
+    assert f"cannot run (exit code {code}): serving on without it" in words(actions)
+    assert supervisor.state is ServerState.RUNNING
+    assert supervisor.next_due_s() == now_s + FAILING_DELAY_S
 
 
 def test_a_child_that_keeps_ending_with_code_0_does_not_end_the_server_with_success() -> None:
@@ -205,3 +278,124 @@ def test_no_event_revives_a_server_that_is_done() -> None:
     assert supervisor.stop(TERM, 2.0) == []
     assert supervisor.on_time(1e9) == []
     assert (supervisor.state, supervisor.exit_code) == (ServerState.DONE, 0)
+
+
+Event = Callable[[Supervisor], list[Action]]
+
+
+def end_of(name: str, code: int = 1) -> Event:
+    return lambda supervisor: supervisor.on_exit(name, code, 100.0)
+
+
+def at(now_s: float) -> Event:
+    return lambda supervisor: supervisor.on_time(now_s)
+
+
+def stop(supervisor: Supervisor) -> list[Action]:
+    return supervisor.stop(TERM, 100.0)
+
+
+def waiting() -> Supervisor:
+    """FIRST waits for its restart, due at 100.1 s."""
+    supervisor = started()
+    supervisor.on_exit(FIRST, 1, 100.0)
+    return supervisor
+
+
+def failing() -> Supervisor:
+    """FIRST fails; it was restarted for the seventh time, and is sound again at 160 s."""
+    supervisor = started()
+    for _ in range(MAX_RESTARTS + 1):
+        supervisor.on_exit(FIRST, 1, 70.0)
+        supervisor.on_time(100.0)
+    return supervisor
+
+
+def failing_alone() -> Supervisor:
+    """FIRST fails and waits, SECOND runs on probation after as many ends."""
+    supervisor = started()
+    fall(supervisor, FIRST, MAX_RESTARTS + 1, 90.0)
+    for _ in range(MAX_RESTARTS):
+        supervisor.on_exit(SECOND, 1, 95.0)
+        supervisor.on_time(99.0)
+    return supervisor
+
+
+def stopping() -> Supervisor:
+    supervisor = started()
+    supervisor.stop(TERM, 90.0)
+    return supervisor
+
+
+def stopping_engine() -> Supervisor:
+    supervisor = stopping()
+    supervisor.on_exit(FIRST, 0, 91.0)
+    supervisor.on_exit(SECOND, 0, 91.0)
+    return supervisor
+
+
+def killing() -> Supervisor:
+    supervisor = stopping()
+    supervisor.stop(TERM, 91.0)
+    return supervisor
+
+
+def killing_last() -> Supervisor:
+    supervisor = killing()
+    supervisor.on_exit(FIRST, 143, 91.0)
+    supervisor.on_exit(SECOND, 143, 91.0)
+    return supervisor
+
+
+def done() -> Supervisor:
+    supervisor = stopping_engine()
+    supervisor.on_exit(ENGINE, 0, 92.0)
+    return supervisor
+
+
+RUNNING, STOPPING, KILLING, DONE = ServerState
+FIRST_STAGE = [Send(FIRST, TERM), Send(SECOND, TERM)]
+TABLE = [
+    (started, end_of(FIRST), RUNNING, []),
+    (started, end_of(FIRST, 2), STOPPING, [Send(SECOND, TERM)]),
+    (started, end_of(ENGINE), RUNNING, []),
+    (started, end_of(ENGINE, 3), STOPPING, FIRST_STAGE),
+    (started, stop, STOPPING, FIRST_STAGE),
+    (started, at(1e9), RUNNING, []),
+    (waiting, end_of(SECOND), RUNNING, []),
+    (waiting, at(100.0), RUNNING, []),
+    (waiting, at(100.2), RUNNING, [Start(FIRST)]),
+    (waiting, stop, STOPPING, [Send(SECOND, TERM)]),
+    (failing, end_of(FIRST), RUNNING, []),
+    (failing, end_of(FIRST, 2), RUNNING, []),
+    (failing, end_of(SECOND), RUNNING, []),
+    (failing, at(160.0), RUNNING, []),
+    (failing, stop, STOPPING, FIRST_STAGE),
+    (failing_alone, end_of(SECOND), STOPPING, [Send(ENGINE, TERM)]),
+    (failing_alone, end_of(SECOND, 2), STOPPING, [Send(ENGINE, TERM)]),
+    (failing_alone, at(200.0), RUNNING, [Start(FIRST)]),
+    (stopping, end_of(FIRST), STOPPING, []),
+    (stopping, end_of(ENGINE), STOPPING, []),
+    (stopping, stop, KILLING, [Send(ENGINE, TERM), *FIRST_STAGE]),
+    (stopping, at(90.0 + STOP_TIMEOUT_S), STOPPING, [Send(FIRST, KILL), Send(SECOND, KILL)]),
+    (stopping_engine, end_of(ENGINE), DONE, []),
+    (stopping_engine, stop, KILLING, [Send(ENGINE, TERM)]),
+    (stopping_engine, at(91.0 + STOP_TIMEOUT_S), STOPPING, [Send(ENGINE, KILL)]),
+    (killing, end_of(FIRST), KILLING, []),
+    (killing, stop, KILLING, []),
+    (killing, at(92.0), KILLING, [Send(ENGINE, KILL), Send(FIRST, KILL), Send(SECOND, KILL)]),
+    (killing_last, end_of(ENGINE), DONE, []),
+    (killing_last, stop, KILLING, []),
+    (killing_last, at(92.0), KILLING, [Send(ENGINE, KILL)]),
+    (done, stop, DONE, []),
+    (done, at(1e9), DONE, []),
+]
+
+
+@pytest.mark.parametrize(("begin", "event", "state", "expected"), TABLE)
+def test_every_state_answers_every_event_as_the_table_says(
+    begin: Callable[[], Supervisor], event: Event, state: ServerState, expected: list[Action]
+) -> None:
+    supervisor = begin()
+    assert deeds(event(supervisor)) == expected
+    assert supervisor.state is state
