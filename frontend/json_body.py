@@ -25,6 +25,12 @@ _WRONG = re.compile(
 )
 _MISSING = re.compile(r"Object missing required field `(.+?)`")
 
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# Everything up to an escape \ud800 to \udfff that is not followed by, or is not, the other half of its pair.
+_LONE_SURROGATE = re.compile(
+    rb"(?:[^\\]++|\\(?!u[dD][89a-fA-F]).|\\u[dD][89abAB]..\\u[dD][c-fC-F]..)*+(\\u)", re.DOTALL
+)
+
 T = TypeVar("T", bound=msgspec.Struct)
 
 
@@ -62,7 +68,7 @@ class BodyDecoder(Generic[T]):
         except msgspec.ValidationError as error:
             raise _field_error(self.kind, str(error)) from None
         except (msgspec.DecodeError, RecursionError, ValueError) as error:
-            raise _malformed(f"The body is not valid JSON: {error}") from None
+            raise _malformed(f"The body is not valid JSON: {_syntax_fault(body, str(error))}") from None
 
 
 def check_utf8(body: bytes) -> None:
@@ -90,14 +96,16 @@ def scan_structure(body: bytes) -> frozenset[str]:
     top: set[bytes] = set()
     for count, match in enumerate(_TOKEN.finditer(body)):
         if count >= MAX_TOKENS:
-            raise _malformed(f"The body holds more than {MAX_TOKENS} strings, objects and arrays")
+            raise _malformed(
+                f"The body holds more than {MAX_TOKENS} strings, objects and arrays (byte {match.start()})"
+            )
         char = body[match.start()]
         if char == 0x22:
             _check_string(body, match, stack)
         elif char in b"{[":
             stack.append(top if not stack else set())
             if len(stack) > MAX_DEPTH:
-                raise _malformed(f"The body is nested deeper than {MAX_DEPTH} levels")
+                raise _malformed(f"The body is nested deeper than {MAX_DEPTH} levels (byte {match.start()})")
         elif stack:
             stack.pop()
     return frozenset(_text(key) for key in top)
@@ -106,14 +114,18 @@ def scan_structure(body: bytes) -> frozenset[str]:
 def _check_string(body: bytes, match: re.Match[bytes], stack: list[set[bytes]]) -> None:
     tail = match.group(1)
     if tail is None:
-        raise _malformed("The body is not valid JSON: a string does not end")
+        raise _malformed(
+            f"The body is not valid JSON: the string that begins at byte {match.start()} does not end"
+        )
     if len(tail) == 1 or not stack:
         return
     key = body[match.start() + 1 : match.end() - len(tail)]
     if b"\\" in key:
         key = _text(key).encode("utf-8", "surrogatepass")
     if key in stack[-1]:
-        raise _malformed(f"The body holds the key {_text(key)[:64]!r} twice in one object")
+        raise _malformed(
+            f"The body holds the key {_text(key)[:64]!r} twice in one object (byte {match.start()})"
+        )
     stack[-1].add(key)
 
 
@@ -146,6 +158,18 @@ def _with_range(kind: type[msgspec.Struct], path: str, what: str) -> str | None:
         return None
     got = f", got {wrong['value']}" if wrong["value"] else _plain(wrong["got"] or "")
     return f"expected {allowed}{got}"
+
+
+def _syntax_fault(body: bytes, message: str) -> str:
+    """Say what is wrong and at which byte; the decoder's words for some faults name neither."""
+    if body.startswith(_BYTE_ORDER_MARK):
+        return "it begins with a byte order mark (byte 0)"
+    if "(byte " in message:
+        return message.removeprefix("JSON is malformed: ")
+    lone = _LONE_SURROGATE.match(body)
+    if lone is not None:
+        return f"half of a surrogate pair (byte {lone.start(1)})"
+    return f"it ends too early (byte {len(body)})" if "truncated" in message else message
 
 
 def _plain(message: str) -> str:

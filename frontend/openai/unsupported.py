@@ -175,8 +175,16 @@ def refuse_unsupported(body: bytes, names: frozenset[str], refused: dict[str, Pr
         return
     raw = _raw_decoder.decode(body)
     for name in sorted(named):
-        if not refused[name](msgspec.json.decode(raw[name])):
+        if not _changes_nothing(raw[name], refused[name]):
             instead = f"; use {INSTEAD[name]} instead" if name in INSTEAD else ""
             raise InvalidRequestError(
                 f"{name} is not supported with this value{instead}", name, "unsupported_parameter"
             )
+
+
+def _changes_nothing(raw: msgspec.Raw, changes_nothing: Predicate) -> bool:
+    try:
+        return changes_nothing(msgspec.json.decode(raw))
+    except msgspec.DecodeError:
+        # Well-formed, as the decoder of the body has seen, but a number that no type holds: none of ours.
+        return False

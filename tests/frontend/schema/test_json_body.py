@@ -66,6 +66,31 @@ def test_an_error_names_the_field_and_all_that_it_may_hold(fields: dict, message
     assert caught.value.param == message.partition(":")[0]
 
 
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "it ends too early (byte 0)"),
+        (b'{"a":1', "it ends too early (byte 6)"),
+        (b'{"a":1,}', "(byte 7)"),
+        (b'{"a":NaN}', "invalid character (byte 5)"),
+        (b'{"a":"b', "the string that begins at byte 5 does not end"),
+        (b'\xef\xbb\xbf{"a":1}', "byte order mark (byte 0)"),
+        (b'{"a":"\xff"}', "byte 6"),
+        (b'{"b":"\\\\ud800","c":"\\ud83d\\ude00","a":"\\ud800"}', "half of a surrogate pair (byte 39)"),
+        (b'{"b":"\\udc00\\ud800"}', "surrogate pair (byte "),
+        (b'{"a":1,"a":2}', "'a' twice in one object (byte 7)"),
+        (b'{"a":' + b"[" * MAX_DEPTH, f"levels (byte {MAX_DEPTH + 4})"),
+        (b"[" + b"[]," * MAX_TOKENS, f"arrays (byte {3 * MAX_TOKENS // 2 - 1})"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_an_error_names_the_byte_at_which_a_text_is_no_json(body: bytes, words: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        BodyDecoder(Anything).decode_now(body)
+    assert caught.value.code == "invalid_json"
+    assert words in str(caught.value)
+
+
 class Anything(msgspec.Struct, frozen=True):
     a: int = 0
 
@@ -139,8 +164,9 @@ def test_the_number_of_values_is_bounded() -> None:
         b"\\" * 2**22,
         b'{"a":"' + b"\\" * (2**22 - 1),
         b'"' * (2**22 + 1),
+        b'{"a":"' + b"\\u0061" * (2**22 // 6) + b'\\ud800"}',
     ],
-    ids=["unended", "escapes", "backslashes", "open", "quotes"],
+    ids=["unended", "escapes", "backslashes", "open", "quotes", "escaped letters"],
 )
 def test_4_mib_of_the_worst_bytes_end_in_bounded_steps(body: bytes) -> None:
     # A scan that goes back over itself would take hours on these; the suite's time limit is the check.
