@@ -186,7 +186,7 @@ class SequenceStream:
         for offset, token_id in enumerate(visible):
             text = self._detokenizer.push((token_id,))
             if first + offset + 1 < self._sampling.min_tokens:
-                texts.append(text)
+                texts.append(stops.pass_over(text))
                 continue
             result = stops.push(text)
             texts.append(result.text)
@@ -205,6 +205,9 @@ class SequenceStream:
     def _finish(self, delta: OutputDelta, finished: Finished) -> None:
         rest = self._detokenizer.finish()
         if self._stops is not None:
+            if self.source.num_taken < self._sampling.min_tokens:
+                delta.text += self._stops.pass_over(rest)
+                rest = ""
             result = self._stops.push(rest)
             delta.text += result.text
             if result.matched is not None:

@@ -125,10 +125,36 @@ def test_min_tokens_delays_stop_strings(tokenizer: Tokenizer) -> None:
         assert len(ids_of(deltas)) == max(1, min_tokens)
 
 
-def test_text_before_min_tokens_is_no_part_of_a_stop_string(tokenizer: Tokenizer) -> None:
-    rig = Rig(tokenizer, SamplingParams(stop=("ab",), min_tokens=2))
-    deltas = rig.feed(tokens(1, tokenizer.encode("abab")))
-    assert text_of(deltas) == "ab"
+def test_a_stop_string_may_begin_before_min_tokens(tokenizer: Tokenizer) -> None:
+    token_ids = tokenizer.encode("Hello world")
+    texts = [tokenizer.decode(token_ids[:size]) for size in range(len(token_ids) + 1)]
+    last = next(size for size, text in enumerate(texts) if "ello w" in text)
+    for min_tokens in range(last + 1):
+        rig = Rig(tokenizer, SamplingParams(stop=("ello w",), min_tokens=min_tokens))
+        deltas = rig.feed(*(tokens(1, [token_id], i) for i, token_id in enumerate(token_ids)))
+        assert (text_of(deltas), len(ids_of(deltas))) == ("H", last)
+        assert deltas[-1].stop_reason == "ello w"
+
+
+def test_a_stop_string_complete_before_min_tokens_is_text(tokenizer: Tokenizer) -> None:
+    rig = Rig(tokenizer, SamplingParams(stop=("ab",), min_tokens=3))
+    assert text_of(rig.feed(tokens(1, tokenizer.encode("abcab")))) == "abc"
+
+
+def test_an_output_that_ends_before_min_tokens_matches_nothing(tokenizer: Tokenizer) -> None:
+    rig = Rig(tokenizer, SamplingParams(stop=("\ufffd",), min_tokens=9))
+    half = tokenizer.encode("🙂")[0]
+    (delta,) = rig.feed(outputs([(1, half, 0)], [end(1, FinishReason.LENGTH)]))
+    assert (delta.text, delta.finish_reason) == ("\ufffd", "length")
+
+
+def test_an_output_cut_inside_a_character_ends_in_a_replacement_character(tokenizer: Tokenizer) -> None:
+    token_ids = tokenizer.encode("hi 🙂")[:-1]
+    deltas = Rig(tokenizer, SamplingParams()).feed(
+        tokens(1, token_ids), outputs([], [end(1, FinishReason.LENGTH)])
+    )
+    assert [delta.text for delta in deltas] == ["hi ", "\ufffd"]
+    assert text_of(deltas) == tokenizer.decode(token_ids)
 
 
 @pytest.mark.parametrize(("include", "text"), [(False, "hi"), (True, "hi!")])

@@ -68,6 +68,28 @@ def test_the_stop_string_is_kept_when_asked_for(text: str, stops: list[str], siz
     )
 
 
+def reference_behind(text: str, num_passed: int, stops: list[str]) -> tuple[str, str | None]:
+    """The same, where stop strings that end within the first characters do not count."""
+    for end in range(num_passed + 1, len(text) + 1):
+        ending = [stop for stop in stops if text[:end].endswith(stop)]
+        if ending:
+            stop = max(ending, key=len)
+            return text[: end - len(stop)], stop
+    return text, None
+
+
+@given(text=TEXTS, stops=STOPS, num_passed=st.integers(0, 40), sizes=st.lists(st.integers(0, 4)))
+@example(text="aba", stops=["ab", "ba"], num_passed=2, sizes=[])
+@example(text="abx", stops=["abcd", "b"], num_passed=2, sizes=[])
+def test_passed_text_takes_part_in_what_is_complete_behind_it(
+    text: str, stops: list[str], num_passed: int, sizes: list[int]
+) -> None:
+    matcher = StopMatcher(stops)
+    shown = "".join(matcher.pass_over(piece) for piece in cut(text[:num_passed], sizes))
+    rest, matched = run(matcher, cut(text[num_passed:], sizes))
+    assert (shown + rest, matched) == reference_behind(text, num_passed, stops)
+
+
 def test_held_text_is_shorter_than_the_longest_stop_string() -> None:
     matcher = StopMatcher(["x" * 200 + "y"])
     shown = "".join(matcher.push("x").text for _ in range(1000))
