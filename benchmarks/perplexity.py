@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from tokenizers import Tokenizer
 
+from engine_core.checkpoint.architectures import read_model_config
 from engine_core.config import QUANTIZATIONS
 from training.corpus import conversations
 from training.packing import token_weights
@@ -25,7 +26,6 @@ from worker.attention.cpu import CpuAttention
 from worker.attention.metadata import AttentionMetadata
 from worker.device.cpu import CpuDevice
 from worker.kv_cache import BlockShape, layer_caches
-from worker.model_config import read_model_config
 from worker.models.registry import load_model
 
 DEMO_MODEL = Path(__file__).parent.parent / "engine_core" / "demo_model"

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from engine_core.checkpoint.weight_files import Checkpoint, CheckpointTensor
 from engine_core.errors import ModelLoadError
-from worker.checkpoint import Checkpoint, CheckpointTensor
 from worker.device.base import Device
 from worker.layers.parameter import Parameter, Part, WeightPlan, Window
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from engine_core.checkpoint.architectures import read_model_config
+from engine_core.checkpoint.model_config import ModelConfig
 from engine_core.errors import ConfigError, WorkerError
 from engine_core.ipc.wire import ModelInfo
 from engine_core.ipc.worker_messages import (
@@ -35,7 +37,6 @@ from worker.host_blocks import HostBlocks
 from worker.input_batch import BatchLimits, InputBatch
 from worker.kv_cache import BlockShape, layer_caches
 from worker.largest_step import blocks_of_largest_step, run_largest_step
-from worker.model_config import ModelConfig, read_model_config
 from worker.model_runner import ModelRunner, max_logits_rows
 from worker.models.base import Model
 from worker.models.registry import load_model

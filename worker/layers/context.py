@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from engine_core.checkpoint.model_config import ModelConfig
 from worker.attention.base import AttentionBackend
 from worker.device.kernels import Kernels, Matrix
 from worker.layers.parameter import WeightPlan
 from worker.layers.workspace import Workspace
-from worker.model_config import ModelConfig
 from worker.parallel.group import RankGroup
 from worker.parallel.shares import HeadShare, head_share, share
 from worker.parallel.stage import Stage

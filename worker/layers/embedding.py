@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from engine_core.checkpoint.model_config import ModelConfig
 from worker.device.kernels import VocabularyPart
 from worker.layers.context import LayerContext
-from worker.model_config import ModelConfig
 
 
 class Embedding:

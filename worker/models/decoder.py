@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import torch
 
+from engine_core.checkpoint.model_config import ModelConfig
 from worker.attention.metadata import AttentionMetadata
 from worker.kv_cache import KVCache
 from worker.layers.attention import Attention, HeadLayout
@@ -17,35 +17,26 @@ from worker.layers.mlp import GatedMLP
 from worker.layers.norm import HeadNorms, RMSNorm
 from worker.layers.relay import Relay
 from worker.layers.rotary import RotaryEmbedding
-from worker.model_config import ModelConfig
+from worker.models.base import Model
 from worker.parallel.shares import scaled
 
+# Checkpoints of the bare model leave it out.
+PREFIX = "model."
 
-class DecoderTraits(NamedTuple):
-    """What an architecture fixes or reads from its config.
 
-    Attributes:
-        qkv_bias: query, key and value projections have biases.
-        output_bias: the attention's output projection has one.
-        mlp_bias: all three MLP projections have one.
-        qk_norm: queries and keys are RMS-normalised per head before the rotation.
-    """
-
-    qkv_bias: bool = False
-    output_bias: bool = False
-    mlp_bias: bool = False
-    qk_norm: bool = False
+def build(ctx: LayerContext, config: ModelConfig) -> Model:
+    """Return the model with its weights declared but not allocated."""
+    return Decoder(ctx, config)
 
 
 class Decoder:
     """Embedding, layers of rotary attention and gated MLP, final norm, output head; see models.base.Model.
 
     Args:
-        config: sizes.
-        traits: what differs between the architectures.
+        config: sizes, and what differs between the architectures.
     """
 
-    def __init__(self, ctx: LayerContext, config: ModelConfig, traits: DecoderTraits) -> None:
+    def __init__(self, ctx: LayerContext, config: ModelConfig) -> None:
         assert config.rope is not None, "these architectures have a rotary embedding"
         rotary = RotaryEmbedding(ctx, config.rope, config.head_dim, config.max_model_len)
         self._relay = relay = Relay(ctx, config.hidden_size)
@@ -53,11 +44,11 @@ class Decoder:
         self.num_layers = len(layers)
         self.num_kv_heads = len(ctx.heads(config).keys)
         self.head_dim = config.head_dim
-        self._embedding = token_embedding(ctx, config, "model.embed_tokens") if relay.is_first else None
-        self._layers = [_DecoderLayer(ctx, config, traits, rotary, i) for i in layers]
+        self._embedding = token_embedding(ctx, config, f"{PREFIX}embed_tokens") if relay.is_first else None
+        self._layers = [_DecoderLayer(ctx, config, rotary, i) for i in layers]
         if relay.is_last:
-            self._norm = RMSNorm(ctx, "model.norm", config.hidden_size, config.norm_eps)
-            self._head = output_head(ctx, config, "model.embed_tokens", self._embedding)
+            self._norm = RMSNorm(ctx, f"{PREFIX}norm", config.hidden_size, config.norm_eps)
+            self._head = output_head(ctx, config, f"{PREFIX}embed_tokens", self._embedding)
         self.num_params = ctx.plan.num_params
         self.workspace = ctx.workspace
 
@@ -93,20 +84,13 @@ class Decoder:
 class _DecoderLayer:
     """Attention and MLP; returns what is still to be added to the residual, so the next norm can fuse it."""
 
-    def __init__(
-        self,
-        ctx: LayerContext,
-        config: ModelConfig,
-        traits: DecoderTraits,
-        rotary: RotaryEmbedding,
-        index: int,
-    ) -> None:
-        name = f"model.layers.{index}"
+    def __init__(self, ctx: LayerContext, config: ModelConfig, rotary: RotaryEmbedding, index: int) -> None:
+        name = f"{PREFIX}layers.{index}"
         hidden_size, eps = config.hidden_size, config.norm_eps
         self._input_norm = RMSNorm(ctx, f"{name}.input_layernorm", hidden_size, eps)
-        self._attention = _attention(ctx, config, traits, rotary, index)
+        self._attention = _attention(ctx, config, rotary, index)
         self._post_norm = RMSNorm(ctx, f"{name}.post_attention_layernorm", hidden_size, eps)
-        self._mlp = GatedMLP(ctx, f"{name}.mlp", hidden_size, config.intermediate_size, traits.mlp_bias)
+        self._mlp = GatedMLP(ctx, f"{name}.mlp", hidden_size, config.intermediate_size, config.mlp_bias)
 
     def attend(
         self, delta: torch.Tensor | None, residual: torch.Tensor, meta: AttentionMetadata, kv_cache: KVCache
@@ -120,10 +104,8 @@ class _DecoderLayer:
         return self._mlp(self._post_norm.add(self._attention.project(attended), residual))
 
 
-def _attention(
-    ctx: LayerContext, config: ModelConfig, traits: DecoderTraits, rotary: RotaryEmbedding, index: int
-) -> Attention:
-    name = f"model.layers.{index}.self_attn"
+def _attention(ctx: LayerContext, config: ModelConfig, rotary: RotaryEmbedding, index: int) -> Attention:
+    name = f"{PREFIX}layers.{index}.self_attn"
     q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     share = ctx.heads(config)
     queries, keys = scaled(share.queries, config.head_dim), scaled(share.keys, config.head_dim)
@@ -132,11 +114,11 @@ def _attention(
         Source(f"{name}.k_proj", kv_size, (keys,)),
         Source(f"{name}.v_proj", kv_size, (keys,)),
     ]
-    qkv = ColumnLinear(ctx, "qkv", sources, LinearSpec(config.hidden_size, traits.qkv_bias))
+    qkv = ColumnLinear(ctx, "qkv", sources, LinearSpec(config.hidden_size, config.qkv_bias))
     output_source = Source(f"{name}.o_proj", config.hidden_size)
-    output = RowLinear(ctx, "delta", output_source, LinearSpec(q_size, traits.output_bias, inputs=queries))
+    output = RowLinear(ctx, "delta", output_source, LinearSpec(q_size, config.output_bias, inputs=queries))
     norms = None
-    if traits.qk_norm:
+    if config.qk_norm:
         norms = HeadNorms(ctx, (f"{name}.q_norm", f"{name}.k_norm"), config.head_dim, config.norm_eps)
     heads = HeadLayout(
         len(share.queries),

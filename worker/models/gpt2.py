@@ -7,6 +7,7 @@ from typing import Literal
 
 import torch
 
+from engine_core.checkpoint.model_config import ModelConfig
 from worker.attention.metadata import AttentionMetadata
 from worker.kv_cache import KVCache
 from worker.layers.attention import Attention, HeadLayout
@@ -16,7 +17,6 @@ from worker.layers.linear import ColumnLinear, LinearSpec, RowLinear, Source
 from worker.layers.mlp import GeluMLP
 from worker.layers.norm import LayerNorm
 from worker.layers.relay import Relay
-from worker.model_config import ModelConfig
 from worker.models.base import Model
 from worker.parallel.shares import scaled
 

@@ -1,4 +1,4 @@
-"""Which architectures there are, and how a checkpoint becomes a model that can run."""
+"""Which stacks of layers there are, and how a checkpoint becomes a model that can run."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import torch
 
+from engine_core.checkpoint.model_config import ModelConfig
 from worker.attention.base import AttentionBackend
 from worker.device.base import Device
 from worker.layers.context import LayerContext
 from worker.layers.parameter import WeightPlan
 from worker.layers.workspace import Workspace
-from worker.model_config import ModelConfig
-from worker.models import gpt2, llama, mistral, qwen2, qwen3
+from worker.models import decoder, gpt2
 from worker.models.base import Model
 from worker.parallel.mesh import ALONE, Mesh
 from worker.parallel.shares import check_shares, check_stages
@@ -21,8 +21,8 @@ from worker.quantization import FORMS
 from worker.weights import Loader, Progress, load_weights
 
 
-class Architecture(NamedTuple):
-    """How to make one architecture.
+class Family(NamedTuple):
+    """How to make the models of one stack of layers.
 
     Attributes:
         build: declares the layers and their weights.
@@ -30,16 +30,14 @@ class Architecture(NamedTuple):
     """
 
     build: Callable[[LayerContext, ModelConfig], Model]
-    prefix: str = "model."
+    prefix: str
 
 
-ARCHITECTURES = {
-    "GPT2LMHeadModel": Architecture(gpt2.build, gpt2.PREFIX),
-    "LlamaForCausalLM": Architecture(llama.build),
-    "MistralForCausalLM": Architecture(mistral.build),
-    "Qwen2ForCausalLM": Architecture(qwen2.build),
-    "Qwen3ForCausalLM": Architecture(qwen3.build),
+FAMILIES = {
+    "decoder": Family(decoder.build, decoder.PREFIX),
+    "gpt2": Family(gpt2.build, gpt2.PREFIX),
 }
+"""By ModelConfig.family; which architectures there are stands in engine_core/checkpoint/architectures.py."""
 
 
 def load_model(
@@ -69,19 +67,19 @@ def load_model(
         ModelLoadError: names the file and tensor that is missing, misshapen or damaged; raised before the
             memory of the weights is taken, unless a file is cut short while it is read.
     """
-    architecture = ARCHITECTURES[config.architecture]
+    family = FAMILIES[config.family]
     ignored = ["lm_head.weight"] if config.tie_word_embeddings else []
     workspace = Workspace(dtype, device.torch_device)
     if mesh.group is not None:
         check_shares(config, mesh.group.size, quantization)
     if mesh.stage is not None:
         check_stages(config, mesh.stage.count)
-        whole = WeightPlan(architecture.prefix)
-        architecture.build(LayerContext(whole, workspace, backend, device.ops), config)
+        whole = WeightPlan(family.prefix)
+        family.build(LayerContext(whole, workspace, backend, device.ops), config)
         # The other stages' tensors are nothing unexpected.
         ignored += whole.names
-    plan = WeightPlan(architecture.prefix, ignored, FORMS[quantization])
-    model = architecture.build(LayerContext(plan, workspace, backend, device.ops, *mesh), config)
+    plan = WeightPlan(family.prefix, ignored, FORMS[quantization])
+    model = family.build(LayerContext(plan, workspace, backend, device.ops, *mesh), config)
     if mesh.stage is not None:
         model.num_params = whole.num_params
     loader(config.path, plan, dtype, device, progress)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from engine_core.checkpoint.model_config import ModelConfig
 from engine_core.errors import ConfigError
-from worker.model_config import ModelConfig
 from worker.quantization import GROUP_COLUMNS
 
 

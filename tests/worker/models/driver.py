@@ -9,11 +9,12 @@ from pathlib import Path
 
 import torch
 
+from engine_core.checkpoint.architectures import read_model_config
+from engine_core.checkpoint.model_config import ModelConfig
 from worker.attention.cpu import CpuAttention
 from worker.attention.metadata import AttentionMetadata
 from worker.device.cpu import CpuDevice
 from worker.kv_cache import BlockShape, layer_caches
-from worker.model_config import ModelConfig, read_model_config
 from worker.models.base import Model
 from worker.models.registry import load_model
 

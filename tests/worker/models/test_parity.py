@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine_core.checkpoint.architectures import ARCHITECTURES, read_model_config
 from tests.checkpoints import CheckpointCache, load_reference
 from tests.worker.models.cases import CASES, MAIN_CASES, prompt
 from tests.worker.models.driver import Driver
@@ -20,6 +21,11 @@ def reference_logits(path: Path, dtype: torch.dtype, tokens: list[int]) -> torch
     model = load_reference(path, dtype)
     with torch.inference_mode():
         return model(torch.tensor([tokens]), use_cache=False).logits[0].float()
+
+
+def test_every_architecture_has_cases(checkpoints: CheckpointCache) -> None:
+    made = {read_model_config(checkpoints.get(CASES[case])).architecture for case in MAIN_CASES}
+    assert made == set(ARCHITECTURES)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -10,10 +10,11 @@ import torch
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+from engine_core.checkpoint.architectures import read_model_config
+from engine_core.checkpoint.model_config import ModelConfig
 from engine_core.errors import ModelLoadError
-from tests.worker.models.test_model_config import LLAMA
+from tests.engine_core.checkpoint.test_model_config import LLAMA
 from worker.layers.rotary import cos_sin_table
-from worker.model_config import ModelConfig, read_model_config
 
 LLAMA3 = {
     "rope_type": "llama3",

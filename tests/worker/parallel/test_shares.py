@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+from engine_core.checkpoint.architectures import read_model_config
+from engine_core.checkpoint.model_config import ModelConfig
 from tests.checkpoints import CheckpointCache, CheckpointSpec
 from worker import ops
 from worker.device.cpu import CpuDevice
 from worker.layers.parameter import PackedParameter, Part, WeightPlan
-from worker.model_config import ModelConfig, read_model_config
 from worker.parallel.shares import check_shares, head_share, scaled, share
 from worker.quantization import FORMS
 from worker.weights import load_weights

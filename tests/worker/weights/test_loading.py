@@ -12,21 +12,21 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from engine_core.checkpoint.architectures import read_model_config
+from engine_core.checkpoint.safetensors_file import SafetensorsFile
+from engine_core.checkpoint.weight_files import Checkpoint, stored_dtype
 from engine_core.errors import ModelLoadError
 from tests.checkpoints import CheckpointCache, CheckpointSpec
-from tests.worker.weights.writing import file_bytes, split
+from tests.engine_core.checkpoint.writing import file_bytes, split
 from worker import ops, weights
 from worker.attention.cpu import CpuAttention
-from worker.checkpoint import Checkpoint, stored_dtype
 from worker.device.base import Device
 from worker.device.cpu import CpuDevice
 from worker.layers.parameter import PackedParameter, Part, WeightPlan
-from worker.model_config import read_model_config
 from worker.models.base import Model
 from worker.models.registry import load_model
 from worker.packed_weight import PackedWeight
 from worker.quantization import FORMS
-from worker.safetensors_check import SafetensorsFile
 from worker.weights import load_weights
 
 CPU = CpuDevice()

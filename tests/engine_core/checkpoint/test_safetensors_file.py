@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors.torch import save, save_file
 
+from engine_core.checkpoint import safetensors_file
+from engine_core.checkpoint.safetensors_file import SafetensorsFile, parse_header
 from engine_core.errors import ModelLoadError
-from tests.worker.weights.writing import entry, file_bytes
-from worker import safetensors_check
-from worker.safetensors_check import SafetensorsFile, parse_header
+from tests.engine_core.checkpoint.writing import entry, file_bytes
 
 GOOD = {
     "__metadata__": {"format": "pt"},
@@ -25,7 +25,7 @@ GOOD = {
 }
 
 
-def check(path: Path, content: bytes) -> dict[str, safetensors_check.TensorEntry]:
+def check(path: Path, content: bytes) -> dict[str, safetensors_file.TensorEntry]:
     (path / "x.safetensors").write_bytes(content)
     file = SafetensorsFile(path / "x.safetensors")
     file.close()
@@ -108,14 +108,14 @@ def test_a_header_that_does_not_fit_in_the_file_is_refused(content: bytes, tmp_p
 def test_a_header_above_the_limit_is_refused_before_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     with path.open("wb") as file:
-        file.write(struct.pack("<Q", safetensors_check.MAX_HEADER_BYTES + 1))
-        file.truncate(10 * safetensors_check.MAX_HEADER_BYTES)
+        file.write(struct.pack("<Q", safetensors_file.MAX_HEADER_BYTES + 1))
+        file.truncate(10 * safetensors_file.MAX_HEADER_BYTES)
     with pytest.raises(ModelLoadError, match="claims a header"):
         SafetensorsFile(path)
 
 
 def test_too_many_entries_are_refused(tmp_path: Path) -> None:
-    header = {f"t{i}": entry("U8", [0], 0, 0) for i in range(safetensors_check.MAX_TENSORS + 1)}
+    header = {f"t{i}": entry("U8", [0], 0, 0) for i in range(safetensors_file.MAX_TENSORS + 1)}
     with pytest.raises(ModelLoadError, match="65537 entries"):
         parse_header(json.dumps(header).encode(), 10**9, "x")
 
@@ -182,7 +182,7 @@ def test_mutated_files_are_accepted_or_refused_but_never_crash(seed: int, tmp_pa
     assert num_refused > 200
 
 
-def outcome(path: Path, content: bytes) -> tuple[str | None, dict[str, safetensors_check.TensorEntry]]:
+def outcome(path: Path, content: bytes) -> tuple[str | None, dict[str, safetensors_file.TensorEntry]]:
     """Return the refusal, or the tensors found."""
     try:
         return None, check(path, content)

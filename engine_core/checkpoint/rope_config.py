@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from worker.config_fields import Fields
+from engine_core.checkpoint.fields import Fields
 
 ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
 _MAX_FACTOR = 1e6

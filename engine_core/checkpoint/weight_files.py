@@ -8,9 +8,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
+from engine_core.checkpoint.fields import Fields
+from engine_core.checkpoint.safetensors_file import SafetensorsFile, TensorEntry
 from engine_core.errors import ModelLoadError
-from worker.config_fields import Fields
-from worker.safetensors_check import SafetensorsFile, TensorEntry
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

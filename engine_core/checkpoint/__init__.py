@@ -1,0 +1,1 @@
+"""What a checkpoint directory says, read without torch: config, weight files, what its text side needs."""
