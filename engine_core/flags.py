@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -20,20 +19,7 @@ from engine_core.config import (
     EngineConfig,
 )
 from engine_core.errors import ConfigError
-
-_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-
-
-def parse_bytes(text: str) -> int:
-    """Parse 1024, 512M or 4G; the units are powers of 1024.
-
-    Raises:
-        argparse.ArgumentTypeError: it is neither.
-    """
-    match = re.fullmatch(r"([0-9]{1,18})([kmgt]?)(i?b)?", text.lower())
-    if match is None:
-        raise argparse.ArgumentTypeError(f"expected a number of bytes such as 512M or 4G, got {text!r}")
-    return int(match[1]) * _UNITS[match[2]]
+from engine_core.flag_values import parse_bytes, parse_count, parse_dtype, parse_name
 
 
 class Flag(NamedTuple):
@@ -74,24 +60,32 @@ ENGINE_FLAGS: FlagTable = {
             metavar="NAME",
             many=True,
         ),
-        Flag("--dtype", "dtype", "of weights and KV cache; auto takes the checkpoint's", choices=DTYPES),
+        Flag(
+            "--dtype",
+            "dtype",
+            "of weights and KV cache; auto takes the checkpoint's; half, bf16 and the like are known too",
+            parse_dtype,
+            choices=DTYPES,
+        ),
         Flag(
             "--quantization",
             "quantization",
             "round the weights to integers while they are loaded; needs bfloat16",
+            parse_name,
             choices=QUANTIZATIONS,
         ),
         Flag(
             "--max-model-len",
             "max_model_len",
             "longest sequence, prompt and output; 0 takes the model's limit",
-            int,
+            parse_count,
             metavar="TOKENS",
         ),
         Flag(
             "--executor",
             "executor",
             "multiproc runs the model in worker processes, ray on a cluster, simulated makes tokens up",
+            parse_name,
             choices=EXECUTORS,
         ),
         Flag(
@@ -112,26 +106,28 @@ ENGINE_FLAGS: FlagTable = {
             "--device",
             "device",
             "where to compute; auto takes a GPU if one can be used",
+            parse_name,
             choices=DEVICES,
         ),
         Flag(
             "--attention-backend",
             "attention_backend",
             "what computes attention; auto picks by device and says why in the log",
+            parse_name,
             choices=ATTENTION_BACKENDS,
         ),
         Flag(
             "--num-threads",
             "num_threads",
             "compute threads of each worker; 0 shares every core among them",
-            int,
+            parse_count,
             metavar="N",
         ),
         Flag(
             "--tensor-parallel-size",
             "tensor_parallel_size",
             "workers that part each layer among them",
-            int,
+            parse_count,
             metavar="N",
             alias="-tp",
         ),
@@ -139,7 +135,7 @@ ENGINE_FLAGS: FlagTable = {
             "--pipeline-parallel-size",
             "pipeline_parallel_size",
             "stages of workers that each hold some of the layers",
-            int,
+            parse_count,
             metavar="N",
             alias="-pp",
         ),
@@ -173,7 +169,7 @@ ENGINE_FLAGS: FlagTable = {
         ),
     ),
     "KV cache": (
-        Flag("--block-size", "block_size", "tokens per block", int, metavar="TOKENS"),
+        Flag("--block-size", "block_size", "tokens per block", parse_count, metavar="TOKENS"),
         Flag(
             "--kv-cache-memory-bytes",
             "kv_cache_memory_bytes",
@@ -192,7 +188,7 @@ ENGINE_FLAGS: FlagTable = {
             "--num-blocks",
             "num_blocks",
             "number of blocks, whatever memory they take; 0 derives it",
-            int,
+            parse_count,
             metavar="N",
         ),
         Flag(
@@ -211,39 +207,40 @@ ENGINE_FLAGS: FlagTable = {
         ),
     ),
     "scheduling": (
-        Flag("--max-num-seqs", "max_num_seqs", "sequences that run at once", int, metavar="N"),
+        Flag("--max-num-seqs", "max_num_seqs", "sequences that run at once", parse_count, metavar="N"),
         Flag(
             "--max-num-batched-tokens",
             "max_num_batched_tokens",
             "tokens computed in one step",
-            int,
+            parse_count,
             metavar="TOKENS",
         ),
         Flag(
             "--max-prefill-tokens",
             "max_prefill_tokens",
             "prompt tokens of one request computed in one step; 0 sets no limit of its own",
-            int,
+            parse_count,
             metavar="TOKENS",
         ),
         Flag(
             "--watermark-percent",
             "watermark_percent",
             "share of the KV pool that stays free for running requests to grow into",
-            int,
+            parse_count,
             metavar="PERCENT",
         ),
         Flag(
             "--max-num-waiting",
             "max_num_waiting",
             "requests that may wait; beyond it they are refused with 429",
-            int,
+            parse_count,
             metavar="N",
         ),
         Flag(
             "--scheduling-policy",
             "policy",
             "fcfs admits in order of arrival, priority by the request's priority, fair by tenants' shares",
+            parse_name,
             choices=POLICIES,
         ),
         Flag(
@@ -257,7 +254,7 @@ ENGINE_FLAGS: FlagTable = {
             "--max-waiting-tokens",
             "max_waiting_tokens",
             "prompt tokens that may wait; beyond it requests are refused with 429",
-            int,
+            parse_count,
             metavar="TOKENS",
         ),
         Flag(
@@ -300,7 +297,7 @@ ENGINE_FLAGS: FlagTable = {
             "--kv-events-buffer-steps",
             "kv_events_buffer_steps",
             "batches of events kept for those who missed some",
-            int,
+            parse_count,
             metavar="N",
         ),
     ),
@@ -327,7 +324,7 @@ ENGINE_FLAGS: FlagTable = {
             "permit TCP beyond this machine without keys: anyone who reaches the port controls the engine",
             None,
         ),
-        Flag("--log-level", "log_level", "least severe message to log", choices=LOG_LEVELS),
+        Flag("--log-level", "log_level", "least severe message to log", parse_name, choices=LOG_LEVELS),
     ),
 }
 

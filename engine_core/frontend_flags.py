@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine_core.flag_values import parse_bytes, parse_count
 from engine_core.flags import Flag, FlagTable
 
 
@@ -10,7 +11,11 @@ def _text(name: str, metavar: str, help_: str, *, many: bool = False) -> Flag:
 
 
 def _whole(name: str, help_: str) -> Flag:
-    return Flag(name, _field(name), help_, int, metavar="N")
+    return Flag(name, _field(name), help_, parse_count, metavar="N")
+
+
+def _size(name: str, help_: str) -> Flag:
+    return Flag(name, _field(name), help_, parse_bytes, metavar="BYTES")
 
 
 def _seconds(name: str, help_: str) -> Flag:
@@ -47,7 +52,7 @@ FRONTEND_FLAGS: FlagTable = {
         _text("--ssl-certfile", "FILE", "TLS certificate chain"),
     ),
     "limits of each frontend": (
-        _whole("--max-body-bytes", "largest request body"),
+        _size("--max-body-bytes", "largest request body, e.g. 4M"),
         _seconds("--header-timeout", "time to send the headers"),
         _seconds("--body-timeout", "time to send the body"),
         _seconds("--write-stall", "time a client may leave its answer unread"),

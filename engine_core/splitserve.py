@@ -61,6 +61,7 @@ def _add_serve(commands: argparse._SubParsersAction[CommandParser]) -> None:
         help="serve a model: one engine-core and its api-frontends",
         description="Starts an engine-core and its api-frontends as separate processes and keeps them alive.",
     )
+    serve.hints = {"--model": "the model is the first word: splitserve serve MODEL"}
     serve.add_argument(
         "model",
         nargs="?",

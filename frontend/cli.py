@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from engine_core.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError
+from engine_core.flag_values import parse_bytes, parse_count, parse_name
 
 if TYPE_CHECKING:
     from frontend.config import FrontendConfig
@@ -204,6 +205,7 @@ def _add_api_flags(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--generation-config",
+        type=parse_name,
         default="auto",
         metavar="auto|none",
         help="sampling defaults of the checkpoint, or OpenAI's",
@@ -216,12 +218,22 @@ def _add_api_flags(group: argparse._ArgumentGroup) -> None:
         metavar="S",
         help="comment after so long a silence; 0 never",
     )
-    group.add_argument("--log-level", default="info", metavar="LEVEL", help="debug, info, warning or error")
+    group.add_argument(
+        "--log-level",
+        type=parse_name,
+        default="info",
+        metavar="LEVEL",
+        help="debug, info, warning or error",
+    )
 
 
 def _add_limit_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--max-body-bytes", type=int, default=4 * 2**20, metavar="N", help="largest request body"
+        "--max-body-bytes",
+        type=parse_bytes,
+        default=4 * 2**20,
+        metavar="BYTES",
+        help="largest request body, e.g. 4M",
     )
     group.add_argument(
         "--header-timeout", type=float, default=10.0, metavar="S", help="time to send the headers"
@@ -235,12 +247,18 @@ def _add_limit_flags(group: argparse._ArgumentGroup) -> None:
         help="time a client may leave its answer unread",
     )
     group.add_argument(
-        "--max-open-requests", type=int, default=4096, metavar="N", help="requests in progress; 429 beyond"
+        "--max-open-requests",
+        type=parse_count,
+        default=4096,
+        metavar="N",
+        help="requests in progress; 429 beyond",
     )
-    group.add_argument("--max-connections", type=int, default=16384, metavar="N", help="open connections")
+    group.add_argument(
+        "--max-connections", type=parse_count, default=16384, metavar="N", help="open connections"
+    )
     group.add_argument(
         "--max-connections-per-address",
-        type=int,
+        type=parse_count,
         default=0,
         metavar="N",
         help="of one client address; 0 for no limit",

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,8 @@ import pytest
 from engine_core import cli, splitserve
 from engine_core.config import EngineConfig, default_engine_address, software_version
 from engine_core.errors import ConfigError
-from engine_core.flags import ENGINE_FLAGS, add_engine_flags, engine_config, given_words, parse_bytes
+from engine_core.flag_values import parse_bytes, parse_count, parse_dtype
+from engine_core.flags import ENGINE_FLAGS, add_engine_flags, engine_config, given_words
 from engine_core.frontend_flags import FRONTEND_FLAGS, OWN_FLAGS
 from engine_core.logs import log_event
 
@@ -220,18 +222,84 @@ def test_a_flag_that_does_not_parse_ends_with_code_2(
     assert words[0].split("=")[0] in line
 
 
+UNKNOWN = [
+    (cli.main, ["--config", "x.yaml"], "engine-core: error: unknown flag --config (see engine-core --help)"),
+    (cli.main, ["--max-modl-len=4"], "unknown flag --max-modl-len, did you mean --max-model-len?"),
+    (cli.main, ["some-model"], "engine-core: error: unexpected argument 'some-model'"),
+    (
+        splitserve.main,
+        ["serve", "--config", "x.yaml"],
+        "splitserve serve: error: unknown flag --config (see splitserve serve --help)",
+    ),
+    (splitserve.main, ["serve", "m", "--api-keys", "k"], "unknown flag --api-keys, did you mean --api-key?"),
+    (splitserve.main, ["serve", "--model", "m"], "the model is the first word: splitserve serve MODEL"),
+    (splitserve.main, ["serve", "m", "n"], "splitserve serve: error: unexpected argument 'n'"),
+    (splitserve.main, ["--port", "80"], "splitserve: error: unknown flag --port (see splitserve --help)"),
+    (splitserve.main, ["env", "--all"], "splitserve env: error: unknown flag --all"),
+]
+
+
+@pytest.mark.parametrize(("main", "words", "said"), UNKNOWN)
+def test_an_unknown_flag_is_named_with_the_nearest_one_and_the_right_help(
+    main: Callable[[list[str]], int], words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+def test_flags_may_be_typed_with_underscores_and_names_in_capitals() -> None:
+    parser = cli._parser("ipc:///x/y")
+    args = parser.parse_args(["--max_model_len=32K", "--log_level", "DEBUG", "--served-model-name=a_b"])
+    config = engine_config(args, model="m", listen="ipc:///x/y")
+    assert (config.max_model_len, config.log_level, config.served_model_names) == (32768, "debug", ["a_b"])
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("0", 0), ("4096", 4096), ("1k", 1024), ("512M", 2**29), ("4G", 2**32), ("4GiB", 2**32), ("1t", 2**40)],
+    [
+        *(("0", 0), ("4096", 4096), ("-3", -3), ("4k", 4000), ("4K", 4096), ("32K", 32768)),
+        *(("1.5k", 1500), ("1.5K", 1536), ("25.6k", 25600), ("2m", 2_000_000), ("1_000", 1000)),
+    ],
+)
+def test_counts_may_have_units(text: str, expected: int) -> None:
+    assert parse_count(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "k", "1.5", "4x", "4 k", "0x10", "1.0001k", "1e3", "\u0661", "9" * 999])
+def test_a_count_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        parse_count(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        *(("0", 0), ("4096", 4096), ("1k", 1024), ("512M", 2**29), ("4G", 2**32), ("4GiB", 2**32)),
+        *(("1t", 2**40), ("0.5G", 2**29), ("1.5k", 1536)),
+    ],
 )
 def test_sizes_may_have_units(text: str, expected: int) -> None:
     assert parse_bytes(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "-1", "1.5G", "G", "4X", "0x10", "4 G", "\u0661"])
+@pytest.mark.parametrize("text", ["", "-1", "1.5", "G", "4X", "0x10", "4 G", "\u0661", ".5G"])
 def test_a_size_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError):
         parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        *(("half", "float16"), ("fp16", "float16"), ("bf16", "bfloat16"), ("float", "float32")),
+        *(("fp32", "float32"), ("auto", "auto"), ("BFloat16", "bfloat16")),
+    ],
+)
+def test_data_types_have_short_names(typed: str, meant: str) -> None:
+    assert parse_dtype(typed) == meant
+    assert parse(["--dtype", typed]).dtype == meant
 
 
 def test_what_serve_passes_on_is_what_api_frontend_takes() -> None:

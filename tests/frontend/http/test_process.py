@@ -60,6 +60,13 @@ def test_it_starts_before_any_engine_and_ends_on_sigterm() -> None:
         assert end(process) == 0
 
 
+def test_no_variable_of_the_http_library_changes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEB_CONCURRENCY", "many")
+    with running("--port", "0") as (url, process):
+        assert httpx.get(f"{url}/live").status_code == 200
+        assert end(process) == 0
+
+
 def test_a_unix_socket_is_for_user_and_group_and_goes_with_the_process(tmp_path: Path) -> None:
     path = tmp_path / "http.sock"
     with running("--uds", str(path)) as (address, process):

@@ -1,0 +1,58 @@
+"""Values as people type them on a command line: counts, sizes and names with their usual short forms."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from decimal import Decimal
+
+# As vLLM reads them: lower case counts in thousands, upper case in powers of 1024.
+_COUNT_UNITS = {"": 1} | {unit: 1000**i for i, unit in enumerate("kmgt", 1)}
+_COUNT_UNITS |= {unit: 1024**i for i, unit in enumerate("KMGT", 1)}
+_BYTE_UNITS = {"": 1} | {unit: 1024**i for i, unit in enumerate("kmgt", 1)}
+_DTYPE_NAMES = {
+    "half": "float16",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "float": "float32",
+    "fp32": "float32",
+}
+
+
+def parse_count(text: str) -> int:
+    """Parse 4096, 4k (4000), 4K (4096) or 1.5k; the units are k, m, g, t and K, M, G, T.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none of them, or no whole number.
+    """
+    match = re.fullmatch(r"([+-]?[0-9]{1,18}(?:_[0-9]{1,18})*(?:\.[0-9]{1,18})?)([kmgtKMGT]?)", text)
+    value = Decimal(match[1]) * _COUNT_UNITS[match[2]] if match else None
+    if value is None or value != int(value):
+        raise argparse.ArgumentTypeError(
+            f"expected a whole number such as 4096, 4k (4000) or 4K (4096), got {text!r}"
+        )
+    return int(value)
+
+
+def parse_bytes(text: str) -> int:
+    """Parse 1024, 512M, 4GiB or 0.5G; the units are powers of 1024.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none of them, or no whole number of bytes.
+    """
+    match = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)([kmgt]?)(i?b)?", text.lower())
+    value = Decimal(match[1]) * _BYTE_UNITS[match[2]] if match else None
+    if value is None or value != int(value):
+        raise argparse.ArgumentTypeError(f"expected a number of bytes such as 512M or 0.5G, got {text!r}")
+    return int(value)
+
+
+def parse_name(text: str) -> str:
+    """Return one of several names, which may be typed in capitals."""
+    return text.lower()
+
+
+def parse_dtype(text: str) -> str:
+    """Return the name of a data type; half, fp16, bf16, float and fp32 are short for others."""
+    name = text.lower()
+    return _DTYPE_NAMES.get(name, name)
