@@ -222,7 +222,10 @@ class LLM:
         return self._served.assets.tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """Return SamplingParams with the values that the checkpoint's generation_config.json names."""
+        """Return SamplingParams with the values that the checkpoint's generation_config.json names.
+
+        If it says `do_sample: false`, temperature is 0.
+        """
         defaults = self._served.assets.sampling_defaults
         named = {key: value for key, value in msgspec.structs.asdict(defaults).items() if value is not None}
         if (max_tokens := named.pop("max_new_tokens", None)) is not None:

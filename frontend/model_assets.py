@@ -20,7 +20,8 @@ T = TypeVar("T")
 class SamplingDefaults(msgspec.Struct, frozen=True):
     """Sampling values of generation_config.json; None where the checkpoint says nothing.
 
-    A client's own value goes before these, and these before SamplingParams' defaults.
+    A client's own value goes before these, and these before SamplingParams' defaults. A checkpoint that says
+    `do_sample: false` is greedy by default, whatever temperature it names beside it.
     """
 
     temperature: float | None = None
@@ -29,6 +30,10 @@ class SamplingDefaults(msgspec.Struct, frozen=True):
     min_p: float | None = None
     repetition_penalty: float | None = None
     max_new_tokens: int | None = None
+
+
+class _Mode(msgspec.Struct, frozen=True):
+    do_sample: bool | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -83,6 +88,8 @@ def load_sampling_defaults(directory: Path) -> SamplingDefaults:
     try:
         defaults = msgspec.convert(values, SamplingDefaults)
         _check(defaults)
+        if msgspec.convert(values, _Mode).do_sample is False:
+            defaults = msgspec.structs.replace(defaults, temperature=0.0)
     except (msgspec.ValidationError, InvalidRequestError) as error:
         raise ModelLoadError(f"{path}: {error}") from None
     return defaults

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from engine_core.errors import ModelLoadError
+from engine_core.model_source import DEMO_MODEL
 from frontend.model_assets import SamplingDefaults, load_model_assets, load_sampling_defaults
 from tests.frontend.checkpoints import write_checkpoint
 from tests.frontend.client.messages import MODEL
@@ -38,12 +39,34 @@ def test_only_known_sampling_keys_are_read(tmp_path: Path) -> None:
     assert load_sampling_defaults(directory) == SamplingDefaults(0.0, 0.9, 20, 0.05, 1.1, 99)
 
 
+@pytest.mark.parametrize(
+    ("config", "temperature"),
+    [
+        ({"do_sample": False}, 0.0),
+        ({"do_sample": False, "temperature": 0.7}, 0.0),
+        ({"do_sample": True, "temperature": 0.7}, 0.7),
+        ({"do_sample": None, "temperature": 0.7}, 0.7),
+        ({"do_sample": True}, None),
+    ],
+)
+def test_a_checkpoint_that_does_not_sample_is_greedy_by_default(
+    tmp_path: Path, config: dict[str, object], temperature: float | None
+) -> None:
+    directory = write_checkpoint(tmp_path, generation_config=config)
+    assert load_sampling_defaults(directory) == SamplingDefaults(temperature=temperature)
+
+
+def test_the_demo_model_is_greedy_by_default() -> None:
+    assert load_sampling_defaults(DEMO_MODEL).temperature == 0
+
+
 def test_a_checkpoint_may_have_no_generation_config(tmp_path: Path) -> None:
     assert load_sampling_defaults(tmp_path) == SamplingDefaults()
 
 
 @pytest.mark.parametrize(
-    "config", [{"temperature": "hot"}, {"top_p": 1.5}, {"top_k": 0.5}, {"max_new_tokens": -1}]
+    "config",
+    [{"temperature": "hot"}, {"top_p": 1.5}, {"top_k": 0.5}, {"max_new_tokens": -1}, {"do_sample": 0}],
 )
 def test_a_wrong_default_is_named_at_load(tmp_path: Path, config: dict[str, object]) -> None:
     directory = write_checkpoint(tmp_path, generation_config=config)
