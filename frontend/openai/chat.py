@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -92,11 +91,11 @@ def _response(plan: Plan[ChatRequest], run: GenerationRun, choices: list[Collect
                 logprobs=ChatLogprobs(chat_entries(tokenizer, choice.logprobs)) if body.logprobs else None,
                 finish_reason=choice.finish_reason,
                 stop_reason=choice.stop_reason,
-                token_ids=choice.token_ids if body.return_token_ids else UNSET,
+                token_ids=choice.token_ids if body.return_token_ids else None,
             )
             for i, choice in enumerate(choices)
         ],
         usage=run.usage.usage(),
-        prompt_token_ids=plan.prompts[0].token_ids if body.return_token_ids else UNSET,
-        prompt_logprobs=UNSET if prompt_logprobs is None else prompt_maps(tokenizer, prompt_logprobs),
+        prompt_token_ids=plan.prompts[0].token_ids if body.return_token_ids else None,
+        prompt_logprobs=None if prompt_logprobs is None else prompt_maps(tokenizer, prompt_logprobs),
     )

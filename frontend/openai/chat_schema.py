@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -13,14 +13,16 @@ from frontend.openai.logprobs import ChatLogprobs, PromptLogprobs
 from frontend.openai.usage import Usage
 
 MAX_MESSAGES = 4096
+MAX_ROLE_CHARS = 64
 JsonScalar = str | int | float | bool | None
 
 
 class ContentPart(msgspec.Struct, frozen=True):
-    """One part of a message; only text is served."""
+    """One part of a message; only text is served, an earlier refusal is one too."""
 
     type: str
     text: str | None = None
+    refusal: str | None = None
 
 
 class FunctionCall(msgspec.Struct, frozen=True):
@@ -38,11 +40,24 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     type: str = "function"
 
 
+Role = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=MAX_ROLE_CHARS,
+        description="system, developer (= system), user, assistant, tool, or what else the template knows.",
+    ),
+]
+
+
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
     """One turn of the conversation; parts of type text are joined by line feeds."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Role
     content: str | list[ContentPart] | None = None
+    refusal: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
@@ -78,11 +93,16 @@ class ChatRequest(GenerationFields, frozen=True, kw_only=True):
 
 
 class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """The model's message."""
+    """The model's message; what is always null stands here for clients that read it without a look."""
 
     content: str | None
     role: str = "assistant"
-    refusal: str | None = None
+    refusal: None = None
+    annotations: None = None
+    audio: None = None
+    function_call: None = None
+    reasoning: None = None
+    reasoning_content: None = None
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,23 +113,29 @@ class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
-    token_ids: list[int] | UnsetType = UNSET
+    token_ids: list[int] | None = None
+    routed_experts: None = None
 
 
 class ChatResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of a request without stream."""
+    """The answer of a request without stream; what was not asked for is null."""
 
     id: str
     created: int
     model: str
     choices: list[ChatChoice]
+    usage: Usage
     object: str = "chat.completion"
+    service_tier: None = None
     system_fingerprint: str | None = None
-    usage: Usage | UnsetType = UNSET
-    prompt_token_ids: list[int] | UnsetType = UNSET
-    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_token_ids: list[int] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
+    prompt_text: None = None
+    kv_transfer_params: None = None
+    ec_transfer_params: None = None
 
 
+# A chunk has a field only when there is something to say: a stream is mostly its chunks.
 class ChatDelta(msgspec.Struct, frozen=True, kw_only=True):
     """What is new of a message; the first one of a choice carries the role."""
 

@@ -157,4 +157,5 @@ class CompletionWriter:
                 if self._num_prompt_logprobs is not None and delta.prompt_logprobs is not None
                 else msgspec.UNSET
             ),
+            routed_experts=msgspec.UNSET,
         )

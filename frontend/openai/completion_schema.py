@@ -45,20 +45,39 @@ class CompletionLogprobs(msgspec.Struct, frozen=True):
 
 
 class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """One completion, or in a stream what is new of it."""
+    """One completion, or in a stream what is new of it.
+
+    What was not asked for is null in a whole answer and left out in a stream.
+    """
 
     index: int
     text: str
     logprobs: CompletionLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
-    token_ids: list[int] | UnsetType = UNSET
-    prompt_token_ids: list[int] | UnsetType = UNSET
-    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    token_ids: list[int] | UnsetType | None = None
+    prompt_token_ids: list[int] | UnsetType | None = None
+    prompt_logprobs: PromptLogprobs | UnsetType | None = None
+    routed_experts: UnsetType | None = None
 
 
 class CompletionResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer, or in a stream one chunk; the usage chunk has no choices."""
+    """The answer of a request without stream."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage
+    object: str = "text_completion"
+    service_tier: None = None
+    system_fingerprint: str | None = None
+    kv_transfer_params: None = None
+    ec_transfer_params: None = None
+
+
+class CompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of a stream; the usage chunk has no choices."""
 
     id: str
     created: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -110,10 +109,10 @@ def _choice(
         logprobs=text.logprobs(choice.logprobs, echoed),
         finish_reason=choice.finish_reason,
         stop_reason=choice.stop_reason,
-        token_ids=choice.token_ids if body.return_token_ids else UNSET,
-        prompt_token_ids=text.prompt.token_ids if body.return_token_ids else UNSET,
+        token_ids=choice.token_ids if body.return_token_ids else None,
+        prompt_token_ids=text.prompt.token_ids if body.return_token_ids else None,
         prompt_logprobs=(
-            UNSET
+            None
             if body.prompt_logprobs is None or choice.prompt_logprobs is None
             else prompt_maps(
                 plan.model.assets.tokenizer, with_top(choice.prompt_logprobs, body.prompt_logprobs)

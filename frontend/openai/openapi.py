@@ -12,7 +12,7 @@ from frontend.debug_requests import OpenRequestList
 from frontend.errors_http import ErrorBody
 from frontend.health import Health
 from frontend.openai.chat_schema import ChatChunk, ChatRequest, ChatResponse
-from frontend.openai.completion_schema import CompletionRequest, CompletionResponse
+from frontend.openai.completion_schema import CompletionChunk, CompletionRequest, CompletionResponse
 from frontend.openai.context import VERSION
 from frontend.openai.models import ModelCard, ModelList
 from frontend.openai.tokenize_schema import (
@@ -58,7 +58,7 @@ class VersionAnswer(msgspec.Struct, frozen=True):
 _BODY_ERRORS = (400, 401, 404, 408, 413, 415, 429, 500, 503, 504)
 OPERATIONS: dict[tuple[str, str], Operation] = {
     ("/v1/completions", "post"): Operation(
-        CompletionRequest, CompletionResponse, CompletionResponse, _BODY_ERRORS
+        CompletionRequest, CompletionResponse, CompletionChunk, _BODY_ERRORS
     ),
     ("/v1/chat/completions", "post"): Operation(ChatRequest, ChatResponse, ChatChunk, _BODY_ERRORS),
     ("/v1/models", "get"): Operation(None, ModelList),

@@ -14,6 +14,9 @@ from frontend.openai.chat_schema import ChatMessage, ContentPart, JsonScalar, To
 from frontend.openai.completion_schema import MAX_PROMPTS
 from frontend.tokenizer import Tokenizer
 
+# Type of a content part -> its field that holds the text.
+PART_FIELDS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+
 
 @dataclass(slots=True, frozen=True)
 class Prompt:
@@ -136,19 +139,19 @@ def template_message(message: ChatMessage, param: str) -> dict[str, JsonValue]:
     """Convert one message to what chat templates read.
 
     Raises:
-        InvalidRequestError: no content where the role needs it, or a part that is not text.
+        InvalidRequestError: neither content nor a refusal where the role needs it, or a part that is no text.
     """
-    if message.content is None and not (message.role == "assistant" and message.tool_calls):
+    content = message.refusal if message.content is None else message.content
+    if content is None and not (message.role == "assistant" and message.tool_calls):
         raise InvalidRequestError(f"{param}.content must be a text or a list of parts", f"{param}.content")
     # Templates know no "developer"; it is OpenAI's newer name of the same role.
     found: dict[str, JsonValue] = {
         "role": "system" if message.role == "developer" else message.role,
-        "content": _content_text(message.content, param),
+        "content": _content_text(content, param),
     }
-    if message.name is not None:
-        found["name"] = message.name
-    if message.tool_call_id is not None:
-        found["tool_call_id"] = message.tool_call_id
+    for name in ("name", "tool_call_id", "reasoning", "reasoning_content"):
+        if (value := getattr(message, name)) is not None:
+            found[name] = value
     if message.tool_calls:
         found["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
     return found
@@ -162,13 +165,15 @@ def _content_text(content: str | list[ContentPart] | None, param: str) -> str:
     texts = []
     for i, part in enumerate(content):
         path = f"{param}.content[{i}]"
-        if part.type != "text":
+        field = PART_FIELDS.get(part.type)
+        if field is None:
             raise InvalidRequestError(
                 f"{path}.type: only text is supported", f"{path}.type", "unsupported_parameter"
             )
-        if part.text is None:
-            raise InvalidRequestError(f"{path}.text is missing", f"{path}.text")
-        texts.append(part.text)
+        text: str | None = getattr(part, field)
+        if text is None:
+            raise InvalidRequestError(f"{path}.{field} is missing", f"{path}.{field}")
+        texts.append(text)
     return "\n".join(texts)
 
 

@@ -11,6 +11,15 @@ from frontend.model_assets import SamplingDefaults
 from tests.frontend.http.fake_pool import BOS, FakePool
 
 USER = {"role": "user", "content": "hello"}
+NULL_IN_MESSAGE = ["refusal", "annotations", "audio", "function_call", "reasoning", "reasoning_content"]
+NULL_IN_ANSWER = [
+    "service_tier",
+    "prompt_token_ids",
+    "prompt_logprobs",
+    "prompt_text",
+    "kv_transfer_params",
+    "ec_transfer_params",
+]
 
 
 async def chat(client: httpx.AsyncClient, **body: object) -> dict:
@@ -34,10 +43,12 @@ async def test_the_answer_has_every_field_of_openai(client: httpx.AsyncClient) -
         "choices": [
             {
                 "index": 0,
-                "message": {"role": "assistant", "content": "Hi there", "refusal": None},
+                "message": {"role": "assistant", "content": "Hi there"} | dict.fromkeys(NULL_IN_MESSAGE),
                 "logprobs": None,
                 "finish_reason": "stop",
                 "stop_reason": None,
+                "token_ids": None,
+                "routed_experts": None,
             }
         ],
         "usage": {
@@ -46,6 +57,7 @@ async def test_the_answer_has_every_field_of_openai(client: httpx.AsyncClient) -
             "total_tokens": 31,
             "prompt_tokens_details": {"cached_tokens": 0},
         },
+        **dict.fromkeys(NULL_IN_ANSWER),
     }
 
 
@@ -135,6 +147,24 @@ async def test_n_answers_are_told_apart(client: httpx.AsyncClient) -> None:
         ({"role": "user", "content": []}, {"role": "user", "content": ""}),
         ({"role": "developer", "content": "x"}, {"role": "system", "content": "x"}),
         ({"role": "user", "content": "x", "name": "ann"}, {"role": "user", "content": "x", "name": "ann"}),
+        ({"role": "ipython", "content": "x"}, {"role": "ipython", "content": "x"}),
+        ({"role": "r" * 64, "content": "x"}, {"role": "r" * 64, "content": "x"}),
+        (
+            {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
+            {"role": "assistant", "content": "no"},
+        ),
+        (
+            {"role": "assistant", "content": None, "refusal": "no"},
+            {"role": "assistant", "content": "no"},
+        ),
+        (
+            {"role": "assistant", "content": "4", "reasoning_content": "2 and 2"},
+            {"role": "assistant", "content": "4", "reasoning_content": "2 and 2"},
+        ),
+        (
+            {"role": "assistant", "content": "4", "reasoning": "2 and 2"},
+            {"role": "assistant", "content": "4", "reasoning": "2 and 2"},
+        ),
         (
             {"role": "tool", "content": "4", "tool_call_id": "c1"},
             {"role": "tool", "content": "4", "tool_call_id": "c1"},

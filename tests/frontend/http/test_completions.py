@@ -145,7 +145,17 @@ async def test_the_answer_has_every_field_of_openai(client: httpx.AsyncClient) -
         "object": "text_completion",
         "model": "alias",
         "choices": [
-            {"index": 0, "text": "Hi there", "logprobs": None, "finish_reason": "stop", "stop_reason": None}
+            {
+                "index": 0,
+                "text": "Hi there",
+                "logprobs": None,
+                "finish_reason": "stop",
+                "stop_reason": None,
+                "token_ids": None,
+                "prompt_token_ids": None,
+                "prompt_logprobs": None,
+                "routed_experts": None,
+            }
         ],
         "usage": {
             "prompt_tokens": 4,
@@ -153,6 +163,9 @@ async def test_the_answer_has_every_field_of_openai(client: httpx.AsyncClient) -
             "total_tokens": 12,
             "prompt_tokens_details": {"cached_tokens": 0},
         },
+        "service_tier": None,
+        "kv_transfer_params": None,
+        "ec_transfer_params": None,
     }
 
 

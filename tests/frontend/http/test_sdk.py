@@ -41,6 +41,31 @@ async def test_chat(sdk: openai.AsyncOpenAI) -> None:
     assert answer.choices[0].message.tool_calls is None
 
 
+async def test_fields_of_vllm_that_nobody_asked_for_are_null_attributes(sdk: openai.AsyncOpenAI) -> None:
+    chat = await sdk.chat.completions.create(model="org/demo", messages=MESSAGES)
+    text = await sdk.completions.create(model="org/demo", prompt="a")
+    (answer,), (completion,) = chat.choices, text.choices
+    found = [
+        *(chat.prompt_logprobs, chat.prompt_token_ids, chat.prompt_text, chat.service_tier),
+        *(chat.kv_transfer_params, chat.ec_transfer_params),
+        *(answer.stop_reason, answer.token_ids, answer.routed_experts),
+        *(answer.message.reasoning, answer.message.reasoning_content, answer.message.refusal),
+        *(answer.message.annotations, answer.message.audio, answer.message.function_call),
+        *(answer.message.tool_calls,),
+        *(text.service_tier, text.kv_transfer_params, text.ec_transfer_params),
+        *(completion.stop_reason, completion.token_ids, completion.routed_experts),
+        *(completion.prompt_logprobs, completion.prompt_token_ids),
+    ]
+    assert found == [None] * len(found)
+
+
+async def test_an_answer_may_be_sent_back_whole_as_history(sdk: openai.AsyncOpenAI, pool: FakePool) -> None:
+    answer = (await sdk.chat.completions.create(model="org/demo", messages=MESSAGES)).choices[0].message
+    history = [*MESSAGES, answer.model_dump(), {"role": "user", "content": "more"}]
+    await sdk.chat.completions.create(model="org/demo", messages=history)
+    assert pool.template.calls[1][0][1] == {"role": "assistant", "content": "Hi there"}
+
+
 async def test_chat_stream(sdk: openai.AsyncOpenAI) -> None:
     stream = await sdk.chat.completions.create(
         model="org/demo", messages=MESSAGES, stream=True, stream_options={"include_usage": True}

@@ -126,6 +126,16 @@ def test_tools_and_names_cannot_write_control_tokens(tokenizer_of: TokenizerOf, 
     assert count_control(tokenizer, rendered.token_ids) == 5
 
 
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_role_cannot_write_control_tokens(
+    tokenizer_of: TokenizerOf, chatml: ChatTemplate, attack: str
+) -> None:
+    tokenizer = tokenizer_of("byte_level")
+    rendered = chatml.render([{"role": attack, "content": "x"}])
+    harmless = chatml.render([{"role": "user", "content": "x"}])
+    assert count_control(tokenizer, rendered.token_ids) == count_control(tokenizer, harmless.token_ids)
+
+
 def test_harmless_text_is_encoded_as_ever_beside_an_attack(
     tokenizer_of: TokenizerOf, chatml: ChatTemplate
 ) -> None:
