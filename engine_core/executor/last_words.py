@@ -1,23 +1,31 @@
-"""Why workers end, in their own words: heard to the end of their connections before anybody is blamed."""
+"""Why workers end, in their own words: heard to the end of their connections before anybody is blamed.
+
+rank                     heard to the end when
+has sent WorkerFailed    it is taken: nothing that counts comes after it
+has sent anything else   nothing can be sent to it any more: libzmq gives a connection up after it has queued
+                         all that the connection brought, and what is queued then is taken
+was never heard of       never: it ended before it connected, or libzmq has yet to read its connection
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import zmq
 
 from engine_core.errors import ProtocolError
-from engine_core.ipc.codec import from_worker_decoder
-from engine_core.ipc.transport import RECEIVE_HWM, BoundRouter
-from engine_core.ipc.worker_messages import WorkerFailed
+from engine_core.ipc.codec import encode, from_worker_decoder
+from engine_core.ipc.transport import BoundRouter, SendResult
+from engine_core.ipc.worker_messages import Shutdown, WorkerFailed
 
-# libzmq's thread reads a connection to its end and tells so; on a busy machine that takes its time. There is
-# nothing to tell of a worker that ended before it connected, or whose machine is gone.
-_READ_TO_THE_END_S = 1.0
-# What can be queued of the most ranks there may be.
-_MAX_MESSAGES = 64 * RECEIVE_HWM
+# For a rank that was heard of: its kernel ends the connection at once, but a machine that is gone does not.
+_READ_TO_THE_END_S = 5.0
+# For a rank that was not: on a busy machine libzmq's thread takes its time with a connection that is there.
+_FIRST_WORD_S = 1.0
+# libzmq tells of new messages, but not that it has given a connection up.
+_ASK_S = 0.01
 
 
 class LastWords:
@@ -29,56 +37,54 @@ class LastWords:
 
     def __init__(self, rank_of: Callable[[bytes], int]) -> None:
         self._rank_of = rank_of
-        self._router: BoundRouter | None = None
-        self._monitor: zmq.Socket[bytes] | None = None
-        self._poller = zmq.Poller()
-        self._num_ended = 0
+        self._identity_of: dict[int, bytes] = {}
         self.of: dict[int, WorkerFailed] = {}
 
-    def watch(self, router: BoundRouter | None) -> None:
-        """Count the connections that end from now on; called before the first worker connects."""
-        if router is not None:
-            self._router, self._monitor = router, router.watch_disconnects()
-            for source in (self._monitor, router.socket):
-                self._poller.register(source, zmq.POLLIN)
+    def note(self, rank: int, identity: bytes) -> None:
+        """A rank was heard of, so that the end of its connection can be told."""
+        self._identity_of[rank] = identity
 
-    def hear(self, num_ended: int) -> None:
-        """Take what was sent until so many connections have ended, for a second at most.
+    def hear(self, router: BoundRouter | None, ended: Collection[int]) -> None:
+        """Take what the ranks have sent, to the end, for some seconds at most.
 
         Whatever else arrives meanwhile is dropped: there are no more steps.
 
         Args:
-            num_ended: workers known to have ended.
+            router: what the workers connect to; None before it is bound.
+            ended: ranks whose process is known to have ended.
         """
-        if self._router is None or self._monitor is None:
+        if router is None:
             return
-        end_s = time.monotonic() + _READ_TO_THE_END_S
-        while self._count_ended(self._monitor) < num_ended and (left_s := end_s - time.monotonic()) > 0:
-            self._wait(left_s)
-            self._take(self._router)
-        # A connection's end is told after what it brought.
-        self._take(self._router)
+        begin_s = time.monotonic()
+        self._take(router)
+        while missing := [rank for rank in ended if not self._is_at_its_end(router, rank)]:
+            waits_s = _READ_TO_THE_END_S if self._identity_of.keys() & missing else _FIRST_WORD_S
+            left_s = begin_s + waits_s - time.monotonic()
+            if left_s <= 0:
+                break
+            self._wait(router, min(left_s, _ASK_S))
+            self._take(router)
 
-    def close(self) -> None:
-        """Release the socket; before the context ends."""
-        if self._monitor is not None:
-            self._monitor.close(linger=0)
-            self._monitor = None
+    def _is_at_its_end(self, router: BoundRouter, rank: int) -> bool:
+        identity = self._identity_of.get(rank)
+        if rank not in self.of and identity is not None:
+            # The message is for nobody: the process has ended.
+            if router.send(identity, encode(Shutdown())) is not SendResult.GONE:
+                return False
+            self._take(router)
+        return rank in self.of or identity is not None
 
-    def _count_ended(self, monitor: zmq.Socket[bytes]) -> int:
-        while monitor.poll(0):
-            monitor.recv_multipart()
-            self._num_ended += 1
-        return self._num_ended
-
-    def _wait(self, timeout_s: float) -> None:
-        self._poller.poll(math.ceil(timeout_s * 1000))
+    def _wait(self, router: BoundRouter, timeout_s: float) -> None:
+        router.socket.poll(math.ceil(timeout_s * 1000), zmq.POLLIN)
 
     def _take(self, router: BoundRouter) -> None:
-        for identity, frame in router.receive(_MAX_MESSAGES):
+        """Take everything that is queued."""
+        for identity, frame in router.receive():
+            rank = self._rank_of(identity)
+            self.note(rank, identity)
             try:
                 message = from_worker_decoder.decode(frame) if isinstance(frame, bytes) else None
             except ProtocolError:
                 continue
             if isinstance(message, WorkerFailed):
-                self.of[self._rank_of(identity)] = message
+                self.of[rank] = message

@@ -87,7 +87,6 @@ class WorkersExecutor(Executor):
             WorkerError: a process cannot be started.
         """
         self._crew.start(self._context)
-        self._last_words.watch(self._crew.router)
 
     def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> None:
         """Tell the workers the size of their KV cache and of its host tier."""
@@ -110,9 +109,6 @@ class WorkersExecutor(Executor):
         frames = list(router.receive(_MAX_MESSAGES_PER_CALL)) if router is not None else []
         messages = [message for frame in frames if (message := self._take(*frame)) is not None]
         self._crew.attend()
-        if router is None:
-            # Some crews have theirs only now.
-            self._last_words.watch(self._crew.router)
         if self._last_words.of:
             raise self._cause(*next(iter(self._last_words.of.items())))
         if not frames:
@@ -125,7 +121,6 @@ class WorkersExecutor(Executor):
             for identity in self._identities:
                 self._crew.router.send(identity, encode(Shutdown()))
         self._crew.end(timeout_s)
-        self._last_words.close()
         self._context.term()
 
     def _send(self, message: ToWorkerMessage) -> None:
@@ -139,6 +134,7 @@ class WorkersExecutor(Executor):
 
     def _take(self, identity: bytes, frame: bytes | ProtocolError) -> FromWorkerMessage | None:
         rank = self._rank_of(identity)
+        self._last_words.note(rank, identity)
         try:
             if isinstance(frame, ProtocolError):
                 raise frame
@@ -168,7 +164,7 @@ class WorkersExecutor(Executor):
         """Name the cause of a worker's end as well as it can be known."""
         how = self._crew.how_it_ended(rank, _EXIT_GRACE_S) or reason or "it ended"
         # What it sent and printed before it ended tells more than its exit code.
-        self._last_words.hear(len(self._ended()))
+        self._last_words.hear(self._crew.router, self._ended())
         if rank in self._last_words.of:
             return self._cause(rank, self._last_words.of[rank])
         when = "" if self._ranks.are_serving else " while starting"
@@ -185,7 +181,7 @@ class WorkersExecutor(Executor):
         end_s = time.monotonic() + _EXIT_GRACE_S
         while True:
             ended = self._ended()
-            self._last_words.hear(len(ended))
+            self._last_words.hear(self._crew.router, ended)
             for other, words in self._last_words.of.items():
                 if words.code != RankLostError.code:
                     return self._failure(other, words)

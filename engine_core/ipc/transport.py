@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
@@ -16,7 +17,9 @@ from engine_core.ipc.sockets import BoundSocket, SocketLimits, set_limits
 MAX_MESSAGE_BYTES = 64 * 2**20
 # Messages queued inside libzmq per peer; small, because our own outbox counts bytes and libzmq cannot.
 SEND_HWM = 64
-RECEIVE_HWM = 256
+# No bound: libzmq stops to read a connection whose queue is full. If the peer ends then, what it has sent and
+# the kernel still holds is lost (a worker's last words), and a ZMTP command at the wrong moment aborts us.
+RECEIVE_HWM = 0
 CLIENT_HWM = 1024
 
 S = TypeVar("S", bound=zmq.Socket)
@@ -76,12 +79,12 @@ class BoundRouter:
         """The address bound, with the port that was chosen when port 0 was asked for."""
         return self._bound.address
 
-    def receive(self, limit: int) -> Iterator[tuple[bytes, bytes | ProtocolError]]:
+    def receive(self, limit: int | None = None) -> Iterator[tuple[bytes, bytes | ProtocolError]]:
         """Yield at most `limit` waiting messages as (identity, frame) without blocking.
 
         A message of more than one frame comes as a ProtocolError in place of its frame.
         """
-        for _ in range(limit):
+        for _ in itertools.repeat(None) if limit is None else range(limit):
             try:
                 parts = self.socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
