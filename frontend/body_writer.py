@@ -17,7 +17,7 @@ BODY_BYTES_STATE = "body_writer_bytes"
 
 
 class BodyWriter:
-    """The body of a response with chunked encoding; used between its head and its last piece.
+    """The body of a response of unknown length; used between its head and its last piece.
 
     The connection's buffer takes what is written while `paused`, too, so whoever writes holds back then and
     goes on when on_change() is called.
@@ -25,24 +25,45 @@ class BodyWriter:
     Attributes:
         paused: more bytes than the high-water mark (64 KiB) wait for the client to read.
         lost: the connection has ended; nothing is written any more.
+        half_closed: the client sends no more, and only what is written now tells whether it still reads.
         num_bytes: of body written so far.
     """
 
-    __slots__ = ("_fd", "_on_change", "_transport", "_write", "lost", "num_bytes", "paused")
+    __slots__ = (
+        "_chunked",
+        "_fd",
+        "_on_change",
+        "_transport",
+        "_write",
+        "half_closed",
+        "lost",
+        "num_bytes",
+        "paused",
+    )
 
-    def __init__(self, transport: asyncio.Transport, on_change: Callable[[], None], *, paused: bool) -> None:
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        on_change: Callable[[], None],
+        *,
+        paused: bool,
+        chunked: bool = True,
+    ) -> None:
         """Begin.
 
         Args:
             transport: of the connection.
-            on_change: called by the event loop after paused or lost has changed.
+            on_change: called by the event loop after paused, lost or half_closed has changed.
             paused: whether the connection's buffer is over its mark now.
+            chunked: each piece is a chunk; False where the connection's end is the body's.
         """
         self._transport = transport
         self._write = transport.write
         self._fd: int | None = None
         self._on_change = on_change
+        self._chunked = chunked
         self.paused = paused
+        self.half_closed = False
         self.lost = transport.is_closing()
         self.num_bytes = 0
 
@@ -52,16 +73,23 @@ class BodyWriter:
             return
         size = len(data)
         self.num_bytes += size
-        self._write(b"%x\r\n%b\r\n" % (size, data))
+        self._write(b"%x\r\n%b\r\n" % (size, data) if self._chunked else data)
 
     def free_fd(self) -> int | None:
         """Return the socket, if what is written to it now keeps its order and arrives as it is.
 
-        None while anything waits in the connection's buffer, when that closes, and always under TLS. Whoever
-        writes there stops before write() is called and when on_change() says that the connection is lost.
+        None while anything waits in the connection's buffer, when that closes, always under TLS and without
+        chunks. Whoever writes there stops before write() is called and when on_change() says that the
+        connection is lost.
         """
         transport = self._transport
-        if self.lost or self.paused or transport.is_closing() or transport.get_write_buffer_size():
+        if (
+            not self._chunked
+            or self.lost
+            or self.paused
+            or transport.is_closing()
+            or transport.get_write_buffer_size()
+        ):
             return None
         if self._fd is None:
             encrypted = transport.get_extra_info("sslcontext") is not None
@@ -82,6 +110,11 @@ class BodyWriter:
     def set_paused(self, paused: bool) -> None:
         """Hear that the connection's buffer is over its high-water mark, or below the low one again."""
         self.paused = paused
+        self._on_change()
+
+    def half_close(self) -> None:
+        """Hear from the connection that the client sends no more."""
+        self.half_closed = True
         self._on_change()
 
     def lose(self) -> None:

@@ -17,6 +17,7 @@ _TYPES = {
     403: "permission_error",
     404: "not_found_error",
     429: "rate_limit_error",
+    501: "invalid_request_error",
 }
 # From 500 up the client gets these words; the real message may name paths or addresses and goes to the log.
 _PUBLIC_MESSAGES = {
@@ -25,6 +26,7 @@ _PUBLIC_MESSAGES = {
     "overloaded": "This server has too many connections; try again shortly.",
     "timeout": "The request did not finish within its timeout.",
     "queue_timeout": "The request waited for as long as its queue timeout allows; try again shortly.",
+    "unsupported_transfer_encoding": "Of the transfer encodings only chunked is served.",
     "shutting_down": "This server is shutting down; try again shortly.",
 }
 _STATUS_CODES = {404: "unknown_route", 405: "method_not_allowed"}
@@ -91,7 +93,7 @@ def _from_starlette(error: HTTPException) -> ErrorBody:
 
 
 def _body(status: int, message: str, code: str | None, param: str | None) -> ErrorBody:
-    kind = "server_error" if status >= 500 else _TYPES.get(status, "invalid_request_error")
+    kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     if len(message) > MAX_MESSAGE_CHARS:
         message = message[: MAX_MESSAGE_CHARS - 1] + "…"
     return ErrorBody(ErrorDetail(message, kind, param, code))

@@ -5,6 +5,9 @@ IDLE, no request in progress    first byte                        closed (keep-a
                                                                   0.1 s from the beginning of a drain)
 HEADERS                         the blank line                    408
 in progress (body, response)    the end of the response           frontend.limits
+
+What cannot be read ends the reading. The requests before it are answered, then it is refused, then the
+connection is closed; a body that cannot be read is refused as the answer of its own request.
 """
 
 from __future__ import annotations
@@ -12,17 +15,20 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from http import HTTPStatus
 
 import httptools
-import msgspec
+from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from frontend.bare_answer import CONTINUE, refusal
 from frontend.body_writer import BODY_EXTENSION, BodyWriter
 from frontend.config import FrontendConfig
-from frontend.errors_http import HttpError, error_body
+from frontend.cycle_apps import close_delimited, with_faults
+from frontend.errors_http import HttpError
+from frontend.half_closed import HalfClosedWatch, is_gone
+from frontend.http_head import bad_http, check_head
 from frontend.limits import ABORT_EXTENSION
 
 MAX_HEADER_BYTES = 16 * 1024
@@ -30,6 +36,8 @@ MAX_HEADERS = 64
 MAX_PIPELINED = 8
 # A request that is on its way when the process begins to drain arrives within this; then idle links go.
 DRAIN_GRACE_S = 0.1
+# What a refused client still sends is read for this long, so that it gets the refusal.
+LINGER_S = 1.0
 
 
 class ConnectionLimits:
@@ -75,6 +83,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._in_headers = False
         self._num_header_bytes = 0
         self._refusal: HttpError | None = None
+        # The one whose application runs; uvicorn's `cycle` is the one that was read last.
+        self._running: RequestResponseCycle | None = None
+        self._half_closed: HalfClosedWatch | None = None
         self._body: BodyWriter | None = None
         self._draining = False
 
@@ -85,12 +96,20 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._limits.enter(self._address):
             self._arm_timer()
         else:
-            self._refuse(HttpError(503, "overloaded", "too many connections"))
+            self._refusal = HttpError(503, "overloaded", "too many connections")
+            transport.write(refusal(self._refusal))
+            transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
         self._limits.leave(self._address)
         self._cancel_timer()
+        if self._half_closed is not None:
+            self._half_closed.cancel()
+        self.pipeline.clear()
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.message_event.set()
         super().connection_lost(exc)
         if self._body is not None:
             self._body.lose()
@@ -107,11 +126,24 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._body is not None:
             self._body.set_paused(False)
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Answer what the client asked for before it closed its sending half; False closes the connection."""
+        fd = self.transport.get_extra_info("socket").fileno()
+        # TLS has no half of a connection.
+        if self.scheme == "https" or not self._in_progress() or self.cycle.more_body or is_gone(fd):
+            return False
+        if self._refusal is None:
+            self.cycle.keep_alive = False
+        if self._half_closed is None:
+            self._half_closed = HalfClosedWatch(self.loop, fd, self._probe, self.transport.abort)
+        return True
+
     def data_received(self, data: bytes) -> None:
         """Parse; time and size of headers count from their first byte to the blank line."""
         if self._refusal is not None:
             return
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._parse(data)
         if self._refusal is not None or self.transport.is_closing():
             return
         if self._in_headers:
@@ -140,7 +172,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Count one header."""
         self._count(len(name) + len(value))
         if len(self.headers) >= MAX_HEADERS:
-            raise _abandon(self, _too_large())
+            raise self._abandon(_too_large())
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -148,7 +180,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._in_headers = False
         self._cancel_timer()
         if len(self.pipeline) >= MAX_PIPELINED:
-            raise _abandon(self, HttpError(400, "bad_http", "Too many pipelined requests."))
+            raise self._abandon(bad_http("Too many pipelined requests."))
+        try:
+            check_head(self.parser.get_http_version(), self.headers)
+        except HttpError as error:
+            raise self._abandon(error) from None
         super().on_headers_complete()
         if self._draining:
             self.cycle.keep_alive = False
@@ -165,26 +201,51 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.loop.call_later(DRAIN_GRACE_S, self._close_if_idle)
 
     def on_response_complete(self) -> None:
-        """Let go of the body; pipelined requests come one after the other."""
+        """Let go of the body; pipelined requests come one after the other, then what could not be read."""
         self._body = None
         super().on_response_complete()
+        if self._refusal is not None and not self._in_progress() and not self.transport.is_closing():
+            self._refuse_now(self._refusal)
 
-    def send_400_response(self, msg: str) -> None:
-        """Answer what the parser refused, or what one of the callbacks above did."""
-        self._refuse(self._refusal or HttpError(400, "bad_http", "The request is not valid HTTP/1.1."))
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        if cycle.scope["http_version"] == "1.0":
+            app = close_delimited(app, cycle)
+        elif any(name == b"transfer-encoding" for name, _ in cycle.scope["headers"]):
+            app = with_faults(app, lambda: self._refusal if cycle is self.cycle else None)
+        super()._start_asgi_task(cycle, app)
 
-    def _unsupported_upgrade_warning(self) -> None:
-        """Say nothing: clients must not be able to fill the log."""
+    def _parse(self, data: bytes) -> None:
+        while data:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                # No protocol but this one is spoken, so it goes on.
+                data = data[upgrade.args[0] :]
+            except httptools.HttpParserError:
+                self._refuse(self._refusal or bad_http("The request is not valid HTTP/1.1."))
+                return
+
+    def _probe(self) -> None:
+        """Send a client that sends no more something that it skips, if its answer has not ended."""
+        cycle = self._running
+        if self._body is not None and cycle is not None and cycle.response_started:
+            self._body.half_close()
+        elif cycle is not None and not cycle.response_started and cycle.scope["http_version"] != "1.0":
+            self.transport.write(CONTINUE)
 
     def _write_body(self, on_change: Callable[[], None]) -> BodyWriter:
         """Return the writer of the response in progress; there is one at a time."""
-        self._body = BodyWriter(self.transport, on_change, paused=self.flow.write_paused)
+        chunked = self._running is None or self._running.scope["http_version"] != "1.0"
+        paused = self.flow.write_paused
+        self._body = BodyWriter(self.transport, on_change, paused=paused, chunked=chunked)
         return self._body
 
     def _count(self, num_bytes: int) -> None:
         self._num_header_bytes += num_bytes
         if self._num_header_bytes > MAX_HEADER_BYTES:
-            raise _abandon(self, _too_large())
+            raise self._abandon(_too_large())
 
     def _in_progress(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
@@ -214,19 +275,31 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _refuse(self, error: HttpError) -> None:
-        """Answer on the bare connection and close it; if another response is on its way, only close."""
+        """Read no more, and say why when what was read before is answered."""
         self._refusal = error
-        if self._in_progress():
-            self.transport.abort()
-            return
-        self.transport.write(_plain_response(error))
-        self.transport.close()
+        if self.cycle is not None and self.cycle.more_body:
+            # The fault is in the body of a request that has an answer of its own.
+            self.cycle.keep_alive = False
+            self.cycle.message_event.set()
+            if self.cycle.response_complete:
+                self.transport.close()
+        elif not self._in_progress():
+            self._refuse_now(error)
 
+    def _refuse_now(self, error: HttpError) -> None:
+        self.transport.write(refusal(error))
+        self._cancel_timer()
+        if self.transport.can_write_eof():
+            # Closing over unread bytes resets the connection, and with it what a client has not read yet.
+            self.transport.write_eof()
+            self._timer = self.loop.call_later(LINGER_S, self.transport.close)
+        else:
+            self.transport.close()
 
-def _abandon(protocol: BoundedHttpProtocol, error: HttpError) -> httptools.HttpParserCallbackError:
-    # Raised inside a parser callback it ends parsing, and send_400_response() finds the reason.
-    protocol._refusal = error
-    return httptools.HttpParserCallbackError(error.code)
+    def _abandon(self, error: HttpError) -> httptools.HttpParserCallbackError:
+        # Raised inside a parser callback it ends parsing, and _parse() finds the reason.
+        self._refusal = error
+        return httptools.HttpParserCallbackError(error.code)
 
 
 def _too_large() -> HttpError:
@@ -235,20 +308,6 @@ def _too_large() -> HttpError:
         "headers_too_large",
         f"Headers must be at most {MAX_HEADERS} and {MAX_HEADER_BYTES} bytes in all.",
     )
-
-
-def _plain_response(error: HttpError) -> bytes:
-    status, body = error_body(error)
-    content = msgspec.json.encode(body)
-    lines = [
-        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
-        "content-type: application/json",
-        f"content-length: {len(content)}",
-        "connection: close",
-    ]
-    if status == 503:
-        lines.append("retry-after: 1")
-    return "\r\n".join([*lines, "", ""]).encode() + content
 
 
 def protocol_factory(config: FrontendConfig) -> type[asyncio.Protocol]:

@@ -9,6 +9,7 @@ source has finished       head, last events, [DONE]            last events, [DON
 keep-alive time passed    the task sends head and comment      a comment
 client does not read      -                                    the source is not asked until it has read
 client hung up            the source is closed                 the source is closed
+client sends no more      -                                    a comment: is it still there
 """
 
 from __future__ import annotations
@@ -232,7 +233,7 @@ class _Stream:
             self._turn.set_result(None)
 
     def _on_change(self) -> None:
-        """Hear that the client hung up, does not read, or reads again."""
+        """Hear that the client hung up, sends no more, does not read, or reads again."""
         if self._writer.lost:
             # At once: the connection's descriptor is closed, and given to another, after this.
             self._take_back()
@@ -240,6 +241,8 @@ class _Stream:
             return
         if self._request is not None:
             self._request.blocked_since = _now_s() if self._writer.paused else None
+        if self._writer.half_closed and self.started:
+            self.break_silence()
         self._on_ready()
 
     def silent_since(self) -> float:
