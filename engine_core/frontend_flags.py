@@ -36,6 +36,12 @@ FRONTEND_FLAGS: FlagTable = {
         _switch("--strict", "answer 400 to unknown fields instead of ignoring them"),
         _text("--generation-config", "auto|none", "sampling defaults of the checkpoint, or OpenAI's"),
         _switch("--disable-docs", "no /docs and /openapi.json"),
+        _whole("--max-logprobs", "logprobs per token that a request may ask for, 0 to 160"),
+        _switch(
+            "--return-tokens-as-token-ids",
+            'write tokens of logprobs as "token_id:123" unless the request says no',
+        ),
+        _switch("--enable-force-include-usage", "end every stream with a usage chunk"),
         _seconds("--sse-keep-alive", "comment in a stream after so long a silence; 0 never"),
         _text("--assets-dir", "DIR", "folder of tokenizer.json, if it is not the model's"),
     ),

@@ -156,7 +156,7 @@ class SamplingParams(
 
         Args:
             vocab_size: number of token ids of the model; None leaves token ids unchecked above 0.
-            max_logprobs: upper end of the range of logprobs.
+            max_logprobs: upper end of the range of logprobs and prompt_logprobs.
 
         Raises:
             InvalidRequestError: names the first field that is out of range and the range.
@@ -164,7 +164,7 @@ class SamplingParams(
         self._validate_numbers()
         for name, value, most in (
             ("logprobs", self.logprobs, max_logprobs),
-            ("prompt_logprobs", self.prompt_logprobs, MAX_LOGPROBS),
+            ("prompt_logprobs", self.prompt_logprobs, max_logprobs),
         ):
             if value is not None:
                 _int_in(name, value, 0, most)

@@ -89,6 +89,9 @@ def make_config(args: argparse.Namespace) -> FrontendConfig:
         strict=args.strict,
         generation_config=args.generation_config,
         disable_docs=args.disable_docs,
+        max_logprobs=args.max_logprobs,
+        return_tokens_as_token_ids=args.return_tokens_as_token_ids,
+        enable_force_include_usage=args.enable_force_include_usage,
         sse_keep_alive_s=args.sse_keep_alive,
         max_body_bytes=args.max_body_bytes,
         header_timeout_s=args.header_timeout,
@@ -211,6 +214,21 @@ def _add_api_flags(group: argparse._ArgumentGroup) -> None:
         help="sampling defaults of the checkpoint, or OpenAI's",
     )
     group.add_argument("--disable-docs", action="store_true", help="no /docs and /openapi.json")
+    group.add_argument(
+        "--max-logprobs",
+        type=parse_count,
+        default=20,
+        metavar="N",
+        help="logprobs per token that a request may ask for, 0 to 160",
+    )
+    group.add_argument(
+        "--return-tokens-as-token-ids",
+        action="store_true",
+        help='write tokens of logprobs as "token_id:123" unless the request says no',
+    )
+    group.add_argument(
+        "--enable-force-include-usage", action="store_true", help="end every stream with a usage chunk"
+    )
     group.add_argument(
         "--sse-keep-alive",
         type=float,

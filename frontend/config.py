@@ -10,6 +10,7 @@ import msgspec
 from engine_core.config import check_address, check_choice, check_range
 from engine_core.errors import ConfigError
 from engine_core.ipc.addresses import check_keys
+from engine_core.sampling_params import MAX_LOGPROBS, MAX_STEP_LOGPROBS
 
 GENERATION_CONFIGS = ("auto", "none")
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -35,6 +36,9 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True):
         strict: unknown body fields get 400 instead of a log line.
         generation_config: "auto" takes sampling defaults from the checkpoint, "none" OpenAI's.
         disable_docs: leave out /docs and /openapi.json.
+        max_logprobs: largest number of logprobs that a request may ask for per token.
+        return_tokens_as_token_ids: write tokens of logprobs as "token_id:123" unless the request says no.
+        enable_force_include_usage: end every stream with a usage chunk.
         sse_keep_alive_s: idle time after which a stream gets a comment; 0 never.
         max_body_bytes: largest request body.
         header_timeout_s, body_timeout_s: time a client has to send them.
@@ -68,6 +72,9 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool = False
     generation_config: str = "auto"
     disable_docs: bool = False
+    max_logprobs: int = MAX_LOGPROBS
+    return_tokens_as_token_ids: bool = False
+    enable_force_include_usage: bool = False
     sse_keep_alive_s: float = 15.0
     max_body_bytes: int = 4 * 2**20
     header_timeout_s: float = 10.0
@@ -119,6 +126,7 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def _validate_limits(self) -> None:
         check_range("--sse-keep-alive", self.sse_keep_alive_s, 0, 3600)
+        check_range("--max-logprobs", self.max_logprobs, 0, MAX_STEP_LOGPROBS)
         check_range("--max-body-bytes", self.max_body_bytes, 1024, 2**30)
         check_range("--header-timeout", self.header_timeout_s, 0.1, 3600)
         check_range("--body-timeout", self.body_timeout_s, 0.1, 3600)

@@ -6,16 +6,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from engine_core.errors import InvalidRequestError
-from engine_core.sampling_params import MAX_LOGPROBS, SamplingParams
+from engine_core.sampling_params import SamplingParams
 from frontend.json_body import BodyDecoder
 from frontend.openai.chat_chunks import ChatWriter
 from frontend.openai.chat_schema import AnswerMessage, ChatChoice, ChatRequest, ChatResponse
 from frontend.openai.context import ApiContext, json_response, make_head, read_struct
 from frontend.openai.generation_run import CollectedChoice, GenerationRun, Plan, RunEvents
-from frontend.openai.logprobs import ChatLogprobs, chat_entries, prompt_maps
+from frontend.openai.logprobs import ChatLogprobs, chat_entries, prompt_maps, token_texts
 from frontend.openai.models import find_model
 from frontend.openai.prompts import Prompt, chat_options, encode_chat
 from frontend.openai.sampling import check_stream_fields, fit_max_tokens, make_sampling_params
+from frontend.openai.server_defaults import with_server_defaults
 from frontend.openai.unsupported import REFUSED_CHAT
 from frontend.router import ServedModel
 from frontend.sse import EventStream
@@ -30,13 +31,13 @@ async def create_chat_completion(context: ApiContext, request: Request) -> Respo
         SplitServeError: before the answer has begun; app.py makes the error response.
         ClientGoneError: the client hung up.
     """
-    body = await read_struct(context, request, decoder, REFUSED_CHAT)
+    body = with_server_defaults(await read_struct(context, request, decoder, REFUSED_CHAT), context.config)
     check_stream_fields(body)
-    _check_top_logprobs(body)
     options = chat_options(
         body.add_generation_prompt, body.continue_final_message, body.documents, body.chat_template_kwargs
     )
     model = await find_model(context, body.model)
+    _check_top_logprobs(body, context.limits(model).max_logprobs)
     head = make_head(request, "chatcmpl", body.request_id, body.model, model)
     prompt = await encode_chat(
         body.messages, options, model.assets, add_special_tokens=bool(body.add_special_tokens)
@@ -49,13 +50,13 @@ async def create_chat_completion(context: ApiContext, request: Request) -> Respo
     return json_response(_response(plan, run, choices))
 
 
-def _check_top_logprobs(body: ChatRequest) -> None:
+def _check_top_logprobs(body: ChatRequest, most: int) -> None:
     if body.top_logprobs is None:
         return
     if not body.logprobs:
         raise InvalidRequestError("top_logprobs needs logprobs: true", "top_logprobs")
-    if not 0 <= body.top_logprobs <= MAX_LOGPROBS:
-        raise InvalidRequestError(f"top_logprobs must be an integer from 0 to {MAX_LOGPROBS}", "top_logprobs")
+    if not 0 <= body.top_logprobs <= most:
+        raise InvalidRequestError(f"top_logprobs must be an integer from 0 to {most}", "top_logprobs")
 
 
 def _params(context: ApiContext, body: ChatRequest, model: ServedModel, prompt: Prompt) -> SamplingParams:
@@ -67,7 +68,7 @@ def _params(context: ApiContext, body: ChatRequest, model: ServedModel, prompt: 
     return make_sampling_params(
         body,
         defaults,
-        model.assets.vocab_size,
+        context.limits(model),
         max_tokens=fit_max_tokens(
             asked, defaults.max_new_tokens, len(prompt.token_ids), model.assets.max_model_len, name
         ),
@@ -78,6 +79,7 @@ def _params(context: ApiContext, body: ChatRequest, model: ServedModel, prompt: 
 
 def _response(plan: Plan[ChatRequest], run: GenerationRun, choices: list[CollectedChoice]) -> ChatResponse:
     body, head, tokenizer = plan.body, plan.head, plan.model.assets.tokenizer
+    texts = token_texts(tokenizer, as_token_ids=body.return_tokens_as_token_ids)
     prompt_logprobs = choices[0].prompt_logprobs
     return ChatResponse(
         id=head.id,
@@ -88,7 +90,7 @@ def _response(plan: Plan[ChatRequest], run: GenerationRun, choices: list[Collect
             ChatChoice(
                 index=i,
                 message=AnswerMessage(content="".join(choice.texts)),
-                logprobs=ChatLogprobs(chat_entries(tokenizer, choice.logprobs)) if body.logprobs else None,
+                logprobs=ChatLogprobs(chat_entries(texts, choice.logprobs)) if body.logprobs else None,
                 finish_reason=choice.finish_reason,
                 stop_reason=choice.stop_reason,
                 token_ids=choice.token_ids if body.return_token_ids else None,

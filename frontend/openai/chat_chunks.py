@@ -8,7 +8,7 @@ from frontend.generation import OutputDelta
 from frontend.openai.chat_schema import ChatChunkChoice, ChatDelta, ChatRequest
 from frontend.openai.chunk_head import ChunkHead
 from frontend.openai.generation_run import GenerationRun, Plan
-from frontend.openai.logprobs import ChatLogprobs, chat_entries, prompt_maps
+from frontend.openai.logprobs import ChatLogprobs, chat_entries, prompt_maps, token_texts
 from frontend.token_relay import Frame
 
 _encode = msgspec.json.Encoder().encode
@@ -24,6 +24,7 @@ class ChatWriter:
         self._head = ChunkHead(plan.head, "chat.completion.chunk", null_usage=self._include_usage)
         self._run = run
         self._tokenizer = plan.model.assets.tokenizer
+        self._token_texts = token_texts(self._tokenizer, as_token_ids=body.return_tokens_as_token_ids)
         self._return_token_ids = bool(body.return_token_ids)
         self._prompt = plan.prompts[0]
         self._logprobs = bool(body.logprobs)
@@ -72,7 +73,7 @@ class ChatWriter:
         return self._head.event([], self._run.usage.usage()) if self._include_usage else b""
 
     def _choice(self, delta: OutputDelta) -> ChatChunkChoice:
-        entries = chat_entries(self._tokenizer, delta.logprobs) if self._logprobs else []
+        entries = chat_entries(self._token_texts, delta.logprobs) if self._logprobs else []
         return ChatChunkChoice(
             index=delta.index,
             delta=ChatDelta(content=delta.text) if delta.text else ChatDelta(),

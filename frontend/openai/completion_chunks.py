@@ -12,7 +12,14 @@ from frontend.openai.completion_schema import (
     CompletionRequest,
 )
 from frontend.openai.generation_run import GenerationRun, Plan
-from frontend.openai.logprobs import clamp, completion_name, prompt_maps, top_by_name, with_top
+from frontend.openai.logprobs import (
+    clamp,
+    completion_name,
+    prompt_maps,
+    token_texts,
+    top_by_name,
+    with_top,
+)
 from frontend.openai.prompts import Prompt
 from frontend.token_relay import Frame
 from frontend.tokenizer import Tokenizer
@@ -29,6 +36,7 @@ class CompletionText:
 
     def __init__(self, body: CompletionRequest, tokenizer: Tokenizer, prompt: Prompt) -> None:
         self._tokenizer = tokenizer
+        self._token_texts = token_texts(tokenizer, as_token_ids=body.return_tokens_as_token_ids)
         self.prompt = prompt
         self._echo = bool(body.echo)
         self._num_logprobs = body.logprobs
@@ -65,10 +73,10 @@ class CompletionText:
         return found
 
     def _append(self, columns: CompletionLogprobs, token_id: int, entry: TokenLogprob | None) -> None:
-        token = self._tokenizer.token_text(token_id)
+        token = self._token_texts.token_text(token_id)
         columns.tokens.append(completion_name(token))
         columns.token_logprobs.append(None if entry is None else clamp(entry.logprob))
-        columns.top_logprobs.append(None if entry is None else top_by_name(self._tokenizer, entry))
+        columns.top_logprobs.append(None if entry is None else top_by_name(self._token_texts, entry))
         columns.text_offset.append(self._offset)
         if token_id not in self._tokenizer.special_ids:
             # Characters that begin in this token: bytes that do not continue another one.

@@ -21,6 +21,7 @@ from frontend.openai.logprobs import prompt_maps, with_top
 from frontend.openai.models import find_model
 from frontend.openai.prompts import Prompt, encode_prompts
 from frontend.openai.sampling import check_stream_fields, fit_max_tokens, make_sampling_params
+from frontend.openai.server_defaults import with_server_defaults
 from frontend.openai.unsupported import REFUSED
 from frontend.router import ServedModel
 from frontend.sse import EventStream
@@ -35,7 +36,7 @@ async def create_completion(context: ApiContext, request: Request) -> Response:
         SplitServeError: before the answer has begun; app.py makes the error response.
         ClientGoneError: the client hung up.
     """
-    body = await read_struct(context, request, decoder, REFUSED)
+    body = with_server_defaults(await read_struct(context, request, decoder, REFUSED), context.config)
     check_stream_fields(body)
     model = await find_model(context, body.model)
     head = make_head(request, "cmpl", body.request_id, body.model, model)
@@ -61,7 +62,7 @@ def _params(
     return make_sampling_params(
         body,
         context.sampling_defaults(model),
-        model.assets.vocab_size,
+        context.limits(model),
         max_tokens=max_tokens,
         logprobs=body.logprobs,
         prompt_logprobs=_num_prompt_logprobs(body),

@@ -18,7 +18,7 @@ from frontend.json_body import BodyDecoder
 from frontend.keep_alive import KeepAlive
 from frontend.metrics import FrontendMetrics
 from frontend.model_assets import SamplingDefaults
-from frontend.openai.sampling import NO_DEFAULTS
+from frontend.openai.sampling import NO_DEFAULTS, ServedLimits
 from frontend.openai.unknown_fields import UnknownFields
 from frontend.openai.unsupported import IGNORED, Predicate, refuse_unsupported
 from frontend.request_log import is_request_id
@@ -41,6 +41,10 @@ class ApiContext:
     def sampling_defaults(self, model: ServedModel) -> SamplingDefaults:
         """Return the checkpoint's defaults, or none if the operator switched them off."""
         return model.assets.sampling_defaults if self.config.generation_config == "auto" else NO_DEFAULTS
+
+    def limits(self, model: ServedModel) -> ServedLimits:
+        """Return what requests for a model are held to: by it, its engines and the operator."""
+        return ServedLimits(model.assets.vocab_size, min(self.config.max_logprobs, model.max_logprobs))
 
 
 class ResponseHead(msgspec.Struct, frozen=True):

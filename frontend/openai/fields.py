@@ -143,6 +143,10 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
+    return_tokens_as_token_ids: Annotated[
+        bool | None,
+        Meta(description='Write tokens of logprobs as "token_id:123". Default: as the server is set.'),
+    ] = None
     cache_salt: CacheSalt | None = None
     priority: Priority | None = None
     timeout: Annotated[

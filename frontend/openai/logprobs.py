@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Protocol
 
 import msgspec
 
@@ -49,21 +50,45 @@ class PromptLogprob(msgspec.Struct, frozen=True):
 PromptLogprobs = list[dict[str, PromptLogprob] | None]
 
 
+class TokenTexts(Protocol):
+    """Knows how a token reads by itself."""
+
+    def token_text(self, token_id: int) -> TokenText:
+        """Return its text and its bytes."""
+        ...
+
+
+class TokenIdTexts:
+    """Reads every token as "token_id:123", for clients that tell tokens apart which read the same."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def token_text(self, token_id: int) -> TokenText:
+        """Return the id as text, and the bytes that the token stands for."""
+        return TokenText(f"token_id:{token_id}", self._tokenizer.token_text(token_id).data)
+
+
+def token_texts(tokenizer: Tokenizer, *, as_token_ids: bool | None) -> TokenTexts:
+    """Return how the tokens of logprobs read in one request's answer."""
+    return TokenIdTexts(tokenizer) if as_token_ids else tokenizer
+
+
 def clamp(logprob: float) -> float:
     """Return a logprob that JSON can carry; NaN counts as never."""
     return logprob if logprob >= MIN_LOGPROB else MIN_LOGPROB
 
 
-def chat_entries(tokenizer: Tokenizer, logprobs: list[TokenLogprob]) -> list[ChatTokenLogprob]:
+def chat_entries(texts: TokenTexts, logprobs: list[TokenLogprob]) -> list[ChatTokenLogprob]:
     """Convert the logprobs of new tokens for chat."""
-    return [_chat_entry(tokenizer, entry) for entry in logprobs]
+    return [_chat_entry(texts, entry) for entry in logprobs]
 
 
-def _chat_entry(tokenizer: Tokenizer, entry: TokenLogprob) -> ChatTokenLogprob:
-    token = tokenizer.token_text(entry.token_id)
+def _chat_entry(texts: TokenTexts, entry: TokenLogprob) -> ChatTokenLogprob:
+    token = texts.token_text(entry.token_id)
     top = []
     for token_id, logprob in entry.others:
-        text = tokenizer.token_text(token_id)
+        text = texts.token_text(token_id)
         top.append(TopLogprob(text.text, clamp(logprob), list(text.data)))
     return ChatTokenLogprob(token.text, clamp(entry.logprob), list(token.data), top)
 
@@ -75,11 +100,11 @@ def completion_name(token: TokenText) -> str:
     return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token.data)
 
 
-def top_by_name(tokenizer: Tokenizer, entry: TokenLogprob) -> dict[str, float]:
+def top_by_name(texts: TokenTexts, entry: TokenLogprob) -> dict[str, float]:
     """Map alternatives, ids asked for and the token to logprobs; of equal names the likelier stays."""
     names: dict[str, float] = {}
     for token_id, logprob in (*entry.others, (entry.token_id, entry.logprob)):
-        name = completion_name(tokenizer.token_text(token_id))
+        name = completion_name(texts.token_text(token_id))
         names[name] = max(clamp(logprob), names.get(name, MIN_LOGPROB))
     return names
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from engine_core.errors import ContextLengthError, InvalidRequestError
 from engine_core.sampling_params import MAX_SEED, RepetitionDetection, SamplingParams
@@ -14,10 +14,22 @@ T = TypeVar("T")
 NO_DEFAULTS = SamplingDefaults()
 
 
+class ServedLimits(NamedTuple):
+    """What a request may ask of a model as it is served here.
+
+    Attributes:
+        vocab_size: valid token ids are below it.
+        max_logprobs: most alternatives per token.
+    """
+
+    vocab_size: int
+    max_logprobs: int
+
+
 def make_sampling_params(
     body: GenerationFields,
     defaults: SamplingDefaults,
-    vocab_size: int,
+    limits: ServedLimits,
     *,
     max_tokens: int | None,
     logprobs: int | None,
@@ -28,7 +40,7 @@ def make_sampling_params(
     Args:
         body: the request.
         defaults: of the checkpoint; they are for sampling, so a beam search takes none of them.
-        vocab_size: valid token ids are below it.
+        limits: of the model here.
         max_tokens: as the endpoint's fields say; None for up to the context's end.
         logprobs: number of alternatives, None for none.
         prompt_logprobs: the same for the prompt.
@@ -67,7 +79,7 @@ def make_sampling_params(
         length_penalty=_first(body.length_penalty, None, 1.0),
         early_stopping=_first(body.early_stopping, None, False),
     )
-    params.validate(vocab_size)
+    params.validate(limits.vocab_size, limits.max_logprobs)
     return params
 
 

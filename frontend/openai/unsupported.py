@@ -107,7 +107,6 @@ REFUSED: Final[dict[str, Predicate]] = {
     "ec_transfer_params": _EMPTY,
     "vllm_xargs": _EMPTY,
     # Response extras
-    "return_tokens_as_token_ids": _OFF,
     "return_token_offsets": _OFF,
     "return_prompt_text": _OFF,
 }

@@ -7,7 +7,7 @@ import pytest
 from engine_core.config import SchedulerConfig
 from engine_core.errors import InvalidRequestError
 from engine_core.executor.simulated_tokens import TokenRule
-from engine_core.sampling_params import MAX_LOGPROBS, MAX_STEP_LOGPROBS
+from engine_core.sampling_params import MAX_STEP_LOGPROBS
 from tests.engine_core.engine_driver import EngineDriver
 
 CONFIG = SchedulerConfig(
@@ -15,15 +15,15 @@ CONFIG = SchedulerConfig(
 )
 
 
-def test_a_step_may_ask_for_more_logprobs_than_a_client() -> None:
+def test_a_step_may_ask_for_many_logprobs() -> None:
     driver = EngineDriver(CONFIG, TokenRule(400, (0,)))
     sequence = driver.add([1, 2, 3], max_tokens=1, logprobs=MAX_STEP_LOGPROBS)
     driver.run()
     assert [len(entry.token_ids) for entry in sequence.logprobs] == [4 * (1 + MAX_STEP_LOGPROBS)]
     with pytest.raises(InvalidRequestError, match=f"0 to {MAX_STEP_LOGPROBS}"):
         driver.add([1], logprobs=MAX_STEP_LOGPROBS + 1)
-    with pytest.raises(InvalidRequestError, match=f"0 to {MAX_LOGPROBS}"):
-        driver.add([1], prompt_logprobs=MAX_LOGPROBS + 1)
+    with pytest.raises(InvalidRequestError, match=f"0 to {MAX_STEP_LOGPROBS}"):
+        driver.add([1], prompt_logprobs=MAX_STEP_LOGPROBS + 1)
 
 
 def test_a_search_is_refused_by_the_engine() -> None:

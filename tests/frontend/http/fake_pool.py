@@ -12,6 +12,7 @@ from typing import NamedTuple
 from engine_core.errors import EngineUnavailableError, InvalidRequestError
 from engine_core.ipc.messages import EngineStats, QueueStats, RequestInfo
 from engine_core.ipc.wire import ModelInfo
+from engine_core.sampling_params import MAX_STEP_LOGPROBS
 from frontend.chat_template import ChatOptions, RenderedChat
 from frontend.generation import GenerationRequest, OutputDelta, TokenLogprob
 from frontend.model_assets import SamplingDefaults
@@ -224,7 +225,7 @@ class FakePool:
             vocab_size=VOCAB_SIZE,
         )
         info = ModelInfo("/secret/path", "FakeForCausalLM", "float32", VOCAB_SIZE, self.max_model_len, [257])
-        return ServedModel(self.names, info, assets, 1, 8, 20, 1700000000)
+        return ServedModel(self.names, info, assets, 1, 8, MAX_STEP_LOGPROBS, 1700000000)
 
     async def start(self) -> None:
         self.started = True

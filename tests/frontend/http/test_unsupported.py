@@ -43,7 +43,6 @@ CHANGES_THE_OUTPUT = [
     ("prompt_embeds", "AAAA"),
     ("kv_transfer_params", {"host": "10.0.0.1"}),
     ("logits_processors", ["x"]),
-    ("return_tokens_as_token_ids", True),
     ("typical_p", 0.5),
     ("regex", "a"),
     ("grammar", "root ::= x"),
