@@ -32,7 +32,7 @@ def _field(name: str) -> str:
 
 FRONTEND_FLAGS: FlagTable = {
     "API": (
-        _text("--root-path", "PREFIX", "path under which a proxy publishes this server"),
+        _text("--root-path", "PREFIX", "path under which a proxy publishes this server, stripped or not"),
         _switch("--strict", "answer 400 to unknown fields instead of ignoring them"),
         _text("--generation-config", "auto|none", "sampling defaults of the checkpoint, or OpenAI's"),
         _switch("--disable-docs", "no /docs and /openapi.json"),

@@ -20,6 +20,7 @@ from frontend.debug_requests import list_requests, show_request
 from frontend.disconnect import ClientGoneError
 from frontend.engine_metrics import collect_engines, collect_pool
 from frontend.error_handler import ErrorHandler
+from frontend.head_requests import HeadMiddleware
 from frontend.health import HealthProbe
 from frontend.keep_alive import KeepAlive
 from frontend.limits import LimitsMiddleware, OpenRequests
@@ -33,6 +34,7 @@ from frontend.openai.tokenize import detokenize, tokenize
 from frontend.openai.unknown_fields import UnknownFields
 from frontend.queue_metrics import collect_queues
 from frontend.request_log import RequestLogMiddleware
+from frontend.root_path import RootPathMiddleware
 from frontend.router import EnginePool
 from frontend.scrape import Scrape
 
@@ -143,13 +145,14 @@ def _add_operator_routes(app: FastAPI, context: ApiContext, owners: AppOwners) -
 
 
 def _add_layers(app: FastAPI, context: ApiContext, owners: AppOwners) -> None:
-    """Stack the layers, innermost first: limits, keys, CORS (whose preflights carry no key), log."""
+    """Stack the layers, innermost first: HEAD, limits, keys, CORS (preflights carry no key), log, prefix."""
     config = context.config
-    errors = ErrorHandler()
+    errors = ErrorHandler(has_docs=not config.disable_docs)
     app.add_exception_handler(SplitServeError, errors.handle)
     app.add_exception_handler(HTTPException, errors.handle)
     app.add_exception_handler(ClientGoneError, _client_gone)
     app.add_exception_handler(ClientDisconnect, _client_gone)
+    app.add_middleware(HeadMiddleware)
     app.add_middleware(LimitsMiddleware, config=config, requests=owners.requests)
     app.add_middleware(AuthMiddleware, config=config)
     if config.allowed_origins:
@@ -162,6 +165,8 @@ def _add_layers(app: FastAPI, context: ApiContext, owners: AppOwners) -> None:
             expose_headers=("x-request-id", "retry-after"),
         )
     app.add_middleware(RequestLogMiddleware, metrics=context.metrics)
+    if config.root_path:
+        app.add_middleware(RootPathMiddleware, root_path=config.root_path)
 
 
 async def _client_gone(request: Request, error: Exception) -> Response:

@@ -158,7 +158,10 @@ def _add_address_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--uds", default="", metavar="PATH", help="Unix socket to listen on instead")
     group.add_argument("--fd", type=int, metavar="N", help="inherited listening socket to use instead")
     group.add_argument(
-        "--root-path", default="", metavar="PREFIX", help="path under which a proxy publishes this server"
+        "--root-path",
+        default="",
+        metavar="PREFIX",
+        help="path under which a proxy publishes this server, stripped or not",
     )
 
 

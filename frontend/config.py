@@ -16,6 +16,8 @@ GENERATION_CONFIGS = ("auto", "none")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 # Paths an operator may open to callers without a key; nothing that runs a model or reads a prompt is here.
 OPENABLE_PATHS = ("/health", "/ready", "/version", "/metrics", "/docs", "/openapi.json")
+# Own paths begin with these; published under one of them, a path could be read with and without the prefix.
+OWN_PREFIXES = ("/v1", "/v1/chat", "/v1/models", "/debug", "/debug/requests", "/docs")
 
 
 class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +29,7 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True):
         host, port: TCP address to serve on; port 0 takes a free one. Ignored with `uds` or `fd`.
         uds: path of a Unix socket to serve on.
         fd: inherited listening socket to serve on.
-        root_path: prefix under which a proxy publishes this server.
+        root_path: prefix under which a proxy publishes this server, whether it strips it or not.
         api_key_hashes: SHA-256 (hex) of every accepted key; empty switches authentication off.
         tenant_header: request header whose value names the tenant; "" for none.
         public_paths: paths served without a key besides /live.
@@ -110,6 +112,10 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("--uds and --fd exclude each other")
         if self.root_path and (not self.root_path.startswith("/") or self.root_path.endswith("/")):
             raise ConfigError(f"--root-path must start and not end with a slash, got {self.root_path!r}")
+        if self.root_path in OWN_PREFIXES:
+            raise ConfigError(
+                f"--root-path must not be one of {', '.join(OWN_PREFIXES)}, which routes begin with"
+            )
         if self.tenant_header and not re.fullmatch(r"[A-Za-z0-9-]{1,64}", self.tenant_header, re.ASCII):
             raise ConfigError(f"--tenant-header must be a header's name, got {self.tenant_header!r}")
         for path in self.public_paths:

@@ -6,14 +6,16 @@ import logging
 import time
 from collections.abc import Callable
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from engine_core.errors import SplitServeError
-from frontend.errors_http import error_response
+from frontend.errors_http import HttpError, RouteError, error_response
 from frontend.event_log import log_event
 
 WARN_INTERVAL_S = 10.0
+MAX_PATH_CHARS = 100
 
 
 class ErrorHandler:
@@ -24,19 +26,40 @@ class ErrorHandler:
     of our error classes.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin with nothing warned of; `clock` gives seconds."""
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, has_docs: bool = True) -> None:
+        """Begin with nothing warned of.
+
+        Args:
+            clock: gives seconds.
+            has_docs: /docs is served, so that errors may name it.
+        """
         self._clock = clock
+        self._has_docs = has_docs
         self._warned_s: dict[str, float] = {}
         self._num_unwarned: dict[str, int] = {}
 
     async def handle(self, request: Request, error: Exception) -> Response:
         """Log and answer one error."""
+        if isinstance(error, HTTPException):
+            error = self._route_error(request, error)
         if isinstance(error, SplitServeError) and error.status >= 500:
             detail = str(error)
             request.state.log |= {"code": error.code, "detail": detail}
             self._warn(error.code, detail)
         return error_response(error)
+
+    def _route_error(self, request: Request, error: HTTPException) -> HttpError:
+        path = request.scope["path"][:MAX_PATH_CHARS]
+        if error.status_code == 404:
+            see = f"; {request.scope.get('root_path', '')}/docs shows what there is" if self._has_docs else ""
+            return RouteError(404, "unknown_route", f"There is no {path} here{see}.")
+        if error.status_code == 405:
+            allow = (error.headers or {}).get("Allow", "").split(", ")
+            if "GET" in allow:
+                allow.append("HEAD")
+            message = f"{path} takes {' and '.join(allow)}, not {request.method}."
+            return RouteError(405, "method_not_allowed", message, tuple(allow))
+        return HttpError(error.status_code, "bad_http", error.detail)
 
     def _warn(self, code: str, detail: str) -> None:
         now_s = self._clock()

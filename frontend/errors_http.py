@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from http import HTTPStatus
-
 import msgspec
-from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from engine_core.errors import SplitServeError
@@ -29,7 +26,6 @@ _PUBLIC_MESSAGES = {
     "unsupported_transfer_encoding": "Of the transfer encodings only chunked is served.",
     "shutting_down": "This server is shutting down; try again shortly.",
 }
-_STATUS_CODES = {404: "unknown_route", 405: "method_not_allowed"}
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
@@ -57,10 +53,20 @@ class HttpError(SplitServeError):
         self.retry_after_s = retry_after_s
 
 
+class RouteError(HttpError):
+    """There is no such route (404), or not with this method (405).
+
+    Attributes:
+        allow: the methods that the route takes, if it is there.
+    """
+
+    def __init__(self, status: int, code: str, message: str, allow: tuple[str, ...] = ()) -> None:
+        super().__init__(status, code, message)
+        self.allow = allow
+
+
 def error_body(error: Exception) -> tuple[int, ErrorBody]:
     """Return status and body for any exception; nothing internal leaves in the body."""
-    if isinstance(error, HTTPException):
-        return error.status_code, _from_starlette(error)
     if not isinstance(error, SplitServeError):
         return 500, _body(500, "Internal server error.", "internal_error", None)
     message = str(error)
@@ -81,15 +87,9 @@ def error_response(error: Exception) -> Response:
         headers["connection"] = "close"
     if status == 401:
         headers["www-authenticate"] = "Bearer"
-    if isinstance(error, HTTPException) and error.headers:
-        headers.update(error.headers)
+    if isinstance(error, RouteError) and error.allow:
+        headers["allow"] = ", ".join(error.allow)
     return Response(msgspec.json.encode(body), status, headers, "application/json")
-
-
-def _from_starlette(error: HTTPException) -> ErrorBody:
-    status = error.status_code
-    phrase = HTTPStatus(status).phrase
-    return _body(status, f"{phrase}: see /docs for the routes.", _STATUS_CODES.get(status), None)
 
 
 def _body(status: int, message: str, code: str | None, param: str | None) -> ErrorBody:

@@ -82,7 +82,6 @@ class FrontendServer(uvicorn.Server):
                 # Said here, or uvicorn takes both from the environment.
                 workers=1,
                 forwarded_allow_ips="",
-                root_path=config.root_path,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=round(config.shutdown_timeout_s) + GRACE_S,
                 backlog=BACKLOG,

@@ -96,6 +96,7 @@ def test_the_parsers_defaults_are_those_of_the_configuration() -> None:
         (["--uds", "/a", "--fd", "3"], "exclude each other"),
         (["--root-path", "x"], "--root-path"),
         (["--root-path", "/x/"], "--root-path"),
+        (["--root-path", "/v1"], "--root-path must not be one of /v1"),
         (["--public-path", "/v1/completions"], "--public-path must be one of /health"),
         (["--allow-credentials", "--allowed-origin", "*"], "--allow-credentials"),
         (["--ssl-keyfile", "/k"], "together"),
