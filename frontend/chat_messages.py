@@ -1,48 +1,20 @@
-"""Brings chat messages into the form a template expects: text or parts, marked, tool arguments as objects."""
+"""Brings chat messages into the form that a template wants: text or parts, tool arguments, marks."""
 
 from __future__ import annotations
 
-import enum
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from engine_core.errors import InvalidRequestError
+from frontend.chat_probes import ContentFormat, TemplateWishes
 from frontend.control_tokens import JsonValue, TextMarker
 
-_PROBE = "Xq7 probe"
-# How the list would look if the template took it for text, or wrote it as JSON.
-_PRINTED_LISTS = (f"'text': '{_PROBE}'", f'"text": "{_PROBE}"')
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
-
-
-class ContentFormat(enum.Enum):
-    """How a template wants a message's content: as one string, as a list of parts, or as it comes."""
-
-    TEXT = "text"
-    PARTS = "parts"
-    BOTH = "both"
-
-
-def detect_content_format(render: Callable[[list[JsonValue]], str]) -> ContentFormat:
-    """Find out by rendering both forms; a template that prints the list itself does not understand it."""
-    takes_text = _PROBE in _try(render, _PROBE)
-    parts = _try(render, [{"type": "text", "text": _PROBE}])
-    takes_parts = _PROBE in parts and not any(form in parts for form in _PRINTED_LISTS)
-    if takes_parts:
-        return ContentFormat.BOTH if takes_text else ContentFormat.PARTS
-    return ContentFormat.TEXT
-
-
-def _try(render: Callable[[list[JsonValue]], str], content: JsonValue) -> str:
-    try:
-        return render([{"role": "user", "content": content}])
-    except Exception:  # whatever goes wrong, this form is not for this template
-        return ""
 
 
 def prepare_messages(
     messages: Sequence[Mapping[str, JsonValue]],
-    content_format: ContentFormat,
+    wishes: TemplateWishes,
     marker: TextMarker,
     assistant_marker: TextMarker,
 ) -> list[dict[str, JsonValue]]:
@@ -50,7 +22,7 @@ def prepare_messages(
 
     Args:
         messages: OpenAI's form; content is a string, a list of text parts, or missing.
-        content_format: what the template understands.
+        wishes: what the template wants.
         marker: marks the strings of everyone but the assistant.
         assistant_marker: marks the strings of the assistant.
 
@@ -64,10 +36,11 @@ def prepare_messages(
         is_assistant = message.get("role") == "assistant"
         copy = (assistant_marker if is_assistant else marker).mark_all(message)
         assert isinstance(copy, dict)
-        copy["content"] = _content(copy.get("content"), content_format, f"messages[{i}].content")
+        where = f"messages[{i}].content"
+        copy["content"] = _content(copy.get("content"), wishes.format_of(copy.get("role")), where)
         _name_reasoning(copy)
-        if is_assistant:
-            _parse_arguments(copy)
+        if is_assistant and copy.get("tool_calls"):
+            _shape_calls(copy, wishes)
         prepared.append(copy)
     return prepared
 
@@ -107,16 +80,36 @@ def _name_reasoning(message: dict[str, JsonValue]) -> None:
         message.setdefault("thinking", reasoning)
 
 
-def _parse_arguments(message: dict[str, JsonValue]) -> None:
-    """Turn the arguments of tool calls from OpenAI's JSON text into the objects that templates want."""
-    calls = message.get("tool_calls")
+def _shape_calls(message: dict[str, JsonValue], wishes: TemplateWishes) -> None:
+    """Give a message with tool calls the content that lets them be seen, and arguments as they are wanted."""
+    if not _has_words(message["content"]):
+        message["content"] = wishes.empty_call_content
+    calls = message["tool_calls"]
     for call in calls if isinstance(calls, list) else []:
         function = call.get("function") if isinstance(call, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
-            continue
-        try:
-            arguments = json.loads(function["arguments"])
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(arguments, dict):
-            function["arguments"] = arguments
+        if isinstance(function, dict):
+            shape = _arguments_text if wishes.wants_argument_text else _arguments_object
+            function["arguments"] = shape(function.get("arguments"))
+
+
+def _has_words(content: JsonValue) -> bool:
+    if isinstance(content, list):
+        return any(isinstance(part, dict) and part.get("text") for part in content)
+    return bool(content)
+
+
+def _arguments_object(arguments: JsonValue) -> JsonValue:
+    """Read OpenAI's JSON text; what is none stays text."""
+    if not isinstance(arguments, str):
+        return {} if arguments is None else arguments
+    try:
+        value = json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        return arguments
+    return value if isinstance(value, dict) else arguments
+
+
+def _arguments_text(arguments: JsonValue) -> str:
+    if isinstance(arguments, str):
+        return arguments
+    return json.dumps({} if arguments is None else arguments, ensure_ascii=False)

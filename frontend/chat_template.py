@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from engine_core.errors import ContextLengthError, InvalidRequestError, ModelLoadError
-from frontend.chat_messages import ContentFormat, detect_content_format, prepare_messages
+from frontend.chat_messages import prepare_messages
+from frontend.chat_probes import TemplateWishes, find_wishes
 from frontend.control_tokens import MARK, JsonValue, TextMarker
-from frontend.template_engine import CompiledTemplate, TooLargeError
+from frontend.template_process import RenderLimits, TemplateTooLargeError
+from frontend.template_renderer import Render, TemplateRenderer
 from frontend.tokenizer import MAX_BYTES_PER_TOKEN, Tokenizer, read_json
 
 __all__ = ["ChatOptions", "ChatTemplate", "JsonValue", "Message", "RenderedChat", "load_chat_template"]
@@ -19,7 +22,12 @@ __all__ = ["ChatOptions", "ChatTemplate", "JsonValue", "Message", "RenderedChat"
 Message = Mapping[str, JsonValue]
 
 MAX_OUTPUT_CHARS = 16 * 2**20
+_MAX_CHARS_AT_ONCE = 4096
 _TAG = "\ufdd2 "
+_PROBE_TOOL: JsonValue = {
+    "type": "function",
+    "function": {"name": "xq7_tool", "description": "", "parameters": {"type": "object", "properties": {}}},
+}
 _RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
 
 
@@ -55,21 +63,31 @@ class RenderedChat(NamedTuple):
 
 
 class ChatTemplate:
-    """The chat templates of one checkpoint; safe to call from several threads."""
+    """The chat templates of one checkpoint, and the process that renders them; for several threads."""
 
-    def __init__(self, sources: Mapping[str, str], tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, sources: Mapping[str, str], tokenizer: Tokenizer, limits: RenderLimits | None = None
+    ) -> None:
         """Compile templates by name; "default" and "tool_use" are the usual names.
 
         Raises:
-            ModelLoadError: one of them is no jinja2 template.
+            ModelLoadError: one of them is no jinja2 template, or the process cannot be started.
         """
         self._tokenizer = tokenizer
-        self._templates = {name: _NamedTemplate(name, source, tokenizer) for name, source in sources.items()}
+        self._renderer = TemplateRenderer(sources, limits)
+        named = ((name, _NamedTemplate(name, source, tokenizer)) for name, source in sources.items())
+        self._templates = dict(named)
+        self._renderer.submit(self._probe).result()
 
     @property
     def names(self) -> list[str]:
         """Names of the templates."""
         return list(self._templates)
+
+    @property
+    def renderer_pid(self) -> int:
+        """Id of the process that renders, 0 if there is none now."""
+        return self._renderer.pid
 
     def render(
         self,
@@ -82,24 +100,12 @@ class ChatTemplate:
 
         Raises:
             InvalidRequestError: the template refuses the messages (in its own words), fails on them, or
-                renders more than the caps of size and time allow.
+                takes more memory or time or renders more than the limits allow.
             ContextLengthError: the text cannot fit max_model_len tokens.
+            OverloadedError: too many conversations wait.
+            EngineUnavailableError: the process that renders cannot be started again, or this is closed.
         """
-        options = options or _DEFAULT_OPTIONS
-        template = self._choose(options)
-        max_chars = MAX_OUTPUT_CHARS if max_model_len is None else max_model_len * MAX_BYTES_PER_TOKEN
-        try:
-            text = template.render(messages, options, max_chars)
-        except TooLargeError:
-            message = f"the rendered messages are over the limit of {max_chars} characters"
-            if max_model_len is None:
-                raise InvalidRequestError(message, "messages") from None
-            raise ContextLengthError(
-                f"the model's context is {max_model_len} tokens; {message}", "messages"
-            ) from None
-        except RecursionError:
-            raise InvalidRequestError("the messages are nested too deeply", "messages") from None
-        return RenderedChat(text.replace(MARK, ""), self._tokenizer.encode_marked(text))
+        return self._finish(self._submit(messages, options, max_model_len).result())
 
     async def render_async(
         self,
@@ -108,8 +114,38 @@ class ChatTemplate:
         *,
         max_model_len: int | None = None,
     ) -> RenderedChat:
-        """Render in a thread, so that nothing holds up the event loop. Raises as render()."""
-        return await asyncio.to_thread(self.render, messages, options, max_model_len=max_model_len)
+        """Render without holding up the event loop. Raises as render()."""
+        rendered = await asyncio.wrap_future(self._submit(messages, options, max_model_len))
+        if isinstance(rendered, RenderedChat):
+            return rendered
+        return await asyncio.to_thread(self._encode, rendered)
+
+    def close(self) -> None:
+        """End the process; nothing can be rendered afterwards. Also done when this is dropped."""
+        self._renderer.close()
+
+    def _submit(
+        self, messages: Sequence[Message], options: ChatOptions | None, max_model_len: int | None
+    ) -> Future[RenderedChat | str]:
+        options = options or _DEFAULT_OPTIONS
+        template = self._choose(options)
+
+        def job(render: Render) -> RenderedChat | str:
+            text = _render_within(template, render, (messages, options), max_model_len)
+            # A short text is encoded before another thread had its turn; a long one would hold up others.
+            return self._encode(text) if len(text) < _MAX_CHARS_AT_ONCE else text
+
+        return self._renderer.submit(job)
+
+    def _finish(self, rendered: RenderedChat | str) -> RenderedChat:
+        return self._encode(rendered) if isinstance(rendered, str) else rendered
+
+    def _encode(self, text: str) -> RenderedChat:
+        return RenderedChat(text.replace(MARK, ""), self._tokenizer.encode_marked(text))
+
+    def _probe(self, render: Render) -> None:
+        for template in self._templates.values():
+            template.probe(render)
 
     def _choose(self, options: ChatOptions) -> _NamedTemplate:
         name = options.template_name or (
@@ -126,11 +162,31 @@ class ChatTemplate:
         return template
 
 
+def _render_within(
+    template: _NamedTemplate,
+    render: Render,
+    conversation: tuple[Sequence[Message], ChatOptions],
+    max_model_len: int | None,
+) -> str:
+    max_chars = MAX_OUTPUT_CHARS if max_model_len is None else max_model_len * MAX_BYTES_PER_TOKEN
+    try:
+        return template.render(render, *conversation, max_chars)
+    except TemplateTooLargeError:
+        message = f"the rendered messages are over the limit of {max_chars} characters"
+        if max_model_len is None:
+            raise InvalidRequestError(message, "messages") from None
+        raise ContextLengthError(
+            f"the model's context is {max_model_len} tokens; {message}", "messages"
+        ) from None
+    except RecursionError:
+        raise InvalidRequestError("the messages are nested too deeply", "messages") from None
+
+
 class _NamedTemplate:
     """One template with what was learnt about it."""
 
     def __init__(self, name: str, source: str, tokenizer: Tokenizer) -> None:
-        self._compiled = CompiledTemplate(source, f"the chat template {name!r}")
+        self._name = name
         self._constants: dict[str, JsonValue] = dict(tokenizer.named_tokens)
         special = tokenizer.control_tokens
         # A token like <tool_call> is often not special, yet it is structure when the template writes it.
@@ -138,10 +194,24 @@ class _NamedTemplate:
         self._marker = TextMarker([*special, *structure])
         # What the assistant said may hold such structure: templates look for </think> in it.
         self._assistant_marker = TextMarker(special)
-        self._format: ContentFormat = detect_content_format(self._probe)
+        self._wishes = TemplateWishes()
 
-    def render(self, messages: Sequence[Message], options: ChatOptions, max_chars: int) -> str:
-        prepared = prepare_messages(messages, self._format, self._marker, self._assistant_marker)
+    def probe(self, render: Render) -> None:
+        """Find out what the template wants; once, before it renders for anyone."""
+
+        def render_probe(messages: list[JsonValue]) -> str:
+            variables = {**self._constants, "messages": messages, "tools": [_PROBE_TOOL], "documents": None}
+            try:
+                return render(self._name, {**variables, "add_generation_prompt": False}, MAX_OUTPUT_CHARS)
+            except TemplateTooLargeError:
+                return ""
+
+        self._wishes = find_wishes(render_probe)
+
+    def render(
+        self, render: Render, messages: Sequence[Message], options: ChatOptions, max_chars: int
+    ) -> str:
+        prepared = prepare_messages(messages, self._wishes, self._marker, self._assistant_marker)
         final = _tag_final(prepared) if options.continue_final_message else ""
         variables: dict[str, JsonValue] = {
             **self._constants,
@@ -151,12 +221,8 @@ class _NamedTemplate:
             "documents": self._marker.mark_all(options.documents) if options.documents else None,
             "add_generation_prompt": options.add_generation_prompt and not options.continue_final_message,
         }
-        text = self._compiled.render(variables, max_chars)
+        text = render(self._name, variables, max_chars)
         return _cut_at_tag(text, final) if options.continue_final_message else text
-
-    def _probe(self, messages: list[JsonValue]) -> str:
-        variables = {**self._constants, "messages": messages, "add_generation_prompt": True}
-        return self._compiled.render({"tools": None, "documents": None, **variables}, MAX_OUTPUT_CHARS)
 
     def _extra_variables(self, options: ChatOptions) -> dict[str, JsonValue]:
         extra = options.variables or {}

@@ -48,6 +48,14 @@ class AssetsCache:
                     del self._loaded[next(iter(self._loaded))]
             return known[1:]
 
+    async def close(self) -> None:
+        """End the processes of their chat templates; what is cached is forgotten."""
+        async with self._lock:
+            loaded, self._loaded = list(self._loaded.values()), {}
+        for _, assets, _ in loaded:
+            if assets.chat_template is not None:
+                assets.chat_template.close()
+
 
 class PoolMember:
     """One engine; belongs to the pool's event loop.

@@ -56,7 +56,7 @@ class EnginePool:
         self._addresses = list(dict.fromkeys(addresses))
         self._frontend_id = frontend_id
         self._curve_dir = curve_dir
-        self._assets_dir = assets_dir
+        self._assets = AssetsCache(assets_dir)
         self._allow_insecure_tcp = allow_insecure_tcp
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._members: list[PoolMember] = []
@@ -73,7 +73,6 @@ class EnginePool:
         keys = load_client_keys(self._curve_dir) if self._curve_dir else None
         self._started_s = asyncio.get_running_loop().time()
         self._context = zmq.Context()
-        assets = AssetsCache(self._assets_dir)
         try:
             for address in self._addresses:
                 member = make_member(
@@ -81,7 +80,7 @@ class EnginePool:
                     address,
                     self._frontend_id,
                     keys,
-                    assets,
+                    self._assets,
                     self._changed.set,
                     allow_insecure_tcp=self._allow_insecure_tcp,
                 )
@@ -133,6 +132,7 @@ class EnginePool:
         members, self._members = self._members, []
         for member in members:
             await member.close()
+        await self._assets.close()
         context, self._context = self._context, None
         if context is not None:
             # Waits until the last aborts have left, at most the sockets' linger time.

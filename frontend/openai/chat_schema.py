@@ -51,7 +51,7 @@ Role = Annotated[
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """One turn of the conversation; parts of type text are joined by line feeds."""
+    """One turn of the conversation; parts are for templates that take them, else joined by line feeds."""
 
     role: Role
     content: str | list[ContentPart] | None = None

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
-
-import msgspec
 
 from engine_core.errors import InvalidRequestError
 from frontend.chat_template import ChatOptions, JsonValue
@@ -147,7 +144,7 @@ def template_message(message: ChatMessage, param: str) -> dict[str, JsonValue]:
     # Templates know no "developer"; it is OpenAI's newer name of the same role.
     found: dict[str, JsonValue] = {
         "role": "system" if message.role == "developer" else message.role,
-        "content": _content_text(content, param),
+        "content": _content(content, param),
     }
     for name in ("name", "tool_call_id", "reasoning", "reasoning_content"):
         if (value := getattr(message, name)) is not None:
@@ -157,12 +154,11 @@ def template_message(message: ChatMessage, param: str) -> dict[str, JsonValue]:
     return found
 
 
-def _content_text(content: str | list[ContentPart] | None, param: str) -> str:
-    if content is None:
-        return ""
-    if isinstance(content, str):
+def _content(content: str | list[ContentPart] | None, param: str) -> JsonValue:
+    """Check parts; the template's owner brings them into the form that the template wants."""
+    if content is None or isinstance(content, str):
         return content
-    texts = []
+    parts: list[JsonValue] = []
     for i, part in enumerate(content):
         path = f"{param}.content[{i}]"
         field = PART_FIELDS.get(part.type)
@@ -173,19 +169,15 @@ def _content_text(content: str | list[ContentPart] | None, param: str) -> str:
         text: str | None = getattr(part, field)
         if text is None:
             raise InvalidRequestError(f"{path}.{field} is missing", f"{path}.{field}")
-        texts.append(text)
-    return "\n".join(texts)
+        parts.append({"type": "text", "text": text})
+    return parts
 
 
 def _tool_call(call: ToolCall) -> dict[str, JsonValue]:
-    # Templates print arguments as an object; OpenAI's wire has them as JSON text.
-    arguments: JsonValue = call.function.arguments
-    with contextlib.suppress(msgspec.DecodeError, ValueError, RecursionError):
-        arguments = msgspec.json.decode(call.function.arguments, type=dict)
     return {
         "id": call.id,
         "type": call.type,
-        "function": {"name": call.function.name, "arguments": arguments},
+        "function": {"name": call.function.name, "arguments": call.function.arguments},
     }
 
 

@@ -57,3 +57,38 @@ PARTS_ONLY = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' }}"
     "{% for part in message['content'] %}{{ part['text'] }}{% endfor %}{{ '<|im_end|>' }}{% endfor %}"
 )
+
+# DeepSeek-R1's distills: a call is looked for only where content is null, and its arguments are text.
+NULL_AND_TEXT = (
+    "{%- for message in messages %}"
+    "{%- if message['role'] == 'assistant' and message['content'] is none %}"
+    "{%- for tool in message['tool_calls'] %}"
+    "{{- '<call>' + tool['function']['name'] + '\n' + tool['function']['arguments'] + '</call>' }}"
+    "{%- endfor %}"
+    "{%- else %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' }}{% endif %}"
+    "{%- endfor %}"
+)
+
+# Prints content before the calls, whatever it is.
+EMPTY_AND_OBJECTS = (
+    "{% for message in messages %}{{ '<|im_start|>' + message.role }}\n{{ message.content }}"
+    "{% for call in message.tool_calls or [] %}"
+    "<call>{{ call.function.name }} {{ call.function.arguments | tojson }}</call>{% endfor %}"
+    "<|im_end|>{% endfor %}"
+)
+
+# Qwen3-Coder's way: a tag for each argument.
+ARGUMENT_TAGS = (
+    "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + (message.content or '') }}"
+    "{% for call in message.tool_calls or [] %}<function={{ call.function.name }}>"
+    "{% for name, value in call.function.arguments|items %}<parameter={{ name }}>{{ value }}</parameter>"
+    "{% endfor %}</function>{% endfor %}<|im_end|>{% endfor %}"
+)
+
+# Only the user's content may be a list, as in some models that read images.
+USER_PARTS = (
+    "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' }}"
+    "{% if message.role == 'user' and message.content is not string %}"
+    "{% for part in message.content %}{{ part.text }}{% endfor %}"
+    "{% else %}{{ message.content | trim }}{% endif %}<|im_end|>{% endfor %}"
+)

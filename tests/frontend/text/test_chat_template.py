@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from engine_core.errors import ContextLengthError, InvalidRequestError, ModelLoadError
 from frontend.chat_template import ChatOptions, ChatTemplate, Message, load_chat_template
+from frontend.template_process import RenderLimits
 from frontend.tokenizer import Tokenizer
 from tests.frontend.checkpoints import KINDS, write_checkpoint
 from tests.frontend.text import templates
@@ -147,12 +148,14 @@ def test_a_failing_template_is_a_bad_request(tmp_path: Path, source: str) -> Non
         template.render([USER])
 
 
-def test_an_endless_template_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("role", ["user", "x"])
+def test_an_endless_template_can_be_loaded_and_is_stopped(tmp_path: Path, role: str) -> None:
     loops = "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}"
-    template = template_of(tmp_path, "{% if messages[0].role == 'x' %}" + loops + "{% endif %}")
-    monkeypatch.setattr("frontend.template_engine.CompiledTemplate.render.__defaults__", (0.05,))
+    source = f"{{% if messages[0].role == '{role}' %}}{loops}{{% endif %}}"
+    directory = write_checkpoint(tmp_path)
+    template = ChatTemplate({"default": source}, Tokenizer(directory), RenderLimits(render_s=0.3))
     with pytest.raises(InvalidRequestError, match="took longer than"):
-        template.render([{"role": "x", "content": ""}])
+        template.render([{"role": role, "content": ""}])
 
 
 def test_output_is_capped_by_the_context(tmp_path: Path) -> None:
