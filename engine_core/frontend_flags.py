@@ -42,6 +42,8 @@ FRONTEND_FLAGS: FlagTable = {
             'write tokens of logprobs as "token_id:123" unless the request says no',
         ),
         _switch("--enable-force-include-usage", "end every stream with a usage chunk"),
+        _switch("--enable-per-request-metrics", "tell the times of its tokens in the answer of a request"),
+        _switch("--enable-tokenizer-info-endpoint", "serve /tokenizer_info, which shows the chat template"),
         _seconds("--sse-keep-alive", "comment in a stream after so long a silence; 0 never"),
         _text("--assets-dir", "DIR", "folder of tokenizer.json, if it is not the model's"),
     ),

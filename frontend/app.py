@@ -28,9 +28,11 @@ from frontend.metrics import FrontendMetrics
 from frontend.openai.chat import create_chat_completion
 from frontend.openai.completions import create_completion
 from frontend.openai.context import VERSION, ApiContext
+from frontend.openai.load import server_load
 from frontend.openai.models import get_model, list_models
 from frontend.openai.openapi import install_openapi
 from frontend.openai.tokenize import detokenize, tokenize
+from frontend.openai.tokenizer_info import tokenizer_info
 from frontend.openai.unknown_fields import UnknownFields
 from frontend.queue_metrics import collect_queues
 from frontend.request_log import RequestLogMiddleware
@@ -111,6 +113,12 @@ def _add_api_routes(app: FastAPI, context: ApiContext) -> None:
     async def detokenize_route(request: Request) -> Response:
         return await detokenize(context, request)
 
+    if context.config.enable_tokenizer_info_endpoint:
+
+        @app.get("/tokenizer_info", tags=["tokens"], summary="The tokenizer's configuration")
+        async def tokenizer_info_route(request: Request) -> Response:
+            return await tokenizer_info(context, request)
+
 
 def _add_operator_routes(app: FastAPI, context: ApiContext, owners: AppOwners) -> None:
     @app.get("/live", tags=["operation"], summary="The process runs; needs no key")
@@ -124,6 +132,15 @@ def _add_operator_routes(app: FastAPI, context: ApiContext, owners: AppOwners) -
     @app.get("/ready", tags=["operation"], summary="As /health")
     async def ready() -> Response:
         return await owners.health.check()
+
+    @app.get("/ping", tags=["operation"], summary="As /health")
+    @app.post("/ping", tags=["operation"], summary="As /health")
+    async def ping() -> Response:
+        return await owners.health.check()
+
+    @app.get("/load", tags=["operation"], summary="Requests in progress in this process")
+    async def load() -> Response:
+        return await server_load(owners.requests)
 
     @app.get("/version", tags=["operation"], summary="The version of this software")
     async def version() -> Response:

@@ -63,7 +63,11 @@ class RenderedChat(NamedTuple):
 
 
 class ChatTemplate:
-    """The chat templates of one checkpoint, and the process that renders them; for several threads."""
+    """The chat templates of one checkpoint, and the process that renders them; for several threads.
+
+    Attributes:
+        sources: the templates' texts by name.
+    """
 
     def __init__(
         self, sources: Mapping[str, str], tokenizer: Tokenizer, limits: RenderLimits | None = None
@@ -73,6 +77,7 @@ class ChatTemplate:
         Raises:
             ModelLoadError: one of them is no jinja2 template, or the process cannot be started.
         """
+        self.sources = dict(sources)
         self._tokenizer = tokenizer
         self._renderer = TemplateRenderer(sources, limits)
         named = ((name, _NamedTemplate(name, source, tokenizer)) for name, source in sources.items())

@@ -92,6 +92,8 @@ def make_config(args: argparse.Namespace) -> FrontendConfig:
         max_logprobs=args.max_logprobs,
         return_tokens_as_token_ids=args.return_tokens_as_token_ids,
         enable_force_include_usage=args.enable_force_include_usage,
+        enable_per_request_metrics=args.enable_per_request_metrics,
+        enable_tokenizer_info_endpoint=args.enable_tokenizer_info_endpoint,
         sse_keep_alive_s=args.sse_keep_alive,
         max_body_bytes=args.max_body_bytes,
         header_timeout_s=args.header_timeout,
@@ -231,6 +233,16 @@ def _add_api_flags(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--enable-force-include-usage", action="store_true", help="end every stream with a usage chunk"
+    )
+    group.add_argument(
+        "--enable-per-request-metrics",
+        action="store_true",
+        help="tell the times of its tokens in the answer of a request",
+    )
+    group.add_argument(
+        "--enable-tokenizer-info-endpoint",
+        action="store_true",
+        help="serve /tokenizer_info, which shows the chat template",
     )
     group.add_argument(
         "--sse-keep-alive",

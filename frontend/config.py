@@ -15,7 +15,7 @@ from engine_core.sampling_params import MAX_LOGPROBS, MAX_STEP_LOGPROBS
 GENERATION_CONFIGS = ("auto", "none")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 # Paths an operator may open to callers without a key; nothing that runs a model or reads a prompt is here.
-OPENABLE_PATHS = ("/health", "/ready", "/version", "/metrics", "/docs", "/openapi.json")
+OPENABLE_PATHS = ("/health", "/ready", "/ping", "/load", "/version", "/metrics", "/docs", "/openapi.json")
 # Own paths begin with these; published under one of them, a path could be read with and without the prefix.
 OWN_PREFIXES = ("/v1", "/v1/chat", "/v1/models", "/debug", "/debug/requests", "/docs")
 
@@ -41,6 +41,8 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_logprobs: largest number of logprobs that a request may ask for per token.
         return_tokens_as_token_ids: write tokens of logprobs as "token_id:123" unless the request says no.
         enable_force_include_usage: end every stream with a usage chunk.
+        enable_per_request_metrics: tell the times of its tokens in the answer of a request.
+        enable_tokenizer_info_endpoint: serve /tokenizer_info.
         sse_keep_alive_s: idle time after which a stream gets a comment; 0 never.
         max_body_bytes: largest request body.
         header_timeout_s, body_timeout_s: time a client has to send them.
@@ -77,6 +79,8 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_logprobs: int = MAX_LOGPROBS
     return_tokens_as_token_ids: bool = False
     enable_force_include_usage: bool = False
+    enable_per_request_metrics: bool = False
+    enable_tokenizer_info_endpoint: bool = False
     sse_keep_alive_s: float = 15.0
     max_body_bytes: int = 4 * 2**20
     header_timeout_s: float = 10.0

@@ -7,23 +7,29 @@ from collections.abc import Callable
 
 from frontend.generation import OutputDelta
 from frontend.metrics import ModelMetrics
+from frontend.request_metrics import RequestTimes
 
 
 class GenerationTimer:
     """Feeds one model's histograms from the deltas of one sequence."""
 
-    __slots__ = ("_arrived", "_clock", "_count", "_first", "_last", "_metrics")
+    __slots__ = ("_arrived", "_clock", "_count", "_first", "_last", "_metrics", "_queue_time")
 
     def __init__(self, metrics: ModelMetrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics = metrics
         self._clock = clock
         self._arrived = self._first = self._last = clock()
+        self._queue_time = 0.0
         self._count = 0
 
     @property
     def last_token_s(self) -> float | None:
         """Monotonic time of the last token, None before the first."""
         return self._last if self._count else None
+
+    def times(self) -> RequestTimes:
+        """Return the times of the tokens so far."""
+        return RequestTimes(self._arrived, self._queue_time, self._first, self._last, self._count)
 
     def on_relayed(self, num_tokens: int, last_token_s: float) -> None:
         """Count tokens whose times native code has observed already."""
@@ -38,7 +44,7 @@ class GenerationTimer:
             if self._count:
                 self._metrics.inter_token_latency.observe((now - self._last) / num_tokens, num_tokens)
             else:
-                self._first = now
+                self._first, self._queue_time = now, delta.queue_time_s
                 self._metrics.time_to_first_token.observe(now - self._arrived)
                 self._metrics.queue_time.observe(delta.queue_time_s)
             self._count += num_tokens

@@ -98,6 +98,7 @@ def _response(plan: Plan[ChatRequest], run: GenerationRun, choices: list[Collect
             for i, choice in enumerate(choices)
         ],
         usage=run.usage.usage(),
+        metrics=run.metrics(),
         prompt_token_ids=plan.prompts[0].token_ids if body.return_token_ids else None,
         prompt_logprobs=None if prompt_logprobs is None else prompt_maps(tokenizer, prompt_logprobs),
     )

@@ -69,8 +69,12 @@ class ChatWriter:
         return Frame(self._prefixes[0], self._suffix) if self._plain else None
 
     def closing(self) -> bytes:
-        """Return the usage chunk if it was asked for."""
-        return self._head.event([], self._run.usage.usage()) if self._include_usage else b""
+        """Return the usage chunk if it was asked for; it tells the request's metrics too."""
+        if not self._include_usage:
+            return b""
+        metrics = self._run.metrics()
+        extra = b"" if metrics is None else b',"metrics":' + _encode(metrics)
+        return self._head.event([], self._run.usage.usage(), extra)
 
     def _choice(self, delta: OutputDelta) -> ChatChunkChoice:
         entries = chat_entries(self._token_texts, delta.logprobs) if self._logprobs else []

@@ -11,6 +11,7 @@ from engine_core.sampling_params import MAX_LOGPROBS
 from frontend.openai.fields import GenerationFields, ranged
 from frontend.openai.logprobs import ChatLogprobs, PromptLogprobs
 from frontend.openai.usage import Usage
+from frontend.request_metrics import RequestMetrics
 
 MAX_MESSAGES = 4096
 MAX_ROLE_CHARS = 64
@@ -133,6 +134,7 @@ class ChatResponse(msgspec.Struct, frozen=True, kw_only=True):
     prompt_text: None = None
     kv_transfer_params: None = None
     ec_transfer_params: None = None
+    metrics: RequestMetrics | None = None
 
 
 # A chunk has a field only when there is something to say: a stream is mostly its chunks.
@@ -164,5 +166,6 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     object: str = "chat.completion.chunk"
     system_fingerprint: str | None = None
     usage: Usage | UnsetType | None = UNSET
+    metrics: RequestMetrics | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET

@@ -146,8 +146,12 @@ class CompletionWriter:
         return Frame(self._prefixes[0], self._suffix) if self._plain else None
 
     def closing(self) -> bytes:
-        """Return the usage chunk if it was asked for."""
-        return self._head.event([], self._run.usage.usage()) if self._include_usage else b""
+        """Return the usage chunk if it was asked for; it tells the request's metrics too."""
+        if not self._include_usage:
+            return b""
+        metrics = self._run.metrics()
+        extra = b"" if metrics is None else b',"metrics":' + _encode(metrics)
+        return self._head.event([], self._run.usage.usage(), extra)
 
     def _choice(self, index: int, first: bool, delta: OutputDelta) -> CompletionChoice:
         text = self._texts[index]

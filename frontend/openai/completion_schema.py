@@ -11,6 +11,7 @@ from engine_core.sampling_params import MAX_LOGPROBS
 from frontend.openai.fields import GenerationFields, ranged
 from frontend.openai.logprobs import PromptLogprobs
 from frontend.openai.usage import Usage
+from frontend.request_metrics import RequestMetrics
 
 MAX_PROMPTS = 256
 DEFAULT_MAX_TOKENS = 16
@@ -74,6 +75,7 @@ class CompletionResponse(msgspec.Struct, frozen=True, kw_only=True):
     system_fingerprint: str | None = None
     kv_transfer_params: None = None
     ec_transfer_params: None = None
+    metrics: RequestMetrics | None = None
 
 
 class CompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,3 +88,4 @@ class CompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
     object: str = "text_completion"
     system_fingerprint: str | None = None
     usage: Usage | UnsetType | None = UNSET
+    metrics: RequestMetrics | UnsetType = UNSET

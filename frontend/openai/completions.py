@@ -93,6 +93,7 @@ def _response(
             for i, (choice, text) in enumerate(zip(choices, texts, strict=True))
         ],
         usage=run.usage.usage(),
+        metrics=run.metrics(),
     )
 
 

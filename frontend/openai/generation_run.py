@@ -22,6 +22,7 @@ from frontend.openai.prompts import Prompt
 from frontend.openai.timeouts import read_timeouts
 from frontend.openai.usage import UsageCounter
 from frontend.request_check import check_num_sequences
+from frontend.request_metrics import RequestMetrics
 from frontend.router import ServedModel
 from frontend.token_relay import Frame, Relayed, RelayedStream, Route
 
@@ -108,7 +109,11 @@ class GenerationRun:
         self._model_metrics = context.metrics.model(self._model_name)
         self._timers = [GenerationTimer(self._model_metrics) for _ in range(self._num_open)]
         self._generations: list[Generation] = []
-        self._requests = _requests(plan, getattr(request.state, "tenant", ""))
+        tells_metrics = context.config.enable_per_request_metrics and not plan.body.use_beam_search
+        self._tells_metrics = tells_metrics and self._num_open == 1
+        # Tokens that come late and joined could not be timed.
+        streams = bool(plan.body.stream) or self._tells_metrics
+        self._requests = _requests(plan, getattr(request.state, "tenant", ""), streams=streams)
         self._log: dict[str, Value] = request.state.log
         self._log |= {"model": self._model_name, "stream": bool(plan.body.stream), "id": plan.head.id}
 
@@ -171,6 +176,10 @@ class GenerationRun:
             self._timers[0].on_relayed(back.num_taken, back.last_token_s)
             self.usage.completion_tokens += back.num_taken
         return back
+
+    def metrics(self) -> RequestMetrics | None:
+        """Return the times of the only completion; None if there are several or nobody wants to know."""
+        return self._timers[0].times().metrics() if self._tells_metrics else None
 
     def close(self) -> None:
         """Abort what is open, and note what it all took; for the one owner, once."""
@@ -254,7 +263,7 @@ class RunEvents:
         self._run.close()
 
 
-def _requests(plan: Plan[BodyT], tenant: str) -> list[GenerationRequest]:
+def _requests(plan: Plan[BodyT], tenant: str, *, streams: bool) -> list[GenerationRequest]:
     request_id, body = plan.head.id, plan.body
     timeout_s, queue_timeout_s = read_timeouts(body)
     return [
@@ -267,7 +276,7 @@ def _requests(plan: Plan[BodyT], tenant: str) -> list[GenerationRequest]:
             cache_salt=body.cache_salt or "",
             timeout_s=timeout_s,
             queue_timeout_s=queue_timeout_s,
-            streams=bool(body.stream),
+            streams=streams,
         )
         for i, (prompt, sampling) in enumerate(zip(plan.prompts, plan.params, strict=True))
     ]

@@ -14,6 +14,7 @@ from frontend.health import Health
 from frontend.openai.chat_schema import ChatChunk, ChatRequest, ChatResponse
 from frontend.openai.completion_schema import CompletionChunk, CompletionRequest, CompletionResponse
 from frontend.openai.context import VERSION
+from frontend.openai.load import ServerLoad
 from frontend.openai.models import ModelCard, ModelList
 from frontend.openai.tokenize_schema import (
     DetokenizeRequest,
@@ -21,6 +22,7 @@ from frontend.openai.tokenize_schema import (
     TokenizeRequest,
     TokenizeResponse,
 )
+from frontend.openai.tokenizer_info import TokenizerInfo
 
 # A JSON document of OpenAPI's own shape; the only place of this package where the type says no more.
 Json = dict[str, Any]
@@ -69,6 +71,10 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("/debug/requests/{request_id}", "get"): Operation(None, OpenRequestList, None, (401, 404, 503)),
     ("/health", "get"): Operation(None, Health, probe=True),
     ("/ready", "get"): Operation(None, Health, probe=True),
+    ("/ping", "get"): Operation(None, Health, probe=True),
+    ("/ping", "post"): Operation(None, Health, None, (401, 429), probe=True),
+    ("/load", "get"): Operation(None, ServerLoad),
+    ("/tokenizer_info", "get"): Operation(None, TokenizerInfo, None, (401, 404, 503)),
     ("/live", "get"): Operation(None, LiveAnswer, errors=()),
     ("/version", "get"): Operation(None, VersionAnswer),
 }
@@ -93,12 +99,13 @@ def install_openapi(app: FastAPI, *, with_keys: bool) -> None:
 def build_openapi(app: FastAPI, *, with_keys: bool) -> Json:
     """Return the document as a new dict."""
     document: Json = get_openapi(title="SplitServe", version=VERSION, routes=app.routes)
-    structs = {kind for operation in OPERATIONS.values() for kind in operation[:3] if kind is not None}
+    operations = {key: each for key, each in OPERATIONS.items() if key[0] in document["paths"]}
+    structs = {kind for operation in operations.values() for kind in operation[:3] if kind is not None}
     _, components = msgspec.json.schema_components(
         [ErrorBody, *sorted(structs, key=lambda kind: str(kind.__name__))], ref_template=REF
     )
     document["components"] = {"schemas": components}
-    for (path, method), operation in OPERATIONS.items():
+    for (path, method), operation in operations.items():
         _describe(document["paths"][path][method], operation)
     document["paths"]["/metrics"]["get"]["responses"]["200"]["content"] = {
         "text/plain": {"schema": {"type": "string"}}

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import NamedTuple
 
 from engine_core.errors import EngineUnavailableError, InvalidRequestError
@@ -30,6 +30,16 @@ class ByteTokenizer:
     """One token per UTF-8 byte, 256 is BOS, 257 ends a turn, 258 names a role."""
 
     vocab_size = VOCAB_SIZE
+    config = MappingProxyType(
+        {
+            "tokenizer_class": "ByteTokenizer",
+            "bos_token": "<|256|>",
+            "name_or_path": "/secret/path",
+            "vocab_file": "secret/vocab.json",
+            "cache": "/secret/cache",
+            "chat_template": "stale",
+        }
+    )
     special_ids = frozenset((256, 257, 258))
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
@@ -65,6 +75,7 @@ class PlainTemplate:
 
     def __init__(self) -> None:
         self.calls: list[tuple[list[dict], ChatOptions]] = []
+        self.sources = {"default": "{{ messages }}"}
 
     async def render_async(
         self, messages: list[dict], options: ChatOptions, *, max_model_len: int | None = None

@@ -19,6 +19,7 @@ NULL_IN_ANSWER = [
     "prompt_text",
     "kv_transfer_params",
     "ec_transfer_params",
+    "metrics",
 ]
 
 

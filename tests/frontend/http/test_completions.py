@@ -166,6 +166,7 @@ async def test_the_answer_has_every_field_of_openai(client: httpx.AsyncClient) -
         "service_tier": None,
         "kv_transfer_params": None,
         "ec_transfer_params": None,
+        "metrics": None,
     }
 
 

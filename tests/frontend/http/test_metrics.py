@@ -11,6 +11,7 @@ from frontend.generation import OutputDelta
 from frontend.generation_timer import GenerationTimer
 from frontend.histogram import Histogram
 from frontend.metrics import MAX_HTTP_SERIES, HttpMetrics, ModelMetrics
+from frontend.request_metrics import RequestTimes
 from frontend.router import EngineStatus, PoolStats
 from tests.frontend.http.fake_pool import FakePool
 
@@ -217,3 +218,4 @@ def test_times_go_on_from_the_last_token_that_native_code_wrote() -> None:
     assert (metrics.inter_token_latency.count, metrics.inter_token_latency.sum) == (1, 3.0)
     assert metrics.time_per_output_token.sum == 7.0 / 3
     assert metrics.generation_tokens.sum == 4
+    assert timer.times() == RequestTimes(0.0, 0.0, 1.0, 8.0, 4)

@@ -7,6 +7,8 @@ import asyncio
 import httpx
 import pytest
 
+from frontend.auth import hash_key
+from frontend.generation import GenerationRequest, OutputDelta
 from tests.frontend.http.app_fixtures import ClientFactory
 from tests.frontend.http.fake_pool import BOS, FakePool
 
@@ -169,3 +171,71 @@ async def test_version_and_docs(make_client: ClientFactory) -> None:
     assert "swagger" in (await client.get("/docs")).text
     hidden = make_client(disable_docs=True)
     assert [(await hidden.get(path)).status_code for path in ("/docs", "/openapi.json")] == [404, 404]
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_ping_is_health_under_another_name(
+    client: httpx.AsyncClient, pool: FakePool, method: str
+) -> None:
+    ready = await client.request(method, "/ping")
+    assert (ready.status_code, ready.json()["status"]) == (200, "ok")
+    pool.state = "lost"
+    assert (await client.request(method, "/ping")).status_code == 503
+
+
+async def test_load_counts_the_requests_in_progress(client: httpx.AsyncClient, pool: FakePool) -> None:
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    async def script(request: GenerationRequest):
+        started.set()
+        await go_on.wait()
+        yield OutputDelta(0, "a", [97], finish_reason="stop")
+
+    pool.script = script
+    assert (await client.get("/load")).json() == {"server_load": 0}
+    asking = asyncio.create_task(client.post("/v1/completions", json={"prompt": "a"}))
+    await started.wait()
+    assert (await client.get("/load")).json() == {"server_load": 1}
+    go_on.set()
+    await asking
+    assert (await client.get("/load")).json() == {"server_load": 0}
+
+
+@pytest.mark.parametrize("path", ["/ping", "/load", "/tokenizer_info"])
+async def test_these_routes_need_a_key_like_all_others(make_client: ClientFactory, path: str) -> None:
+    keyed = {"api_key_hashes": (hash_key("sk-test-key"),), "enable_tokenizer_info_endpoint": True}
+    assert (await make_client(**keyed).get(path)).status_code == 401
+    headers = {"authorization": "Bearer sk-test-key"}
+    assert (await make_client(**keyed).get(path, headers=headers)).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/ping", "/load"])
+async def test_an_operator_may_open_ping_and_load(make_client: ClientFactory, path: str) -> None:
+    client = make_client(api_key_hashes=(hash_key("sk-test-key"),), public_paths=(path,))
+    assert (await client.get(path)).status_code == 200
+
+
+async def test_the_tokenizers_configuration_is_shown_without_paths(make_client: ClientFactory) -> None:
+    client = make_client(enable_tokenizer_info_endpoint=True)
+    assert (await client.get("/tokenizer_info")).json() == {
+        "tokenizer_class": "ByteTokenizer",
+        "bos_token": "<|256|>",
+        "chat_template": "{{ messages }}",
+    }
+    assert "/tokenizer_info" in (await client.get("/openapi.json")).json()["paths"]
+    assert (await client.get("/tokenizer_info?model=none")).status_code == 404
+
+
+async def test_several_templates_are_shown_by_name(make_client: ClientFactory, pool: FakePool) -> None:
+    pool.template.sources = {"default": "a", "tool_use": "b"}
+    info = (await make_client(enable_tokenizer_info_endpoint=True).get("/tokenizer_info")).json()
+    assert info["chat_template"] == [
+        {"name": "default", "template": "a"},
+        {"name": "tool_use", "template": "b"},
+    ]
+
+
+async def test_without_its_flag_there_is_no_tokenizer_info(client: httpx.AsyncClient) -> None:
+    response = await client.get("/tokenizer_info")
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "unknown_route")
+    assert "/tokenizer_info" not in (await client.get("/openapi.json")).json()["paths"]

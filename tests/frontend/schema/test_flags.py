@@ -40,6 +40,8 @@ FLAGS = [
     (["--max-logprobs", "160"], "max_logprobs", 160),
     (["--return-tokens-as-token-ids"], "return_tokens_as_token_ids", True),
     (["--enable-force-include-usage"], "enable_force_include_usage", True),
+    (["--enable-per-request-metrics"], "enable_per_request_metrics", True),
+    (["--enable-tokenizer-info-endpoint"], "enable_tokenizer_info_endpoint", True),
     (["--sse-keep-alive", "0"], "sse_keep_alive_s", 0.0),
     (["--log-level", "debug"], "log_level", "debug"),
     (["--max-body-bytes", "2048"], "max_body_bytes", 2048),

@@ -1,0 +1,59 @@
+"""How long did one request take, as its own answer tells: its tokens' times and what follows from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+
+class RequestMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """Times of one completion, as vLLM names them; None where there is no token to measure by.
+
+    Attributes:
+        time_to_first_token_ms: from when it first ran to its first token.
+        generation_time_ms: from its first token to its last.
+        queue_time_ms: how long it waited before it first ran.
+        mean_itl_ms: between two tokens; None with fewer than two.
+        tokens_per_second: of all tokens since it first ran.
+    """
+
+    time_to_first_token_ms: float | None = None
+    generation_time_ms: float | None = None
+    queue_time_ms: float | None = None
+    mean_itl_ms: float | None = None
+    tokens_per_second: float | None = None
+
+
+@dataclass(slots=True)
+class RequestTimes:
+    """What one completion's metrics are made of, in seconds of one monotonic clock.
+
+    Attributes:
+        arrived_s: when it was sent to the engine.
+        queue_time_s: how long the engine let it wait.
+        first_token_s, last_token_s: when they came; without meaning while there is none.
+        num_tokens: how many have come.
+    """
+
+    arrived_s: float
+    queue_time_s: float = 0.0
+    first_token_s: float = 0.0
+    last_token_s: float = 0.0
+    num_tokens: int = 0
+
+    def metrics(self) -> RequestMetrics:
+        """Return the metrics of the tokens so far."""
+        if not self.num_tokens:
+            return RequestMetrics()
+        generation_s = self.last_token_s - self.first_token_s
+        # The engine's clock measured the wait, so a fast answer may seem to come before it ran.
+        prefill_s = max(0.0, self.first_token_s - self.arrived_s - self.queue_time_s)
+        took_s = prefill_s + generation_s
+        return RequestMetrics(
+            time_to_first_token_ms=1e3 * prefill_s,
+            generation_time_ms=1e3 * generation_s,
+            queue_time_ms=1e3 * self.queue_time_s,
+            mean_itl_ms=1e3 * generation_s / (self.num_tokens - 1) if self.num_tokens > 1 else None,
+            tokens_per_second=self.num_tokens / took_s if took_s > 0 else None,
+        )
