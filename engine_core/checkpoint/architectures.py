@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from engine_core.checkpoint.decoder_config import read_llama, read_mistral, read_qwen2, read_qwen3
 from engine_core.checkpoint.fields import Fields
@@ -14,14 +15,35 @@ from engine_core.errors import ModelLoadError
 
 logger = logging.getLogger(__name__)
 
-ARCHITECTURES: dict[str, Callable[[Path, str, Fields], ModelConfig]] = {
-    "GPT2LMHeadModel": read_gpt2,
-    "LlamaForCausalLM": read_llama,
-    "MistralForCausalLM": read_mistral,
-    "Qwen2ForCausalLM": read_qwen2,
-    "Qwen3ForCausalLM": read_qwen3,
+
+class Architecture(NamedTuple):
+    """One entry of the registry.
+
+    Attributes:
+        model_type: what the field of that name must say, if it is there. Libraries that build a model by its
+            type would run another one otherwise, with these weights.
+        read: from directory, architecture and fields to the config.
+    """
+
+    model_type: str
+    read: Callable[[Path, str, Fields], ModelConfig]
+
+
+ARCHITECTURES = {
+    "GPT2LMHeadModel": Architecture("gpt2", read_gpt2),
+    "LlamaForCausalLM": Architecture("llama", read_llama),
+    "MistralForCausalLM": Architecture("mistral", read_mistral),
+    "Qwen2ForCausalLM": Architecture("qwen2", read_qwen2),
+    "Qwen3ForCausalLM": Architecture("qwen3", read_qwen3),
 }
-"""From a name in `architectures` to the reader of its config.json, in the order in which errors list them."""
+"""By a name in `architectures`, in the order in which errors list them."""
+
+# What would make another model of any architecture.
+_REFUSED = {
+    "quantization_config": "quantised checkpoints are not supported",
+    "compression_config": "quantised checkpoints are not supported",
+    "per_layer_config": "all layers have the same sizes",
+}
 
 
 def read_model_config(directory: str | Path) -> ModelConfig:
@@ -38,17 +60,29 @@ def read_model_config(directory: str | Path) -> ModelConfig:
     architecture = _architecture(config)
     if config.has("auto_map"):
         logger.warning("custom_code_ignored path=%s: auto_map in config.json is never executed", path)
-    if config.has("quantization_config"):
-        raise config.error("quantization_config", "is set, and quantised checkpoints are not supported")
-    return ARCHITECTURES[architecture](path, architecture, config)
+    for name, reason in _REFUSED.items():
+        if config.has(name):
+            raise config.unwanted(name, reason)
+    # null counts as false there.
+    if config.is_null("is_causal") or not config.boolean("is_causal", True):
+        raise config.error("is_causal", "must be true or absent: tokens see those before them only")
+    return ARCHITECTURES[architecture].read(path, architecture, config)
 
 
 def _architecture(config: Fields) -> str:
     names = config.texts("architectures")
     for name in names:
         if name in ARCHITECTURES:
+            _check_model_type(config, name)
             return name
     asked = ", ".join(map(repr, names[:4]))[:200] or "none"
     raise config.error(
         "architectures", f"names {asked}, which is not supported; supported are {', '.join(ARCHITECTURES)}"
     )
+
+
+def _check_model_type(config: Fields, architecture: str) -> None:
+    expected = ARCHITECTURES[architecture].model_type
+    found = config.text("model_type", expected)
+    if found != expected:
+        raise config.error("model_type", f"must be {expected!r} for {architecture}, got {found!r}")

@@ -18,6 +18,7 @@ from engine_core.checkpoint.common_fields import (
     read_eos_token_ids,
 )
 from engine_core.checkpoint.fields import Fields
+from engine_core.checkpoint.layer_windows import mistral_windows, no_windows, qwen_windows
 from engine_core.checkpoint.model_config import ModelConfig
 from engine_core.checkpoint.rope_config import RopeConfig, read_rope_config
 
@@ -30,20 +31,47 @@ class _Biases(NamedTuple):
     mlp: bool = False
 
 
+def _no_biases(config: Fields) -> _Biases:
+    return _Biases()
+
+
+def _llama_biases(config: Fields) -> _Biases:
+    return _qwen3_biases(config)._replace(mlp=config.boolean("mlp_bias", False))
+
+
+def _qwen2_biases(config: Fields) -> _Biases:
+    return _Biases(qkv=True)
+
+
+def _qwen3_biases(config: Fields) -> _Biases:
+    has_bias = config.boolean("attention_bias", False)
+    return _Biases(qkv=has_bias, output=has_bias)
+
+
 class _Variant(NamedTuple):
     """How one architecture reads what the others read otherwise.
 
     Attributes:
         windows: from the fields and the number of layers to the window of each.
         biases: from the fields to the biases.
+        max_positions: where max_position_embeddings is absent.
+        num_kv_heads: where num_key_value_heads is absent; 0, as null, for the number of query heads.
         head_dim: where the field is absent; 0 for hidden_size over the number of heads.
         qk_norm: see ModelConfig.
     """
 
     windows: Callable[[Fields, int], tuple[int, ...]]
     biases: Callable[[Fields], _Biases]
+    max_positions: int
+    num_kv_heads: int = 0
     head_dim: int = 0
     qk_norm: bool = False
+
+
+_LLAMA = _Variant(no_windows, _llama_biases, 2048)
+_MISTRAL = _Variant(mistral_windows, _no_biases, 131072, num_kv_heads=8)
+_QWEN2 = _Variant(qwen_windows, _qwen2_biases, 32768, num_kv_heads=32)
+_QWEN3 = _Variant(qwen_windows, _qwen3_biases, 32768, num_kv_heads=32, head_dim=128, qk_norm=True)
 
 
 def read_llama(path: Path, architecture: str, config: Fields) -> ModelConfig:
@@ -52,23 +80,22 @@ def read_llama(path: Path, architecture: str, config: Fields) -> ModelConfig:
     Raises:
         ModelLoadError: names the field that is missing, out of range or not supported.
     """
-    return _read(path, architecture, config, _Variant(_no_windows, _llama_biases))
+    return _read(path, architecture, config, _LLAMA)
 
 
 def read_mistral(path: Path, architecture: str, config: Fields) -> ModelConfig:
     """Read a MistralForCausalLM; see read_llama."""
-    return _read(path, architecture, config, _Variant(_mistral_windows, lambda fields: _Biases()))
+    return _read(path, architecture, config, _MISTRAL)
 
 
 def read_qwen2(path: Path, architecture: str, config: Fields) -> ModelConfig:
     """Read a Qwen2ForCausalLM; see read_llama."""
-    return _read(path, architecture, config, _Variant(_qwen_windows, lambda fields: _Biases(qkv=True)))
+    return _read(path, architecture, config, _QWEN2)
 
 
 def read_qwen3(path: Path, architecture: str, config: Fields) -> ModelConfig:
     """Read a Qwen3ForCausalLM; see read_llama."""
-    variant = _Variant(_qwen_windows, _attention_biases, head_dim=128, qk_norm=True)
-    return _read(path, architecture, config, variant)
+    return _read(path, architecture, config, _QWEN3)
 
 
 def _read(path: Path, architecture: str, config: Fields, variant: _Variant) -> ModelConfig:
@@ -76,12 +103,13 @@ def _read(path: Path, architecture: str, config: Fields, variant: _Variant) -> M
     hidden_size = config.integer("hidden_size", 1, MAX_WIDTH)
     num_layers = config.integer("num_hidden_layers", 1, MAX_LAYERS)
     num_heads = config.integer("num_attention_heads", 1, MAX_HEADS)
-    max_positions = config.integer("max_position_embeddings", 1, MAX_LEN, 2048)
+    max_positions = config.integer("max_position_embeddings", 1, MAX_LEN, variant.max_positions)
     head_dim = _head_dim(config, hidden_size, num_heads, variant.head_dim)
     rope = read_rope_config(config, max_positions)
     biases = variant.biases(config)
-    if config.text("hidden_act", "silu") not in ("silu", "swish"):
-        raise config.error("hidden_act", f"must be silu, got {config.text('hidden_act')!r}")
+    activation = config.text("hidden_act", "silu")
+    if activation not in ("silu", "swish"):
+        raise config.error("hidden_act", f"must be silu or swish, which are the same, got {activation!r}")
     return ModelConfig(
         path=str(path),
         architecture=architecture,
@@ -92,7 +120,7 @@ def _read(path: Path, architecture: str, config: Fields, variant: _Variant) -> M
         intermediate_size=config.integer("intermediate_size", 1, MAX_WIDTH),
         num_layers=num_layers,
         num_heads=num_heads,
-        num_kv_heads=_num_kv_heads(config, num_heads),
+        num_kv_heads=_num_kv_heads(config, num_heads, variant.num_kv_heads),
         head_dim=head_dim,
         max_position_embeddings=max_positions,
         max_model_len=_extended_len(config, rope, max_positions),
@@ -110,45 +138,12 @@ def _read(path: Path, architecture: str, config: Fields, variant: _Variant) -> M
     )
 
 
-def _attention_biases(config: Fields) -> _Biases:
-    has_bias = config.boolean("attention_bias", False)
-    return _Biases(qkv=has_bias, output=has_bias)
-
-
-def _llama_biases(config: Fields) -> _Biases:
-    return _attention_biases(config)._replace(mlp=config.boolean("mlp_bias", False))
-
-
-def _no_windows(config: Fields, num_layers: int) -> tuple[int, ...]:
-    return (0,) * num_layers
-
-
-def _mistral_windows(config: Fields, num_layers: int) -> tuple[int, ...]:
-    # Absent means the 4096 of the first release; null, as in later releases, means full attention.
-    window = 0 if config.is_null("sliding_window") else config.integer("sliding_window", 1, MAX_LEN, 4096)
-    return (window,) * num_layers
-
-
-def _qwen_windows(config: Fields, num_layers: int) -> tuple[int, ...]:
-    """Return the window per layer: `layer_types` decides, else every layer from max_window_layers on."""
-    if not config.boolean("use_sliding_window", False) or config.is_null("sliding_window"):
-        return (0,) * num_layers
-    window = config.integer("sliding_window", 1, MAX_LEN, 4096)
-    if not config.has("layer_types"):
-        first = config.integer("max_window_layers", 0, MAX_LAYERS, 28)
-        return tuple(window if i >= first else 0 for i in range(num_layers))
-    kinds = config.texts("layer_types")
-    if len(kinds) != num_layers or not set(kinds) <= {"full_attention", "sliding_attention"}:
-        raise config.error(
-            "layer_types", f"must name full_attention or sliding_attention for each of {num_layers} layers"
-        )
-    return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
-
-
 def _extended_len(config: Fields, rope: RopeConfig, max_positions: int) -> int:
     max_model_len = rope.extended_len(max_positions)
     if max_model_len > MAX_LEN:
-        raise config.error("rope factor", f"makes a context of {max_model_len} tokens, above {MAX_LEN}")
+        raise config.error(
+            "rope factor", f"({rope.factor:g}) makes a context of {max_model_len} tokens, above {MAX_LEN}"
+        )
     return max_model_len
 
 
@@ -162,8 +157,10 @@ def _head_dim(config: Fields, hidden_size: int, num_heads: int, default: int) ->
     return check_head_dim(config, config.integer("head_dim", 1, MAX_HEAD_DIM, default))
 
 
-def _num_kv_heads(config: Fields, num_heads: int) -> int:
-    num_kv_heads = config.integer("num_key_value_heads", 1, num_heads, num_heads)
+def _num_kv_heads(config: Fields, num_heads: int, default: int) -> int:
+    if config.is_null("num_key_value_heads") or not default:
+        default = num_heads
+    num_kv_heads = config.integer("num_key_value_heads", 1, num_heads, default)
     if num_heads % num_kv_heads:
         raise config.error(
             "num_key_value_heads", f"({num_kv_heads}) does not divide num_attention_heads ({num_heads})"

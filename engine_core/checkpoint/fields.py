@@ -51,47 +51,54 @@ class Fields:
         """Whether the field is there and null, which for some fields differs from absent."""
         return name in self._values and self._values[name] is None
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the object has no fields."""
+        return not self._values
+
     def integer(self, name: str, low: int, high: int, default: int | None = None) -> int:
         """Return an integer from low to high; absent gives the default, None making it required."""
-        value = self._get(name, default)
+        wanted = f"an integer from {low} to {high}"
+        value = self._get(name, default, wanted)
         # A JSON writer may turn 4096 into 4096.0; both mean the same.
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise self.error(name, f"must be an integer from {low} to {high}, got {value!r}")
+            raise self.error(name, f"must be {wanted}, got {value!r}")
         return value
 
     def number(self, name: str, low: float, high: float, default: float | None = None) -> float:
         """Return a finite number from low to high; absent gives the default, None making it required."""
-        value = self._get(name, default)
+        wanted = f"a number from {low:g} to {high:g}"
+        value = self._get(name, default, wanted)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-            raise self.error(name, f"must be a number from {low:g} to {high:g}, got {value!r}")
+            raise self.error(name, f"must be {wanted}, got {value!r}")
         return float(value)
 
     def boolean(self, name: str, default: bool) -> bool:
         """Return true or false."""
-        value = self._get(name, default)
+        value = self._get(name, default, "true or false")
         if not isinstance(value, bool):
             raise self.error(name, f"must be true or false, got {value!r}")
         return value
 
-    def text(self, name: str, default: str | None = None) -> str:
-        """Return a string; absent gives the default, None making it required."""
-        value = self._get(name, default)
+    def text(self, name: str, default: str) -> str:
+        """Return a string; absent gives the default."""
+        value = self._get(name, default, "a string")
         if not isinstance(value, str):
             raise self.error(name, f"must be a string, got {value!r}")
         return value
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Return a list of strings; absent gives none."""
-        value = self._get(name, [])
+        value = self._get(name, [], "a list of strings")
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise self.error(name, f"must be a list of strings, got {value!r}")
         return tuple(value)
 
     def token_ids(self, name: str, vocab_size: int) -> tuple[int, ...]:
         """Return one token id or a list of them as a tuple; absent gives none."""
-        value = self._get(name, [])
+        value = self._get(name, [], "token ids")
         ids = value if isinstance(value, list) else [value]
         if len(ids) > 1024:
             raise self.error(name, f"must hold at most 1024 token ids, got {len(ids)}")
@@ -121,14 +128,18 @@ class Fields:
         """Return the names of the fields that hold objects."""
         return [name for name, value in self._values.items() if isinstance(value, dict)]
 
+    def unwanted(self, name: str, reason: str) -> ModelLoadError:
+        """Return, not raise, the error for a field that must not be there, with its value."""
+        return self.error(name, f"must be absent, got {self._values.get(name)!r:.200}: {reason}")
+
     def error(self, name: str, problem: str) -> ModelLoadError:
         """Return, not raise, an error that names the file and the field."""
         return ModelLoadError(f"{self.where}: {name} {problem[:500]}")
 
-    def _get(self, name: str, default: object) -> object:
+    def _get(self, name: str, default: object, wanted: str) -> object:
         value = self._values.get(name)
         if value is not None:
             return value
         if default is None:
-            raise self.error(name, "is missing")
+            raise self.error(name, f"is missing; it must be {wanted}")
         return default

@@ -15,8 +15,15 @@ from engine_core.checkpoint.common_fields import (
     read_eos_token_ids,
 )
 from engine_core.checkpoint.fields import Fields
+from engine_core.checkpoint.layer_windows import no_windows
 from engine_core.checkpoint.model_config import ModelConfig
 
+_COMMON_NAMES = {
+    "n_embd": "hidden_size",
+    "n_head": "num_attention_heads",
+    "n_layer": "num_hidden_layers",
+    "n_positions": "max_position_embeddings",
+}
 _TANH_GELUS = ("gelu_new", "gelu_pytorch_tanh", "gelu_fast")
 
 
@@ -27,15 +34,19 @@ def read_gpt2(path: Path, architecture: str, config: Fields) -> ModelConfig:
         ModelLoadError: names the field that is missing, out of range or not supported.
     """
     if config.boolean("add_cross_attention", False):
-        raise config.error("add_cross_attention", "is true, and cross attention is not supported")
+        raise config.error("add_cross_attention", "must be false, got true: cross attention is not supported")
     vocab_size = config.integer("vocab_size", 1, MAX_VOCAB)
-    hidden_size = config.integer("n_embd", 1, MAX_WIDTH)
-    num_layers = config.integer("n_layer", 1, MAX_LAYERS)
-    num_heads = config.integer("n_head", 1, MAX_HEADS)
+    embd, head = _named(config, "n_embd"), _named(config, "n_head")
+    hidden_size = config.integer(embd, 1, MAX_WIDTH)
+    num_layers = config.integer(_named(config, "n_layer"), 1, MAX_LAYERS)
+    num_heads = config.integer(head, 1, MAX_HEADS)
     if hidden_size % num_heads:
-        raise config.error("n_head", f"({num_heads}) does not divide n_embd ({hidden_size})")
+        raise config.error(
+            _named(config, "n_head"),
+            f"({num_heads}) does not divide {_named(config, 'n_embd')} ({hidden_size})",
+        )
     head_dim = check_head_dim(config, hidden_size // num_heads)
-    max_positions = config.integer("n_positions", 1, MAX_LEN)
+    max_positions = config.integer(_named(config, "n_positions"), 1, MAX_LEN)
     return ModelConfig(
         path=str(path),
         architecture=architecture,
@@ -54,9 +65,14 @@ def read_gpt2(path: Path, architecture: str, config: Fields) -> ModelConfig:
         activation=_gelu_kind(config),
         tie_word_embeddings=config.boolean("tie_word_embeddings", True),
         eos_token_ids=read_eos_token_ids(path, config, vocab_size),
-        sliding_windows=(0,) * num_layers,
+        sliding_windows=no_windows(config, num_layers),
         attention_scales=_scales(config, num_layers, head_dim),
     )
+
+
+def _named(config: Fields, name: str) -> str:
+    """Return under which name a size stands: the one that other models use goes first."""
+    return _COMMON_NAMES[name] if config.has(_COMMON_NAMES[name]) else name
 
 
 def _gelu_kind(config: Fields) -> str:

@@ -1,4 +1,4 @@
-"""Which rotary embedding a checkpoint asks for, as `rope_scaling` (old) or `rope_parameters` (new)."""
+"""Which rotary embedding a checkpoint asks for, as `rope_scaling`, `rope_parameters` or both."""
 
 from __future__ import annotations
 
@@ -50,29 +50,43 @@ class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_rope_config(config: Fields, max_position_embeddings: int) -> RopeConfig:
-    """Read the rotary parameters of a config.json.
+    """Read the rotary parameters of a config.json as transformers merges them.
 
     Raises:
         ModelLoadError: names the field that is out of range, or the rope type that is not supported.
     """
-    rope = config.nested("rope_parameters") or config.nested("rope_scaling") or Fields({}, config.where)
-    if nested := rope.names_of_objects():
-        raise rope.error(nested[0], "gives rotary parameters per layer type, which is not supported")
+    rope = _rope_fields(config)
     theta = rope.number("rope_theta", 1.0, 1e15, config.number("rope_theta", 1.0, 1e15, 10000.0))
     for fields in (rope, config):
-        if fields.number("partial_rotary_factor", 0.0, 1.0, 1.0) != 1.0:
-            raise fields.error("partial_rotary_factor", "other than 1 is not supported")
+        share = fields.number("partial_rotary_factor", 0.0, 1.0, 1.0)
+        if share != 1.0:
+            raise fields.error(
+                "partial_rotary_factor", f"must be 1, got {share:g}: no part of a head is left out"
+            )
     rope_type = rope.text("rope_type", rope.text("type", "default"))
     if rope_type == "default":
         return RopeConfig(theta=theta)
     if rope_type in ("linear", "dynamic"):
         return RopeConfig(rope_type=rope_type, theta=theta, factor=rope.number("factor", 1.0, _MAX_FACTOR))
-    original = rope.integer("original_max_position_embeddings", 1, 2**22, max_position_embeddings)
+    if rope_type not in ROPE_TYPES:
+        raise rope.error("rope_type", f"must be one of {', '.join(ROPE_TYPES)}, got {rope_type!r}")
+    # At the top level of the file, where Phi-3 brought it up, it goes before the one among the parameters.
+    fields = config if config.has("original_max_position_embeddings") else rope
+    original = fields.integer("original_max_position_embeddings", 1, 2**22, max_position_embeddings)
     if rope_type == "llama3":
         return _read_llama3(rope, theta, original)
-    if rope_type == "yarn":
-        return _read_yarn(rope, theta, original, max_position_embeddings)
-    raise rope.error("rope_type", f"{rope_type!r} is not supported; supported are {', '.join(ROPE_TYPES)}")
+    return _read_yarn(rope, theta, original, max_position_embeddings)
+
+
+def _rope_fields(config: Fields) -> Fields:
+    """Return the parameters: `rope_scaling` where there are two, for who adds it to a newer file means it."""
+    for name in ("rope_scaling", "rope_parameters"):
+        rope = config.nested(name)
+        if rope is not None and not rope.is_empty:
+            if nested := rope.names_of_objects():
+                raise rope.error(nested[0], "gives rotary parameters per layer type, which is not supported")
+            return rope
+    return Fields({}, config.where)
 
 
 def _read_llama3(rope: Fields, theta: float, original: int) -> RopeConfig:
@@ -93,7 +107,7 @@ def _read_llama3(rope: Fields, theta: float, original: int) -> RopeConfig:
 def _read_yarn(rope: Fields, theta: float, original: int, max_position_embeddings: int) -> RopeConfig:
     if theta <= 1.0:
         raise rope.error("rope_theta", f"must be above 1 for yarn, got {theta:g}")
-    factor = rope.number("factor", 1.0, _MAX_FACTOR, max(1.0, max_position_embeddings / original))
+    factor = rope.number("factor", 1.0, _MAX_FACTOR, max_position_embeddings / original)
     beta_fast = rope.number("beta_fast", 1e-3, _MAX_FACTOR, 32.0)
     beta_slow = rope.number("beta_slow", 1e-3, _MAX_FACTOR, 1.0)
     if beta_fast < beta_slow:
@@ -106,7 +120,8 @@ def _read_yarn(rope: Fields, theta: float, original: int, max_position_embedding
         attention_factor=_yarn_attention_factor(rope, factor),
         beta_fast=beta_fast,
         beta_slow=beta_slow,
-        truncate=rope.boolean("truncate", True),
+        # null is one of Python's ways to say no.
+        truncate=not rope.is_null("truncate") and rope.boolean("truncate", True),
     )
 
 

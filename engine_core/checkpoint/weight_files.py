@@ -98,13 +98,18 @@ class Checkpoint:
         return str(first) if len(self._files) == 1 else f"{first} and {len(self._files) - 1} other shards"
 
 
+def has_weights(directory: Path) -> bool:
+    """Whether there are weight files of the names that are read; nothing is checked."""
+    return (directory / SINGLE).exists() or (directory / INDEX).exists()
+
+
 def stored_dtype(directory: Path) -> str:
     """Return the dtype most of the weights have, "float32", "bfloat16" or "float16", or "" without weights.
 
     Raises:
         ModelLoadError: the checkpoint is damaged.
     """
-    if not (directory / SINGLE).exists() and not (directory / INDEX).exists():
+    if not has_weights(directory):
         return ""
     sizes = dict.fromkeys(_DTYPE_NAMES, 0)
     with Checkpoint.open(directory) as checkpoint:

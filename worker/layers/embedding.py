@@ -8,6 +8,9 @@ from engine_core.checkpoint.model_config import ModelConfig
 from worker.device.kernels import VocabularyPart
 from worker.layers.context import LayerContext
 
+# An output head's tensor is `lm_head`.weight in every architecture.
+HEAD = "lm_head"
+
 
 class Embedding:
     """One learned row per id.
@@ -100,5 +103,5 @@ def output_head(
     """
     shape = (config.vocab_size, config.hidden_size)
     if not config.tie_word_embeddings:
-        return OutputHead(ctx, "lm_head", shape, None)
+        return OutputHead(ctx, HEAD, shape, None)
     return OutputHead(ctx, embedding_name, shape, embedding)

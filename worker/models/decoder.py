@@ -22,6 +22,7 @@ from worker.parallel.shares import scaled
 
 # Checkpoints of the bare model leave it out.
 PREFIX = "model."
+EMBEDDING = f"{PREFIX}embed_tokens"
 
 
 def build(ctx: LayerContext, config: ModelConfig) -> Model:
@@ -44,11 +45,11 @@ class Decoder:
         self.num_layers = len(layers)
         self.num_kv_heads = len(ctx.heads(config).keys)
         self.head_dim = config.head_dim
-        self._embedding = token_embedding(ctx, config, f"{PREFIX}embed_tokens") if relay.is_first else None
+        self._embedding = token_embedding(ctx, config, EMBEDDING) if relay.is_first else None
         self._layers = [_DecoderLayer(ctx, config, rotary, i) for i in layers]
         if relay.is_last:
             self._norm = RMSNorm(ctx, f"{PREFIX}norm", config.hidden_size, config.norm_eps)
-            self._head = output_head(ctx, config, f"{PREFIX}embed_tokens", self._embedding)
+            self._head = output_head(ctx, config, EMBEDDING, self._embedding)
         self.num_params = ctx.plan.num_params
         self.workspace = ctx.workspace
 

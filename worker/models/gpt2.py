@@ -22,6 +22,7 @@ from worker.parallel.shares import scaled
 
 # The first release of the checkpoints has no prefix.
 PREFIX = "transformer."
+EMBEDDING = f"{PREFIX}wte"
 
 
 def build(ctx: LayerContext, config: ModelConfig) -> Model:
@@ -40,13 +41,13 @@ class GPT2:
         self.head_dim = config.head_dim
         self._embedding = None
         if relay.is_first:
-            self._embedding = token_embedding(ctx, config, f"{PREFIX}wte")
+            self._embedding = token_embedding(ctx, config, EMBEDDING)
             positions_shape = (config.max_position_embeddings, config.hidden_size)
             self._positions = Embedding(ctx, "delta", f"{PREFIX}wpe", positions_shape, is_whole=True)
         self._layers = [_Layer(ctx, config, i) for i in layers]
         if relay.is_last:
             self._norm = LayerNorm(ctx, f"{PREFIX}ln_f", config.hidden_size, config.norm_eps)
-            self._head = output_head(ctx, config, f"{PREFIX}wte", self._embedding)
+            self._head = output_head(ctx, config, EMBEDDING, self._embedding)
         self.num_params = ctx.plan.num_params
         self.workspace = ctx.workspace
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import torch
 
 from engine_core.checkpoint.model_config import ModelConfig
 from worker.attention.base import AttentionBackend
 from worker.device.base import Device
 from worker.layers.context import LayerContext
+from worker.layers.embedding import HEAD
 from worker.layers.parameter import WeightPlan
 from worker.layers.workspace import Workspace
 from worker.models import decoder, gpt2
@@ -18,6 +21,7 @@ from worker.models.base import Model
 from worker.parallel.mesh import ALONE, Mesh
 from worker.parallel.shares import check_shares, check_stages
 from worker.quantization import FORMS
+from worker.tied_head import has_own_head
 from worker.weights import Loader, Progress, load_weights
 
 
@@ -27,15 +31,17 @@ class Family(NamedTuple):
     Attributes:
         build: declares the layers and their weights.
         prefix: start of tensor names that a checkpoint of the bare model leaves out.
+        embedding: of tokens, which the output head may share.
     """
 
     build: Callable[[LayerContext, ModelConfig], Model]
     prefix: str
+    embedding: str
 
 
 FAMILIES = {
-    "decoder": Family(decoder.build, decoder.PREFIX),
-    "gpt2": Family(gpt2.build, gpt2.PREFIX),
+    "decoder": Family(decoder.build, decoder.PREFIX, decoder.EMBEDDING),
+    "gpt2": Family(gpt2.build, gpt2.PREFIX, gpt2.EMBEDDING),
 }
 """By ModelConfig.family; which architectures there are stands in engine_core/checkpoint/architectures.py."""
 
@@ -68,7 +74,9 @@ def load_model(
             memory of the weights is taken, unless a file is cut short while it is read.
     """
     family = FAMILIES[config.family]
-    ignored = ["lm_head.weight"] if config.tie_word_embeddings else []
+    if config.tie_word_embeddings and has_own_head(Path(config.path), family.embedding, family.prefix):
+        config = msgspec.structs.replace(config, tie_word_embeddings=False)
+    ignored = [f"{HEAD}.weight"] if config.tie_word_embeddings else []
     workspace = Workspace(dtype, device.torch_device)
     if mesh.group is not None:
         check_shares(config, mesh.group.size, quantization)

@@ -18,7 +18,7 @@ from engine_core.checkpoint.weight_files import Checkpoint, stored_dtype
 from engine_core.errors import ModelLoadError
 from tests.checkpoints import CheckpointCache, CheckpointSpec
 from tests.engine_core.checkpoint.writing import file_bytes, split
-from worker import ops, weights
+from worker import ops, tied_head, weights
 from worker.attention.cpu import CpuAttention
 from worker.device.base import Device
 from worker.device.cpu import CpuDevice
@@ -298,16 +298,46 @@ def test_harmless_extras_are_silent_and_others_are_logged(
     assert "inv_freq" not in caplog.text
 
 
-def test_a_stored_copy_of_a_tied_head_is_ignored(
-    checkpoints: CheckpointCache, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.fixture
+def tied(checkpoints: CheckpointCache, tmp_path: Path) -> Path:
+    """A checkpoint whose config ties the head to the embedding."""
     source = checkpoints.get(CheckpointSpec("llama", {"tie_word_embeddings": True}))
-    path = Path(shutil.copytree(source, tmp_path / "tied"))
-    edit(path / SINGLE, lambda tensors: tensors.update({"lm_head.weight": torch.zeros(331, 48)}))
+    return Path(shutil.copytree(source, tmp_path / "tied"))
+
+
+def test_a_stored_copy_of_a_tied_head_is_ignored(tied: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def copy_head(tensors: Tensors) -> None:
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+
+    num_params = load(tied).num_params
+    edit(tied / SINGLE, copy_head)
     with caplog.at_level(logging.WARNING):
-        logits = load(path).compute_logits(torch.randn(1, 48))
+        assert load(tied).num_params == num_params
     assert caplog.text == ""
-    assert logits.abs().max() > 0
+
+
+@pytest.mark.parametrize("prefix", ["model.", ""])
+def test_a_head_that_differs_from_the_embedding_is_used_though_the_config_ties_them(
+    prefix: str, tied: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The difference is in the last of many pieces.
+    monkeypatch.setattr(tied_head, "_CHUNK_BYTES", 1000)
+
+    def add_head(tensors: Tensors) -> None:
+        head = tensors["model.embed_tokens.weight"].clone()
+        head[-1] += 1
+        tensors["lm_head.weight"] = head
+        tensors[f"{prefix}embed_tokens.weight"] = tensors.pop("model.embed_tokens.weight")
+
+    before = load(tied)
+    edit(tied / SINGLE, add_head)
+    with caplog.at_level(logging.WARNING):
+        after = load(tied)
+    assert "head_not_tied" in caplog.text
+    hidden = torch.randn(2, 48)
+    change = after.compute_logits(hidden) - before.compute_logits(hidden)
+    assert torch.equal(change[:, :-1], torch.zeros(2, 330))
+    torch.testing.assert_close(change[:, -1], hidden.sum(-1), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
