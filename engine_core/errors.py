@@ -51,6 +51,55 @@ class ContextLengthError(InvalidRequestError):
 
     code = "context_length_exceeded"
 
+    @classmethod
+    def of(
+        cls,
+        max_model_len: int,
+        num_prompt_tokens: int,
+        num_asked: int | None,
+        param: str | None = None,
+        what: str = "prompt",
+    ) -> ContextLengthError:
+        """Make it in OpenAI's words, which clients look for to cut a conversation and try again.
+
+        Args:
+            max_model_len: tokens that fit.
+            num_prompt_tokens: of the prompt.
+            num_asked: output tokens that were asked for; None for any number from one.
+            param: the field that asks for too much.
+            what: the prompt is made of: "prompt" or "messages".
+        """
+        limit = f"This model's maximum context length is {max_model_len} tokens. However, "
+        if num_prompt_tokens < max_model_len and num_asked is not None:
+            return cls(
+                f"{limit}you requested {num_prompt_tokens + num_asked} tokens ({num_prompt_tokens} "
+                f"in the {what}, {num_asked} in the completion). "
+                f"Please reduce the length of the {what} or completion.",
+                param,
+            )
+        rest = "" if num_prompt_tokens > max_model_len else ", and the completion needs at least one"
+        return cls(
+            f"{limit}your {what} resulted in {num_prompt_tokens} tokens{rest}. "
+            f"Please reduce the length of the {what}.",
+            param,
+        )
+
+    @classmethod
+    def of_text(cls, max_model_len: int, size: str, limit: str, what: str = "prompt") -> ContextLengthError:
+        """Make it for a text that cannot fit, whatever its tokens are.
+
+        Args:
+            max_model_len: tokens that fit.
+            size: of the text, with its unit.
+            limit: of what can fit, likewise.
+            what: the text is: "prompt" or "messages".
+        """
+        return cls(
+            f"This model's maximum context length is {max_model_len} tokens. However, your {what} of {size} "
+            f"cannot fit, the limit is {limit}. Please reduce the length of the {what}.",
+            what,
+        )
+
 
 class OverloadedError(SplitServeError):
     """A stated bound (queue, memory, connections) is hit; the client may retry later.

@@ -263,12 +263,7 @@ def _max_num_tokens(num_prompt: int, num_resumed: int, max_tokens: int | None, l
     # max_tokens = 0 only computes the prompt, so no room for a token is needed.
     needed = num_prompt if max_tokens == 0 else num_prompt + 1
     if needed > limit:
-        what = "context" if limits.max_model_len <= limits.max_cached_tokens else "KV cache"
-        raise ContextLengthError(
-            f"the {what} of this engine holds {limit} tokens, the prompt has {num_prompt}"
-            + ("" if max_tokens == 0 else " and at least one must be generated"),
-            "prompt",
-        )
+        raise ContextLengthError.of(limit, num_prompt, None, "prompt")
     if num_prompt + num_resumed > limit:
         raise ContextLengthError(
             f"prompt and resumed tokens are {num_prompt + num_resumed} tokens, at most {limit} fit",

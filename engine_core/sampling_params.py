@@ -230,8 +230,12 @@ class SamplingParams(
         _ids_in("stop_token_ids", self.stop_token_ids, last)
         _count_in("logit_bias", self.logit_bias, 0, MAX_LOGIT_BIAS, "entries")
         _ids_in("logit_bias", self.logit_bias, last)
-        for bias in self.logit_bias.values():
-            _float_in("logit_bias", bias, -100, 100)
+        for token_id, bias in self.logit_bias.items():
+            if not -100 <= bias <= 100:
+                raise InvalidRequestError(
+                    f"logit_bias of token {token_id} must be a number in [-100, 100], got {bias}",
+                    "logit_bias",
+                )
         if self.allowed_token_ids is not None:
             _count_in("allowed_token_ids", self.allowed_token_ids, 1, MAX_ALLOWED_TOKEN_IDS, "ids")
             _ids_in("allowed_token_ids", self.allowed_token_ids, last)

@@ -177,11 +177,11 @@ def _render_within(
     try:
         return template.render(render, *conversation, max_chars)
     except TemplateTooLargeError:
-        message = f"the rendered messages are over the limit of {max_chars} characters"
         if max_model_len is None:
+            message = f"the rendered messages are over the limit of {max_chars} characters"
             raise InvalidRequestError(message, "messages") from None
-        raise ContextLengthError(
-            f"the model's context is {max_model_len} tokens; {message}", "messages"
+        raise ContextLengthError.of_text(
+            max_model_len, f"more than {max_chars} characters", f"{max_chars}", "messages"
         ) from None
     except RecursionError:
         raise InvalidRequestError("the messages are nested too deeply", "messages") from None

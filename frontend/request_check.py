@@ -66,11 +66,5 @@ def check_context(num_prompt_tokens: int, max_tokens: int | None, max_model_len:
     """
     if num_prompt_tokens + (1 if max_tokens is None else max_tokens) <= max_model_len:
         return
-    limit = f"the model's context is {max_model_len} tokens"
-    if max_tokens is None or num_prompt_tokens >= max_model_len:
-        raise ContextLengthError(f"{limit}, but the prompt alone has {num_prompt_tokens}", "prompt")
-    raise ContextLengthError(
-        f"{limit}, but {num_prompt_tokens + max_tokens} were asked for: {num_prompt_tokens} of the prompt "
-        f"and max_tokens of {max_tokens}",
-        "max_tokens",
-    )
+    param = "prompt" if max_tokens is None or num_prompt_tokens >= max_model_len else "max_tokens"
+    raise ContextLengthError.of(max_model_len, num_prompt_tokens, max_tokens, param)

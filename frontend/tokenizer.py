@@ -200,10 +200,7 @@ def check_text_length(text: str, max_model_len: int) -> None:
     # Characters first: a lower bound of the bytes that costs nothing.
     size = len(text) if len(text) > limit else len(text.encode("utf-8", "surrogatepass"))
     if size > limit:
-        raise ContextLengthError(
-            f"the model's context is {max_model_len} tokens; the text of {size} bytes is over its limit of "
-            f"{limit} bytes"
-        )
+        raise ContextLengthError.of_text(max_model_len, f"{size} bytes", f"{limit} bytes")
 
 
 def check_unicode(text: str) -> None:

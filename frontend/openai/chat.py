@@ -70,7 +70,12 @@ def _params(context: ApiContext, body: ChatRequest, model: ServedModel, prompt: 
         defaults,
         context.limits(model),
         max_tokens=fit_max_tokens(
-            asked, defaults.max_new_tokens, len(prompt.token_ids), model.assets.max_model_len, name
+            asked,
+            defaults.max_new_tokens,
+            len(prompt.token_ids),
+            model.assets.max_model_len,
+            name,
+            "messages",
         ),
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         prompt_logprobs=body.prompt_logprobs,

@@ -12,6 +12,8 @@ from frontend.openai.fields import INT64_MIN, GenerationFields, RepetitionOption
 T = TypeVar("T")
 
 NO_DEFAULTS = SamplingDefaults()
+MAX_MAX_TOKENS = 2**31 - 1
+MAX_NAMED_KEYS = 5
 
 
 class ServedLimits(NamedTuple):
@@ -89,6 +91,7 @@ def fit_max_tokens(
     num_prompt_tokens: int,
     max_model_len: int,
     name: str = "max_tokens",
+    what: str = "prompt",
 ) -> int:
     """Return how many tokens may be generated after a prompt.
 
@@ -98,21 +101,20 @@ def fit_max_tokens(
         num_prompt_tokens: what the prompt takes.
         max_model_len: what there is.
         name: of the field that asked.
+        what: the prompt is made of.
 
     Raises:
         ContextLengthError: the prompt leaves no room, or not the room that was asked for.
+        InvalidRequestError: no model has so much room.
     """
+    if asked is not None and asked > MAX_MAX_TOKENS:
+        raise InvalidRequestError(f"{name} must be at most {MAX_MAX_TOKENS}", name)
     room = max_model_len - num_prompt_tokens
     # max_tokens 0 still runs the prompt, which takes the place of one token.
     if room >= max(1, asked or 1):
         return asked if asked is not None else min(room, default or room)
-    wanted = (
-        f"and {asked} output tokens were asked for" if asked is not None else "and output needs at least one"
-    )
-    raise ContextLengthError(
-        f"The model's context is {max_model_len} tokens; the prompt has {num_prompt_tokens} {wanted}.",
-        name if asked is not None and room > 0 else None,
-    )
+    param = name if asked is not None and room > 0 else None
+    raise ContextLengthError.of(max_model_len, num_prompt_tokens, asked, param, what)
 
 
 def _first(value: T | None, default: T | None, fallback: T) -> T:
@@ -143,9 +145,14 @@ def _repetition(options: RepetitionOptions | None) -> RepetitionDetection | None
 
 def _logit_bias(entries: dict[str, float] | None) -> dict[int, float]:
     biases: dict[int, float] = {}
+    wrong = [key for key in entries or {} if not (key.isascii() and key.isdigit() and len(key) <= 10)]
+    if wrong:
+        named = ", ".join(repr(key[:20]) for key in wrong[:MAX_NAMED_KEYS])
+        more = f" and {len(wrong) - MAX_NAMED_KEYS} more" if len(wrong) > MAX_NAMED_KEYS else ""
+        raise InvalidRequestError(
+            f"logit_bias: keys must be token ids in decimal digits, got {named}{more}", "logit_bias"
+        )
     for key, bias in (entries or {}).items():
-        if not (key.isascii() and key.isdigit() and len(key) <= 10):
-            raise InvalidRequestError("logit_bias: keys must be token ids in decimal digits", "logit_bias")
         if int(key) in biases:
             raise InvalidRequestError(f"logit_bias holds token {int(key)} twice", "logit_bias")
         biases[int(key)] = bias

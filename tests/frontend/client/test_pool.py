@@ -225,9 +225,9 @@ async def test_a_rejection_is_raised(
         (
             request(prompt=[5] * 512),
             ContextLengthError,
-            "context is 512 tokens, but the prompt alone has 512",
+            "maximum context length is 512 tokens. However, your prompt resulted in 512",
         ),
-        (request(SamplingParams(max_tokens=510)), ContextLengthError, "513 were asked for"),
+        (request(SamplingParams(max_tokens=510)), ContextLengthError, "you requested 513 tokens"),
         (request(SamplingParams(temperature=3.0)), InvalidRequestError, "temperature"),
         (request(SamplingParams(stop_token_ids=(387,))), InvalidRequestError, "stop_token_ids"),
     ],

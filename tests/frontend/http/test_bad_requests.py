@@ -97,8 +97,7 @@ async def test_a_value_out_of_range_is_refused_by_name(
 ) -> None:
     bounds = {} if field == "max_tokens" else {"max_tokens": 16}
     response = await client.post(path, json=body | bounds | {field: value})
-    code = "context_length_exceeded" if field == "max_tokens" and value > 0 else "invalid_value"
-    check_error(response, 400, code, param)
+    check_error(response, 400, "invalid_value", param)
     assert not pool.seen
 
 
@@ -318,7 +317,55 @@ async def test_context_overflow_names_the_limit_the_prompt_and_what_was_asked(
 ) -> None:
     response = await client.post(path, json=body)
     check_error(response, 400, "context_length_exceeded", param)
-    assert all(part in response.json()["error"]["message"] for part in parts), response.text
+    message = response.json()["error"]["message"]
+    # Clients of OpenAI's API look for these words to shorten a conversation.
+    assert message.startswith("This model's maximum context length is 256 tokens. However, you")
+    assert "Please reduce the length of the " in message
+    assert all(part in message for part in parts), message
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        (
+            "/v1/chat/completions",
+            CHAT | {"max_tokens": 250},
+            "This model's maximum context length is 256 tokens. However, you requested 269 tokens (19 in the "
+            "messages, 250 in the completion). Please reduce the length of the messages or completion.",
+        ),
+        (
+            "/v1/completions",
+            {"prompt": [1] * 300},
+            "This model's maximum context length is 256 tokens. However, your prompt resulted in 300 tokens. "
+            "Please reduce the length of the prompt.",
+        ),
+    ],
+)
+async def test_context_overflow_is_said_as_openai_says_it(
+    client: httpx.AsyncClient, path: str, body: dict, message: str
+) -> None:
+    assert (await client.post(path, json=body)).json()["error"]["message"] == message
+
+
+@pytest.mark.parametrize(
+    ("bias", "words"),
+    [
+        ({"x": 1}, "token ids in decimal digits, got 'x'"),
+        ({"1": 1, "": 1, "-2": 1, "é": 1}, "got '', '-2', 'é'"),
+        ({f"k{i}": 1 for i in range(9)}, "got 'k0', 'k1', 'k2', 'k3', 'k4' and 4 more"),
+        ({"k" * 1000: 1}, "got '" + "k" * 20 + "'"),
+        ({"1": 1, "260": 1}, "from 0 to 259, got 260"),
+        ({"1": 1, "7": 101}, "logit_bias of token 7 must be a number in [-100, 100], got 101.0"),
+        ({"1": 1, "01": 1}, "token 1 twice"),
+    ],
+    ids=str,
+)
+async def test_errors_of_a_logit_bias_name_its_bad_keys(
+    client: httpx.AsyncClient, bias: dict[str, float], words: str
+) -> None:
+    response = await client.post("/v1/completions", json=TEXT | {"logit_bias": bias})
+    check_error(response, 400, "invalid_value", "logit_bias")
+    assert words in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"])
