@@ -10,6 +10,8 @@ from engine_core.ipc.wire import ModelInfo
 from engine_core.ipc.worker_messages import KVCacheReady, WorkerReady
 from engine_core.kv_cache.window import bound_rows
 
+# A token's place in the pool is an int32.
+MAX_POOL_TOKENS = 2**31 - 1
 # A step names places of pool and tier together in int32.
 MAX_HOST_BLOCKS = 2**30
 
@@ -54,7 +56,8 @@ def size_kv_cache(config: EngineConfig, ready: WorkerReady) -> KVSize:
     cache. What the worker offers by itself is cut to what a full batch of longest sequences can use.
 
     Raises:
-        ConfigError: not even one block fits, of the pool or of a tier that was asked for.
+        ConfigError: not even one block fits, of the pool or of a tier that was asked for, or more tokens than
+            can be told apart.
     """
     max_model_len = model_len(config, ready.model)
     blocks_per_sequence = -(-max_model_len // config.block_size)
@@ -64,13 +67,21 @@ def size_kv_cache(config: EngineConfig, ready: WorkerReady) -> KVSize:
         num_blocks = config.kv_cache_memory_bytes // max(1, ready.block_bytes)
     else:
         num_blocks = min(
-            ready.available_bytes // max(1, ready.block_bytes), config.max_num_seqs * blocks_per_sequence
+            ready.available_bytes // max(1, ready.block_bytes),
+            config.max_num_seqs * blocks_per_sequence,
+            MAX_POOL_TOKENS // config.block_size,
         )
     if num_blocks < 1:
         memory = config.kv_cache_memory_bytes or ready.available_bytes
         raise ConfigError(
             f"the KV cache gets {memory} bytes, but one block of {config.block_size} tokens needs "
             f"{ready.block_bytes}: raise --kv-cache-memory-bytes or lower --block-size"
+        )
+    if num_blocks * config.block_size > MAX_POOL_TOKENS:
+        flag = "--num-blocks" if config.num_blocks else "--kv-cache-memory-bytes"
+        raise ConfigError(
+            f"{flag} makes a KV cache of {num_blocks} blocks of {config.block_size} tokens; "
+            f"it may hold at most {MAX_POOL_TOKENS} tokens"
         )
     chunk = config.max_prefill_tokens or config.max_num_batched_tokens
     num_in_flight = max_steps_in_flight(config.pipeline_parallel_size) - 1

@@ -164,6 +164,24 @@ def test_a_pool_without_a_block_is_refused_with_both_sizes(config: EngineConfig)
         size_kv_cache(config, ready(available_bytes=99))
 
 
+@pytest.mark.parametrize(
+    ("config", "flag"),
+    [
+        (EngineConfig(model="m", num_blocks=2**27), "--num-blocks"),
+        (EngineConfig(model="m", num_blocks=2**23, block_size=256), "--num-blocks"),
+        (EngineConfig(model="m", kv_cache_memory_bytes=100 * 2**27), "--kv-cache-memory-bytes"),
+    ],
+)
+def test_a_pool_of_more_tokens_than_a_slot_can_name_is_refused(config: EngineConfig, flag: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{flag} .* at most 2147483647 tokens"):
+        size_kv_cache(config, ready())
+
+
+def test_a_pool_that_nobody_sized_ends_at_the_last_token_that_a_slot_can_name() -> None:
+    config = EngineConfig(model="m", max_num_seqs=2**24)
+    assert size_kv_cache(config, ready(block_bytes=1, available_bytes=2**40)).num_tokens == 2**31 - 16
+
+
 def test_a_context_beyond_the_model_is_refused_with_both_lengths() -> None:
     with pytest.raises(ConfigError, match=r"1001 .* 1000$"):
         size_kv_cache(EngineConfig(model="m", max_model_len=1001), ready())
