@@ -48,7 +48,12 @@ FRONTEND_FLAGS: FlagTable = {
         _text("--assets-dir", "DIR", "folder of tokenizer.json, if it is not the model's"),
     ),
     "security": (
-        _text("--api-key", "KEY", "accepted key; visible in the process list", many=True),
+        _text(
+            "--api-key",
+            "KEY",
+            "accepted key, better of 16 characters or more; visible in the process list",
+            many=True,
+        ),
         _text("--api-key-file", "FILE", "accepted keys, one per line"),
         _text("--public-path", "PATH", "serve /health, /metrics or the like without a key", many=True),
         _text("--tenant-header", "NAME", "request header that names the tenant, set by a trusted proxy"),
@@ -74,5 +79,8 @@ FRONTEND_FLAGS: FlagTable = {
 
 # Not passed on: `serve` decides them itself.
 OWN_FLAGS = frozenset(
-    ("--engine", "--frontend-id", "--keys", "--insecure", "--host", "--port", "--uds", "--fd", "--log-level")
+    (
+        *("--check-config", "--engine", "--frontend-id", "--keys", "--insecure"),
+        *("--host", "--port", "--uds", "--fd", "--log-level"),
+    )
 )

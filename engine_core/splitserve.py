@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from engine_core.errors import EXIT_CONFIG, EXIT_OK
 from engine_core.parser import CommandParser
@@ -101,6 +101,8 @@ def _serve(args: argparse.Namespace) -> int:
         )
     _check_model_is_not_swallowed(args)
     config = engine_config(args, model=args.model, listen=default_engine_address())
+    if any(hasattr(args, flag.field) for flags in FRONTEND_FLAGS.values() for flag in flags):
+        check_frontend_flags(given_words(args, FRONTEND_FLAGS))
     shutdown_s = getattr(args, "frontend_shutdown_timeout", config.drain_timeout_s)
     args.frontend_shutdown_timeout = shutdown_s
 
@@ -120,6 +122,25 @@ def _serve(args: argparse.Namespace) -> int:
         has_api_key=hasattr(args, "frontend_api_key") or hasattr(args, "frontend_api_key_file"),
     )
     return Server(options, SystemClock()).run()
+
+
+def check_frontend_flags(words: Iterable[str]) -> None:
+    """Let api-frontend check flags that are for it, and the files they name, before anything is started.
+
+    It is asked as a command, as it is started: the engine's package imports nothing of the frontend.
+
+    Raises:
+        ConfigError: names the flag.
+    """
+    import subprocess
+
+    from engine_core.errors import ConfigError
+
+    command = [sys.executable, "-m", "frontend.cli", "--check-config", *words]
+    asked = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if asked.returncode:
+        said = asked.stderr.strip().rpartition("\n")[2]
+        raise ConfigError(said.removeprefix("api-frontend: error: ") or "api-frontend cannot be run")
 
 
 def _check_model_is_not_swallowed(args: argparse.Namespace) -> None:

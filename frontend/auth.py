@@ -5,56 +5,17 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from pathlib import Path
 
 from starlette._utils import get_route_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from engine_core.errors import ConfigError
 from frontend.config import FrontendConfig
 from frontend.errors_http import HttpError, error_response
 
 ALWAYS_PUBLIC = "/live"
-MIN_KEY_CHARS = 8
-MAX_KEY_CHARS = 512
 # Enough of the hash to tell tenants apart; the key cannot be found from it.
 TENANT_CHARS = 16
 _TENANT = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
-
-
-def hash_key(key: str) -> str:
-    """Return the SHA-256 of an API key, hex; keys themselves are not kept."""
-    return hashlib.sha256(key.encode()).hexdigest()
-
-
-def hash_keys(keys: list[str], key_file: str) -> tuple[str, ...]:
-    """Hash the keys of the command line and of a file with one key per line (# starts a comment).
-
-    Raises:
-        ConfigError: the file cannot be read or holds no key, or a key has a wrong length or characters.
-    """
-    named = list(keys)
-    if key_file:
-        named += _read_keys(key_file)
-    for key in named:
-        printable = key.isascii() and key.isprintable() and " " not in key
-        if not printable or not MIN_KEY_CHARS <= len(key) <= MAX_KEY_CHARS:
-            raise ConfigError(
-                f"a key of --api-key or --api-key-file must be {MIN_KEY_CHARS} to {MAX_KEY_CHARS} printable "
-                "ASCII characters, no spaces"
-            )
-    return tuple(dict.fromkeys(hash_key(key) for key in named))
-
-
-def _read_keys(key_file: str) -> list[str]:
-    try:
-        lines = Path(key_file).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--api-key-file cannot be read: {error}") from None
-    keys = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
-    if not keys:
-        raise ConfigError(f"--api-key-file {key_file} holds no key")
-    return keys
 
 
 class AuthMiddleware:

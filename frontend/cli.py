@@ -1,7 +1,7 @@
 """The api-frontend command: parse, validate, serve, turn errors into exit codes.
 
 exit code   meaning
-0           ended by a signal after draining
+0           ended by a signal after draining, or --check-config found nothing
 1           a bug of ours, see the traceback
 2           a flag or configuration value is wrong, or the address is taken
 128 + N     ended at once by a second signal N
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from engine_core.errors import EXIT_CONFIG, EXIT_FAILED, ConfigError
+from engine_core.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, ConfigError
 from engine_core.flag_values import parse_bytes, parse_count, parse_name
 
 if TYPE_CHECKING:
@@ -27,13 +27,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = make_parser().parse_args(argv)
     try:
         config = make_config(args)
-        return _serve(config)
+        if args.check_config:
+            return EXIT_OK
+        return _serve(config, _count_short_keys(args))
     except ConfigError as error:
         print(f"api-frontend: error: {error}", file=sys.stderr, flush=True)
         return EXIT_CONFIG
 
 
-def _serve(config: FrontendConfig) -> int:
+def _count_short_keys(args: argparse.Namespace) -> int:
+    from frontend.api_keys import count_short_keys
+
+    return count_short_keys(args.api_key or [], args.api_key_file)
+
+
+def _serve(config: FrontendConfig, num_short_keys: int) -> int:
     import logging
 
     import msgspec
@@ -48,6 +56,11 @@ def _serve(config: FrontendConfig) -> int:
     if config.uds or config.fd is not None:
         del fields["host"], fields["port"]
     log_event("api_frontend", {"version": software_version()} | {key: str(fields[key]) for key in fields})
+    if num_short_keys:
+        from frontend.api_keys import MIN_SAFE_KEY_CHARS
+
+        safe = {"count": num_short_keys, "safe_from_chars": MIN_SAFE_KEY_CHARS}
+        log_event("short_api_keys", safe, logging.WARNING)
     from frontend.server import run_server
 
     try:
@@ -66,7 +79,7 @@ def make_config(args: argparse.Namespace) -> FrontendConfig:
         ConfigError: names the flag.
     """
     from engine_core.config import default_engine_address
-    from frontend.auth import hash_keys
+    from frontend.api_keys import hash_keys
     from frontend.config import FrontendConfig
 
     config = FrontendConfig(
@@ -110,6 +123,7 @@ def make_config(args: argparse.Namespace) -> FrontendConfig:
         log_level=args.log_level,
     )
     config.validate()
+    config.check_certificate()
     return config
 
 
@@ -125,6 +139,9 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {software_version()}")
+    parser.add_argument(
+        "--check-config", action="store_true", help="check the flags and what they name, and end"
+    )
     _add_engine_flags(parser.add_argument_group("engines"))
     _add_address_flags(parser.add_argument_group("address"))
     _add_security_flags(parser.add_argument_group("security"))
@@ -173,7 +190,7 @@ def _add_security_flags(group: argparse._ArgumentGroup) -> None:
         action="extend",
         nargs="+",
         metavar="KEY",
-        help="accepted key; visible in the process list",
+        help="accepted key: 1 to 512 characters, no spaces, better 16 or more; visible in the process list",
     )
     group.add_argument("--api-key-file", default="", metavar="FILE", help="accepted keys, one per line")
     group.add_argument(

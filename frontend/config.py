@@ -111,6 +111,21 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True):
         self._validate_edges()
         self._validate_limits()
 
+    def check_certificate(self) -> None:
+        """Load the certificate and its key, if there are any.
+
+        Raises:
+            ConfigError: they cannot be read, or do not belong together.
+        """
+        if not self.ssl_certfile:
+            return
+        import ssl
+
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.ssl_certfile, self.ssl_keyfile)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"--ssl-certfile and --ssl-keyfile cannot be used: {error}") from None
+
     def _validate_edges(self) -> None:
         if self.uds and self.fd is not None:
             raise ConfigError("--uds and --fd exclude each other")

@@ -14,7 +14,6 @@ import os
 import resource
 import signal
 import socket
-import ssl
 import time
 from types import FrameType
 
@@ -42,12 +41,11 @@ def run_server(config: FrontendConfig) -> int:
     """Serve until a signal; returns the exit code: 0 after draining, 128 + N when a second signal N ended it.
 
     Raises:
-        ConfigError: the address, the certificate or the engine keys cannot be used.
+        ConfigError: the address or the engine keys cannot be used.
     """
     _raise_file_limit()
     pool = make_pool(config)
     app = create_app(config, pool)
-    _check_certificate(config)
     listener = open_listener(config)
     server = FrontendServer(app, pool, config, describe(config, listener))
     try:
@@ -210,15 +208,6 @@ def _target(config: FrontendConfig) -> str:
     if config.fd is not None:
         return f"descriptor {config.fd}"
     return config.uds or f"{config.host} port {config.port}"
-
-
-def _check_certificate(config: FrontendConfig) -> None:
-    if not config.ssl_certfile:
-        return
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.ssl_certfile, config.ssl_keyfile)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"--ssl-certfile and --ssl-keyfile cannot be used: {error}") from None
 
 
 def _raise_file_limit() -> None:

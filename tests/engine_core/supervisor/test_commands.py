@@ -329,6 +329,16 @@ def test_serve_names_no_flag_twice() -> None:
         (["--block-size", "999"], "--block-size must be from 2 to 256"),
         (["--host", "no.such.host.invalid"], "cannot listen on no.such.host.invalid"),
         (["--uds", "/no/such/folder/api.sock"], "cannot listen on /no/such/folder/api.sock"),
+        (["--api-key="], "a key of --api-key or --api-key-file must be 1 to 512 printable"),
+        (["--api-key", "fine", "with space"], "a key of --api-key or --api-key-file"),
+        (["--api-key-file", "/no/such/keys"], "--api-key-file cannot be read"),
+        (["--public-path", "/v1/models"], "--public-path must be one of"),
+        (["--root-path", "llm"], "--root-path must start and not end with a slash"),
+        (["--tenant-header", "X Y"], "--tenant-header must be a header's name"),
+        (["--ssl-keyfile", "k"], "--ssl-keyfile and --ssl-certfile must be given together"),
+        (["--ssl-keyfile", __file__, "--ssl-certfile", __file__], "--ssl-certfile and --ssl-keyfile cannot"),
+        (["--max-body-bytes", "1"], "--max-body-bytes must be from"),
+        (["--shutdown-timeout", "-1"], "--shutdown-timeout must be from"),
     ],
 )
 def test_serve_refuses_wrong_values_in_one_line(

@@ -10,8 +10,8 @@ import pytest
 from starlette.routing import Route
 
 from engine_core.errors import ConfigError
+from frontend.api_keys import MIN_SAFE_KEY_CHARS, count_short_keys, hash_key, hash_keys
 from frontend.app import create_app
-from frontend.auth import hash_key, hash_keys
 from tests.frontend.http.app_fixtures import ClientFactory, make_config
 from tests.frontend.http.fake_pool import FakePool
 
@@ -116,7 +116,7 @@ def test_key_files_hold_one_key_per_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "# none\n", "short\n", "with space in it\n", "ünïcödé-key\n", "\x00" * 20]
+    "content", ["", "# none\n", "x" * 513 + "\n", "with space in it\n", "ünïcödé-key\n", "\x00" * 20]
 )
 def test_unusable_key_files_are_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "keys"
@@ -124,6 +124,14 @@ def test_unusable_key_files_are_refused(tmp_path: Path, content: str) -> None:
     with pytest.raises(ConfigError) as caught:
         hash_keys([], str(path))
     assert not content.strip() or content.strip() not in str(caught.value)
+
+
+def test_short_keys_are_taken_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("b\n" + "x" * MIN_SAFE_KEY_CHARS + "\n")
+    assert hash_keys(["a"], str(path))[:2] == (hash_key("a"), hash_key("b"))
+    assert count_short_keys(["a", "b"], str(path)) == 2
+    assert count_short_keys(["y" * MIN_SAFE_KEY_CHARS], "") == 0
 
 
 def test_a_missing_key_file_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import httpx
 import pytest
 
-from frontend.auth import hash_key
+from frontend.api_keys import hash_key
 from frontend.generation import GenerationRequest, OutputDelta
 from tests.frontend.http.app_fixtures import ClientFactory
 from tests.frontend.http.fake_pool import BOS, FakePool

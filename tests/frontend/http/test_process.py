@@ -166,6 +166,24 @@ def test_the_log_of_a_start_shows_no_key(tmp_path: Path) -> None:
         said.append(process.stderr.read())
     assert "config" in said[0]
     assert "very-secret" not in "".join(said)
+    assert "short_api_keys" not in "".join(said)
+
+
+def test_a_short_key_is_served_with_a_warning() -> None:
+    said: list[str] = []
+    with running("--port", "0", "--api-key", "abc", said=said) as (url, _):
+        with_key = {"authorization": "Bearer abc"}
+        assert httpx.get(f"{url}/version", headers=with_key).status_code == 200
+        assert httpx.get(f"{url}/version").status_code == 401
+    (warning,) = [line for line in said if "short_api_keys" in line]
+    assert " WARNING " in warning
+    assert "count=1 safe_from_chars=16" in warning
+
+
+def test_a_configuration_is_checked_without_serving(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--check-config", "--port", "0", "--api-key", "abc"]) == 0
+    assert main(["--check-config", "--root-path", "x"]) == 2
+    assert capsys.readouterr().err.startswith("api-frontend: error: --root-path")
 
 
 @pytest.mark.parametrize("statement", ["import frontend.server, frontend.openai.chat, frontend.cli"])

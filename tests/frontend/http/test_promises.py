@@ -16,7 +16,7 @@ from engine_core.ipc.messages import (
     RequestStage,
     WaitReason,
 )
-from frontend.auth import hash_key
+from frontend.api_keys import hash_key
 from frontend.engine_errors import finished_error, rejected_error
 from frontend.errors_http import error_response
 from tests.frontend.http.app_fixtures import ClientFactory

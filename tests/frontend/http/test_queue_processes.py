@@ -14,7 +14,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from frontend.auth import hash_key
+from frontend.api_keys import hash_key
 from frontend.router import EnginePool
 from tests.frontend.checkpoints import write_checkpoint
 from tests.frontend.http.app_fixtures import serving

@@ -7,8 +7,8 @@ import pytest
 from starlette.routing import Route
 
 from engine_core.errors import ConfigError
+from frontend.api_keys import hash_key
 from frontend.app import create_app
-from frontend.auth import hash_key
 from frontend.config import OWN_PREFIXES
 from tests.frontend.http.app_fixtures import ClientFactory, ServerFactory, make_config
 from tests.frontend.http.fake_pool import FakePool

@@ -8,7 +8,7 @@ import pytest
 
 from engine_core.config import default_engine_address
 from engine_core.errors import ConfigError
-from frontend.auth import hash_key
+from frontend.api_keys import hash_key
 from frontend.cli import main, make_config, make_parser
 from frontend.config import FrontendConfig
 
@@ -57,7 +57,15 @@ FLAGS = [
     (["--health-timeout", "1.5"], "health_timeout_s", 1.5),
     (["--shutdown-timeout", "1.5"], "shutdown_timeout_s", 1.5),
 ]
-ELSEWHERE = {"--help", "-h", "--version", "--ssl-keyfile", "--ssl-certfile", "--api-key-file"}
+ELSEWHERE = {
+    "--check-config",
+    "--help",
+    "-h",
+    "--version",
+    "--ssl-keyfile",
+    "--ssl-certfile",
+    "--api-key-file",
+}
 
 
 def config_of(argv: list[str]) -> FrontendConfig:
@@ -105,7 +113,8 @@ def test_the_parsers_defaults_are_those_of_the_configuration() -> None:
         (["--generation-config", "vllm"], "--generation-config must be one of auto, none"),
         (["--log-level", "loud"], "--log-level"),
         (["--tenant-header", "X Tenant"], "--tenant-header"),
-        (["--api-key", "short"], "--api-key or --api-key-file must be 8 to 512"),
+        (["--api-key", ""], "--api-key or --api-key-file must be 1 to 512"),
+        (["--api-key", "x" * 513], "--api-key or --api-key-file must be 1 to 512"),
         (["--max-body-bytes", "1"], "--max-body-bytes"),
         (["--header-timeout", "0"], "--header-timeout"),
         (["--body-timeout", "nan"], "--body-timeout"),
