@@ -9,6 +9,7 @@ from engine_core.errors import InvalidRequestError
 from engine_core.sampling_params import SamplingParams
 from frontend.json_body import BodyDecoder
 from frontend.openai.chat_chunks import ChatWriter
+from frontend.openai.chat_echo import answer_role, echoed_text
 from frontend.openai.chat_schema import AnswerMessage, ChatChoice, ChatRequest, ChatResponse
 from frontend.openai.context import ApiContext, json_response, make_head, read_struct
 from frontend.openai.generation_run import CollectedChoice, GenerationRun, Plan, RunEvents
@@ -17,9 +18,10 @@ from frontend.openai.models import find_model
 from frontend.openai.prompts import Prompt, chat_options, encode_chat
 from frontend.openai.sampling import check_stream_fields, fit_max_tokens, make_sampling_params
 from frontend.openai.server_defaults import with_server_defaults
-from frontend.openai.unsupported import REFUSED_CHAT
+from frontend.openai.unsupported import REFUSED
 from frontend.router import ServedModel
 from frontend.sse import EventStream
+from frontend.truncation import read_truncation
 
 decoder = BodyDecoder(ChatRequest)
 
@@ -31,7 +33,7 @@ async def create_chat_completion(context: ApiContext, request: Request) -> Respo
         SplitServeError: before the answer has begun; app.py makes the error response.
         ClientGoneError: the client hung up.
     """
-    body = with_server_defaults(await read_struct(context, request, decoder, REFUSED_CHAT), context.config)
+    body = with_server_defaults(await read_struct(context, request, decoder, REFUSED), context.config)
     check_stream_fields(body)
     options = chat_options(
         body.add_generation_prompt, body.continue_final_message, body.documents, body.chat_template_kwargs
@@ -40,14 +42,29 @@ async def create_chat_completion(context: ApiContext, request: Request) -> Respo
     _check_top_logprobs(body, context.limits(model).max_logprobs)
     head = make_head(request, "chatcmpl", body.request_id, body.model, model)
     prompt = await encode_chat(
-        body.messages, options, model.assets, add_special_tokens=bool(body.add_special_tokens)
+        body.messages,
+        options,
+        model.assets,
+        add_special_tokens=bool(body.add_special_tokens),
+        truncation=read_truncation(
+            body.truncate_prompt_tokens,
+            body.truncation_side,
+            _asked_max_tokens(body) or context.sampling_defaults(model).max_new_tokens or 1,
+            model.assets.max_model_len,
+        ),
     )
+    role = answer_role(body, options)
     plan = Plan(body, head, model, [prompt], [_params(context, body, model, prompt)])
     run = GenerationRun(context, request, plan)
     if body.stream:
-        return EventStream(RunEvents(run, ChatWriter(plan, run)), context.keep_alive)
+        writer = ChatWriter(plan, run, AnswerMessage(role=role, content=echoed_text(body, role)))
+        return EventStream(RunEvents(run, writer), context.keep_alive)
     choices = await run.collect(request)
-    return json_response(_response(plan, run, choices))
+    return json_response(_response(plan, run, choices, role))
+
+
+def _asked_max_tokens(body: ChatRequest) -> int | None:
+    return body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
 
 
 def _check_top_logprobs(body: ChatRequest, most: int) -> None:
@@ -62,9 +79,10 @@ def _check_top_logprobs(body: ChatRequest, most: int) -> None:
 def _params(context: ApiContext, body: ChatRequest, model: ServedModel, prompt: Prompt) -> SamplingParams:
     defaults = context.sampling_defaults(model)
     name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
-    asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    asked = _asked_max_tokens(body)
     if asked is not None and asked < 1:
         raise InvalidRequestError(f"{name} must be an integer of at least 1, got {asked}", name)
+    num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
     return make_sampling_params(
         body,
         defaults,
@@ -77,14 +95,17 @@ def _params(context: ApiContext, body: ChatRequest, model: ServedModel, prompt: 
             name,
             "messages",
         ),
-        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-        prompt_logprobs=body.prompt_logprobs,
+        logprobs=num_logprobs,
+        prompt_logprobs=num_logprobs if body.echo and body.prompt_logprobs is None else body.prompt_logprobs,
     )
 
 
-def _response(plan: Plan[ChatRequest], run: GenerationRun, choices: list[CollectedChoice]) -> ChatResponse:
+def _response(
+    plan: Plan[ChatRequest], run: GenerationRun, choices: list[CollectedChoice], role: str
+) -> ChatResponse:
     body, head, tokenizer = plan.body, plan.head, plan.model.assets.tokenizer
     texts = token_texts(tokenizer, as_token_ids=body.return_tokens_as_token_ids)
+    echoed = echoed_text(body, role)
     prompt_logprobs = choices[0].prompt_logprobs
     return ChatResponse(
         id=head.id,
@@ -94,7 +115,7 @@ def _response(plan: Plan[ChatRequest], run: GenerationRun, choices: list[Collect
         choices=[
             ChatChoice(
                 index=i,
-                message=AnswerMessage(content="".join(choice.texts)),
+                message=AnswerMessage(role=role, content=echoed + "".join(choice.texts)),
                 logprobs=ChatLogprobs(chat_entries(texts, choice.logprobs)) if body.logprobs else None,
                 finish_reason=choice.finish_reason,
                 stop_reason=choice.stop_reason,

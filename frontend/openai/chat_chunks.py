@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from frontend.generation import OutputDelta
-from frontend.openai.chat_schema import ChatChunkChoice, ChatDelta, ChatRequest
+from frontend.openai.chat_schema import AnswerMessage, ChatChunkChoice, ChatDelta, ChatRequest
 from frontend.openai.chunk_head import ChunkHead
 from frontend.openai.generation_run import GenerationRun, Plan
 from frontend.openai.logprobs import ChatLogprobs, chat_entries, prompt_maps, token_texts
@@ -17,7 +17,14 @@ _encode = msgspec.json.Encoder().encode
 class ChatWriter:
     """The chunks of a chat stream; plain text goes between bytes prepared once per choice."""
 
-    def __init__(self, plan: Plan[ChatRequest], run: GenerationRun) -> None:
+    def __init__(self, plan: Plan[ChatRequest], run: GenerationRun, opened: AnswerMessage) -> None:
+        """Prepare what stays the same.
+
+        Args:
+            plan: of the request.
+            run: its run.
+            opened: the message as it stands before the first token: its role, and the text that is echoed.
+        """
         body, options = plan.body, plan.body.stream_options
         self._include_usage = bool(options and options.include_usage)
         self._every_usage = self._include_usage and bool(options and options.continuous_usage_stats)
@@ -27,22 +34,28 @@ class ChatWriter:
         self._token_texts = token_texts(self._tokenizer, as_token_ids=body.return_tokens_as_token_ids)
         self._return_token_ids = bool(body.return_token_ids)
         self._prompt = plan.prompts[0]
+        self._opened = opened
         self._logprobs = bool(body.logprobs)
         self._plain = not (self._logprobs or self._return_token_ids or self._every_usage)
         self._prefixes = [self._head.prefix + b'{"index":%d,"delta":{"content":' % i for i in range(run.n)]
         self._suffix = b'},"logprobs":null,"finish_reason":null}' + self._head.suffix
 
     def opening(self) -> bytes:
-        """Return the chunks that name the role, one per choice."""
+        """Return the chunks that name the role, one per choice, and those of the echo."""
         extra = b""
         if self._return_token_ids:
             extra = b',"prompt_token_ids":' + _encode(self._prompt.token_ids)
         usage = self._run.usage.usage() if self._every_usage else None
-        delta = ChatDelta(role="assistant", content="")
+        delta = ChatDelta(role=self._opened.role, content="")
         events = [
             self._head.event([ChatChunkChoice(index=i, delta=delta)], usage, extra if i == 0 else b"")
             for i in range(self._run.n)
         ]
+        if self._opened.content:
+            echo = ChatDelta(content=self._opened.content)
+            events += [
+                self._head.event([ChatChunkChoice(index=i, delta=echo)], usage) for i in range(self._run.n)
+            ]
         return b"".join(events)
 
     def chunk(self, prompt_idx: int, delta: OutputDelta) -> bytes:

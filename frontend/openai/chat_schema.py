@@ -88,6 +88,9 @@ class ChatRequest(GenerationFields, frozen=True, kw_only=True):
     top_logprobs: Annotated[int | None, ranged(0, MAX_LOGPROBS, "Needs logprobs.")] = None
     add_generation_prompt: AddGenerationPrompt = None
     continue_final_message: ContinueFinalMessage = None
+    echo: Annotated[
+        bool | None, Meta(description="Put the last message before the answer if that goes on with its turn.")
+    ] = None
     add_special_tokens: AddSpecialTokens = None
     documents: Documents | None = None
     chat_template_kwargs: TemplateVariables | None = None

@@ -25,6 +25,7 @@ from frontend.openai.server_defaults import with_server_defaults
 from frontend.openai.unsupported import REFUSED
 from frontend.router import ServedModel
 from frontend.sse import EventStream
+from frontend.truncation import read_truncation
 
 decoder = BodyDecoder(CompletionRequest)
 
@@ -40,8 +41,14 @@ async def create_completion(context: ApiContext, request: Request) -> Response:
     check_stream_fields(body)
     model = await find_model(context, body.model)
     head = make_head(request, "cmpl", body.request_id, body.model, model)
+    max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     prompts = await encode_prompts(
-        body.prompt, model.assets, add_special_tokens=body.add_special_tokens is not False
+        body.prompt,
+        model.assets,
+        add_special_tokens=body.add_special_tokens is not False,
+        truncation=read_truncation(
+            body.truncate_prompt_tokens, body.truncation_side, max_tokens, model.assets.max_model_len
+        ),
     )
     params = [_params(context, body, model, prompt) for prompt in prompts]
     plan = Plan(body, head, model, prompts, params)

@@ -21,6 +21,7 @@ from engine_core.sampling_params import (
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
 )
+from frontend.truncation import TruncationSide
 
 MAX_CACHE_SALT_CHARS = 128
 MAX_MODEL_CHARS = 512
@@ -136,6 +137,17 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             description="When a beam search that has found best_of outputs ends; true at once. Default false."
         ),
+    ] = None
+    truncate_prompt_tokens: Annotated[
+        int | None,
+        Meta(
+            description="Keep so many tokens of a prompt, 1 to the context's length; -1 leaves room for "
+            "max_tokens.",
+            extra_json_schema={"minimum": -1},
+        ),
+    ] = None
+    truncation_side: Annotated[
+        TruncationSide | None, Meta(description="Which end of the prompt loses tokens. Default left.")
     ] = None
     prompt_logprobs: Annotated[int | None, ranged(0, MAX_LOGPROBS, "Logprobs of the prompt's tokens.")] = None
     skip_special_tokens: bool | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from engine_core.errors import InvalidRequestError
 from frontend.chat_template import ChatOptions, JsonValue
@@ -10,6 +11,7 @@ from frontend.model_assets import ModelAssets
 from frontend.openai.chat_schema import ChatMessage, ContentPart, JsonScalar, ToolCall
 from frontend.openai.completion_schema import MAX_PROMPTS
 from frontend.tokenizer import Tokenizer
+from frontend.truncation import Truncation
 
 # Type of a content part -> its field that holds the text.
 PART_FIELDS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
@@ -17,26 +19,37 @@ PART_FIELDS = {"text": "text", "input_text": "text", "output_text": "text", "ref
 
 @dataclass(slots=True, frozen=True)
 class Prompt:
-    """One prompt as the model sees it; `text` is what the client wrote, None if it sent token ids."""
+    """One prompt as the model sees it; `text` is what the client wrote, None if it sent ids or lost some."""
 
     token_ids: list[int]
     text: str | None = None
 
 
 async def encode_prompts(
-    prompt: str | list[str | int | list[int]], assets: ModelAssets, *, add_special_tokens: bool
+    prompt: str | list[str | int | list[int]],
+    assets: ModelAssets,
+    *,
+    add_special_tokens: bool,
+    truncation: Truncation | None = None,
 ) -> list[Prompt]:
     """Encode the `prompt` field of a completion.
+
+    Args:
+        prompt: the field.
+        assets: of the model.
+        add_special_tokens: add BOS and the like to texts.
+        truncation: of every prompt; None refuses texts that cannot fit the context before any work.
 
     Raises:
         InvalidRequestError: empty, mixed, too many, or an id outside the vocabulary; param names it.
         ContextLengthError: a text that cannot fit the context.
     """
+    encoder = _PromptEncoder(assets, add_special_tokens, truncation)
     if isinstance(prompt, str):
-        return [await _encode_text(prompt, "prompt", assets, add_special_tokens)]
+        return [await encoder.encode(prompt, "prompt")]
     kinds = set(map(type, prompt))
     if kinds == {int}:
-        return [_check_token_ids(prompt, "prompt", assets.vocab_size)]
+        return [encoder.check(prompt, "prompt")]
     if len(kinds) != 1:
         raise InvalidRequestError(
             "prompt: a list must hold texts, token ids or lists of token ids, not several", "prompt"
@@ -48,28 +61,41 @@ async def encode_prompts(
     prompts = []
     for i, item in enumerate(prompt):
         if isinstance(item, str):
-            prompts.append(await _encode_text(item, f"prompt[{i}]", assets, add_special_tokens))
+            prompts.append(await encoder.encode(item, f"prompt[{i}]"))
         elif isinstance(item, list):
-            prompts.append(_check_token_ids(item, f"prompt[{i}]", assets.vocab_size))
+            prompts.append(encoder.check(item, f"prompt[{i}]"))
     return prompts
 
 
-async def _encode_text(text: str, param: str, assets: ModelAssets, add_special_tokens: bool) -> Prompt:
-    # Whoever writes a raw prompt writes the template's control tokens too; only chat content is kept apart.
-    token_ids = await assets.tokenizer.encode_async(
-        text, add_special_tokens, parse_special_tokens=True, max_model_len=assets.max_model_len
-    )
-    if not token_ids:
-        raise InvalidRequestError(f"{param} must hold at least one token", param)
-    return Prompt(token_ids, text)
+class _PromptEncoder(NamedTuple):
+    """Makes prompts of one request out of texts and token ids."""
 
+    assets: ModelAssets
+    add_special_tokens: bool
+    truncation: Truncation | None
 
-def _check_token_ids(items: list[str | int | list[int]] | list[int], param: str, vocab_size: int) -> Prompt:
-    token_ids = [item for item in items if isinstance(item, int)]
-    if not token_ids:
-        raise InvalidRequestError(f"{param} must hold at least one token", param)
-    check_vocabulary(token_ids, param, vocab_size)
-    return Prompt(token_ids)
+    async def encode(self, text: str, param: str) -> Prompt:
+        # Whoever writes a raw prompt writes the template's control tokens too; only chat content is kept
+        # apart.
+        token_ids = await self.assets.tokenizer.encode_async(
+            text,
+            self.add_special_tokens,
+            parse_special_tokens=True,
+            max_model_len=None if self.truncation else self.assets.max_model_len,
+        )
+        if not token_ids:
+            raise InvalidRequestError(f"{param} must hold at least one token", param)
+        if self.truncation is None or len(token_ids) <= self.truncation.num_tokens:
+            return Prompt(token_ids, text)
+        before, after = _special_affixes(self.assets.tokenizer) if self.add_special_tokens else ([], [])
+        return Prompt(self.truncation.cut(token_ids, len(before), len(after)))
+
+    def check(self, items: list[str | int | list[int]] | list[int], param: str) -> Prompt:
+        token_ids = [item for item in items if isinstance(item, int)]
+        if not token_ids:
+            raise InvalidRequestError(f"{param} must hold at least one token", param)
+        check_vocabulary(token_ids, param, self.assets.vocab_size)
+        return Prompt(self.truncation.cut(token_ids) if self.truncation else token_ids)
 
 
 def check_vocabulary(token_ids: list[int], param: str, vocab_size: int) -> None:
@@ -108,9 +134,14 @@ def chat_options(
 
 
 async def encode_chat(
-    messages: list[ChatMessage], options: ChatOptions, assets: ModelAssets, *, add_special_tokens: bool
+    messages: list[ChatMessage],
+    options: ChatOptions,
+    assets: ModelAssets,
+    *,
+    add_special_tokens: bool,
+    truncation: Truncation | None = None,
 ) -> Prompt:
-    """Render and encode a conversation.
+    """Render and encode a conversation; `truncation` cuts the rendered prompt, whatever stands there.
 
     Raises:
         InvalidRequestError: a message is wrong, the model has no chat template, or the template refuses.
@@ -121,15 +152,13 @@ async def encode_chat(
     rendered = await assets.chat_template.render_async(
         [template_message(message, f"messages[{i}]") for i, message in enumerate(messages)],
         options,
-        max_model_len=assets.max_model_len,
+        max_model_len=None if truncation else assets.max_model_len,
     )
-    token_ids = rendered.token_ids
-    if add_special_tokens:
-        prefix, suffix = _special_affixes(assets.tokenizer)
-        token_ids = [*prefix, *token_ids, *suffix]
+    prefix, suffix = _special_affixes(assets.tokenizer) if add_special_tokens else ([], [])
+    token_ids = [*prefix, *rendered.token_ids, *suffix]
     if not token_ids:
         raise InvalidRequestError("messages must give at least one token", "messages")
-    return Prompt(token_ids)
+    return Prompt(truncation.cut(token_ids, len(prefix), len(suffix)) if truncation else token_ids)
 
 
 def template_message(message: ChatMessage, param: str) -> dict[str, JsonValue]:

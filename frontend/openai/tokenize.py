@@ -17,7 +17,7 @@ from frontend.openai.tokenize_schema import (
     TokenizeRequest,
     TokenizeResponse,
 )
-from frontend.openai.unsupported import REFUSED_CHAT
+from frontend.openai.unsupported import REFUSED_TOKENIZE
 
 tokenize_decoder = BodyDecoder(TokenizeRequest)
 detokenize_decoder = BodyDecoder(DetokenizeRequest)
@@ -29,7 +29,7 @@ async def tokenize(context: ApiContext, request: Request) -> Response:
     Raises:
         SplitServeError: as read_struct() and the encoders; or not exactly one of prompt and messages.
     """
-    body = await read_struct(context, request, tokenize_decoder, REFUSED_CHAT)
+    body = await read_struct(context, request, tokenize_decoder, REFUSED_TOKENIZE)
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("exactly one of prompt and messages must be given", "prompt")
     assets = (await find_model(context, body.model)).assets

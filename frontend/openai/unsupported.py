@@ -45,7 +45,6 @@ REFUSED: Final[dict[str, Predicate]] = {
     "logit_processors": _EMPTY,
     "watermarking": _none_or(False, {}),
     "thinking_token_budget": _UNSET,
-    "truncate_prompt_tokens": _UNSET,
     "spaces_between_special_tokens": _none_or(True),
     "typical_p": _ONE,
     "mirostat": _ZERO,
@@ -146,14 +145,13 @@ IGNORED: Final[frozenset[str]] = frozenset(
         "separate_reasoning",
         "session_id",
         "stream_interval",
-        "truncation_side",
         "guided_decoding_backend",
         "cache_prompt",
     ]
 )
 
-# Chat only knows one prompt form; there `echo` of other engines repeats the last message.
-REFUSED_CHAT: Final[dict[str, Predicate]] = {**REFUSED, "echo": _OFF}
+# Generation may cut a prompt; here it would be counted whole.
+REFUSED_TOKENIZE: Final[dict[str, Predicate]] = {**REFUSED, "truncate_prompt_tokens": _UNSET}
 
 _raw_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 

@@ -15,7 +15,7 @@ from frontend.json_body import BodyDecoder
 from frontend.openai.chat_schema import ChatRequest
 from frontend.openai.completion_schema import CompletionRequest
 from frontend.openai.tokenize_schema import DetokenizeRequest, TokenizeRequest
-from frontend.openai.unsupported import IGNORED, REFUSED, REFUSED_CHAT, refuse_unsupported
+from frontend.openai.unsupported import IGNORED, REFUSED, REFUSED_TOKENIZE, refuse_unsupported
 from tests.frontend.http.app_fixtures import ServerFactory
 
 ENDPOINTS = {
@@ -60,7 +60,7 @@ async def test_no_value_of_any_field_is_a_fault_of_the_server(
 ) -> None:
     kind, required, plain = ENDPOINTS[path]
     caplog.set_level(logging.WARNING, "frontend")
-    for field in sorted({*kind.__struct_fields__, *REFUSED_CHAT, *IGNORED, "nobody_knows"}):
+    for field in sorted({*kind.__struct_fields__, *REFUSED_TOKENIZE, *IGNORED, "nobody_knows"}):
         for value in VALUES:
             content = body_with(required, plain, field, value)
             response = await client.post(path, content=content, headers=JSON_HEADERS)

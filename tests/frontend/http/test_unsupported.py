@@ -37,7 +37,6 @@ CHANGES_THE_OUTPUT = [
     ("guided_regex", "a"),
     ("guided_choice", ["a"]),
     ("guided_grammar", "a"),
-    ("truncate_prompt_tokens", 5),
     ("spaces_between_special_tokens", False),
     ("chat_template", "{{ messages }}"),
     ("prompt_embeds", "AAAA"),
