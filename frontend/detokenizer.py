@@ -9,6 +9,7 @@ token.
 from __future__ import annotations
 
 import codecs
+import itertools
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -50,6 +51,10 @@ class Detokenizer(Protocol):
         """Go on where native code ended: with these bytes of an unfinished character."""
         ...
 
+    def holds_back(self) -> bool:
+        """Whether a character has begun that has not been given out."""
+        ...
+
 
 class ByteDetokenizer:
     """Detokenizer over a table of bytes per token; a constant cost per token.
@@ -61,13 +66,30 @@ class ByteDetokenizer:
 
     __slots__ = ("_errors", "_first_pieces", "_held", "_pieces", "_strip_left")
 
-    def __init__(self, rules: DecodeRules, pieces: Pieces, first_pieces: Pieces | None) -> None:
+    def __init__(
+        self,
+        rules: DecodeRules,
+        pieces: Pieces,
+        first_pieces: Pieces | None,
+        prompt_token_ids: Sequence[int] = (),
+    ) -> None:
+        """Begin behind a prompt, whose text is not given out.
+
+        Args:
+            rules: of the decoder.
+            pieces: bytes per token id.
+            first_pieces: the same for the first token of a text; None if it has no spelling of its own.
+            prompt_token_ids: what comes before; none if the first token pushed begins the text. A character
+                that they leave unfinished is given out when it is whole.
+        """
         self._pieces = pieces
         self._first_pieces = first_pieces
         self._strip_left = rules.strip_left
         self._errors = _PER_BYTE if rules.byte_fallback else "replace"
         # Bytes of an unfinished character, at most three.
         self._held = b""
+        if prompt_token_ids:
+            self._pass_over(prompt_token_ids)
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Return the text that these ids complete."""
@@ -96,6 +118,30 @@ class ByteDetokenizer:
         """Go on behind these held bytes."""
         self._held = held
 
+    def holds_back(self) -> bool:
+        """Whether there are bytes of an unfinished character."""
+        return bool(self._held)
+
+    def _pass_over(self, token_ids: Sequence[int]) -> None:
+        # All that later text depends on: whether there is text before it, and where that ends.
+        for token_id in token_ids:
+            if self._first_pieces is None and not self._strip_left:
+                break
+            self.push((token_id,))
+        self._held = self._unfinished(token_ids)
+
+    def _unfinished(self, token_ids: Sequence[int]) -> bytes:
+        """Return the bytes of the character in which these tokens end, b"" if they end with a whole one."""
+        end = b""
+        for token_id in reversed(token_ids):
+            end = self._pieces[token_id][-3:] + end
+            if len(end) >= 3:
+                break
+        begin = max(len(end) - 3, 0)
+        while begin < len(end) and end[begin] < 0xC0:
+            begin += 1
+        return end[begin + codecs.utf_8_decode(end[begin:], self._errors)[1] :]
+
     def _join(self, data: list[bytes], token_ids: Sequence[int]) -> bytes:
         """Join the bytes of tokens; the first of a text that has any may be spelt in its own way."""
         for i, piece in enumerate(data):
@@ -121,13 +167,20 @@ class WindowDetokenizer:
     16 tokens, so the cost per token stays bounded.
     """
 
-    def __init__(self, raw: RawTokenizer, hidden_ids: frozenset[int], vocab_size: int) -> None:
-        """Prepare; hidden ids and those outside the vocabulary have no text."""
+    def __init__(
+        self,
+        raw: RawTokenizer,
+        hidden_ids: frozenset[int],
+        vocab_size: int,
+        prompt_token_ids: Sequence[int] = (),
+    ) -> None:
+        """Begin behind a prompt; hidden ids and those outside the vocabulary have no text."""
         self._raw = raw
         self._hidden_ids = hidden_ids
         self._vocab_size = vocab_size
-        self._window: list[int] = []
-        self._num_read = 0
+        shown = (token_id for token_id in reversed(prompt_token_ids) if self._is_shown(token_id))
+        self._window = list(itertools.islice(shown, _MAX_HELD_TOKENS))[::-1]
+        self._num_read = len(self._window)
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Return the text that these ids complete."""
@@ -145,8 +198,15 @@ class WindowDetokenizer:
         """Not to be called, as state() never gave anything away."""
         raise AssertionError
 
+    def holds_back(self) -> bool:
+        """Whether ids have come whose text has not been given out."""
+        return len(self._window) > self._num_read
+
+    def _is_shown(self, token_id: int) -> bool:
+        return token_id not in self._hidden_ids and 0 <= token_id < self._vocab_size
+
     def _push_one(self, token_id: int) -> str:
-        if token_id in self._hidden_ids or not 0 <= token_id < self._vocab_size:
+        if not self._is_shown(token_id):
             return ""
         self._window.append(token_id)
         text = self._decode(self._window)

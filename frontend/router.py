@@ -309,9 +309,9 @@ class EnginePool:
 def _make_streams(
     request: GenerationRequest, served: ServedModel, sources: Sequence[OpenSequence]
 ) -> list[SequenceStream]:
-    num_prompt_tokens, tokenizer = len(request.prompt_token_ids), served.assets.tokenizer
+    prompt, tokenizer = request.prompt_token_ids, served.assets.tokenizer
     return [
-        SequenceStream(index, source, request.sampling, num_prompt_tokens, tokenizer)
+        SequenceStream(index, source, request.sampling, prompt, tokenizer)
         for index, source in enumerate(sources)
     ]
 

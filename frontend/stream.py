@@ -93,7 +93,7 @@ class SequenceStream:
         index: int,
         source: OpenSequence,
         sampling: SamplingParams,
-        num_prompt_tokens: int,
+        prompt_token_ids: Sequence[int],
         tokenizer: Tokenizer,
     ) -> None:
         self.finished = False
@@ -101,10 +101,10 @@ class SequenceStream:
         self.source = source
         self._index = index
         self._sampling = sampling
-        self._num_prompt_tokens = num_prompt_tokens
+        self._num_prompt_tokens = len(prompt_token_ids)
         self._wants_logprobs = sampling.logprobs is not None
         self._wants_prompt_logprobs = sampling.prompt_logprobs is not None and index == 0
-        self._detokenizer = tokenizer.detokenizer(sampling.skip_special_tokens)
+        self._detokenizer = tokenizer.detokenizer(sampling.skip_special_tokens, prompt_token_ids)
         self._stops = (
             StopMatcher(sampling.stop, sampling.include_stop_str_in_output) if sampling.stop else None
         )

@@ -146,13 +146,21 @@ class Tokenizer:
         detokenizer = self.detokenizer(skip_special_tokens)
         return detokenizer.push(token_ids) + detokenizer.finish()
 
-    def detokenizer(self, skip_special_tokens: bool = True) -> Detokenizer:
-        """Make the incremental decoder of one sequence."""
+    def detokenizer(
+        self, skip_special_tokens: bool = True, prompt_token_ids: Sequence[int] = ()
+    ) -> Detokenizer:
+        """Make the incremental decoder of one sequence.
+
+        Args:
+            skip_special_tokens: special tokens have no text, those of the prompt neither.
+            prompt_token_ids: what the sequence goes on from. Many decoders take a space off the beginning of
+                a text: behind a prompt that is no beginning.
+        """
         if self._rules is None:
             hidden = self.special_ids if skip_special_tokens else frozenset[int]()
-            return WindowDetokenizer(self.raw, hidden, self.vocab_size)
+            return WindowDetokenizer(self.raw, hidden, self.vocab_size, prompt_token_ids)
         pieces, first_pieces = self._pieces.tables(skip_special_tokens)
-        return ByteDetokenizer(self._rules, pieces, first_pieces)
+        return ByteDetokenizer(self._rules, pieces, first_pieces, prompt_token_ids)
 
     def token_text(self, token_id: int) -> TokenText:
         """Return text and bytes of one token by itself; an unknown id has neither."""

@@ -21,6 +21,7 @@ from frontend.openai.logprobs import (
     with_top,
 )
 from frontend.openai.prompts import Prompt
+from frontend.openai.text_offsets import TextOffsets, prompt_offsets
 from frontend.token_relay import Frame
 from frontend.tokenizer import Tokenizer
 
@@ -40,16 +41,20 @@ class CompletionText:
         self.prompt = prompt
         self._echo = bool(body.echo)
         self._num_logprobs = body.logprobs
-        self._offset = 0
+        self._skip_special_tokens = body.skip_special_tokens is not False
+        self._offsets: TextOffsets | None = None
 
     def shown(self, text: str) -> str:
         """Return the first text of the choice, behind the prompt if it is echoed."""
+        return self._echoed_text() + text
+
+    def _echoed_text(self) -> str:
         if not self._echo:
-            return text
-        prompt = self.prompt.text
-        if prompt is None:
-            prompt = self._tokenizer.decode(self.prompt.token_ids, skip_special_tokens=False)
-        return prompt + text
+            return ""
+        if self.prompt.text is not None:
+            return self.prompt.text
+        # A character that it leaves unfinished is at the beginning of the output.
+        return self._tokenizer.detokenizer(skip_special_tokens=False).push(self.prompt.token_ids)
 
     def logprobs(
         self, logprobs: list[TokenLogprob], prompt_logprobs: list[TokenLogprob | None] | None
@@ -66,21 +71,28 @@ class CompletionText:
         if self._echo and prompt_logprobs is not None:
             # The field prompt_logprobs may have asked for more alternatives.
             shown = with_top(prompt_logprobs, self._num_logprobs)
-            for token_id, entry in zip(self.prompt.token_ids, shown, strict=True):
-                self._append(found, token_id, entry)
+            token_ids = self.prompt.token_ids
+            offsets = prompt_offsets(self._tokenizer, token_ids, self.prompt.text)
+            for token_id, entry, offset in zip(token_ids, shown, offsets, strict=True):
+                self._append(found, token_id, entry, offset)
         for logprob in logprobs:
-            self._append(found, logprob.token_id, logprob)
+            self._append(found, logprob.token_id, logprob, self._next_offset(logprob.token_id))
         return found
 
-    def _append(self, columns: CompletionLogprobs, token_id: int, entry: TokenLogprob | None) -> None:
+    def _next_offset(self, token_id: int) -> int:
+        if self._offsets is None:
+            detokenizer = self._tokenizer.detokenizer(self._skip_special_tokens, self.prompt.token_ids)
+            self._offsets = TextOffsets(detokenizer, len(self._echoed_text()))
+        return self._offsets.take(token_id)
+
+    def _append(
+        self, columns: CompletionLogprobs, token_id: int, entry: TokenLogprob | None, offset: int
+    ) -> None:
         token = self._token_texts.token_text(token_id)
         columns.tokens.append(completion_name(token))
         columns.token_logprobs.append(None if entry is None else clamp(entry.logprob))
         columns.top_logprobs.append(None if entry is None else top_by_name(self._token_texts, entry))
-        columns.text_offset.append(self._offset)
-        if token_id not in self._tokenizer.special_ids:
-            # Characters that begin in this token: bytes that do not continue another one.
-            self._offset += sum(byte & 0xC0 != 0x80 for byte in token.data)
+        columns.text_offset.append(offset)
 
 
 class CompletionWriter:

@@ -43,7 +43,7 @@ class Sequence:
         self.session = session
         self.num_wakes = 0
         self.source = session.open(add(handle), self.wake)
-        self.stream = SequenceStream(0, self.source, SamplingParams(), 2, tokenizer)
+        self.stream = SequenceStream(0, self.source, SamplingParams(), [0, 1], tokenizer)
         self.latency = Histogram((1.0, 2.0))
         self.fd, self._reader = socket.socketpair()
         self.fd.setblocking(False)
@@ -202,7 +202,7 @@ def test_an_aborted_stream_is_written_no_more(rig: Rig) -> None:
 )
 def test_what_is_more_than_text_stays_with_python(tokenizer: Tokenizer, sampling: SamplingParams) -> None:
     rig = Rig(tokenizer)
-    rig.one.stream = SequenceStream(0, rig.one.source, sampling, 2, tokenizer)
+    rig.one.stream = SequenceStream(0, rig.one.source, sampling, [0, 1], tokenizer)
     assert not rig.one.hand_over()
     rig.one.close()
 

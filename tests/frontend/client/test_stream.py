@@ -33,7 +33,7 @@ class Rig:
         self.session = EngineSession("f", "0")
         self.session.receive(ready(), 0.0)
         self.source = self.session.open(add(1), lambda: None)
-        self.stream = SequenceStream(0, self.source, sampling, num_prompt_tokens, tokenizer)
+        self.stream = SequenceStream(0, self.source, sampling, [0] * num_prompt_tokens, tokenizer)
 
     def feed(self, *messages: StepOutputs) -> list[OutputDelta]:
         deltas = []

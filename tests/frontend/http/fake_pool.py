@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,25 @@ from frontend.tokenizer import TokenText
 BOS = 256
 VOCAB_SIZE = 260
 MAX_MODEL_LEN = 256
+
+
+class ByteDecoder:
+    """Decodes one sequence of a ByteTokenizer."""
+
+    def __init__(self, tokenizer: ByteTokenizer, skip_special_tokens: bool) -> None:
+        self._tokenizer = tokenizer
+        self._skip = skip_special_tokens
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        shown = [token for token in token_ids if token < 256 or not self._skip]
+        return self._decoder.decode(b"".join(self._tokenizer.token_text(token).data for token in shown))
+
+    def finish(self) -> str:
+        return self._decoder.decode(b"", True)
+
+    def holds_back(self) -> bool:
+        return bool(self._decoder.getstate()[0])
 
 
 class ByteTokenizer:
@@ -56,10 +76,13 @@ class ByteTokenizer:
         return self.encode(text, add_special_tokens)
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        data = b"".join(
-            self.token_text(token).data for token in token_ids if token < 256 or not skip_special_tokens
-        )
-        return data.decode("utf-8", "replace")
+        decoder = self.detokenizer(skip_special_tokens)
+        return decoder.push(token_ids) + decoder.finish()
+
+    def detokenizer(
+        self, skip_special_tokens: bool = True, prompt_token_ids: Sequence[int] = ()
+    ) -> ByteDecoder:
+        return ByteDecoder(self, skip_special_tokens)
 
     def token_text(self, token_id: int) -> TokenText:
         if token_id >= 256:

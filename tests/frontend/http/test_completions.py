@@ -9,7 +9,7 @@ from engine_core.sampling_params import RepetitionDetection, SamplingParams
 from frontend.generation import OutputDelta
 from frontend.model_assets import SamplingDefaults
 from tests.frontend.http.app_fixtures import ClientFactory
-from tests.frontend.http.fake_pool import BOS, MAX_MODEL_LEN, FakePool, deltas_of
+from tests.frontend.http.fake_pool import BOS, MAX_MODEL_LEN, FakePool, deltas_of, fake_logprob
 
 
 async def complete(client: httpx.AsyncClient, **body: object) -> dict:
@@ -224,6 +224,28 @@ async def test_echo_puts_the_prompt_and_its_logprobs_first(client: httpx.AsyncCl
     assert choice["logprobs"]["token_logprobs"][:3] == [None, -0.97, -0.98]
     assert choice["logprobs"]["top_logprobs"][0] is None
     assert choice["logprobs"]["text_offset"][:4] == [0, 0, 1, 2]
+
+
+async def test_offsets_of_echoed_ids_count_the_special_tokens_that_are_shown(
+    client: httpx.AsyncClient,
+) -> None:
+    body = {"prompt": [256, *b"ab"], "echo": True, "logprobs": 0}
+    choice = (await complete(client, **body))["choices"][0]
+    assert choice["text"] == "<|256|>abHi there"
+    assert choice["logprobs"]["text_offset"][:5] == [0, 7, 8, 9, 10]
+
+
+@pytest.mark.parametrize(("skip", "offset"), [(True, 1), (False, 8)])
+async def test_offsets_count_special_tokens_of_the_output_if_they_are_shown(
+    client: httpx.AsyncClient, pool: FakePool, skip: bool, offset: int
+) -> None:
+    async def script(request):
+        logprobs = [fake_logprob(token, 0) for token in (97, 257, 98)]
+        yield OutputDelta(0, "a...b", [97, 257, 98], logprobs=logprobs, finish_reason="length")
+
+    pool.script = script
+    choice = (await complete(client, logprobs=0, skip_special_tokens=skip))["choices"][0]
+    assert choice["logprobs"]["text_offset"] == [0, 1, offset]
 
 
 async def test_an_echo_begins_every_choice_with_the_prompts_logprobs(client: httpx.AsyncClient) -> None:
