@@ -19,7 +19,11 @@ _TYPES = {
 # From 500 up the client gets these words; the real message may name paths or addresses and goes to the log.
 _PUBLIC_MESSAGES = {
     "engine_unavailable": "No engine is ready to take this request; try again shortly.",
-    "request_failed": "The engine could not finish this request.",
+    "request_failed": "The engine could not finish this request; its log says why.",
+    "numerical_error": "The model's output for this request is not a number, and would not be the next time: "
+    "change the prompt, or have the model checked.",
+    "out_of_memory": "The device ran out of memory on this request, with less at a time as well; "
+    "try again shortly, or with a shorter prompt or fewer completions.",
     "overloaded": "This server has too many connections; try again shortly.",
     "timeout": "The request did not finish within its timeout.",
     "queue_timeout": "The request waited for as long as its queue timeout allows; try again shortly.",

@@ -20,7 +20,7 @@ from frontend.metrics import FrontendMetrics
 from frontend.model_assets import SamplingDefaults
 from frontend.openai.sampling import NO_DEFAULTS, ServedLimits
 from frontend.openai.unknown_fields import UnknownFields
-from frontend.openai.unsupported import IGNORED, Predicate, refuse_unsupported
+from frontend.openai.unsupported import IGNORED, Accepted, refuse_unsupported
 from frontend.request_log import is_request_id
 from frontend.router import EnginePool, ServedModel
 
@@ -57,7 +57,7 @@ class ResponseHead(msgspec.Struct, frozen=True):
 
 
 async def read_struct(
-    context: ApiContext, request: Request, decoder: BodyDecoder[T], refused: dict[str, Predicate]
+    context: ApiContext, request: Request, decoder: BodyDecoder[T], refused: dict[str, Accepted]
 ) -> T:
     """Read, decode and check one request body.
 

@@ -193,7 +193,9 @@ def _content(content: str | list[ContentPart] | None, param: str) -> JsonValue:
         field = PART_FIELDS.get(part.type)
         if field is None:
             raise InvalidRequestError(
-                f"{path}.type: only text is supported", f"{path}.type", "unsupported_parameter"
+                f'{path}.type: input other than text is not built yet; it may only be "text"',
+                f"{path}.type",
+                "unsupported_parameter",
             )
         text: str | None = getattr(part, field)
         if text is None:

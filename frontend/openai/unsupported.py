@@ -2,57 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
 from engine_core.errors import InvalidRequestError
-
-Predicate = Callable[[object], bool]
-
-
-def _none_or(*values: object) -> Predicate:
-    # `is` for booleans: 1 == True would let an integer pass for a switch.
-    return lambda given: (
-        given is None or any(given == value and type(given) is type(value) for value in values)
-    )
+from frontend.openai.missing_features import FEATURES
 
 
-_UNSET = _none_or()
-_EMPTY = _none_or([], {}, "")
-_OFF = _none_or(False)
-_ZERO = _none_or(0, 0.0)
-_ONE = _none_or(1, 1.0)
+class Accepted:
+    """The values with which a field changes nothing; null is always one of them."""
+
+    def __init__(self, *values: object) -> None:
+        self._values = (None, *values)
+
+    def holds(self, given: object) -> bool:
+        """Tell whether a value is one of them; by type, as 1 == True would let a number pass for a switch."""
+        return any(given == value and type(given) is type(value) for value in self._values)
+
+    def __str__(self) -> str:
+        """Return them as JSON, in words."""
+        # 1 and 1.0 are one value to read.
+        shown = [msgspec.json.encode(value).decode().removesuffix(".0") for value in self._values]
+        *others, last = dict.fromkeys(shown)
+        return f"{', '.join(others)} or {last}" if others else last
+
+
+_UNSET = Accepted()
+_EMPTY = Accepted([], {}, "")
+_OFF = Accepted(False)
+_ZERO = Accepted(0, 0.0)
+_ONE = Accepted(1, 1.0)
 
 # Field -> which values change nothing and are therefore accepted.
-REFUSED: Final[dict[str, Predicate]] = {
+REFUSED: Final[dict[str, Accepted]] = {
     # OpenAI
     "tools": _EMPTY,
-    "tool_choice": _none_or("none", "auto"),
+    "tool_choice": Accepted("none", "auto"),
     "functions": _EMPTY,
-    "function_call": _none_or("none", "auto"),
-    "response_format": _none_or({"type": "text"}),
-    "modalities": _none_or([], ["text"]),
+    "function_call": Accepted("none", "auto"),
+    "response_format": Accepted({"type": "text"}),
+    "modalities": Accepted([], ["text"]),
     "audio": _UNSET,
-    "reasoning_effort": _none_or("none"),
+    "reasoning_effort": Accepted("none"),
     "reasoning": _EMPTY,
-    "verbosity": _none_or("medium"),
+    "verbosity": Accepted("medium"),
     "web_search_options": _UNSET,
     "suffix": _EMPTY,
     # Extensions of other engines: sampling
     "logits_processors": _EMPTY,
     "logit_processors": _EMPTY,
-    "watermarking": _none_or(False, {}),
+    "watermarking": Accepted(False, {}),
     "thinking_token_budget": _UNSET,
-    "spaces_between_special_tokens": _none_or(True),
+    "spaces_between_special_tokens": Accepted(True),
     "typical_p": _ONE,
     "mirostat": _ZERO,
     "dry_multiplier": _ZERO,
     "xtc_probability": _ZERO,
     "stop_regex": _EMPTY,
     # Names that transformers and others have for sampling, lengths and beams
-    "do_sample": _none_or(True),
+    "do_sample": Accepted(True),
     "num_beams": _ONE,
     "beam_width": _ONE,
     "num_beam_groups": _ONE,
@@ -62,8 +71,8 @@ REFUSED: Final[dict[str, Predicate]] = {
     "max_new_tokens": _UNSET,
     "min_length": _ZERO,
     "max_length": _UNSET,
-    "n_predict": _none_or(-1),
-    "num_predict": _none_or(-1),
+    "n_predict": Accepted(-1),
+    "num_predict": Accepted(-1),
     "max_time": _UNSET,
     "stop_strings": _EMPTY,
     "repeat_penalty": _ONE,
@@ -151,12 +160,12 @@ IGNORED: Final[frozenset[str]] = frozenset(
 )
 
 # Generation may cut a prompt; here it would be counted whole.
-REFUSED_TOKENIZE: Final[dict[str, Predicate]] = {**REFUSED, "truncate_prompt_tokens": _UNSET}
+REFUSED_TOKENIZE: Final[dict[str, Accepted]] = {**REFUSED, "truncate_prompt_tokens": _UNSET}
 
 _raw_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def refuse_unsupported(body: bytes, names: frozenset[str], refused: dict[str, Predicate]) -> None:
+def refuse_unsupported(body: bytes, names: frozenset[str], refused: dict[str, Accepted]) -> None:
     """Refuse fields that would change the output; costs nothing when the body names none of them.
 
     Args:
@@ -173,15 +182,19 @@ def refuse_unsupported(body: bytes, names: frozenset[str], refused: dict[str, Pr
     raw = _raw_decoder.decode(body)
     for name in sorted(named):
         if not _changes_nothing(raw[name], refused[name]):
-            instead = f"; use {INSTEAD[name]} instead" if name in INSTEAD else ""
-            raise InvalidRequestError(
-                f"{name} is not supported with this value{instead}", name, "unsupported_parameter"
-            )
+            raise InvalidRequestError(_words(name, refused[name]), name, "unsupported_parameter")
 
 
-def _changes_nothing(raw: msgspec.Raw, changes_nothing: Predicate) -> bool:
+def _words(name: str, accepted: Accepted) -> str:
+    if name in INSTEAD:
+        return f"{name} is not served, use {INSTEAD[name]} instead; it may only be {accepted}"
+    missing = f"{FEATURES[name]} is not built yet" if name in FEATURES else "it is not served"
+    return f"{name}: {missing}; it may only be {accepted}"
+
+
+def _changes_nothing(raw: msgspec.Raw, accepted: Accepted) -> bool:
     try:
-        return changes_nothing(msgspec.json.decode(raw))
+        return accepted.holds(msgspec.json.decode(raw))
     except msgspec.DecodeError:
         # Well-formed, as the decoder of the body has seen, but a number that no type holds: none of ours.
         return False

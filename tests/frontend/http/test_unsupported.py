@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 
 import httpx
 import pytest
 
-from frontend.openai.unsupported import INSTEAD
+from frontend.openai.missing_features import FEATURES
+from frontend.openai.unsupported import INSTEAD, REFUSED, Accepted
 from tests.frontend.http.app_fixtures import ClientFactory
 from tests.frontend.http.fake_pool import FakePool
 
@@ -139,10 +141,62 @@ async def test_a_refusal_names_our_field_for_the_same_purpose(client: httpx.Asyn
     (value,) = [value for name, value in CHANGES_THE_OUTPUT if name == field]
     response = await client.post("/v1/completions", json={"prompt": "x", field: value})
     message = response.json()["error"]["message"]
-    assert message == f"{field} is not supported with this value; use {INSTEAD[field]} instead"
+    assert message.startswith(f"{field} is not served, use {INSTEAD[field]} instead; it may only be null")
     ours = re.findall(r"[a-z_]{4,}|\bn\b", INSTEAD[field])
     assert ours
     assert set(ours) <= set(CompletionRequest.__struct_fields__)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("tools", [{}], 'tools: tool calling is not built yet; it may only be null, [], {} or ""'),
+        (
+            "tool_choice",
+            "x",
+            'tool_choice: tool calling is not built yet; it may only be null, "none" or "auto"',
+        ),
+        (
+            "response_format",
+            {"type": "json_object"},
+            'response_format: structured output is not built yet; it may only be null or {"type":"text"}',
+        ),
+        ("guided_json", {}, "guided_json: structured output is not built yet; it may only be null"),
+        ("top_a", 0.5, "top_a: it is not served; it may only be null or 0"),
+        (
+            "repeat_penalty",
+            2,
+            "repeat_penalty is not served, use repetition_penalty instead; it may only be null or 1",
+        ),
+        (
+            "do_sample",
+            False,
+            "do_sample is not served, use temperature: 0 instead; it may only be null or true",
+        ),
+    ],
+)
+async def test_a_refusal_says_what_is_missing_and_which_values_are_accepted(
+    client: httpx.AsyncClient, field: str, value: object, message: str
+) -> None:
+    response = await client.post("/v1/completions", json={"prompt": "x", field: value})
+    assert response.json()["error"]["message"] == message
+
+
+@pytest.mark.parametrize(("name", "accepted"), REFUSED.items())
+async def test_what_a_refusal_says_is_accepted_is_accepted(
+    client: httpx.AsyncClient, name: str, accepted: Accepted
+) -> None:
+    for text in re.split(", | or ", str(accepted)):
+        value = json.loads(text)
+        response = await client.post(
+            "/v1/chat/completions", json=BODIES["/v1/chat/completions"] | {name: value}
+        )
+        assert response.status_code == 200, response.text
+
+
+def test_features_are_of_fields_that_are_refused() -> None:
+    assert FEATURES.keys() <= REFUSED.keys()
+    assert not FEATURES.keys() & INSTEAD.keys()
 
 
 @BOTH

@@ -1,0 +1,31 @@
+"""What a refused field would need that is not built, in words for its error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+
+def _named(feature: str, *names: str) -> Iterable[tuple[str, str]]:
+    return ((name, feature) for name in names)
+
+
+# Field -> feature. Fields that are a feature of their own are not here.
+FEATURES: Final[dict[str, str]] = dict(
+    [
+        *_named("tool calling", "tools", "tool_choice", "functions", "function_call"),
+        *_named("structured output", "response_format", "structured_outputs", "json_schema", "grammar"),
+        *_named("structured output", "regex", "ebnf", "guided_json", "guided_regex", "guided_choice"),
+        *_named("structured output", "guided_grammar", "guided_json_object"),
+        *_named("output other than text", "modalities", "audio"),
+        *_named("a reasoning effort of the request's own", "reasoning_effort", "reasoning"),
+        *_named("a budget for thinking", "thinking_token_budget"),
+        *_named("web search", "web_search_options"),
+        *_named("filling in between a prompt and a suffix", "suffix"),
+        *_named("code of a request's own", "logits_processors", "logit_processors"),
+        *_named("a chat template of the request's own", "chat_template"),
+        *_named("input other than text", "media_io_kwargs", "mm_processor_kwargs", "prompt_embeds"),
+        *_named("adapters named by a request", "lora_path"),
+        *_named("handing a request's KV cache on", "kv_transfer_params", "ec_transfer_params"),
+    ]
+)
