@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
+from starlette.routing import Route
 
 from engine_core.errors import SplitServeError
 from frontend.auth import AuthMiddleware
@@ -83,6 +84,7 @@ def create_app(config: FrontendConfig, pool: EnginePool) -> FastAPI:
     app.state.owners = owners
     _add_api_routes(app, context)
     _add_operator_routes(app, context, owners)
+    _expect_routes(app, metrics)
     install_openapi(app, with_keys=bool(config.api_key_hashes))
     _add_layers(app, context, owners)
     return app
@@ -161,6 +163,13 @@ def _add_operator_routes(app: FastAPI, context: ApiContext, owners: AppOwners) -
         return await scrape.answer()
 
 
+def _expect_routes(app: FastAPI, metrics: FrontendMetrics) -> None:
+    for route in app.routes:
+        if isinstance(route, Route):
+            for method in (route.methods or set()) - {"HEAD"}:
+                metrics.http.expect(route.path, method)
+
+
 def _add_layers(app: FastAPI, context: ApiContext, owners: AppOwners) -> None:
     """Stack the layers, innermost first: HEAD, limits, keys, CORS (preflights carry no key), log, prefix."""
     config = context.config
@@ -202,6 +211,10 @@ class _AppCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """Yield all families."""
         pool, metrics = self._context.pool, self._context.metrics
+        for status in pool.status():
+            if status.model is not None:
+                # Its histograms begin with no request.
+                metrics.model(status.model.names[0])
         yield from collect_engines(pool.status())
         yield from collect_queues(pool.status())
         yield from collect_pool(pool.stats(), metrics.frontend_id)

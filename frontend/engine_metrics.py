@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from engine_core.ipc.messages import EngineStats
+from engine_core.ipc.messages import EngineStats, FinishReason
 from frontend.metrics import PREFIX
 from frontend.router import EngineStatus, PoolStats
 
@@ -63,6 +63,8 @@ _COUNTERS = (
     _Series("engine_protocol_errors", "Invalid messages the engine received.", lambda s: s.protocol_errors),
 )
 _LABELS = ("model_name", "engine")
+# A series that is missing until its first event hides that event from rate(): all begin at 0.
+_NO_FINISHED = {reason.name.lower(): 0 for reason in FinishReason}
 
 
 def collect_engines(statuses: list[EngineStatus]) -> Iterable[Metric]:
@@ -87,7 +89,7 @@ def collect_engines(statuses: list[EngineStatus]) -> Iterable[Metric]:
         PREFIX + "request_success", "Sequences that ended, by reason.", labels=(*_LABELS, "finished_reason")
     )
     for labels, stats in known:
-        for reason, count in stats.finished.items():
+        for reason, count in (_NO_FINISHED | stats.finished).items():
             finished.add_metric([*labels, reason], count)
     yield finished
     yield _states(names, statuses)

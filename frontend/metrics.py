@@ -22,6 +22,11 @@ class HttpMetrics:
         self._counts: Counter[tuple[str, str, str]] = Counter()
         self._durations: dict[tuple[str, str], Histogram] = {}
 
+    def expect(self, handler: str, method: str) -> None:
+        """Show a route from the start, with no request yet."""
+        self._counts[handler, method, "200"] += 0
+        self._durations.setdefault((handler, method), Histogram(TIME_BUCKETS))
+
     def observe(self, handler: str, method: str, status: int, seconds: float) -> None:
         """Count one request that ended."""
         if len(self._counts) >= MAX_HTTP_SERIES:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from engine_core.ipc.messages import QueueStats
+from engine_core.ipc.messages import QueueStats, WaitReason
 from frontend.engine_metrics import engine_names
 from frontend.metrics import PREFIX
 from frontend.router import EngineStatus
@@ -25,7 +25,12 @@ class _Family(NamedTuple):
     name: str
     text: str
     label: str
+    known: tuple[str, ...]
     values: Callable[[QueueStats], dict[str, int]]
+
+    def all_values(self, queue: QueueStats) -> dict[str, int]:
+        """Return the values by label; known labels without one have 0."""
+        return dict.fromkeys(self.known, 0) | self.values(queue)
 
 
 _GAUGES = (
@@ -41,11 +46,24 @@ _WAITING = _Family(
     "num_requests_waiting_by_reason",
     "Waiting sequences by what they wait for.",
     "reason",
+    tuple(reason.name.lower() for reason in WaitReason if reason is not WaitReason.NONE),
     lambda q: q.waiting,
 )
 _COUNTERS = (
-    _Family("requests_rejected", "Sequences refused with 429, by bound.", "bound", lambda q: q.rejected),
-    _Family("requests_timed_out", "Sequences ended by a timeout, by kind.", "kind", lambda q: q.timeouts),
+    _Family(
+        "requests_rejected",
+        "Sequences refused with 429, by bound.",
+        "bound",
+        ("max_num_waiting", "max_waiting_tokens"),
+        lambda q: q.rejected,
+    ),
+    _Family(
+        "requests_timed_out",
+        "Sequences ended by a timeout, by kind.",
+        "kind",
+        ("timeout", "queue_timeout"),
+        lambda q: q.timeouts,
+    ),
 )
 
 
@@ -63,12 +81,12 @@ def collect_queues(statuses: list[EngineStatus]) -> Iterable[Metric]:
         yield gauge
     by_reason = GaugeMetricFamily(PREFIX + _WAITING.name, _WAITING.text, labels=(*_LABELS, _WAITING.label))
     for labels, queue in known:
-        for key, count in _WAITING.values(queue).items():
+        for key, count in _WAITING.all_values(queue).items():
             by_reason.add_metric([*labels, key], count)
     yield by_reason
     for family in _COUNTERS:
         counter = CounterMetricFamily(PREFIX + family.name, family.text, labels=(*_LABELS, family.label))
         for labels, queue in known:
-            for key, count in family.values(queue).items():
+            for key, count in family.all_values(queue).items():
                 counter.add_metric([*labels, key], count)
         yield counter

@@ -61,7 +61,7 @@ async def test_engine_figures_are_those_it_sent(client: httpx.AsyncClient, pool:
     for name, value in expected.items():
         assert found["splitserve:" + name, ENGINE] == value, name
     reasons = {
-        dict(labels)["finished_reason"]: v for (n, labels), v in found.items() if "request_success" in n
+        dict(labels)["finished_reason"]: v for (n, labels), v in found.items() if v and "request_success" in n
     }
     assert reasons == {"stop": 6, "length": 1}
     assert found["splitserve:engine_state", (("engine", "engine-0"), ("state", "ready"))] == 1
@@ -97,7 +97,7 @@ async def test_the_queue_tells_why_and_how_long(client: httpx.AsyncClient, pool:
         (name, key, dict(labels)[key]): value
         for (name, labels), value in found.items()
         for key in ("reason", "bound", "kind")
-        if key in dict(labels)
+        if value and key in dict(labels)
     }
     assert by_label == {
         ("splitserve:num_requests_waiting_by_reason", "reason", "blocks"): 3,
@@ -142,7 +142,7 @@ async def test_http_requests_are_counted_by_route_never_by_what_clients_wrote(
     counts = {
         (d["handler"], d["method"], d["status"]): value
         for (name, labels), value in found.items()
-        if name == "http_requests_total"
+        if name == "http_requests_total" and value
         for d in (dict(labels),)
     }
     assert counts == {
@@ -150,6 +150,33 @@ async def test_http_requests_are_counted_by_route_never_by_what_clients_wrote(
         ("unmatched", "GET", "404"): 2,
         ("/live", "OTHER", "405"): 1,
     }
+
+
+async def test_every_family_has_a_sample_before_anything_happened(client: httpx.AsyncClient) -> None:
+    text = (await client.get("/metrics")).text
+    families = list(text_string_to_metric_families(text))
+    assert len(families) > 50
+    assert [family.name for family in families if not family.samples] == []
+
+
+async def test_series_of_known_labels_begin_at_zero(client: httpx.AsyncClient, pool: FakePool) -> None:
+    pool.stats_now, pool.queue_now = EngineStats(), QueueStats()
+    found = await scrape(client)
+    engine = (("engine", "engine-0"), ("model_name", "org/demo"))
+    for name, label, values in (
+        ("request_success_total", "finished_reason", ["stop", "length", "abort", "error", "repetition"]),
+        ("num_requests_waiting_by_reason", "reason", ["rows", "blocks", "tokens", "fair_share", "prefix"]),
+        ("requests_rejected_total", "bound", ["max_num_waiting", "max_waiting_tokens"]),
+        ("requests_timed_out_total", "kind", ["timeout", "queue_timeout"]),
+    ):
+        for value in values:
+            assert found["splitserve:" + name, tuple(sorted((*engine, (label, value))))] == 0
+    frontend = (("frontend", "frontend-0"), ("model_name", "org/demo"))
+    assert found["splitserve:time_to_first_token_seconds_count", frontend] == 0
+    for path, method in (("/v1/chat/completions", "POST"), ("/v1/models/{model_id:path}", "GET")):
+        labels = (("frontend", "frontend-0"), ("handler", path), ("method", method))
+        assert found["http_requests_total", tuple(sorted((*labels, ("status", "200"))))] == 0
+        assert found["http_request_duration_seconds_count", labels] == 0
 
 
 async def test_an_engine_that_never_answered_has_a_state_and_no_figures(
