@@ -27,25 +27,28 @@ class Deadlines:
     def add(self, request: Request, queue_timeout_s: float) -> None:
         """Watch a new request.
 
-        A resumed one has been scheduled before, on an engine that is gone: it may wait as long as it takes.
+        One that has begun, on an engine that is gone or in an earlier step, may wait as long as it takes.
         """
         if request.deadline_s < float("inf"):
             self._ends.push(request.deadline_s, request)
         queue_timeout_s = queue_timeout_s or self._queue_timeout_s
-        if queue_timeout_s and request.num_stored_tokens == request.num_prompt_tokens:
+        if queue_timeout_s and not request.siblings.has_begun:
             self._queue_ends.push(request.arrival_s + queue_timeout_s, request)
         if self._log_wait_s:
             self._to_log.push(request.arrival_s + self._log_wait_s, request)
 
     def started(self, request: Request) -> None:
-        """It has left the queue for the first time."""
-        self._queue_ends.remove(request)
+        """It has left the queue for the first time: its siblings may wait as long as it takes now."""
+        if not request.siblings.has_begun:
+            for sibling in request.siblings.waiting.values():
+                self._queue_ends.remove(sibling)
         self._to_log.remove(request)
 
     def remove(self, request: Request) -> None:
         """It has ended."""
         self._ends.remove(request)
-        self.started(request)
+        self._queue_ends.remove(request)
+        self._to_log.remove(request)
 
     def ended(self, now_s: float) -> Iterator[EndedRequest]:
         """Yield those to end now; each must be removed before the next is asked for."""

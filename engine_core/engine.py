@@ -24,6 +24,7 @@ from engine_core.config import SchedulerConfig
 from engine_core.deadlines import Deadlines
 from engine_core.errors import IntegrityError
 from engine_core.explain import explain, find_requests, waiting_by_reason
+from engine_core.intake import Intake
 from engine_core.ipc.messages import (
     AddRequest,
     EngineStats,
@@ -39,15 +40,12 @@ from engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
 from engine_core.kv_events.recorder import KVEventRecorder
 from engine_core.open_requests import OpenRequests
 from engine_core.request import (
-    TOKEN_BYTES,
     EndedRequest,
     FrontendId,
     Request,
     RequestLimits,
     RequestState,
     RequestSummary,
-    check_request,
-    deadline_of,
 )
 from engine_core.scheduler.apply import StepApplier, StepResult
 from engine_core.scheduler.output import OutputCollector
@@ -109,7 +107,14 @@ class EngineCore:
         )
         self._applier = StepApplier(self._scheduler, self._stops)
         self._open = OpenRequests()
-        self._admission = Admission(config.max_num_waiting, config.max_waiting_tokens)
+        self._intake = Intake(
+            self.limits,
+            config.max_num_seqs + config.max_num_waiting,
+            config.policy,
+            self._open,
+            self._scheduler.kv.index.namespace,
+        )
+        self._admission = Admission(config.max_num_waiting, config.max_waiting_tokens, config.tenant_weights)
         self._deadlines = Deadlines(config.queue_timeout_s, config.log_wait_s)
         self._timeouts: Counter[str] = Counter()
         paced = config.target_itl_s > 0
@@ -117,7 +122,6 @@ class EngineCore:
         self._outputs = OutputCollector(epoch)
         self._on_end = on_end
         self._on_wait = on_wait
-        self._num_arrivals = 0
         self._num_steps = 0
         self._last_step_s = clock.monotonic()
         self._prompt_tokens = 0
@@ -141,29 +145,33 @@ class EngineCore:
         """Planned steps whose output has not been applied."""
         return len(self._scheduler.in_flight)
 
-    def add(self, frontend: FrontendId, message: AddRequest) -> None:
-        """Queue one request.
+    def add(self, frontend: FrontendId, message: AddRequest, *siblings: AddRequest) -> None:
+        """Queue the sequences of one request, all or none; others may have to make room for it.
 
         Raises:
-            InvalidRequestError: a field is out of range or the handle is in use.
-            ContextLengthError: the prompt leaves no room in the model's context or the KV pool.
-            OverloadedError: max_num_waiting requests or max_waiting_tokens tokens wait already; tells for how
-                long.
+            InvalidRequestError: a field is out of range or a handle is in use.
+            ContextLengthError: a prompt leaves no room in the model's context or the KV pool.
+            OverloadedError: max_num_waiting requests or max_waiting_tokens tokens wait already, and who they
+                are of holds no more than this one's side would; tells for how long.
             ProtocolError: a token column is malformed.
         """
-        self._open.check_new(frontend, message.handle)
-        num_tokens = (len(message.prompt_token_ids) + len(message.resume_token_ids)) // TOKEN_BYTES
         now_s = self._clock.monotonic()
+        added = self._intake.siblings(frontend, (message, *siblings), now_s)
         scheduler = self._scheduler
-        # Those that free rows are there for start in the next step; so n siblings do not refuse each other.
-        num_waiting = max(0, len(scheduler.waiting) - scheduler.running.num_free_rows)
-        self._admission.check(num_waiting, num_tokens, now_s)
-        request = self._make_request(frontend, message)
-        self._open.add(request)
-        self._scheduler.add(request)
-        self._admission.added(request.num_stored_tokens, now_s)
-        self._deadlines.add(request, message.queue_timeout_s)
-        self._end_if_complete(request)
+        num_beside = len(scheduler.waiting) - self._admission.num_waiting
+        # Those that free rows are there for start in the next step.
+        num_free_rows = scheduler.running.num_free_rows - num_beside
+        for displaced in self._admission.make_room(added, num_free_rows, now_s):
+            for ended in displaced.ends():
+                self._end(ended)
+        requests = list(added.waiting.values())
+        for request in requests:
+            self._open.add(request)
+            scheduler.add(request)
+        self._admission.added(added, now_s)
+        for request, asked in zip(requests, (message, *siblings), strict=True):
+            self._deadlines.add(request, asked.queue_timeout_s)
+            self._end_if_complete(request)
 
     def abort(self, frontend: FrontendId, handles: Iterable[int]) -> None:
         """End requests without a Finished; unknown handles are ignored, as they may just have ended."""
@@ -290,35 +298,10 @@ class EngineCore:
         num_tokens = sum(r.num_stored_tokens for r in self._scheduler.waiting if not r.was_started)
         if num_tokens != self._admission.num_waiting_tokens:
             raise IntegrityError(f"{num_tokens} tokens wait, {self._admission.num_waiting_tokens} counted")
+        self._admission.check_integrity()
         for request in self._open:
             if request.state is RequestState.ENDED:
                 raise IntegrityError(f"request {request.arrival} has ended but is open")
-
-    def _make_request(self, frontend: FrontendId, message: AddRequest) -> Request:
-        checked = check_request(message, self.limits)
-        arrival = self._num_arrivals
-        self._num_arrivals += 1
-        now_s = self._clock.monotonic()
-        return Request(
-            frontend=frontend,
-            handle=message.handle,
-            frontend_idx=self._open.frontend_idx(frontend),
-            request_id=message.request_id,
-            sampling=checked.sampling,
-            sort_key=(message.priority if self._config.policy == "priority" else 0, arrival),
-            arrival=arrival,
-            arrival_s=now_s,
-            deadline_s=deadline_of(message.timeout_s, now_s),
-            token_ids=checked.token_ids,
-            num_prompt_tokens=checked.num_prompt_tokens,
-            max_num_tokens=checked.max_num_tokens,
-            tenant=message.tenant,
-            cache_salt=message.cache_salt,
-            namespace=self._scheduler.kv.index.namespace(message.tenant, message.cache_salt),
-            repetition=checked.repetition,
-            priority=message.priority,
-            streams=message.streams,
-        )
 
     def _end_if_complete(self, request: Request) -> None:
         """End a resumed request whose tokens already reach its end: only the Finished was lost."""
@@ -337,8 +320,8 @@ class EngineCore:
         for request in self._scheduler.started:
             self._prompt_tokens += request.num_prompt_tokens
             request.queue_time_s = now_s - request.arrival_s
-            self._admission.started(request.num_stored_tokens, now_s)
             self._deadlines.started(request)
+            self._admission.started(request, now_s)
             started = Started(request.handle, request.num_cached_tokens, request.queue_time_s)
             self._outputs.add_started(request.frontend, started)
         self._scheduler.started.clear()
@@ -369,6 +352,7 @@ class EngineCore:
                 error_code=ended.error_code,
                 error_message=ended.error_message,
                 error_status=ended.error_status,
+                retry_after_s=ended.retry_after_s,
             ),
         )
 
@@ -376,7 +360,7 @@ class EngineCore:
         if self._on_end is not None:
             self._on_end(self._summary(request, reason))
         if not request.was_started:
-            self._admission.given_up(request.num_stored_tokens, self._clock.monotonic())
+            self._admission.given_up(request, self._clock.monotonic())
         self._scheduler.remove(request)
         self._open.remove(request)
         self._deadlines.remove(request)

@@ -14,11 +14,13 @@ EXIT_WORKER = 4
 class SplitServeError(Exception):
     """Base of all errors of this project.
 
-    `code` is stable and machine-readable, `status` the HTTP status a frontend answers with.
+    `code` is stable and machine-readable, `status` the HTTP status a frontend answers with, `param` the
+    dotted path of the request field it is about.
     """
 
     code = "internal_error"
     status = 500
+    param: str | None = None
 
 
 class ConfigError(SplitServeError):

@@ -232,7 +232,7 @@ ENGINE_FLAGS: FlagTable = {
         Flag(
             "--max-num-waiting",
             "max_num_waiting",
-            "requests that may wait; beyond it they are refused with 429",
+            "requests that may wait; beyond it who holds most, or a newcomer, is refused with 429",
             parse_count,
             metavar="N",
         ),
@@ -253,7 +253,7 @@ ENGINE_FLAGS: FlagTable = {
         Flag(
             "--max-waiting-tokens",
             "max_waiting_tokens",
-            "prompt tokens that may wait; beyond it requests are refused with 429",
+            "prompt tokens that may wait; beyond it who holds most, or a newcomer, is refused with 429",
             parse_count,
             metavar="TOKENS",
         ),

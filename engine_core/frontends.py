@@ -64,6 +64,9 @@ class FrontendTable:
     def __iter__(self) -> Iterator[bytes]:
         return iter(list(self._frontends))
 
+    def __contains__(self, identity: object) -> bool:
+        return identity in self._frontends
+
     def hello(self, identity: bytes, name: str, now_s: float) -> bool:
         """Take a frontend in, or renew its lease.
 

@@ -44,19 +44,6 @@ class OpenRequests:
         if handle in self._by_frontend.get(frontend, ()):
             raise InvalidRequestError(f"handle {handle} is in use", "handle", "duplicate_handle")
 
-    def frontend_idx(self, frontend: FrontendId) -> int:
-        """Return the frontend's integer, giving it one if need be; add() must follow."""
-        idx = self._idx_of.get(frontend)
-        if idx is None:
-            if self._free_idx:
-                idx = heapq.heappop(self._free_idx)
-            else:
-                idx = len(self._frontend_at)
-                self._frontend_at.append(None)
-            self._idx_of[frontend] = idx
-            self._frontend_at[idx] = frontend
-        return idx
-
     def frontend_at(self, idx: int) -> FrontendId:
         """Return the frontend of an integer in use."""
         frontend = self._frontend_at[idx]
@@ -64,7 +51,8 @@ class OpenRequests:
         return frontend
 
     def add(self, request: Request) -> None:
-        """Enter a request whose handle check_new() has passed."""
+        """Enter a request whose handle check_new() has passed, and give it its frontend's integer."""
+        request.frontend_idx = self._frontend_idx(request.frontend)
         self._by_frontend.setdefault(request.frontend, {})[request.handle] = request
         self._num_requests += 1
 
@@ -97,3 +85,15 @@ class OpenRequests:
         used = {idx for idx, frontend in enumerate(self._frontend_at) if frontend is not None}
         if used != set(self._idx_of.values()) or used & set(self._free_idx):
             raise IntegrityError("frontend indices in use and free ones overlap")
+
+    def _frontend_idx(self, frontend: FrontendId) -> int:
+        idx = self._idx_of.get(frontend)
+        if idx is None:
+            if self._free_idx:
+                idx = heapq.heappop(self._free_idx)
+            else:
+                idx = len(self._frontend_at)
+                self._frontend_at.append(None)
+            self._idx_of[frontend] = idx
+            self._frontend_at[idx] = frontend
+        return idx

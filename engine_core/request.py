@@ -67,13 +67,46 @@ class RequestLimits(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
+class Siblings:
+    """The sequences of one client's request here: taken in together, and asked to leave together.
+
+    Attributes:
+        tenant, frontend: who holds their places in the queue.
+        priority: lower is more urgent; 0 under a policy that does not heed it.
+        arrival: of the first of them.
+        has_begun: one of them runs or has run, here or elsewhere: no wait ends them any more.
+        waiting: those that wait and never ran, by arrival.
+        num_tokens: of these.
+    """
+
+    tenant: str = ""
+    frontend: FrontendId = b""
+    priority: int = 0
+    arrival: int = 0
+    has_begun: bool = False
+    waiting: dict[int, Request] = field(default_factory=dict)
+    num_tokens: int = 0
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """How many wait, and their tokens."""
+        return len(self.waiting), self.num_tokens
+
+    def add(self, request: Request) -> None:
+        """Count a new sequence that waits."""
+        self.waiting[request.arrival] = request
+        self.num_tokens += request.num_stored_tokens
+        self.has_begun |= request.num_stored_tokens > request.num_prompt_tokens
+
+
+@dataclass(slots=True, eq=False)
 class Request:
     """One sequence; owned by the engine's thread.
 
     Attributes:
         frontend: who gets its outputs.
         handle: name of the request on that frontend's link.
-        frontend_idx: small integer of the frontend, for the columns.
+        frontend_idx: small integer of the frontend, for the columns; -1 until the request is open.
         sort_key: (priority or 0, arrival); smaller runs earlier and is preempted later.
         arrival: counter over all requests of this engine.
         arrival_s, deadline_s: seconds of the engine's clock; the deadline is inf without a timeout.
@@ -95,11 +128,11 @@ class Request:
         leader: running request whose prefix it waits for, see engine_core.scheduler.followers.
         num_awaited_tokens: tokens of the leader's prefix that it waits for, whole blocks.
         streams: its tokens are sent as they come; otherwise they may be gathered.
+        siblings: the request that it is a sequence of.
     """
 
     frontend: FrontendId
     handle: int
-    frontend_idx: int
     request_id: str
     sampling: SamplingParams
     sort_key: tuple[int, int]
@@ -112,6 +145,7 @@ class Request:
     tenant: str
     cache_salt: str
     namespace: bytes
+    frontend_idx: int = -1
     block_hashes: list[bytes] = field(default_factory=list)
     state: RequestState = RequestState.WAITING
     row: int = -1
@@ -127,6 +161,7 @@ class Request:
     leader: Request | None = None
     num_awaited_tokens: int = 0
     streams: bool = True
+    siblings: Siblings = field(default_factory=Siblings)
 
     @property
     def num_stored_tokens(self) -> int:
@@ -154,6 +189,7 @@ class EndedRequest(NamedTuple):
     error_code: str = ""
     error_message: str = ""
     error_status: int = 500
+    retry_after_s: float = 0.0
 
 
 class RequestSummary(NamedTuple):

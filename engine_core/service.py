@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from engine_core.arrivals import Arrivals
 from engine_core.clock import Clock
 from engine_core.config import EngineConfig, software_version
 from engine_core.engine import EngineCore
@@ -91,6 +92,7 @@ class Service:
         self._epoch = epoch
         self._table = table
         self._startup = startup
+        self._arrivals = Arrivals(config.max_num_seqs + config.max_num_waiting)
         self._engine: EngineCore | None = None
         self._ready: Ready | None = None
         self._drain_end_s = 0.0
@@ -117,6 +119,7 @@ class Service:
                 case AddRequest():
                     self._add(identity, message)
                 case Abort(handles=handles):
+                    self._arrivals.abort(identity, handles)
                     if self._engine is not None:
                         self._engine.abort(identity, handles)
                 case Ping(nonce=nonce):
@@ -163,21 +166,30 @@ class Service:
         self._table.send_once(identity, encode(refused))
 
     def _add(self, identity: bytes, message: AddRequest) -> None:
+        messages = self._arrivals.take(identity, message)
+        if not messages:
+            return
         try:
             if self._engine is None:
                 raise EngineUnavailableError(f"the engine is {self._startup.stage}")
             if self.phase is Phase.DRAINING:
                 raise EngineUnavailableError("the engine is shutting down")
-            self._engine.add(identity, message)
+            self._engine.add(identity, *messages)
         except SplitServeError as error:
             if isinstance(error, ProtocolError):
                 self.faults.protocol_error(identity, self._table.name(identity), error)
-            self.post(identity, _rejected(message.handle, error))
+            self._reject(identity, messages, error)
         except Exception:
             # The request that finds a bug of ours must not take the engine's other requests along. What add()
             # changes comes after all that depends on the request's content.
             _log.exception("request refused after an unexpected error")
-            self.post(identity, _rejected(message.handle, SplitServeError("internal error")))
+            self._reject(identity, messages, SplitServeError("internal error"))
+
+    def _reject(self, identity: bytes, messages: list[AddRequest], error: SplitServeError) -> None:
+        """Refuse all sequences of a request."""
+        for message in messages:
+            if identity in self._table:
+                self.post(identity, _rejected(message.handle, error))
 
     def _call(self, identity: bytes, call: Call) -> None:
         ok, text = False, "the engine is loading"
@@ -252,6 +264,7 @@ class Service:
         name = self._table.name(identity)
         if self._engine is not None:
             self._engine.drop_frontend(identity)
+        self._arrivals.drop(identity)
         self._table.drop(identity)
         log_event(_log, logging.INFO, "frontend left", frontend=name, reason=reason)
 

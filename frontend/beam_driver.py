@@ -26,7 +26,7 @@ from frontend.engine_client import EngineClient
 from frontend.generation import GenerationRequest, OutputDelta, TokenLogprob
 from frontend.open_sequence import OpenSequence
 from frontend.pool_status import ServedModel
-from frontend.stream import NO_QUEUE_TIMEOUT_S, read_token_logprob
+from frontend.stream import read_token_logprob
 
 
 def search_rules(request: GenerationRequest, served: ServedModel) -> SearchRules:
@@ -151,7 +151,8 @@ class BeamRun:
             tenant=request.tenant,
             cache_salt=request.cache_salt,
             timeout_s=timeout_s,
-            queue_timeout_s=request.queue_timeout_s if self._first is None else NO_QUEUE_TIMEOUT_S,
+            queue_timeout_s=request.queue_timeout_s,
+            continues=self._first is not None,
         )
 
     def _step_sampling(self, *, is_first: bool) -> SamplingParams:

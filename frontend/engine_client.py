@@ -16,6 +16,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 
+import msgspec
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
@@ -127,14 +128,17 @@ class EngineClient:
                 answer.set_exception(EngineUnavailableError(_SHUTTING_DOWN))
 
     def open(self, requests: Sequence[AddRequest], wake: Callable[[], None]) -> list[OpenSequence]:
-        """Send requests; either all are sent or none.
+        """Send the sequences of one client's request, which the engine takes or refuses together.
 
         Raises:
-            EngineUnavailableError, OverloadedError: as EngineSession.open().
+            EngineUnavailableError, OverloadedError: as EngineSession.open(); none is sent.
         """
+        if not requests:
+            return []
         sequences: list[OpenSequence] = []
+        *others, last = requests
         try:
-            for request in requests:
+            for request in [*(msgspec.structs.replace(other, more=True) for other in others), last]:
                 sequences.append(self.session.open(request, wake))
         except BaseException:
             self.abort([sequence.request.handle for sequence in sequences])

@@ -26,7 +26,8 @@ def finished_error(finished: Finished) -> SplitServeError | None:
     if finished.reason is not FinishReason.ERROR:
         return None
     code = finished.error_code or EngineRequestError.code
-    return _error(finished.error_status, code, finished.error_message or "the engine failed on this request")
+    message = finished.error_message or "the engine failed on this request"
+    return _error(finished.error_status, code, message, retry_after_s=finished.retry_after_s)
 
 
 def _error(

@@ -76,8 +76,7 @@ def error_body(error: Exception) -> tuple[int, ErrorBody]:
     message = str(error)
     if error.status >= 500:
         message = _PUBLIC_MESSAGES.get(error.code, "Internal server error.")
-    param: str | None = getattr(error, "param", None)
-    return error.status, _body(error.status, message, error.code, param)
+    return error.status, _body(error.status, message, error.code, error.param)
 
 
 def error_response(error: Exception) -> Response:

@@ -13,16 +13,14 @@ from engine_core.errors import EngineUnavailableError, InvalidRequestError
 from engine_core.ipc.curve import load_client_keys
 from engine_core.ipc.messages import CallKind
 from frontend.bad_words import spell_bad_words
-from frontend.beam_driver import BeamRun
 from frontend.engine_client import EngineClient
 from frontend.engine_session import EngineState
 from frontend.generation import GenerationRequest, OutputDelta
-from frontend.generation_handle import EngineGeneration, Generation, SearchGeneration
-from frontend.open_sequence import OpenSequence
+from frontend.generation_handle import Generation
+from frontend.opening import open_on
 from frontend.pool_member import AssetsCache, PoolMember, make_member
 from frontend.pool_status import CallOutcome, EngineStatus, Explanation, PoolStats, ServedModel
-from frontend.request_check import check_request
-from frontend.stream import SequenceStream, split_request
+from frontend.spreading import spread
 
 # How long settle() waits at most: from start() on for the first word of an engine, and for a tokenizer.
 CONNECT_WAIT_S = 1.0
@@ -166,12 +164,16 @@ class EnginePool:
         error.status = 404
         raise error
 
-    async def open(self, model: str, request: GenerationRequest, on_ready: Callable[[], None]) -> Generation:
-        """Send one request to an engine; the caller closes what is returned.
+    async def open(
+        self, model: str, requests: Sequence[GenerationRequest], on_ready: Callable[[], None]
+    ) -> list[Generation]:
+        """Send the prompts of one client's request to the engines; the caller closes what is returned.
+
+        Each engine takes its part of them as one: all or none. If one does not, the caller hears of it.
 
         Args:
             model: any name of a served model; "" is the first one.
-            request: not yet checked.
+            requests: not yet checked; one generation is returned for each.
             on_ready: called by the event loop when something may be there to take, or an error to be raised;
                 once for all that has arrived, however many sequences got some. It must not raise.
 
@@ -181,18 +183,24 @@ class EnginePool:
             OverloadedError: this frontend has too many open sequences.
             EngineUnavailableError: no engine is ready.
         """
-        if request.sampling.bad_words:
-            # Before the choice of an engine, which may not be there any more after a wait.
-            request.sampling.validate()
-            tokenizer = self.find_model(model).assets.tokenizer
-            request = replace(request, sampling=await spell_bad_words(request.sampling, tokenizer))
-        member, served = self._pick(model)
-        check_request(request, served)
-        if request.sampling.use_beam_search:
-            run = BeamRun(request, served, self._keep_engine(model, member))
-            return SearchGeneration(run.run(), on_ready, self._stats)
-        sources = member.client.open(split_request(request, member.session.next_handle), on_ready)
-        return EngineGeneration(member.client, _make_streams(request, served, sources), self._stats)
+        # Before the choice of engines, which may not be there any more after a wait.
+        requests = [await self._spell_bad_words(model, request) for request in requests]
+        candidates = self._candidates(model)
+        parts = spread(
+            [member.num_open for member, _ in candidates], [request.sampling.n for request in requests]
+        )
+        generations: dict[int, Generation] = {}
+        try:
+            for (member, served), part in zip(candidates, parts, strict=True):
+                mine = [requests[i] for i in part]
+                choose = self._keep_engine(model, member)
+                opened = open_on(member.client, served, mine, on_ready, choose, self._stats)
+                generations |= zip(part, opened, strict=True)
+        except BaseException:
+            for generation in generations.values():
+                generation.close()
+            raise
+        return [generations[i] for i in range(len(requests))]
 
     async def generate(self, model: str, request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
         """Run one request and yield its deltas until each of its n sequences has a finish_reason.
@@ -209,7 +217,8 @@ class EnginePool:
             EngineRequestError: the engine ended this request because of a fault of its own.
         """
         changed = asyncio.Event()
-        with contextlib.closing(await self.open(model, request, changed.set)) as generation:
+        (opened,) = await self.open(model, [request], changed.set)
+        with contextlib.closing(opened) as generation:
             while not generation.finished:
                 await changed.wait()
                 changed.clear()
@@ -279,6 +288,13 @@ class EnginePool:
             raise self._nothing_ready()
         return await asyncio.gather(*(m.explain(request_ids, tenant, timeout_s) for m in members))
 
+    async def _spell_bad_words(self, model: str, request: GenerationRequest) -> GenerationRequest:
+        if not request.sampling.bad_words:
+            return request
+        request.sampling.validate()
+        tokenizer = self.find_model(model).assets.tokenizer
+        return replace(request, sampling=await spell_bad_words(request.sampling, tokenizer))
+
     def _keep_engine(self, model: str, member: PoolMember) -> Callable[[], EngineClient]:
         """Return a choice of one engine while that takes requests: its prefix cache knows the beams."""
 
@@ -292,6 +308,10 @@ class EnginePool:
 
     def _pick(self, model: str) -> tuple[PoolMember, ServedModel]:
         """Return the least busy engine that takes requests for a model."""
+        return min(self._candidates(model), key=lambda candidate: candidate[0].num_open)
+
+    def _candidates(self, model: str) -> list[tuple[PoolMember, ServedModel]]:
+        """Return the engines that take requests for a model, at least one."""
         main_name = self.find_model(model).names[0]
         members = [member for member in self._members if member.takes_requests]
         candidates = [
@@ -299,21 +319,11 @@ class EnginePool:
         ]
         if not candidates:
             raise self._nothing_ready()
-        return min(candidates, key=lambda candidate: candidate[0].num_open)
+        return candidates
 
     def _nothing_ready(self) -> EngineUnavailableError:
         states = [f"{member.session.address} is {_describe(member.status())}" for member in self._members]
         return EngineUnavailableError(f"no engine is ready: {'; '.join(states) or 'the pool is closed'}")
-
-
-def _make_streams(
-    request: GenerationRequest, served: ServedModel, sources: Sequence[OpenSequence]
-) -> list[SequenceStream]:
-    prompt, tokenizer = request.prompt_token_ids, served.assets.tokenizer
-    return [
-        SequenceStream(index, source, request.sampling, prompt, tokenizer)
-        for index, source in enumerate(sources)
-    ]
 
 
 def _describe(status: EngineStatus) -> str:

@@ -18,9 +18,6 @@ from frontend.stop_strings import StopMatcher
 from frontend.token_relay import Relayed, RelayedStream, Route, TokenRelay
 from frontend.tokenizer import Tokenizer
 
-# What has begun to run is not given up for a wait: this is longer than any wait a client may ask for.
-NO_QUEUE_TIMEOUT_S = 7 * 86400.0
-
 _REASONS = {
     FinishReason.STOP: "stop",
     FinishReason.LENGTH: "length",
@@ -33,7 +30,6 @@ def split_request(request: GenerationRequest, next_handle: Callable[[], int]) ->
     """Return the n requests that the engine runs, with seeds seed, seed + 1 and so on (modulo 2**64).
 
     A seed is drawn when the client gave none. Stop strings stay here; prompt logprobs are asked for once.
-    The queue timeout is that of the first, which is the first to run.
     """
     sampling = request.sampling
     seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
@@ -48,7 +44,7 @@ def split_request(request: GenerationRequest, next_handle: Callable[[], int]) ->
             tenant=request.tenant,
             cache_salt=request.cache_salt,
             timeout_s=request.timeout_s,
-            queue_timeout_s=request.queue_timeout_s if index == 0 else NO_QUEUE_TIMEOUT_S,
+            queue_timeout_s=request.queue_timeout_s,
             # A stop string is found here, and the engine must not run on for long after it.
             streams=request.streams or bool(sampling.stop),
         )

@@ -48,9 +48,14 @@ class AddRequest(Wire, frozen=True, tag=1):
         tenant: owner of the prefix-cache namespace and of the fair share.
         cache_salt: narrows prefix-cache sharing further.
         timeout_s: seconds from arrival after which the engine ends the request; 0 means never.
-        queue_timeout_s: seconds it may wait before it first runs; 0 takes the engine's default.
+        queue_timeout_s: seconds it may wait before it, or another sequence of its request, first runs; 0
+            takes the engine's default.
         streams: every token is wanted at once. Otherwise the engine may gather tokens, but for the first and
             the last, for engine_core.scheduler.output.GATHER_S.
+        more: another sequence of the same client's request follows directly; all of them are taken or refused
+            together, when the last has come, and have one tenant and priority.
+        continues: part of a client's request that has run already, as the later steps of a beam search are.
+            It is refused only beyond twice the bounds of the queue, and no queue timeout ends it.
     """
 
     handle: int
@@ -64,6 +69,8 @@ class AddRequest(Wire, frozen=True, tag=1):
     timeout_s: float = 0.0
     queue_timeout_s: float = 0.0
     streams: bool = True
+    more: bool = False
+    continues: bool = False
 
 
 class Abort(Wire, frozen=True, tag=2):
@@ -171,6 +178,7 @@ class Finished(Wire, frozen=True):
         num_cached_tokens: prompt tokens found in the prefix cache when it was first scheduled.
         num_preemptions: how often it was preempted.
         error_code, error_message: set when reason is ERROR.
+        retry_after_s: of a request that made room for another, when to try again.
     """
 
     handle: int
@@ -181,6 +189,7 @@ class Finished(Wire, frozen=True):
     error_code: str = ""
     error_message: str = ""
     error_status: int = 500
+    retry_after_s: float = 0.0
 
 
 class StepOutputs(Wire, frozen=True, tag=4):

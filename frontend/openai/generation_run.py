@@ -10,6 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 from starlette.requests import Request
 
+from engine_core.errors import EngineRequestError, InvalidRequestError
 from engine_core.sampling_params import SamplingParams
 from frontend.disconnect import ClientWatch
 from frontend.event_log import Value
@@ -132,8 +133,7 @@ class GenerationRun:
             self._model_metrics.prompt_tokens.observe(len(request.prompt_token_ids))
             self._model_metrics.params_n.observe(self.n)
             self._model_metrics.params_max_tokens.observe(request.sampling.max_tokens or 0)
-        for request in self._requests:
-            self._generations.append(await self._pool.open(self._model_name, request, on_ready))
+        self._generations = await self._pool.open(self._model_name, self._requests, on_ready)
 
     def _check_room(self) -> None:
         """Refuse more sequences than all engines of the model together ever hold."""
@@ -151,7 +151,7 @@ class GenerationRun:
         """
         batch = []
         for prompt_idx, generation in enumerate(self._generations):
-            for delta in generation.take():
+            for delta in self._take_of(prompt_idx, generation):
                 choice_idx = prompt_idx * self.n + delta.index
                 self._timers[choice_idx].on_delta(delta)
                 self.usage.add(choice_idx, delta)
@@ -160,6 +160,15 @@ class GenerationRun:
                     self._num_open -= 1
                     self.finished = not self._num_open
         return batch
+
+    def _take_of(self, prompt_idx: int, generation: Generation) -> list[OutputDelta]:
+        """Take what is new of one prompt; an error of its own names it if there are several."""
+        try:
+            return generation.take()
+        except (EngineRequestError, InvalidRequestError) as error:
+            if len(self._generations) > 1 and error.code != "timeout" and error.param in (None, "prompt"):
+                error.param = f"prompt[{prompt_idx}]"
+            raise
 
     def hand_over(self, fd: int, frame: Frame) -> RelayedStream | None:
         """Let native code write what follows the first token of the only completion; None if it cannot."""

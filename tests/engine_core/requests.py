@@ -22,7 +22,6 @@ def make_request(
     return Request(
         frontend=b"frontend",
         handle=arrival,
-        frontend_idx=0,
         request_id=f"request-{arrival}",
         sampling=sampling or SamplingParams(seed=0),
         sort_key=(priority, arrival),
@@ -35,4 +34,5 @@ def make_request(
         tenant="",
         cache_salt="",
         namespace=namespace,
+        frontend_idx=0,
     )

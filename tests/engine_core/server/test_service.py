@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+import msgspec
 import pytest
 
 from engine_core.clock import ManualClock
@@ -13,6 +14,7 @@ from engine_core.errors import IntegrityError
 from engine_core.frontends import FrontendTable
 from engine_core.ipc.codec import encode, engine_decoder, pack_int32
 from engine_core.ipc.messages import (
+    Abort,
     AddRequest,
     Call,
     CallKind,
@@ -90,6 +92,50 @@ def test_a_bug_that_a_request_finds_is_that_requests_alone(
     assert "secret detail" not in rejected.message
     assert "ZeroDivisionError" in caplog.text
     assert bench.engine.stats().num_waiting == 1
+
+
+def more(handle: int) -> AddRequest:
+    return msgspec.structs.replace(request(handle), more=True)
+
+
+def test_a_request_is_taken_when_its_last_sequence_has_come(bench: Bench) -> None:
+    for handle in (1, 2):
+        assert bench.say(b"a", more(handle)) is None
+    assert bench.engine.stats().num_waiting == 0
+    assert bench.say(b"a", request(3)) is None
+    assert bench.engine.stats().num_waiting == 3
+
+
+def test_a_request_is_refused_in_all_its_sequences(bench: Bench) -> None:
+    bench.say(b"a", request(3))
+    bench.say(b"a", more(1))
+    bench.say(b"a", more(2))
+    bench.say(b"a", request(3))
+    refused = [message for _, message in bench.sent]
+    assert [(each.handle, each.code) for each in refused if isinstance(each, Rejected)] == [
+        (1, "duplicate_handle"),
+        (2, "duplicate_handle"),
+        (3, "duplicate_handle"),
+    ]
+    assert bench.engine.stats().num_waiting == 1
+
+
+def test_a_frontend_lost_while_it_is_refused_leaves_once(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    bench.say(b"a", more(1))
+    bench.say(b"a", more(2))
+    bench.results[b"a"] = SendResult.GONE
+    bench.say(b"a", request(2))
+    assert caplog.text.count("frontend left") == 1
+
+
+def test_a_request_given_up_before_its_last_sequence_is_forgotten(bench: Bench) -> None:
+    bench.say(b"a", more(1))
+    bench.say(b"a", Abort([1]))
+    bench.say(b"a", request(2))
+    assert [request.handle for request in bench.engine._open] == [2]
 
 
 def test_a_failed_integrity_check_is_told_to_who_asked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -275,11 +275,9 @@ def test_best_of_equal_to_n_makes_requests_an_engine_accepts() -> None:
         single.sampling.validate()
 
 
-def test_once_the_first_of_n_runs_no_queue_timeout_ends_the_others() -> None:
-    for timeout_s in (0.0, 5.0):
-        asked = replace(request(SamplingParams(n=3)), queue_timeout_s=timeout_s)
-        adds = split_request(asked, lambda: 1)
-        assert [entry.queue_timeout_s for entry in adds] == [timeout_s, 604_800.0, 604_800.0]
+def test_the_queue_timeout_is_that_of_all_sequences() -> None:
+    adds = split_request(replace(request(SamplingParams(n=3)), queue_timeout_s=5.0), lambda: 1)
+    assert [entry.queue_timeout_s for entry in adds] == [5.0] * 3
 
 
 def test_a_seed_is_drawn_when_none_is_given() -> None:

@@ -284,6 +284,11 @@ class FakePool:
         return self.model
 
     async def open(
+        self, model: str, requests: Sequence[GenerationRequest], on_ready: Callable[[], None]
+    ) -> list[FakeGeneration]:
+        return [self._open_one(model, request, on_ready) for request in requests]
+
+    def _open_one(
         self, model: str, request: GenerationRequest, on_ready: Callable[[], None]
     ) -> FakeGeneration:
         self.seen.append(Seen(model, request))

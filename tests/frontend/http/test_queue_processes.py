@@ -120,6 +120,55 @@ async def test_as_many_tokens_may_wait_as_the_flag_says(narrow: Service) -> None
     assert (await alone).status_code == 200
 
 
+@pytest.mark.parametrize("fields", [{"n": 3}, {"prompt": [[7] * 15, [8] * 15, [9] * 15]}], ids=str)
+async def test_sequences_of_one_request_do_not_refuse_each_other(narrow: Service, fields: dict) -> None:
+    """45 tokens, where 40 may wait: one request alone may exceed the bound."""
+    answer = await narrow.complete(**{"prompt": [7] * 15, "max_tokens": 1} | fields)
+    assert answer.status_code == 200, answer.text
+    assert len(answer.json()["choices"]) == 3
+
+
+async def test_sequences_of_one_request_are_refused_together(narrow: Service) -> None:
+    async with occupied(narrow):
+        alone = asyncio.create_task(narrow.complete(prompt=[7] * 10, max_tokens=1))
+        await narrow.open_requests(2)
+        full = await narrow.complete(prompt=[[8] * 16, [9] * 16], max_tokens=1)
+        assert full.status_code == 429
+        assert len(await narrow.open_requests(2)) == 2
+    assert (await alone).status_code == 200
+
+
+async def test_a_list_that_waits_too_long_ends_as_a_whole(narrow: Service) -> None:
+    async with occupied(narrow):
+        late = await narrow.complete(prompt=[[8], [9]], max_tokens=1, queue_timeout=0.3)
+        assert (late.status_code, late.json()["error"]["code"]) == (503, "queue_timeout")
+        assert len(await narrow.open_requests(1)) == 1
+
+
+async def test_a_greedy_tenant_makes_room_for_another(tmp_path: Path) -> None:
+    """Two of one tenant fill the queue; the last of them ends with 429 when another tenant asks."""
+    flags = ("--max-num-seqs=1", "--max-num-waiting=2", "--simulated-step-ms=20")
+    keys = {"api_key_hashes": tuple(hash_key(key) for key in KEYS.values())}
+    headers = {name: {"authorization": f"Bearer {key}"} for name, key in KEYS.items()}
+    async with service(tmp_path, *flags, **keys) as served:
+
+        async def ask(name: str) -> httpx.Response:
+            body = {"prompt": [9], "max_tokens": 1}
+            return await served.client.post("/v1/completions", json=body, headers=headers[name])
+
+        async with occupied(served, headers["other"]):
+            first = asyncio.create_task(ask("heavy"))
+            await served.open_requests(1, headers["heavy"])
+            last = asyncio.create_task(ask("heavy"))
+            await served.open_requests(2, headers["heavy"])
+            modest = asyncio.create_task(ask("light"))
+            gone = await last
+            assert gone.status_code == 429
+            assert int(gone.headers["retry-after"]) >= 1
+            assert "--max-num-waiting" in gone.json()["error"]["message"]
+        assert [(await task).status_code for task in (first, modest)] == [200, 200]
+
+
 async def test_time_in_the_queue_and_time_at_all_may_run_out(narrow: Service) -> None:
     async with occupied(narrow):
         waited = await narrow.complete(max_tokens=1, queue_timeout=0.3, request_id="w2")
