@@ -82,5 +82,6 @@ OWN_FLAGS = frozenset(
     (
         *("--check-config", "--engine", "--frontend-id", "--keys", "--insecure"),
         *("--host", "--port", "--uds", "--fd", "--log-level"),
+        *("--launch-dir", "--launch-number", "--launch-fd"),
     )
 )

@@ -17,6 +17,7 @@ from engine_core.clock import Clock
 from engine_core.config import runtime_directory
 from engine_core.errors import EXIT_FAILED, ConfigError
 from engine_core.ipc.addresses import make_private_directory
+from engine_core.ipc.connection_counts import NOT_SERVING, ConnectionCounts
 from engine_core.ipc.messages import Ready
 from engine_core.listener import bind_tcp, bind_unix
 from engine_core.process import Child
@@ -69,6 +70,7 @@ class Server:
         self._options = options
         self._clock = clock
         self._begin_s = clock.monotonic()
+        self._counts = ConnectionCounts.create(options.num_frontends)
         self._made_runtime = make_private_directory(runtime_directory())
         try:
             self._listener = bind_unix(options.uds) if options.uds else bind_tcp(options.host, options.port)
@@ -78,6 +80,7 @@ class Server:
         # The engine makes it, so that it also goes when this process is killed.
         self._directory = f"{runtime_directory()}/serve-{os.getpid()}"
         self._address = f"ipc://{self._directory}/engine.sock"
+        self._numbers = {f"api-frontend {n}": n for n in range(1, options.num_frontends + 1)}
         self._supervisor = Supervisor(self._specs())
         self._children: dict[str, Child] = {}
         self._probe: ReadinessProbe | None = None
@@ -97,10 +100,7 @@ class Server:
 
     def _specs(self) -> list[ChildSpec]:
         timeout_s = self._options.drain_timeout_s + STOP_SLACK_S
-        frontends = [
-            ChildSpec(f"api-frontend {number + 1}", FRONTEND_STAGE, timeout_s)
-            for number in range(self._options.num_frontends)
-        ]
+        frontends = [ChildSpec(name, FRONTEND_STAGE, timeout_s) for name in self._numbers]
         return [ChildSpec(ENGINE_NAME, ENGINE_STAGE, timeout_s), *frontends]
 
     def _turn(self) -> None:
@@ -144,6 +144,9 @@ class Server:
     def _on_exit(self, name: str, child: Child, code: int) -> None:
         del self._children[name]
         child.close()
+        if name in self._numbers:
+            # Or the others would leave connections to it.
+            self._counts[self._numbers[name]] = NOT_SERVING
         self._act(self._supervisor.on_exit(name, code, self._clock.monotonic()))
         if self._supervisor.state is not ServerState.RUNNING:
             self._stop_accepting()
@@ -170,13 +173,13 @@ class Server:
 
     def _start(self, name: str) -> bool:
         self._say(f"starting {name}")
-        is_engine = name == ENGINE_NAME
+        number = self._numbers.get(name)
         try:
             child = Child(
-                self._engine_argv() if is_engine else self._frontend_argv(),
+                self._engine_argv() if number is None else self._frontend_argv(number),
                 # Not SIGKILL: when this process is killed they end in order and leave no files behind.
                 death_signal=signal.SIGTERM,
-                pass_fds=() if is_engine else (self._listener.fileno(),),
+                pass_fds=() if number is None else (self._listener.fileno(), self._counts.fd),
             )
         except OSError as error:
             # Short of memory or processes for the moment: the others go on, and it counts like any loss.
@@ -198,10 +201,11 @@ class Server:
             *options.engine_flags,
         ]
 
-    def _frontend_argv(self) -> list[str]:
+    def _frontend_argv(self, number: int) -> list[str]:
         return [
             *(sys.executable, "-m", "frontend.cli", f"--engine={self._address}"),
-            f"--fd={self._listener.fileno()}",
+            *(f"--fd={self._listener.fileno()}", f"--launch-dir={self._directory}"),
+            *(f"--launch-number={number}", f"--launch-fd={self._counts.fd}"),
             *self._options.frontend_flags,
         ]
 

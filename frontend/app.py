@@ -23,7 +23,9 @@ from frontend.engine_metrics import collect_engines, collect_pool
 from frontend.error_handler import ErrorHandler
 from frontend.head_requests import HeadMiddleware
 from frontend.health import HealthProbe
+from frontend.http_protocol import ConnectionLimits
 from frontend.keep_alive import KeepAlive
+from frontend.launch import Launch
 from frontend.limits import LimitsMiddleware, OpenRequests
 from frontend.metrics import FrontendMetrics
 from frontend.openai.chat import create_chat_completion
@@ -48,28 +50,33 @@ class AppOwners:
     Attributes:
         requests: the requests in progress, for shutdown.
         health: the probe, told of a shutdown first.
+        connections: the open connections.
     """
 
     def __init__(self, config: FrontendConfig, pool: EnginePool) -> None:
+        self.connections = ConnectionLimits(config)
         self.requests = OpenRequests(config.max_open_requests, config.write_stall_s)
         self.health = HealthProbe(pool, config.health_timeout_s)
 
 
-def create_app(config: FrontendConfig, pool: EnginePool) -> FastAPI:
+def create_app(config: FrontendConfig, pool: EnginePool, launch: Launch | None = None) -> FastAPI:
     """Compose the application; starting and closing the pool is the caller's.
 
     Args:
         config: validated.
         pool: the engines, connected or about to be.
+        launch: that this frontend belongs to, None for one that was started by itself.
     """
     owners = AppOwners(config, pool)
-    metrics = FrontendMetrics(config.frontend_id)
+    metrics = FrontendMetrics(str(launch.number) if launch is not None else config.frontend_id)
     keep_alive = KeepAlive(config.sse_keep_alive_s)
     context = ApiContext(config, pool, metrics, UnknownFields(config.strict), keep_alive)
 
+    scrape = Scrape(pool, _EngineFigures(pool), _OwnFigures(context, owners), launch)
+
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None, None]:
-        async with owners.requests.watching():
+        async with owners.requests.watching(), scrape.answering():
             yield
 
     app = FastAPI(
@@ -83,7 +90,7 @@ def create_app(config: FrontendConfig, pool: EnginePool) -> FastAPI:
     )
     app.state.owners = owners
     _add_api_routes(app, context)
-    _add_operator_routes(app, context, owners)
+    _add_operator_routes(app, context, owners, scrape)
     _expect_routes(app, metrics)
     install_openapi(app, with_keys=bool(config.api_key_hashes))
     _add_layers(app, context, owners)
@@ -122,7 +129,7 @@ def _add_api_routes(app: FastAPI, context: ApiContext) -> None:
             return await tokenizer_info(context, request)
 
 
-def _add_operator_routes(app: FastAPI, context: ApiContext, owners: AppOwners) -> None:
+def _add_operator_routes(app: FastAPI, context: ApiContext, owners: AppOwners, scrape: Scrape) -> None:
     @app.get("/live", tags=["operation"], summary="The process runs; needs no key")
     async def live() -> Response:
         return Response(b'{"status":"ok"}', media_type="application/json")
@@ -155,8 +162,6 @@ def _add_operator_routes(app: FastAPI, context: ApiContext, owners: AppOwners) -
     @app.get("/debug/requests/{request_id}", tags=["operation"], summary="Why does this request wait")
     async def debug_request(request: Request, request_id: str) -> Response:
         return await show_request(context, request, request_id)
-
-    scrape = Scrape(context.pool, _AppCollector(context, owners))
 
     @app.get("/metrics", tags=["operation"], summary="Prometheus metrics")
     async def metrics() -> Response:
@@ -201,8 +206,20 @@ async def _client_gone(request: Request, error: Exception) -> Response:
     return Response(status_code=499)
 
 
-class _AppCollector(Collector):
-    """Collects this process's and its engines' figures at each scrape."""
+class _EngineFigures(Collector):
+    """Collects the engines' figures at each scrape."""
+
+    def __init__(self, pool: EnginePool) -> None:
+        self._pool = pool
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield all families."""
+        yield from collect_engines(self._pool.status())
+        yield from collect_queues(self._pool.status())
+
+
+class _OwnFigures(Collector):
+    """Collects this frontend's figures at each scrape."""
 
     def __init__(self, context: ApiContext, owners: AppOwners) -> None:
         self._context = context
@@ -210,12 +227,10 @@ class _AppCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Yield all families."""
-        pool, metrics = self._context.pool, self._context.metrics
+        pool, metrics, owners = self._context.pool, self._context.metrics, self._owners
         for status in pool.status():
             if status.model is not None:
                 # Its histograms begin with no request.
                 metrics.model(status.model.names[0])
-        yield from collect_engines(pool.status())
-        yield from collect_queues(pool.status())
-        yield from collect_pool(pool.stats(), metrics.frontend_id)
-        yield from metrics.collect(len(self._owners.requests))
+        yield from collect_pool(pool.status(), pool.stats(), metrics.frontend_id)
+        yield from metrics.collect(len(owners.requests), owners.connections.num_open)

@@ -82,13 +82,17 @@ def make_config(args: argparse.Namespace) -> FrontendConfig:
     from frontend.api_keys import hash_keys
     from frontend.config import FrontendConfig
 
+    number = f"{args.launch_number}-" if args.launch_number else ""
     config = FrontendConfig(
         engines=tuple(args.engine or [default_engine_address()]),
-        frontend_id=args.frontend_id or f"frontend-{os.getpid()}",
+        frontend_id=args.frontend_id or f"frontend-{number}{os.getpid()}",
         host=args.host,
         port=args.port,
         uds=args.uds,
         fd=args.fd,
+        launch_dir=args.launch_dir,
+        launch_number=args.launch_number,
+        launch_fd=args.launch_fd,
         root_path=args.root_path,
         api_key_hashes=hash_keys(args.api_key or [], args.api_key_file),
         tenant_header=args.tenant_header,
@@ -144,6 +148,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     _add_engine_flags(parser.add_argument_group("engines"))
     _add_address_flags(parser.add_argument_group("address"))
+    _add_launch_flags(parser.add_argument_group("launch", "what `splitserve serve` tells its frontends"))
     _add_security_flags(parser.add_argument_group("security"))
     _add_api_flags(parser.add_argument_group("API"))
     _add_limit_flags(parser.add_argument_group("limits"))
@@ -182,6 +187,12 @@ def _add_address_flags(group: argparse._ArgumentGroup) -> None:
         metavar="PREFIX",
         help="path under which a proxy publishes this server, stripped or not",
     )
+
+
+def _add_launch_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--launch-dir", default="", metavar="DIR", help="where its frontends find each other")
+    group.add_argument("--launch-number", type=int, default=0, metavar="K", help="which of them this is")
+    group.add_argument("--launch-fd", type=int, metavar="N", help="inherited memory that they share")
 
 
 def _add_security_flags(group: argparse._ArgumentGroup) -> None:

@@ -25,10 +25,13 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         engines: ZMQ addresses of the engine-cores.
-        frontend_id: unique per process; names it in the engines' leases and in its own metrics.
+        frontend_id: unique per process; names it in the engines' leases, and in its own metrics
+            where it has no launch_number.
         host, port: TCP address to serve on; port 0 takes a free one. Ignored with `uds` or `fd`.
         uds: path of a Unix socket to serve on.
         fd: inherited listening socket to serve on.
+        launch_dir, launch_number, launch_fd: of a frontend of `splitserve serve`: the launch's private
+            directory, its number from 1 on, the descriptor of what they share. "", 0 and None otherwise.
         root_path: prefix under which a proxy publishes this server, whether it strips it or not.
         api_key_hashes: SHA-256 (hex) of every accepted key; empty switches authentication off.
         tenant_header: request header whose value names the tenant; "" for none.
@@ -63,6 +66,9 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 8000
     uds: str = ""
     fd: int | None = None
+    launch_dir: str = ""
+    launch_number: int = 0
+    launch_fd: int | None = None
     root_path: str = ""
     api_key_hashes: tuple[str, ...] = ()
     tenant_header: str = ""
@@ -129,6 +135,8 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True):
     def _validate_edges(self) -> None:
         if self.uds and self.fd is not None:
             raise ConfigError("--uds and --fd exclude each other")
+        if len({bool(self.launch_dir), self.launch_number > 0, self.launch_fd is not None}) > 1:
+            raise ConfigError("--launch-dir, --launch-number and --launch-fd must be given together")
         if self.root_path and (not self.root_path.startswith("/") or self.root_path.endswith("/")):
             raise ConfigError(f"--root-path must start and not end with a slash, got {self.root_path!r}")
         if self.root_path in OWN_PREFIXES:

@@ -95,9 +95,14 @@ def collect_engines(statuses: list[EngineStatus]) -> Iterable[Metric]:
     yield _states(names, statuses)
 
 
-def collect_pool(stats: PoolStats, frontend_id: str) -> Iterable[Metric]:
-    """Yield the counters this frontend keeps of its engine links."""
+def collect_pool(statuses: list[EngineStatus], stats: PoolStats, frontend_id: str) -> Iterable[Metric]:
+    """Yield what this frontend knows and counts of its engine links."""
     labels = ["frontend"]
+    ready = GaugeMetricFamily(
+        PREFIX + "frontend_engines_ready", "Engines that are ready for this frontend.", labels=labels
+    )
+    ready.add_metric([frontend_id], sum(status.state == "ready" for status in statuses))
+    yield ready
     gauge = GaugeMetricFamily(PREFIX + "frontend_open_sequences", "Sequences open on engines.", labels=labels)
     gauge.add_metric([frontend_id], stats.num_open)
     yield gauge

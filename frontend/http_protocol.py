@@ -41,28 +41,39 @@ LINGER_S = 1.0
 
 
 class ConnectionLimits:
-    """The open connections of this process, in all and per address."""
+    """The open connections of this process, in all and per address.
+
+    Attributes:
+        num_open: connections now.
+        on_leave: called when one has ended.
+    """
 
     def __init__(self, config: FrontendConfig) -> None:
         self.header_timeout_s = config.header_timeout_s
+        self.num_open = 0
+        self.on_leave: Callable[[], None] = _nothing
         self._max = config.max_connections
         self._max_per_address = config.max_connections_per_address
         self._open: Counter[str] = Counter()
-        self._num_open = 0
 
     def enter(self, address: str) -> bool:
         """Count a connection; False if it is one too many. Either way leave() follows."""
-        self._num_open += 1
+        self.num_open += 1
         self._open[address] += 1
         too_many_there = self._max_per_address and self._open[address] > self._max_per_address
-        return self._num_open <= self._max and not too_many_there
+        return self.num_open <= self._max and not too_many_there
 
     def leave(self, address: str) -> None:
         """Forget a connection."""
-        self._num_open -= 1
+        self.num_open -= 1
         self._open[address] -= 1
         if not self._open[address]:
             del self._open[address]
+        self.on_leave()
+
+
+def _nothing() -> None:
+    """Be the callback of those who want none."""
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -310,9 +321,8 @@ def _too_large() -> HttpError:
     )
 
 
-def protocol_factory(config: FrontendConfig) -> type[asyncio.Protocol]:
+def protocol_factory(limits: ConnectionLimits) -> type[asyncio.Protocol]:
     """Return a protocol class for uvicorn whose connections share one set of limits."""
-    limits = ConnectionLimits(config)
 
     class Protocol(BoundedHttpProtocol):
         def __init__(

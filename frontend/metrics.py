@@ -129,20 +129,22 @@ class FrontendMetrics:
             self._models[name] = ModelMetrics()
         return self._models[name]
 
-    def collect(self, num_open_requests: int) -> Iterable[Metric]:
+    def collect(self, num_open_requests: int, num_connections: int) -> Iterable[Metric]:
         """Yield all families for one exposition."""
         yield from self.http.collect(self.frontend_id)
-        gauge = GaugeMetricFamily(
-            PREFIX + "frontend_open_requests", "HTTP POST requests in progress.", labels=["frontend"]
-        )
-        gauge.add_metric([self.frontend_id], num_open_requests)
-        yield gauge
+        yield self._gauge("frontend_open_requests", "HTTP POST requests in progress.", num_open_requests)
+        yield self._gauge("frontend_open_connections", "Open connections.", num_connections)
         for attribute, spec in _HISTOGRAMS.items():
             family = HistogramMetricFamily(PREFIX + spec.name, spec.text, labels=["model_name", "frontend"])
             for name, metrics in self._models.items():
                 getattr(metrics, attribute).add_to(family, [name, self.frontend_id])
             yield family
         yield self._cached_tokens()
+
+    def _gauge(self, name: str, text: str, value: int) -> Metric:
+        family = GaugeMetricFamily(PREFIX + name, text, labels=["frontend"])
+        family.add_metric([self.frontend_id], value)
+        return family
 
     def _cached_tokens(self) -> Metric:
         family = CounterMetricFamily(

@@ -15,7 +15,9 @@ import resource
 import signal
 import socket
 import time
+from collections.abc import Callable
 from types import FrameType
+from typing import cast
 
 import uvicorn
 from fastapi import FastAPI
@@ -23,10 +25,12 @@ from fastapi import FastAPI
 from engine_core.errors import ConfigError
 from engine_core.ipc.addresses import remove_stale_socket
 from engine_core.process import DeathSignals
+from frontend.acceptor import Acceptor
 from frontend.app import AppOwners, create_app
 from frontend.config import FrontendConfig
 from frontend.event_log import log_event
 from frontend.http_protocol import protocol_factory
+from frontend.launch import Launch, join_launch
 from frontend.limits import EndReason
 from frontend.router import EnginePool
 
@@ -45,9 +49,10 @@ def run_server(config: FrontendConfig) -> int:
     """
     _raise_file_limit()
     pool = make_pool(config)
-    app = create_app(config, pool)
+    launch = join_launch(config)
+    app = create_app(config, pool, launch)
     listener = open_listener(config)
-    server = FrontendServer(app, pool, config, describe(config, listener))
+    server = FrontendServer(app, pool, config, describe(config, listener), launch)
     try:
         server.run(sockets=[listener])
     finally:
@@ -65,12 +70,20 @@ class FrontendServer(uvicorn.Server):
         exit_code: of the process, known when run() has returned.
     """
 
-    def __init__(self, app: FastAPI, pool: EnginePool, config: FrontendConfig, address: str) -> None:
+    def __init__(
+        self,
+        app: FastAPI,
+        pool: EnginePool,
+        config: FrontendConfig,
+        address: str,
+        launch: Launch | None = None,
+    ) -> None:
+        self._owners: AppOwners = app.state.owners
         super().__init__(
             uvicorn.Config(
                 app,
                 loop="uvloop",
-                http=protocol_factory(config),
+                http=protocol_factory(self._owners.connections),
                 ws="none",
                 lifespan="on",
                 log_config=None,
@@ -89,7 +102,7 @@ class FrontendServer(uvicorn.Server):
         )
         self.exit_code = 0
         self._pool = pool
-        self._owners: AppOwners = app.state.owners
+        self._launch = launch
         self._shutdown_timeout_s = config.shutdown_timeout_s
         self._address = address
         self._death_signals = DeathSignals()
@@ -103,11 +116,26 @@ class FrontendServer(uvicorn.Server):
         """
         self._loop = asyncio.get_running_loop()
         await self._pool.start()
-        await super().startup(sockets)
+        if self._launch is not None and self._launch.others and sockets:
+            await super().startup([])
+            self._share(sockets[0], self._launch)
+        else:
+            await super().startup(sockets)
         # What start-up made lives as long as the process; collections need not look at it again.
         gc.collect()
         gc.freeze()
         log_event("listening", {"address": self._address, "pid": os.getpid()})
+
+    def _share(self, listener: socket.socket, launch: Launch) -> None:
+        """Accept on a socket that others accept on as well."""
+        acceptor = Acceptor(listener, launch.counts, launch.number, self._make_protocol, self.config.ssl)
+        self._owners.connections.on_leave = acceptor.on_closed
+        # It is closed as uvicorn closes the servers that it has made itself.
+        self.servers.append(acceptor)  # type: ignore[arg-type]
+
+    def _make_protocol(self) -> asyncio.Protocol:
+        make = cast(Callable[..., asyncio.Protocol], self.config.http_protocol_class)
+        return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting, let requests end, then leave the engines."""

@@ -7,12 +7,9 @@ import re
 import httpx
 
 
-def ready_frontend(url: str, timeout_s: float) -> set[str]:
-    """Return the id of the frontend that answers, if its engine is ready for it; an empty set if not.
-
-    Its metrics tell both, and do not wait for a tokenizer as its requests do.
-    """
+def ready_frontends(url: str, timeout_s: float) -> set[str]:
+    """Return the numbers of the frontends of a launch that have an engine ready, whichever answers."""
     metrics = httpx.get(f"{url}/metrics", timeout=timeout_s).text
-    if not re.search(r'^splitserve:engine_state{.*state="ready".*} 1.0$', metrics, re.MULTILINE):
-        return set()
-    return set(re.findall(r'frontend="(.+?)"', metrics))
+    return set(
+        re.findall(r'^splitserve:frontend_engines_ready{frontend="(.+?)"} 1.0$', metrics, re.MULTILINE)
+    )

@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from tests.frontends import ready_frontend
+from tests.frontends import ready_frontends
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 START_TIMEOUT_S = 60.0
@@ -93,17 +93,8 @@ def wait_ready(url: str, *processes: Process) -> None:
 
 
 def wait_all_ready(url: str, num_frontends: int, server: Process) -> None:
-    """Wait until so many api-frontends of one `splitserve serve` are ready.
-
-    They share a port, so one that is not may get the next connection when another has been found ready.
-    """
-    found: set[str] = set()
-
-    def ready() -> bool:
-        found.update(ready_frontend(url, 5))
-        return len(found) == num_frontends
-
-    _wait_until(ready, server)
+    """Wait until so many api-frontends of one `splitserve serve` are ready."""
+    _wait_until(lambda: len(ready_frontends(url, 5)) == num_frontends, server)
 
 
 def _wait_until(condition: Callable[[], bool], *processes: Process) -> None:

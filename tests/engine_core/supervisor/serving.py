@@ -20,7 +20,7 @@ import psutil
 
 from tests.engine_core.processes import wait_ended
 from tests.engine_core.supervisor.tiny_model import write_tiny_model
-from tests.frontends import ready_frontend
+from tests.frontends import ready_frontends
 
 ROOT = Path(__file__).resolve().parents[3]
 DEADLINE_S = 30.0
@@ -102,13 +102,9 @@ class Serving:
             self.read(time.monotonic() + 0.1)
 
     def wait_all_ready(self, url: str, num_frontends: int) -> None:
-        """Wait until so many frontends of the shared port have answered and were ready.
-
-        One that has just started takes connections before it is; on a busy machine it may refuse requests.
-        """
-        end_s, found = time.monotonic() + DEADLINE_S, set[str]()
-        while len(found) < num_frontends:
-            found |= ready_frontend(url, DEADLINE_S)
+        """Wait until so many frontends of the shared port are ready; one that starts may refuse requests."""
+        end_s = time.monotonic() + DEADLINE_S
+        while len(found := ready_frontends(url, DEADLINE_S)) < num_frontends:
             assert time.monotonic() < end_s, f"only {found} are ready:\n{self.output}"
             self.read(time.monotonic() + 0.02)
 

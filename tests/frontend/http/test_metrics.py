@@ -190,7 +190,7 @@ async def test_an_engine_that_never_answered_has_a_state_and_no_figures(
 
 def test_what_the_pool_counts_by_request_is_not_called_sequences() -> None:
     stats = PoolStats(num_open=16, requests_aborted=2, requests_failed=1)
-    found = {s.name: s.value for family in collect_pool(stats, "f") for s in family.samples}
+    found = {s.name: s.value for family in collect_pool([], stats, "f") for s in family.samples}
     assert found["splitserve:frontend_open_sequences"] == 16
     assert found["splitserve:frontend_requests_aborted_total"] == 2
     assert found["splitserve:frontend_requests_failed_total"] == 1

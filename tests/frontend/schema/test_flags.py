@@ -8,6 +8,7 @@ import pytest
 
 from engine_core.config import default_engine_address
 from engine_core.errors import ConfigError
+from engine_core.ipc.connection_counts import ConnectionCounts
 from frontend.api_keys import hash_key
 from frontend.cli import main, make_config, make_parser
 from frontend.config import FrontendConfig
@@ -57,6 +58,7 @@ FLAGS = [
     (["--health-timeout", "1.5"], "health_timeout_s", 1.5),
     (["--shutdown-timeout", "1.5"], "shutdown_timeout_s", 1.5),
 ]
+LAUNCH = ("--launch-dir", "--launch-number", "--launch-fd")
 ELSEWHERE = {
     "--check-config",
     "--help",
@@ -65,6 +67,7 @@ ELSEWHERE = {
     "--ssl-keyfile",
     "--ssl-certfile",
     "--api-key-file",
+    *LAUNCH,
 }
 
 
@@ -136,6 +139,25 @@ def test_a_value_out_of_range_is_refused_with_its_range(
     assert words in capsys.readouterr().err
     with pytest.raises(ConfigError):
         config_of(argv)
+
+
+def test_what_serve_tells_a_frontend_of_the_launch() -> None:
+    config = config_of(["--launch-dir", "/d", "--launch-number", "2", "--launch-fd", "7"])
+    assert (config.launch_dir, config.launch_number, config.launch_fd) == ("/d", 2, 7)
+    assert config.frontend_id.startswith("frontend-2-")
+
+
+@pytest.mark.parametrize("words", [["--launch-dir", "/d"], ["--launch-number", "1"], ["--launch-fd", "7"]])
+def test_a_launch_that_is_told_in_part_is_refused(words: list[str]) -> None:
+    with pytest.raises(ConfigError, match="must be given together"):
+        config_of(words)
+
+
+def test_a_number_beyond_the_launch_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    counts = ConnectionCounts.create(2)
+    words = ["--launch-dir", "/d", "--launch-number", "3", "--launch-fd", str(counts.fd)]
+    assert main([*words, "--engine", "ipc:///a", "--port", "0"]) == 2
+    assert "--launch-number must be from 1 to 2, got 3" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("argv", [["--por", "1"], ["--port", "x"], ["--none"], ["extra"]])

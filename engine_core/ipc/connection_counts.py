@@ -1,0 +1,69 @@
+"""How many connections each api-frontend of a launch has open: a few numbers in memory that they share.
+
+Each number has one writer, its frontend, but for the supervisor, which takes out one that has ended. They are
+eight bytes each and aligned, so that a reader sees the old or the new value, and nobody waits for anybody.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+
+from engine_core.errors import ConfigError
+
+NOT_SERVING = -1
+_BYTES = 8
+MAX_COUNTS = 1024
+
+
+class ConnectionCounts:
+    """The numbers, by the frontend's number from 1 on; closing is the process's end."""
+
+    def __init__(self, fd: int) -> None:
+        """Map what create() made, here or in the process that inherited the descriptor.
+
+        Raises:
+            ConfigError: the descriptor is something else.
+        """
+        try:
+            size = os.fstat(fd).st_size
+            if size % _BYTES or not 0 < size <= MAX_COUNTS * _BYTES:
+                raise ConfigError(f"descriptor {fd} does not hold the counts of a launch")
+            self._counts = memoryview(mmap.mmap(fd, size)).cast("q")
+        except OSError as error:
+            raise ConfigError(f"descriptor {fd} cannot be used: {error.strerror}") from None
+        self.fd = fd
+
+    @classmethod
+    def create(cls, num_frontends: int) -> ConnectionCounts:
+        """Make the numbers of so many frontends, none of which serves yet.
+
+        Raises:
+            ConfigError: the system has no memory or no descriptor to give.
+        """
+        try:
+            fd = _anonymous_file()
+            os.ftruncate(fd, num_frontends * _BYTES)
+        except OSError as error:
+            raise ConfigError(f"cannot make memory that frontends share: {error.strerror}") from None
+        counts = cls(fd)
+        for number in range(1, num_frontends + 1):
+            counts[number] = NOT_SERVING
+        return counts
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def __getitem__(self, number: int) -> int:
+        return self._counts[number - 1]
+
+    def __setitem__(self, number: int, count: int) -> None:
+        self._counts[number - 1] = count
+
+
+def _anonymous_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("splitserve-connections")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
