@@ -219,7 +219,7 @@ def test_a_frontend_flag_that_is_wrong_ends_the_server_with_its_message() -> Non
     with serving("--ssl-keyfile", "/no/such/key") as server:
         assert server.read_to_end() == 2
         assert "--ssl-keyfile" in server.output
-        assert "cannot run (exit code 2)" in server.output
+        assert "starting" not in server.output
 
 
 def test_a_child_that_always_fails_is_given_up_after_five_restarts() -> None:
