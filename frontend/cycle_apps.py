@@ -1,4 +1,4 @@
-"""What uvicorn's way of running a request leaves out: bodies without chunks, chunks that cannot be read."""
+"""What uvicorn's way of running a request leaves out: where bodies end, and whether they can be read."""
 
 from __future__ import annotations
 
@@ -40,6 +40,23 @@ def close_delimited(app: ASGI3Application, cycle: RequestResponseCycle) -> ASGI3
             await send(message)
 
         await app(scope, receive, send_plain)
+
+    return run
+
+
+def closing_unread(app: ASGI3Application, cycle: RequestResponseCycle) -> ASGI3Application:
+    """Return an app that ends the connection if it answers without the body that the client asked to send.
+
+    Whether that body or the next request comes then is the client's choice, and nothing tells which it is.
+    """
+
+    async def run(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        async def send_checked(message: ASGISendEvent) -> None:
+            if message["type"] == "http.response.start" and cycle.waiting_for_100_continue:
+                cycle.keep_alive = False
+            await send(message)
+
+        await app(scope, receive, send_checked)
 
     return run
 

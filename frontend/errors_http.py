@@ -85,8 +85,9 @@ def error_response(error: Exception) -> Response:
     headers = {}
     if status in (429, 503):
         headers["retry-after"] = str(max(1, round(getattr(error, "retry_after_s", 0.0))))
-    if status in (408, 413):
-        # The rest of the body is unread, so the connection cannot serve another request.
+    if status == 408:
+        # The rest of the body does not come. That of one too large does, and is passed over: closed over it,
+        # the connection would be reset under clients that send all before they read.
         headers["connection"] = "close"
     if status == 401:
         headers["www-authenticate"] = "Bearer"

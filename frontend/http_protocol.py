@@ -25,7 +25,7 @@ from uvicorn.server import ServerState
 from frontend.bare_answer import CONTINUE, refusal
 from frontend.body_writer import BODY_EXTENSION, BodyWriter
 from frontend.config import FrontendConfig
-from frontend.cycle_apps import close_delimited, with_faults
+from frontend.cycle_apps import close_delimited, closing_unread, with_faults
 from frontend.errors_http import HttpError
 from frontend.half_closed import HalfClosedWatch, is_gone
 from frontend.http_head import bad_http, check_head
@@ -222,7 +222,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._running = cycle
         if cycle.scope["http_version"] == "1.0":
             app = close_delimited(app, cycle)
-        elif any(name == b"transfer-encoding" for name, _ in cycle.scope["headers"]):
+        if cycle.waiting_for_100_continue:
+            app = closing_unread(app, cycle)
+        if any(name == b"transfer-encoding" for name, _ in cycle.scope["headers"]):
             app = with_faults(app, lambda: self._refusal if cycle is self.cycle else None)
         super()._start_asgi_task(cycle, app)
 

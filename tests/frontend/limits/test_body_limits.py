@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import http.client
 from collections.abc import AsyncGenerator
 from urllib.parse import urlsplit
 
@@ -80,7 +82,6 @@ async def test_a_declared_length_over_the_limit_is_refused_unread(make_client: C
             "/v1/completions", content=BODY, headers=JSON | {"content-length": length}
         )
         check(response, 413, "body_too_large")
-        assert response.headers["connection"] == "close"
 
 
 async def test_bytes_are_counted_while_they_arrive(make_client: ClientFactory) -> None:
@@ -144,6 +145,59 @@ async def test_tiny_chunks_make_a_valid_body(make_server: ServerFactory) -> None
     )
     async with asyncio.timeout(5):
         assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+    writer.close()
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunks"])
+async def test_a_client_that_sends_all_before_it_reads_gets_its_413_and_the_next_answer(
+    make_server: ServerFactory, chunked: bool
+) -> None:
+    url = await make_server(max_body_bytes=1024)
+
+    def talk() -> list[int]:
+        # Sends the whole body, blocking, before it looks for an answer.
+        connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
+        statuses = []
+        for size in (8 * 2**20, len(BODY)):
+            body = BODY + b" " * (size - len(BODY))
+            connection.request(
+                "POST", "/v1/completions", iter([body]) if chunked else body, JSON, encode_chunked=chunked
+            )
+            response = connection.getresponse()
+            response.read()
+            statuses.append(response.status)
+        connection.close()
+        return statuses
+
+    assert await asyncio.to_thread(talk) == [413, 200]
+
+
+async def test_a_body_that_was_refused_is_not_read_for_ever(make_server: ServerFactory) -> None:
+    reader, writer = await raw(await make_server(max_body_bytes=1024, header_timeout_s=0.3))
+    writer.write(
+        b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\n"
+        b"transfer-encoding: chunked\r\n\r\n"
+    )
+    async with asyncio.timeout(20):
+        assert (await reader.readline()).startswith(b"HTTP/1.1 415 ")
+        writer.write(b"1\r\nx\r\n")
+        # Until the server closes it.
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+    writer.close()
+
+
+async def test_expect_100_that_was_not_answered_ends_the_connection(make_server: ServerFactory) -> None:
+    # What follows could be the body or a request.
+    reader, writer = await raw(await make_server(api_key_hashes=("0" * 64,)))
+    writer.write(
+        b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        b"content-length: 50\r\nexpect: 100-continue\r\n\r\n"
+    )
+    async with asyncio.timeout(5):
+        answer = await reader.read()
+    assert answer.startswith(b"HTTP/1.1 401 ")
+    assert b"\r\nconnection: close\r\n" in answer
     writer.close()
 
 
