@@ -131,10 +131,14 @@ def _describe(entry: Json, operation: Operation) -> None:
             "content": answers,
         }
     for status in operation.errors:
-        entry["responses"][str(status)] = {
+        answer: Json = {
             "description": _ERROR_TEXTS[status],
             "content": {"application/json": {"schema": _ref(ErrorBody)}},
         }
+        if status in _ERROR_HEADERS:
+            name, schema = _ERROR_HEADERS[status]
+            answer["headers"] = {name: {"required": True, "schema": schema}}
+        entry["responses"][str(status)] = answer
 
 
 def _ref(kind: type | None) -> Json:
@@ -150,7 +154,14 @@ _ERROR_TEXTS = {
     413: "The body is too large",
     415: "Content type is not application/json, or the body is compressed",
     429: "Too many open requests, or the engine's queue is full; see Retry-After",
-    500: "A fault of the server",
-    503: "No engine is ready, or the queue timeout has passed; see Retry-After",
+    500: "A fault of the server, or the model's output is not a number",
+    503: "No engine is ready, the device ran out of memory, or the queue timeout has passed; see Retry-After",
     504: "The request's timeout has passed",
+}
+_SECONDS: Json = {"type": "integer", "minimum": 1, "description": "Seconds after which to try again."}
+# Status -> the header that comes with it.
+_ERROR_HEADERS: dict[int, tuple[str, Json]] = {
+    401: ("WWW-Authenticate", {"type": "string", "const": "Bearer"}),
+    429: ("Retry-After", _SECONDS),
+    503: ("Retry-After", _SECONDS),
 }

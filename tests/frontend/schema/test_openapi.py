@@ -52,6 +52,19 @@ def test_every_post_names_its_errors(document: dict) -> None:
         assert {"400", "401", "404", "408", "413", "415", "429", "500", "503"} <= set(operation["responses"])
 
 
+def test_errors_name_the_header_that_comes_with_them(document: dict) -> None:
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            for status, answer in operation["responses"].items():
+                if "Error" in str(answer["content"]):
+                    names = {"401": ["WWW-Authenticate"], "429": ["Retry-After"], "503": ["Retry-After"]}
+                    assert list(answer.get("headers", {})) == names.get(status, [])
+
+
+def test_no_operation_is_documented_for_head(document: dict) -> None:
+    assert not [path for path, operations in document["paths"].items() if "head" in operations]
+
+
 def test_every_answer_of_a_get_has_a_schema_and_probes_tell_their_failure(document: dict) -> None:
     gets = {path: operations["get"] for path, operations in document["paths"].items() if "get" in operations}
     for path, operation in gets.items():
