@@ -24,7 +24,8 @@ async def spell_bad_words(params: SamplingParams, tokenizer: Tokenizer) -> Sampl
         InvalidRequestError: a word is not valid Unicode or has too many tokens; names it.
     """
     words = params.bad_words
-    if len(words) < _THREAD_FROM_WORDS and sum(map(len, words)) < _THREAD_FROM_CHARS:
+    max_chars = min(_THREAD_FROM_CHARS, tokenizer.max_chars_at_once)
+    if not words or (len(words) < _THREAD_FROM_WORDS and sum(map(len, words)) < max_chars):
         spelled = spellings(words, tokenizer)
     else:
         spelled = await asyncio.to_thread(spellings, words, tokenizer)

@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from engine_core.errors import ContextLengthError, InvalidRequestError, ModelLoadError
+from engine_core.errors import ContextLengthError, InvalidRequestError
 from frontend.chat_messages import prepare_messages
 from frontend.chat_probes import TemplateWishes, find_wishes
 from frontend.control_tokens import MARK, JsonValue, TextMarker
+from frontend.model_files import read_json, read_text
 from frontend.template_process import RenderLimits, TemplateTooLargeError
 from frontend.template_renderer import Render, TemplateRenderer
-from frontend.tokenizer import MAX_BYTES_PER_TOKEN, Tokenizer, read_json
+from frontend.tokenizer import MAX_BYTES_PER_TOKEN, Tokenizer
 
 __all__ = ["ChatOptions", "ChatTemplate", "JsonValue", "Message", "RenderedChat", "load_chat_template"]
 
 Message = Mapping[str, JsonValue]
 
 MAX_OUTPUT_CHARS = 16 * 2**20
-_MAX_CHARS_AT_ONCE = 4096
 _TAG = "\ufdd2 "
 _PROBE_TOOL: JsonValue = {
     "type": "function",
@@ -138,7 +138,7 @@ class ChatTemplate:
         def job(render: Render) -> RenderedChat | str:
             text = _render_within(template, render, (messages, options), max_model_len)
             # A short text is encoded before another thread had its turn; a long one would hold up others.
-            return self._encode(text) if len(text) < _MAX_CHARS_AT_ONCE else text
+            return self._encode(text) if len(text) < self._tokenizer.max_chars_at_once else text
 
         return self._renderer.submit(job)
 
@@ -280,10 +280,10 @@ def load_chat_template(directory: str | Path, tokenizer: Tokenizer) -> ChatTempl
     sources = _templates_of(tokenizer.config.get("chat_template"))
     if not sources:
         sources = _templates_of(read_json(directory / "chat_template.json").get("chat_template"))
-    if (text := _read_text(directory / "chat_template.jinja")) is not None:
+    if (text := read_text(directory / "chat_template.jinja")) is not None:
         sources["default"] = text
     for path in sorted((directory / "additional_chat_templates").glob("*.jinja")):
-        sources[path.stem] = _read_text(path) or ""
+        sources[path.stem] = read_text(path) or ""
     return ChatTemplate(sources, tokenizer) if sources else None
 
 
@@ -295,12 +295,3 @@ def _templates_of(value: object) -> dict[str, str]:
         return {}
     pairs = [(entry.get("name"), entry.get("template")) for entry in value if isinstance(entry, dict)]
     return {name: text for name, text in pairs if isinstance(name, str) and isinstance(text, str)}
-
-
-def _read_text(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ModelLoadError(f"cannot read {path}: {error}") from None

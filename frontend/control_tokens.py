@@ -15,9 +15,9 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tokenizers import AddedToken
-from tokenizers import Tokenizer as RawTokenizer
 
 from engine_core.errors import InvalidRequestError, ModelLoadError
+from frontend.tokenizer_library import LibraryTokenizer
 from frontend.trie_pattern import trie_pattern
 
 JsonValue = str | int | float | bool | None | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
@@ -67,7 +67,7 @@ class TextMarker:
 class ControlEncoder:
     """Encodes text in which added tokens are read only where they are meant; for any thread."""
 
-    def __init__(self, raw: RawTokenizer, vocab_size: int, control_ids: Collection[int]) -> None:
+    def __init__(self, raw: LibraryTokenizer, vocab_size: int, control_ids: Collection[int]) -> None:
         """Take over a tokenizer: it reads added tokens as letters from now on.
 
         Args:
@@ -78,7 +78,7 @@ class ControlEncoder:
         Raises:
             ModelLoadError: there are more added tokens than aliases.
         """
-        added = raw.get_added_tokens_decoder()
+        added = raw.added_tokens()
         # Runs of blanks are no structure, and templates hold them as ordinary text.
         hidden = {token_id: token for token_id, token in added.items() if not token.content.isspace()}
         if len(hidden) > MAX_ADDED_TOKENS:
@@ -125,27 +125,26 @@ class ControlEncoder:
         return self._aliases[match[0]]
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        # Unlike this one, the library's encode() keeps the interpreter lock and tracks offsets.
-        encoding = self._raw.encode_batch_fast([text], add_special_tokens=False)[0]
+        encoding = self._raw.encode(text)
         token_ids: list[int] = encoding.ids
         if not self._control_ids.isdisjoint(token_ids):
             raise InvalidRequestError(
                 "the text spells a control token that this tokenizer cannot tell from text"
             )
         if add_special_tokens:
-            token_ids = self._raw.post_process(encoding).ids
+            token_ids = self._raw.add_special_tokens_to(encoding)
         if _ALIAS not in text:
             return token_ids
         real = self._ids
         return [real.get(token_id, token_id) for token_id in token_ids]
 
     def _hide(self, tokens: Collection[AddedToken], vocab_size: int) -> None:
-        self._raw.add_special_tokens(
-            [_like(token, token.content, True) for token in tokens if not token.special]
+        self._raw.add_tokens(
+            [_like(token, token.content, True) for token in tokens if not token.special], special=True
         )
-        self._raw.encode_special_tokens = True
+        self._raw.read_special_tokens_as_text()
         # New ids are counted on from the number of tokens, which a vocabulary with holes exceeds.
-        num_fillers = vocab_size - self._raw.get_vocab_size()
+        num_fillers = vocab_size - len(self._raw.vocab())
         self._raw.add_tokens([f"{_ALIAS}{chr(_FILLER)}{i}" for i in range(num_fillers)])
         self._raw.add_tokens([_like(token, self._aliases[token.content], False) for token in tokens])
 

@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tokenizers import Tokenizer as RawTokenizer
-
 from frontend.native_pieces import NativePieces
+from frontend.tokenizer_library import LibraryTokenizer
 
 _Json = dict[str, object]
 
@@ -45,7 +44,7 @@ class Pieces(dict[int, bytes]):
     """
 
     def __init__(
-        self, raw: RawTokenizer, spell: Callable[[str], bytes], skip: frozenset[int], limit: int
+        self, raw: LibraryTokenizer, spell: Callable[[str], bytes], skip: frozenset[int], limit: int
     ) -> None:
         super().__init__()
         self._raw = raw

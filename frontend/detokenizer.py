@@ -13,10 +13,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Protocol
 
-from tokenizers import Tokenizer as RawTokenizer
-
 from frontend.decode_table import DecodeRules, Pieces
 from frontend.token_relay import TextState
+from frontend.tokenizer_library import LibraryTokenizer
 
 REPLACEMENT = "\ufffd"
 _MAX_HELD_TOKENS = 16
@@ -169,7 +168,7 @@ class WindowDetokenizer:
 
     def __init__(
         self,
-        raw: RawTokenizer,
+        raw: LibraryTokenizer,
         hidden_ids: frozenset[int],
         vocab_size: int,
         prompt_token_ids: Sequence[int] = (),
@@ -224,4 +223,4 @@ class WindowDetokenizer:
         return new
 
     def _decode(self, token_ids: list[int]) -> str:
-        return self._raw.decode(token_ids, skip_special_tokens=False) if token_ids else ""
+        return self._raw.decode(token_ids) if token_ids else ""

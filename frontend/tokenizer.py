@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-from tokenizers import Tokenizer as RawTokenizer
 
 from engine_core.errors import ContextLengthError, InvalidRequestError, ModelLoadError
 from frontend.control_tokens import ControlEncoder
 from frontend.decode_table import DecodeRules, Pieces, read_decode_rules
 from frontend.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
+from frontend.model_files import read_file, read_json
+from frontend.prefix_space import with_prefix_space
+from frontend.text_patterns import has_unknown_pattern
+from frontend.tokenizer_library import LibraryTokenizer
 
 MAX_BYTES_PER_TOKEN = 16
+# Beyond what is in use: a million ids (XLM-V), 0.6 million merges.
+MAX_VOCAB_SIZE = 2**21
+MAX_UNUSED_IDS = 2**16
+MAX_MERGES = 2**21
 # Encoding takes about 0.1 to 0.2 us per character, so this is well under a millisecond on the event loop.
-_THREAD_FROM_CHARS = 4096
+_MAX_CHARS_AT_ONCE = 4096
 _TOKEN_ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 
 
@@ -37,6 +43,7 @@ class TokenText(NamedTuple):
 class _Model(msgspec.Struct, frozen=True):
     unk_token: str | None = None
     unk_id: int | None = None
+    merges: list[msgspec.Raw] | None = None
 
 
 class _Description(msgspec.Struct, frozen=True):
@@ -44,19 +51,22 @@ class _Description(msgspec.Struct, frozen=True):
 
     model: _Model
     decoder: dict[str, object] | None = None
+    normalizer: object = None
+    pre_tokenizer: object = None
 
 
 class Tokenizer:
     """One tokenizer.json; safe to call from several threads.
 
     Attributes:
-        raw: the library's object; it reads added tokens as letters, so use the methods here to encode.
+        raw: the library's tokenizer; it reads added tokens as letters, so use the methods here to encode.
         config: tokenizer_config.json, {} if there is none.
         vocab_size: one more than the largest token id the tokenizer can produce.
         added_tokens: text to id of all added tokens.
         special_tokens: text to id of those that are special.
         control_tokens: the special ones but the unknown token, which stands for letters the model lacks.
         special_ids: ids of the special tokens (skip_special_tokens drops their text).
+        max_chars_at_once: shorter texts are encoded in well under a millisecond, others belong in a thread.
         named_tokens: texts of "bos_token", "eos_token" and the like, as far as the checkpoint names them.
     """
 
@@ -64,25 +74,39 @@ class Tokenizer:
         """Load tokenizer.json and tokenizer_config.json of a checkpoint directory.
 
         Raises:
-            ModelLoadError: tokenizer.json is missing or cannot be read; the message names the file.
+            ModelLoadError: tokenizer.json is missing, cannot be read or goes beyond a limit; the message
+                names the file.
         """
         directory = Path(directory)
-        description = _read_file(
-            directory / "tokenizer.json", "only tokenizer.json is supported as a tokenizer"
-        )
+        path = directory / "tokenizer.json"
+        description = read_file(path)
+        if description is None:
+            raise ModelLoadError(f"{path} does not exist: only tokenizer.json is supported as a tokenizer")
         self.config = read_json(directory / "tokenizer_config.json")
         self.named_tokens = _named_tokens(self.config, read_json(directory / "special_tokens_map.json"))
-        self.raw = _parse(description, directory / "tokenizer.json")
-        added = self.raw.get_added_tokens_decoder()
+        try:
+            self._load(with_prefix_space(description, self.config))
+        except (InvalidRequestError, msgspec.MsgspecError, ModelLoadError) as error:
+            raise ModelLoadError(f"cannot read {path}: {error}") from None
+        except RecursionError:
+            raise ModelLoadError(f"cannot read {path}: it is nested too deeply") from None
+
+    def _load(self, description: bytes) -> None:
+        parts = msgspec.json.decode(description, type=_Description)
+        if len(parts.model.merges or ()) > MAX_MERGES:
+            raise ModelLoadError(f"it has more than {MAX_MERGES} merges")
+        self.raw = LibraryTokenizer(description)
+        added = self.raw.added_tokens()
         self.added_tokens = {token.content: token_id for token_id, token in added.items()}
         self.special_tokens = {token.content: token_id for token_id, token in added.items() if token.special}
         self.special_ids = frozenset(self.special_tokens.values())
-        parts = msgspec.json.decode(description, type=_Description)
         unknown = {self.named_tokens.get("unk_token"), parts.model.unk_token}
         if parts.model.unk_id is not None:
             unknown.add(self.raw.id_to_token(parts.model.unk_id))
         self.control_tokens = {t: i for t, i in self.special_tokens.items() if t not in unknown}
-        self.vocab_size = 1 + max(self.raw.get_vocab().values(), default=-1)
+        has_unknown = has_unknown_pattern([parts.normalizer, parts.pre_tokenizer])
+        self.max_chars_at_once = 0 if has_unknown else _MAX_CHARS_AT_ONCE
+        self.vocab_size = _vocab_size(self.raw.vocab())
         self._rules = read_decode_rules(parts.decoder)
         self._pieces = _PieceTables(self.raw, self._rules, self.special_ids, self.vocab_size)
         self._encoder = ControlEncoder(self.raw, self.vocab_size, self.control_tokens.values())
@@ -99,7 +123,7 @@ class Tokenizer:
                 that others wrote, they are encoded letter by letter.
 
         Raises:
-            InvalidRequestError: the text holds lone surrogates.
+            InvalidRequestError: the text holds lone surrogates, or the library fails on it.
         """
         check_unicode(text)
         return self._encoder.encode(text, add_special_tokens, parse_special_tokens=parse_special_tokens)
@@ -121,7 +145,7 @@ class Tokenizer:
         parse_special_tokens: bool = False,
         max_model_len: int | None = None,
     ) -> list[int]:
-        """Encode as encode() does, without holding up the event loop: long texts are encoded in a thread.
+        """Encode as encode() does, without holding up the event loop: texts that may take long have a thread.
 
         Args:
             text: any text; may be empty.
@@ -135,7 +159,7 @@ class Tokenizer:
         """
         if max_model_len is not None:
             check_text_length(text, max_model_len)
-        if len(text) < _THREAD_FROM_CHARS:
+        if len(text) < self.max_chars_at_once:
             return self.encode(text, add_special_tokens, parse_special_tokens=parse_special_tokens)
         return await asyncio.to_thread(
             self.encode, text, add_special_tokens, parse_special_tokens=parse_special_tokens
@@ -166,7 +190,7 @@ class Tokenizer:
         """Return text and bytes of one token by itself; an unknown id has neither."""
         if self._rules is None:
             known = 0 <= token_id < self.vocab_size
-            text = self.raw.decode([token_id], skip_special_tokens=False) if known else ""
+            text = self.raw.decode([token_id]) if known else ""
             return TokenText(text, text.encode())
         data = self._pieces.keep[token_id]
         return TokenText(data.decode("utf-8", "replace"), data)
@@ -177,7 +201,7 @@ class Tokenizer:
 
     def token_id(self, token: str) -> int | None:
         """Return the id of a token by its spelling in the vocabulary, None if unknown."""
-        token_id: int | None = self.raw.token_to_id(token)
+        token_id = self.raw.token_to_id(token)
         return token_id if token_id is None or token_id < self.vocab_size else None
 
 
@@ -185,7 +209,7 @@ class _PieceTables:
     """The byte tables of one tokenizer: with and without special tokens, and for a text's first token."""
 
     def __init__(
-        self, raw: RawTokenizer, rules: DecodeRules | None, special_ids: frozenset[int], limit: int
+        self, raw: LibraryTokenizer, rules: DecodeRules | None, special_ids: frozenset[int], limit: int
     ) -> None:
         spell = rules.spell if rules else str.encode
         first = rules.spell_first if rules else None
@@ -225,40 +249,21 @@ def check_unicode(text: str) -> None:
         ) from None
 
 
-def read_json(path: Path) -> dict[str, object]:
-    """Read a JSON object, {} if there is no such file.
+def _vocab_size(vocab: dict[str, int]) -> int:
+    """Return one more than the largest id; tables have as many places.
 
     Raises:
-        ModelLoadError: the file cannot be read or holds something else.
+        ModelLoadError: it is far larger than any model's vocabulary, or than the number of tokens.
     """
-    try:
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelLoadError(f"cannot read {path}: {error}") from None
-    if not isinstance(value, dict):
-        raise ModelLoadError(f"cannot read {path}: it holds no JSON object")
-    return value
-
-
-def _read_file(path: Path, hint: str) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise ModelLoadError(f"{path} does not exist: {hint}") from None
-    except OSError as error:
-        raise ModelLoadError(f"cannot read {path}: {error}") from None
-
-
-def _parse(description: bytes, path: Path) -> RawTokenizer:
-    try:
-        raw = RawTokenizer.from_buffer(description)
-    except Exception as error:  # the library raises plain Exception
-        raise ModelLoadError(f"cannot read {path}: {error}") from None
-    raw.no_truncation()
-    raw.no_padding()
-    return raw
+    size = 1 + max(vocab.values(), default=-1)
+    if size > MAX_VOCAB_SIZE:
+        raise ModelLoadError(f"its largest token id is {size - 1}, more than {MAX_VOCAB_SIZE - 1}")
+    if size > len(vocab) + MAX_UNUSED_IDS:
+        raise ModelLoadError(
+            f"its largest token id is {size - 1}, but it has {len(vocab)} tokens: more than {MAX_UNUSED_IDS} "
+            f"ids are unused"
+        )
+    return size
 
 
 def _named_tokens(*configs: dict[str, object]) -> dict[str, str]:

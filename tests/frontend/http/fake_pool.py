@@ -50,6 +50,7 @@ class ByteTokenizer:
     """One token per UTF-8 byte, 256 is BOS, 257 ends a turn, 258 names a role."""
 
     vocab_size = VOCAB_SIZE
+    max_chars_at_once = 4096
     config = MappingProxyType(
         {
             "tokenizer_class": "ByteTokenizer",

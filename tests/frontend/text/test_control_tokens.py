@@ -15,6 +15,7 @@ from engine_core.errors import InvalidRequestError
 from frontend.chat_template import ChatTemplate
 from frontend.control_tokens import ControlEncoder
 from frontend.tokenizer import Tokenizer
+from frontend.tokenizer_library import LibraryTokenizer
 from frontend.trie_pattern import trie_pattern
 from tests.frontend.checkpoints import KINDS, write_checkpoint
 from tests.frontend.text import templates
@@ -201,7 +202,7 @@ def test_reading_all_tokens_gives_the_librarys_ids(
         tokenizer.add_tokens([extra])
     added = {token.content: token_id for token_id, token in raw.get_added_tokens_decoder().items()}
     text = "".join(words).format(*list(added)[-3:])
-    encoder = ControlEncoder(raw, raw.get_vocab_size(), ())
+    encoder = ControlEncoder(LibraryTokenizer(raw.to_str().encode()), raw.get_vocab_size(), ())
     assert encoder.encode(text, True, parse_special_tokens=True) == theirs.encode(text).ids
 
 
@@ -211,7 +212,7 @@ def test_aliases_never_take_ids_in_a_vocabulary_with_holes() -> None:
     raw.add_special_tokens([AddedToken("<|x|>", special=True, normalized=False)])
     vocab_size = 1 + max(raw.get_vocab().values())
     x_id = raw.token_to_id("<|x|>")
-    encoder = ControlEncoder(raw, vocab_size, [x_id])
+    encoder = ControlEncoder(LibraryTokenizer(raw.to_str().encode()), vocab_size, [x_id])
     assert encoder.encode("a<|x|>c", False, parse_special_tokens=True) == [0, x_id, 900]
 
 

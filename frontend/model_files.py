@@ -1,0 +1,69 @@
+"""Reads the small files of a checkpoint, which are input like any other: bounded, and named when wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+from engine_core.errors import ModelLoadError
+
+# The largest tokenizer.json in use has 34 MB; the library holds the interpreter lock for 0.1 s per MB.
+MAX_FILE_BYTES = 64 * 2**20
+
+
+def read_file(path: Path) -> bytes | None:
+    """Read a file whole, None if there is none.
+
+    Raises:
+        ModelLoadError: it cannot be read, is a pipe or device, or has more than 64 MiB.
+    """
+    try:
+        with open(path, "rb", opener=_open_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ModelLoadError(f"{path} is no regular file")
+            data = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ModelLoadError(f"cannot read {path}: {error}") from None
+    if len(data) > MAX_FILE_BYTES:
+        raise ModelLoadError(f"{path} is over its limit of {MAX_FILE_BYTES} bytes")
+    return data
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    # A pipe would be waited for.
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def read_text(path: Path) -> str | None:
+    """Read a UTF-8 text, None if there is no such file.
+
+    Raises:
+        ModelLoadError: as read_file(), or it is not UTF-8.
+    """
+    data = read_file(path)
+    try:
+        return None if data is None else data.decode()
+    except UnicodeDecodeError as error:
+        raise ModelLoadError(f"cannot read {path}: {error}") from None
+
+
+def read_json(path: Path) -> dict[str, object]:
+    """Read a JSON object, {} if there is no such file.
+
+    Raises:
+        ModelLoadError: as read_file(), or it holds something else.
+    """
+    data = read_file(path)
+    if data is None:
+        return {}
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ModelLoadError(f"cannot read {path}: {error}") from None
+    if not isinstance(value, dict):
+        raise ModelLoadError(f"cannot read {path}: it holds no JSON object")
+    return value
