@@ -21,6 +21,9 @@ def bind_tcp(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         return socket.create_server(found[0][4][:2], family=found[0][0], backlog=BACKLOG)
+    except UnicodeError:
+        # What can be no name of a host is refused before anybody is asked for its address.
+        raise ConfigError(f"cannot listen on {host} port {port}: not the name of a host") from None
     except OSError as error:
         raise ConfigError(_reason(error, host, port)) from None
 

@@ -13,6 +13,8 @@ from engine_core.ipc.addresses import check_keys
 from engine_core.sampling_params import MAX_LOGPROBS, MAX_STEP_LOGPROBS
 
 GENERATION_CONFIGS = ("auto", "none")
+# A descriptor is a C int.
+MAX_DESCRIPTOR = 2**31 - 1
 LOG_LEVELS = ("debug", "info", "warning", "error")
 # Paths an operator may open to callers without a key; nothing that runs a model or reads a prompt is here.
 OPENABLE_PATHS = ("/health", "/ready", "/ping", "/load", "/version", "/metrics", "/docs", "/openapi.json")
@@ -135,6 +137,9 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True):
     def _validate_edges(self) -> None:
         if self.uds and self.fd is not None:
             raise ConfigError("--uds and --fd exclude each other")
+        for flag, fd in (("--fd", self.fd), ("--launch-fd", self.launch_fd)):
+            if fd is not None:
+                check_range(flag, fd, 0, MAX_DESCRIPTOR)
         if len({bool(self.launch_dir), self.launch_number > 0, self.launch_fd is not None}) > 1:
             raise ConfigError("--launch-dir, --launch-number and --launch-fd must be given together")
         if self.root_path and (not self.root_path.startswith("/") or self.root_path.endswith("/")):

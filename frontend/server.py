@@ -186,6 +186,8 @@ def open_listener(config: FrontendConfig) -> socket.socket:
         found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = found[0]
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except UnicodeError:
+        raise ConfigError(f"cannot listen on {_target(config)}: not the name of a host") from None
     except OSError as error:
         raise ConfigError(f"cannot listen on {_target(config)}: {error.strerror or error}") from None
 

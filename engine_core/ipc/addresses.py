@@ -134,12 +134,14 @@ def remove_stale_socket(path: str) -> None:
     """Remove a socket file on which nobody listens.
 
     Raises:
-        ConfigError: somebody listens there, or the path is something else than a socket.
+        ConfigError: somebody listens there, the path is something else than a socket, or it cannot be seen.
     """
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
         return
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {path}: {error.strerror}") from None
     if not stat.S_ISSOCK(mode):
         raise ConfigError(f"{path} exists and is not a socket")
     if _someone_listens(path):

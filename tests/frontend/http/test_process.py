@@ -142,6 +142,13 @@ def test_a_taken_port_is_a_clear_error(capsys: pytest.CaptureFixture[str]) -> No
     [
         (("--engine", "tcp://10.0.0.1:5555"), "reachable from other machines"),
         (("--fd", "1000000"), "descriptor 1000000"),
+        (("--fd", "-1"), "--fd must be from 0 to"),
+        (
+            ("--launch-fd", str(2**40), "--launch-dir", "/d", "--launch-number", "1"),
+            "--launch-fd must be from",
+        ),
+        (("--host", "bad..host"), "bad..host"),
+        (("--uds", f"{__file__}/x.sock"), "Not a directory"),
         (("--uds", "/no/such/folder/x.sock"), "/no/such/folder/x.sock"),
         (("--ssl-keyfile", "/none", "--ssl-certfile", "/none"), "--ssl-certfile"),
         (("--host", "203.0.113.1", "--port", "0"), "203.0.113.1"),
