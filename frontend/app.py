@@ -42,6 +42,7 @@ from frontend.request_log import RequestLogMiddleware
 from frontend.root_path import RootPathMiddleware
 from frontend.router import EnginePool
 from frontend.scrape import Scrape
+from frontend.slices import SliceQueue
 
 
 class AppOwners:
@@ -70,7 +71,7 @@ def create_app(config: FrontendConfig, pool: EnginePool, launch: Launch | None =
     owners = AppOwners(config, pool)
     metrics = FrontendMetrics(str(launch.number) if launch is not None else config.frontend_id)
     keep_alive = KeepAlive(config.sse_keep_alive_s)
-    context = ApiContext(config, pool, metrics, UnknownFields(config.strict), keep_alive)
+    context = ApiContext(config, pool, metrics, UnknownFields(config.strict), keep_alive, SliceQueue())
 
     scrape = Scrape(pool, _EngineFigures(pool), _OwnFigures(context, owners), launch)
 

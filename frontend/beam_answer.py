@@ -26,16 +26,13 @@ def make_deltas(
         rules: of the search.
         found: what it found, best first; at least n.
         first: its first request, that of the prompt alone.
-
-    Raises:
-        ProtocolError: the engine sent malformed logprobs of the prompt.
     """
     sampling = request.sampling
     deltas = [_delta(index, request, served, rules, found[index]) for index in range(sampling.n)]
     for delta in deltas:
         delta.num_cached_tokens, delta.queue_time_s = first.num_cached_tokens, first.queue_time_s
     if sampling.prompt_logprobs is not None:
-        deltas[0].prompt_logprobs = read_prompt_logprobs(first.prompt_logprobs, len(request.prompt_token_ids))
+        deltas[0].prompt_logprobs = read_prompt_logprobs(first)
     return deltas
 
 

@@ -113,6 +113,7 @@ def make_config(args: argparse.Namespace) -> FrontendConfig:
         enable_tokenizer_info_endpoint=args.enable_tokenizer_info_endpoint,
         sse_keep_alive_s=args.sse_keep_alive,
         max_body_bytes=args.max_body_bytes,
+        max_answer_values=args.max_answer_values,
         header_timeout_s=args.header_timeout,
         body_timeout_s=args.body_timeout,
         write_stall_s=args.write_stall,
@@ -295,6 +296,13 @@ def _add_limit_flags(group: argparse._ArgumentGroup) -> None:
         default=4 * 2**20,
         metavar="BYTES",
         help="largest request body, e.g. 4M",
+    )
+    group.add_argument(
+        "--max-answer-values",
+        type=int,
+        default=2**20,
+        metavar="N",
+        help="echoed tokens, token ids and logprobs that one answer may hold; 400 beyond",
     )
     group.add_argument(
         "--header-timeout", type=float, default=10.0, metavar="S", help="time to send the headers"

@@ -50,7 +50,7 @@ from engine_core.ipc.messages import (
     Rejected,
     StepOutputs,
 )
-from engine_core.ipc.wire import PROTOCOL_VERSION
+from engine_core.ipc.wire import PROTOCOL_VERSION, TokenLogprobs
 from frontend.engine_errors import finished_error, rejected_error
 from frontend.open_sequence import OpenSequence
 from frontend.token_relay import TokenRelay
@@ -320,7 +320,14 @@ class EngineSession:
                 sequence.logprobs.append(entry)
         for entry in outputs.prompt_logprobs:
             if (sequence := self.open_sequences.get(entry.key)) is not None:
-                sequence.prompt_logprobs.append(entry)
+                self._add_prompt_logprobs(sequence, entry)
+
+    def _add_prompt_logprobs(self, sequence: OpenSequence, entry: TokenLogprobs) -> None:
+        try:
+            sequence.add_prompt_logprobs(entry)
+        except ProtocolError as error:
+            self.abort([entry.key])
+            self._end(sequence, error)
 
     def _finish(self, end: Finished) -> None:
         sequence = self.open_sequences.pop(end.handle, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from engine_core.sampling_params import SamplingParams
@@ -70,8 +71,8 @@ class OutputDelta:
     index: int
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    prompt_logprobs: list[TokenLogprob | None] | None = None
+    logprobs: Sequence[TokenLogprob] = ()
+    prompt_logprobs: Sequence[TokenLogprob | None] | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     num_cached_tokens: int = 0

@@ -10,7 +10,7 @@ from engine_core.errors import SplitServeError
 from frontend.engine_client import EngineClient
 from frontend.generation import OutputDelta
 from frontend.pool_status import PoolStats
-from frontend.stream import SequenceStream
+from frontend.stream import ALL_TOKENS, SequenceStream
 from frontend.token_relay import Relayed, RelayedStream, Route
 
 
@@ -19,12 +19,17 @@ class Generation(Protocol):
 
     Attributes:
         finished: whether each completion has had its last delta.
+        behind: whether the last take() has left something, and would return more now.
     """
 
     finished: bool
+    behind: bool
 
-    def take(self) -> list[OutputDelta]:
+    def take(self, max_tokens: int = ALL_TOKENS) -> list[OutputDelta]:
         """Return what is new, at most one delta per completion; deltas that nobody takes join.
+
+        Args:
+            max_tokens: in all deltas together; more wait for the next call.
 
         At most max_tokens tokens per completion are held.
 
@@ -48,7 +53,7 @@ class Generation(Protocol):
 class EngineGeneration:
     """Completions that an engine samples, one sequence each."""
 
-    __slots__ = ("_client", "_closed", "_error", "_stats", "_streams", "finished")
+    __slots__ = ("_client", "_closed", "_error", "_next", "_stats", "_streams", "behind", "finished")
 
     def __init__(self, client: EngineClient, streams: Sequence[SequenceStream], stats: PoolStats) -> None:
         """Take over sequences that were just opened.
@@ -59,21 +64,32 @@ class EngineGeneration:
             stats: of the pool, counted at the end.
         """
         self.finished = False
+        self.behind = False
         self._client = client
         self._streams = streams
         self._stats = stats
         self._error: SplitServeError | None = None
         self._closed = False
+        # The stream that is asked first, so that all have their turn when not all can.
+        self._next = 0
         stats.requests_started += 1
 
-    def take(self) -> list[OutputDelta]:
+    def take(self, max_tokens: int = ALL_TOKENS) -> list[OutputDelta]:
         """Return what is new; sequences that a stop string ends are ended on the engine at once."""
-        deltas = []
+        deltas: list[OutputDelta] = []
+        first, num_streams = self._next, len(self._streams)
+        self.behind = False
         try:
-            for stream in self._streams:
-                delta = stream.take()
+            for i in range(first, first + num_streams):
+                if max_tokens <= 0:
+                    self._next, self.behind = i % num_streams, True
+                    break
+                stream = self._streams[i % num_streams]
+                delta = stream.take(max_tokens)
                 if delta is not None:
                     deltas.append(delta)
+                    max_tokens -= len(delta.token_ids) or 1
+                    self.behind = self.behind or stream.behind
                     if stream.finished:
                         self._end(stream)
         except SplitServeError as error:
@@ -124,14 +140,15 @@ class SearchGeneration:
             stats: of the pool, counted at the end.
         """
         self.finished = False
+        self.behind = False
         self._on_ready: Callable[[], None] | None = on_ready
         self._stats = stats
         self._task = asyncio.create_task(search, name="search")
         self._task.add_done_callback(self._on_done)
         stats.requests_started += 1
 
-    def take(self) -> list[OutputDelta]:
-        """Return everything once it is there."""
+    def take(self, max_tokens: int = ALL_TOKENS) -> list[OutputDelta]:
+        """Return everything once it is there, however much that is: a search is never streamed."""
         if self.finished or not self._task.done():
             return []
         found = self._task.result()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
 
@@ -97,7 +97,9 @@ def collect_outputs(output: RequestOutput, deltas: Iterable[OutputDelta], tokeni
             ]
 
 
-def _add_logprobs(completion: CompletionOutput, entries: list[TokenLogprob], tokenizer: Tokenizer) -> None:
+def _add_logprobs(
+    completion: CompletionOutput, entries: Sequence[TokenLogprob], tokenizer: Tokenizer
+) -> None:
     if completion.logprobs is None:
         completion.logprobs, completion.cumulative_logprob = [], 0.0
     completion.logprobs += [_position(entry, tokenizer) for entry in entries]

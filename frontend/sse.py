@@ -7,6 +7,7 @@ socket is full            -                                    taken back, writt
 source failed             the error's own status               the error as an event, then [DONE]
 source has finished       head, last events, [DONE]            last events, [DONE]
 keep-alive time passed    the task sends head and comment      a comment
+source has much           as above, slice by slice             slice by slice, one per turn of the loop
 client does not read      -                                    the source is not asked until it has read
 client hung up            the source is closed                 the source is closed
 client sends no more      -                                    a comment: is it still there
@@ -32,6 +33,7 @@ from frontend.errors_http import HttpError, error_body, error_response
 from frontend.event_log import log_event, logger
 from frontend.keep_alive import KeepAlive
 from frontend.limits import EndReason, OpenRequest
+from frontend.slices import SliceQueue
 from frontend.token_relay import Relayed, RelayedStream
 
 DONE = b"data: [DONE]\n\n"
@@ -62,11 +64,19 @@ class EventSource(Protocol):
 
     finished: bool
 
+    @property
+    def behind(self) -> bool:
+        """Whether take() would return more now."""
+
+    @property
+    def in_event(self) -> bool:
+        """Whether the last take() ended within an event, so that nothing else may follow it."""
+
     async def open(self, on_ready: Callable[[], None]) -> None:
         """Begin; on_ready is called whenever take() may have something, or an error to raise."""
 
     def take(self) -> bytes:
-        """Return whole events that are ready, b"" for none; what nobody takes is held within bounds."""
+        """Return a slice of what is ready, b"" for nothing; what nobody takes is held within bounds."""
 
     def hand_over(self, fd: int) -> RelayedStream | None:
         """Let native code write what comes next to this socket; None if it cannot.
@@ -89,15 +99,16 @@ class EventStream(Response):
     client that hangs up closes the source at once.
     """
 
-    def __init__(self, source: EventSource, keep_alive: KeepAlive) -> None:
+    def __init__(self, source: EventSource, keep_alive: KeepAlive, slices: SliceQueue) -> None:
         self.background = None
         self.status_code = 200
         self._source = source
         self._keep_alive = keep_alive
+        self._slices = slices
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the stream."""
-        stream = _Stream(self._source, self._keep_alive, scope, send)
+        stream = _Stream(self._source, self._keep_alive, self._slices, scope, send)
         last = b""
         try:
             try:
@@ -111,6 +122,9 @@ class EventStream(Response):
             if not await _say_goodbye(scope, send, stream):
                 raise
         except Exception as error:
+            if stream.in_event:
+                # What was begun cannot be completed; without an end the client knows.
+                raise
             _log(error)
             if not stream.started:
                 await error_response(error)(scope, receive, send)
@@ -124,9 +138,12 @@ class _Stream:
 
     Attributes:
         started: whether the head has been sent.
+        in_event: whether what was written last is the beginning of an event.
     """
 
     __slots__ = (
+        "_awaits_slice",
+        "_closed",
         "_error",
         "_keep_alive",
         "_last_write_s",
@@ -136,16 +153,23 @@ class _Stream:
         "_request",
         "_scope",
         "_send",
+        "_slices",
         "_source",
         "_turn",
         "_writer",
+        "in_event",
         "started",
     )
 
-    def __init__(self, source: EventSource, keep_alive: KeepAlive, scope: Scope, send: Send) -> None:
+    def __init__(
+        self, source: EventSource, keep_alive: KeepAlive, slices: SliceQueue, scope: Scope, send: Send
+    ) -> None:
         self.started = False
+        self.in_event = False
         self._source = source
         self._keep_alive = keep_alive
+        self._slices = slices
+        self._awaits_slice = self._closed = False
         self._scope = scope
         self._send = send
         self._request: OpenRequest | None = scope["state"].get("open_request")
@@ -178,6 +202,7 @@ class _Stream:
 
     def close(self) -> None:
         """Close the source and count what was written; nothing is written any more."""
+        self._closed = True
         self._take_back()
         self._source.close()
         self._keep_alive.discard(self)
@@ -194,11 +219,14 @@ class _Stream:
 
     def _on_ready(self) -> None:
         """Write what is new; the task gets a turn only for the first event, errors and the end."""
+        if self._awaits_slice:
+            return
         try:
             self._take_back()
-            if self._writer.paused or self._hand_over():
+            if self._writer.paused or self._writer.lost or self._hand_over():
                 return
             data = self._source.take()
+            self.in_event = self._source.in_event
             if data and self.started:
                 self._writer.write(data)
                 self._last_write_s = _now_s()
@@ -212,6 +240,18 @@ class _Stream:
             self._wake()
         elif self._source.finished:
             self._wake()
+        if self._source.behind:
+            self._await_slice()
+
+    def _await_slice(self) -> None:
+        if not self._awaits_slice:
+            self._awaits_slice = True
+            self._slices.add(self._on_slice)
+
+    def _on_slice(self) -> None:
+        self._awaits_slice = False
+        if not self._closed:
+            self._on_ready()
 
     def _hand_over(self) -> bool:
         fd = self._writer.free_fd() if self.started else None
@@ -243,7 +283,9 @@ class _Stream:
             self._request.blocked_since = _now_s() if self._writer.paused else None
         if self._writer.half_closed and self.started:
             self.break_silence()
-        self._on_ready()
+        if not self._writer.paused:
+            # Not at once: many clients may read again in one turn, and much may wait for each.
+            self._await_slice()
 
     def silent_since(self) -> float:
         """Return the monotonic time of the last write, by either way."""
@@ -258,7 +300,7 @@ class _Stream:
         if not self.started:
             self._pending = self._pending or _KEEP_ALIVE
             self._wake()
-        elif not self._writer.paused:
+        elif not (self._writer.paused or self.in_event):
             self._writer.write(_KEEP_ALIVE)
             # What was taken back may have brought something.
             self._on_ready()
@@ -271,7 +313,9 @@ def _body(data: bytes, *, more: bool) -> dict[str, object]:
 async def _say_goodbye(scope: Scope, send: Send, stream: _Stream) -> bool:
     """Tell a client that is cut off by our shutdown; False if this is another cancellation."""
     request: OpenRequest | None = scope["state"].get("open_request")
-    if request is None or request.end_reason is not EndReason.SHUTDOWN or not stream.started:
+    if request is None or request.end_reason is not EndReason.SHUTDOWN:
+        return False
+    if stream.in_event or not stream.started:
         return False
     request.task.uncancel()
     error = HttpError(503, "shutting_down", "shutdown timeout passed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -13,10 +14,14 @@ from engine_core.ipc.messages import AddRequest, Finished, FinishReason
 from engine_core.ipc.wire import TokenLogprobs
 from engine_core.sampling_params import MAX_SEED, SamplingParams
 from frontend.generation import GenerationRequest, OutputDelta, TokenLogprob
-from frontend.open_sequence import OpenSequence
+from frontend.lazy_list import LazyList
+from frontend.open_sequence import OpenSequence, check_columns
 from frontend.stop_strings import StopMatcher
 from frontend.token_relay import Relayed, RelayedStream, Route, TokenRelay
 from frontend.tokenizer import Tokenizer
+
+# More than any sequence has.
+ALL_TOKENS = 2**31
 
 _REASONS = {
     FinishReason.STOP: "stop",
@@ -72,9 +77,10 @@ class SequenceStream:
     """
 
     __slots__ = (
+        "_asked_ids",
         "_detokenizer",
         "_index",
-        "_num_prompt_tokens",
+        "_read_logprob",
         "_sampling",
         "_stops",
         "_wants_logprobs",
@@ -97,16 +103,25 @@ class SequenceStream:
         self.source = source
         self._index = index
         self._sampling = sampling
-        self._num_prompt_tokens = len(prompt_token_ids)
         self._wants_logprobs = sampling.logprobs is not None
+        self._asked_ids = pack_int32(sampling.logprob_token_ids)
+        self._read_logprob = partial(read_token_logprob, asked_ids=sampling.logprob_token_ids)
         self._wants_prompt_logprobs = sampling.prompt_logprobs is not None and index == 0
         self._detokenizer = tokenizer.detokenizer(sampling.skip_special_tokens, prompt_token_ids)
         self._stops = (
             StopMatcher(sampling.stop, sampling.include_stop_str_in_output) if sampling.stop else None
         )
 
-    def take(self) -> OutputDelta | None:
+    @property
+    def behind(self) -> bool:
+        """Whether tokens wait that take() would return now."""
+        return not self.finished and len(self.source.token_ids) > self.source.num_taken
+
+    def take(self, max_tokens: int = ALL_TOKENS) -> OutputDelta | None:
         """Return what is new as one delta, None if nothing is.
+
+        Args:
+            max_tokens: at least 1; more than these wait for the next call.
 
         Raises:
             SplitServeError: the sequence failed.
@@ -118,21 +133,21 @@ class SequenceStream:
         if self.finished or (len(source.token_ids) == source.num_taken and source.finished is None):
             return None
         first = source.num_taken
-        token_ids = source.token_ids[first:].tolist()
-        source.num_taken = first + len(token_ids)
+        token_ids = source.token_ids[first : first + max_tokens].tolist()
+        num_taken = source.num_taken = first + len(token_ids)
+        finished = source.finished if num_taken == len(source.token_ids) else None
         delta = OutputDelta(
             self._index,
             token_ids=token_ids,
             num_cached_tokens=source.num_cached_tokens,
             queue_time_s=source.queue_time_s,
         )
-        self._add_text(delta, first, source.finished)
+        self._add_text(delta, first, finished)
         if self._wants_logprobs:
-            self._add_logprobs(delta, first)
+            self._add_logprobs(delta, first, num_taken - first)
         if self._wants_prompt_logprobs:
             self._wants_prompt_logprobs = False
-            delta.prompt_logprobs = read_prompt_logprobs(source.prompt_logprobs, self._num_prompt_tokens)
-            source.prompt_logprobs = []
+            delta.prompt_logprobs = read_prompt_logprobs(source)
         self.finished = delta.finish_reason is not None
         return delta
 
@@ -213,12 +228,14 @@ class SequenceStream:
         delta.text += rest
         delta.finish_reason, delta.stop_reason = _REASONS[finished.reason], finished.stop_token_id
 
-    def _add_logprobs(self, delta: OutputDelta, first: int) -> None:
-        entries, self.source.logprobs = self.source.logprobs, []
-        entries = entries[: len(delta.token_ids)]
+    def _add_logprobs(self, delta: OutputDelta, first: int, num_taken: int) -> None:
+        entries = self.source.logprobs[: len(delta.token_ids)]
+        del self.source.logprobs[:num_taken]
         if [entry.token_index for entry in entries] != list(range(first, first + len(delta.token_ids))):
             raise ProtocolError("the engine sent logprobs that do not fit its tokens")
-        delta.logprobs = [read_token_logprob(entry, self._sampling.logprob_token_ids) for entry in entries]
+        for entry in entries:
+            check_columns(entry, self._asked_ids)
+        delta.logprobs = LazyList(entries, self._read_logprob)
 
 
 def read_token_logprob(entry: TokenLogprobs, asked_ids: tuple[int, ...] = ()) -> TokenLogprob:
@@ -239,17 +256,11 @@ def read_token_logprob(entry: TokenLogprobs, asked_ids: tuple[int, ...] = ()) ->
     return TokenLogprob(token_ids[0], logprobs[0], entry.rank, others[:num_top], others[num_top:])
 
 
-def read_prompt_logprobs(
-    entries: Sequence[TokenLogprobs], num_prompt_tokens: int
-) -> list[TokenLogprob | None]:
-    """Return one entry per prompt token; the first has none, for nothing comes before it.
+def read_prompt_logprobs(source: OpenSequence) -> Sequence[TokenLogprob | None]:
+    """Take what has come; one entry per prompt token, and the first has none, for nothing comes before it."""
+    entries, source.prompt_logprobs = source.prompt_logprobs, []
+    return LazyList(entries or [None] * (len(source.request.prompt_token_ids) // 4), _read_entry)
 
-    Raises:
-        ProtocolError: an entry is malformed, or of no prompt token.
-    """
-    result: list[TokenLogprob | None] = [None] * num_prompt_tokens
-    for entry in entries:
-        if not 0 <= entry.token_index < num_prompt_tokens:
-            raise ProtocolError(f"logprobs of prompt token {entry.token_index} of {num_prompt_tokens}")
-        result[entry.token_index] = read_token_logprob(entry)
-    return result
+
+def _read_entry(entry: TokenLogprobs | None) -> TokenLogprob | None:
+    return None if entry is None else read_token_logprob(entry)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from starlette.requests import Request
 from starlette.responses import Response
 
 from engine_core.errors import InvalidRequestError
 from engine_core.sampling_params import SamplingParams
 from frontend.json_body import BodyDecoder
+from frontend.json_pieces import JsonPieces
+from frontend.openai.answer_size import AnswerShape, check_answer_size, shown_per_token
 from frontend.openai.chat_chunks import ChatWriter
 from frontend.openai.chat_echo import answer_role, echoed_text
 from frontend.openai.chat_schema import AnswerMessage, ChatChoice, ChatRequest, ChatResponse
-from frontend.openai.context import ApiContext, json_response, make_head, read_struct
+from frontend.openai.context import ApiContext, json_answer, make_head, read_struct
 from frontend.openai.generation_run import CollectedChoice, GenerationRun, Plan, RunEvents
-from frontend.openai.logprobs import ChatLogprobs, chat_entries, prompt_maps, token_texts
+from frontend.openai.logprobs import ChatLogprobs, TokenTexts, chat_entries, prompt_maps, token_texts
 from frontend.openai.models import find_model
 from frontend.openai.prompts import Prompt, chat_options, encode_chat
 from frontend.openai.sampling import check_stream_fields, fit_max_tokens, make_sampling_params
@@ -54,13 +58,17 @@ async def create_chat_completion(context: ApiContext, request: Request) -> Respo
         ),
     )
     role = answer_role(body, options)
-    plan = Plan(body, head, model, [prompt], [_params(context, body, model, prompt)])
+    shape, limit = _shape(body), context.config.max_answer_values
+    params = _params(context, body, model, prompt, shape.max_tokens_within(limit, len(prompt.token_ids)))
+    num_values = check_answer_size(shape, [len(prompt.token_ids)], [params.max_tokens or 0], limit)
+    plan = Plan(body, head, model, [prompt], [params], num_values)
     run = GenerationRun(context, request, plan)
     if body.stream:
         writer = ChatWriter(plan, run, AnswerMessage(role=role, content=echoed_text(body, role)))
-        return EventStream(RunEvents(run, writer), context.keep_alive)
+        return EventStream(RunEvents(run, writer), context.keep_alive, context.slices)
     choices = await run.collect(request)
-    return json_response(_response(plan, run, choices, role))
+    pieces = JsonPieces()
+    return json_answer(context, pieces, _response(pieces, plan, run, choices, role))
 
 
 def _asked_max_tokens(body: ChatRequest) -> int | None:
@@ -76,55 +84,95 @@ def _check_top_logprobs(body: ChatRequest, most: int) -> None:
         raise InvalidRequestError(f"top_logprobs must be an integer from 0 to {most}", "top_logprobs")
 
 
-def _params(context: ApiContext, body: ChatRequest, model: ServedModel, prompt: Prompt) -> SamplingParams:
+def _shape(body: ChatRequest) -> AnswerShape:
+    return AnswerShape(
+        n=body.n or 1,
+        num_repeats=int(bool(body.return_token_ids)),
+        prompt_logprobs=_num_prompt_logprobs(body),
+        logprobs=None if body.stream else shown_per_token(body, _num_logprobs(body)),
+    )
+
+
+def _num_logprobs(body: ChatRequest) -> int | None:
+    return (body.top_logprobs or 0) if body.logprobs else None
+
+
+def _num_prompt_logprobs(body: ChatRequest) -> int | None:
+    return _num_logprobs(body) if body.echo and body.prompt_logprobs is None else body.prompt_logprobs
+
+
+def _params(
+    context: ApiContext, body: ChatRequest, model: ServedModel, prompt: Prompt, max_shown: int | None
+) -> SamplingParams:
+    """Make the parameters; max_shown is the most output that the answer has room for, None for any."""
     defaults = context.sampling_defaults(model)
+    default = min((each for each in (defaults.max_new_tokens, max_shown) if each), default=None)
     name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     asked = _asked_max_tokens(body)
     if asked is not None and asked < 1:
         raise InvalidRequestError(f"{name} must be an integer of at least 1, got {asked}", name)
-    num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
     return make_sampling_params(
         body,
         defaults,
         context.limits(model),
         max_tokens=fit_max_tokens(
-            asked,
-            defaults.max_new_tokens,
-            len(prompt.token_ids),
-            model.assets.max_model_len,
-            name,
-            "messages",
+            asked, default, len(prompt.token_ids), model.assets.max_model_len, name, "messages"
         ),
-        logprobs=num_logprobs,
-        prompt_logprobs=num_logprobs if body.echo and body.prompt_logprobs is None else body.prompt_logprobs,
+        logprobs=_num_logprobs(body),
+        prompt_logprobs=_num_prompt_logprobs(body),
     )
 
 
 def _response(
-    plan: Plan[ChatRequest], run: GenerationRun, choices: list[CollectedChoice], role: str
+    pieces: JsonPieces,
+    plan: Plan[ChatRequest],
+    run: GenerationRun,
+    choices: list[CollectedChoice],
+    role: str,
 ) -> ChatResponse:
     body, head, tokenizer = plan.body, plan.head, plan.model.assets.tokenizer
     texts = token_texts(tokenizer, as_token_ids=body.return_tokens_as_token_ids)
-    echoed = echoed_text(body, role)
+    opened = AnswerMessage(role=role, content=echoed_text(body, role))
     prompt_logprobs = choices[0].prompt_logprobs
     return ChatResponse(
         id=head.id,
         created=head.created,
         model=head.model,
         system_fingerprint=head.system_fingerprint,
-        choices=[
-            ChatChoice(
-                index=i,
-                message=AnswerMessage(role=role, content=echoed + "".join(choice.texts)),
-                logprobs=ChatLogprobs(chat_entries(texts, choice.logprobs)) if body.logprobs else None,
-                finish_reason=choice.finish_reason,
-                stop_reason=choice.stop_reason,
-                token_ids=choice.token_ids if body.return_token_ids else None,
-            )
-            for i, choice in enumerate(choices)
-        ],
+        choices=pieces.long_list(
+            (_choice(pieces, plan, texts, i, choice, opened) for i, choice in enumerate(choices)),
+            len(choices),
+            plan.values_per_choice,
+        ),
         usage=run.usage.usage(),
         metrics=run.metrics(),
-        prompt_token_ids=plan.prompts[0].token_ids if body.return_token_ids else None,
-        prompt_logprobs=None if prompt_logprobs is None else prompt_maps(tokenizer, prompt_logprobs),
+        prompt_token_ids=pieces.ids(plan.prompts[0].token_ids) if body.return_token_ids else None,
+        prompt_logprobs=(
+            None
+            if prompt_logprobs is None
+            else prompt_maps(pieces, tokenizer, prompt_logprobs, _num_prompt_logprobs(body) or 0)
+        ),
+    )
+
+
+def _choice(
+    pieces: JsonPieces,
+    plan: Plan[ChatRequest],
+    texts: TokenTexts,
+    index: int,
+    choice: CollectedChoice,
+    opened: AnswerMessage,
+) -> ChatChoice:
+    num_top, count = _num_logprobs(plan.body), len(choice.token_ids)
+    logprobs = None
+    if num_top is not None:
+        entries = chain.from_iterable(choice.logprobs)
+        logprobs = ChatLogprobs(chat_entries(pieces, texts, entries, count, num_top))
+    return ChatChoice(
+        index=index,
+        message=AnswerMessage(role=opened.role, content=(opened.content or "") + "".join(choice.texts)),
+        logprobs=logprobs,
+        finish_reason=choice.finish_reason,
+        stop_reason=choice.stop_reason,
+        token_ids=pieces.ids(choice.token_ids) if plan.body.return_token_ids else None,
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from frontend.generation import OutputDelta
+from frontend.json_pieces import JsonPieces
 from frontend.openai.chat_schema import AnswerMessage, ChatChunkChoice, ChatDelta, ChatRequest
 from frontend.openai.chunk_head import ChunkHead
-from frontend.openai.generation_run import GenerationRun, Plan
-from frontend.openai.logprobs import ChatLogprobs, chat_entries, prompt_maps, token_texts
+from frontend.openai.generation_run import Event, GenerationRun, Plan
+from frontend.openai.logprobs import ChatLogprobs, ChatTokenLogprob, chat_entries, prompt_maps, token_texts
 from frontend.token_relay import Frame
 
 _encode = msgspec.json.Encoder().encode
@@ -36,6 +37,8 @@ class ChatWriter:
         self._prompt = plan.prompts[0]
         self._opened = opened
         self._logprobs = bool(body.logprobs)
+        self._num_logprobs = body.top_logprobs or 0
+        self._num_prompt_logprobs = plan.params[0].prompt_logprobs or 0
         self._plain = not (self._logprobs or self._return_token_ids or self._every_usage)
         self._prefixes = [self._head.prefix + b'{"index":%d,"delta":{"content":' % i for i in range(run.n)]
         self._suffix = b'},"logprobs":null,"finish_reason":null}' + self._head.suffix
@@ -58,24 +61,27 @@ class ChatWriter:
             ]
         return b"".join(events)
 
-    def chunk(self, prompt_idx: int, delta: OutputDelta) -> bytes:
+    def chunk(self, prompt_idx: int, delta: OutputDelta) -> Event:
         """Return the event of one delta; b"" if it shows nothing."""
         if delta.prompt_logprobs is not None:
-            return self._first_chunk(delta)
+            return self._event(delta)
         if self._plain and delta.finish_reason is None:
             return self._prefixes[delta.index] + _encode(delta.text) + self._suffix if delta.text else b""
         shows_tokens = delta.token_ids and not self._plain
         if delta.finish_reason is None and not (delta.text or shows_tokens):
             return b""
-        usage = self._run.usage.usage() if self._every_usage else None
-        return self._head.event([self._choice(delta)], usage)
+        return self._event(delta)
 
-    def _first_chunk(self, delta: OutputDelta) -> bytes:
-        """Return the event of the delta that brings the prompt's logprobs, whatever else it shows."""
-        assert delta.prompt_logprobs is not None
-        extra = b',"prompt_logprobs":' + _encode(prompt_maps(self._tokenizer, delta.prompt_logprobs))
+    def _event(self, delta: OutputDelta) -> Event:
+        """Return the event of a delta, with the prompt's logprobs if it brings them."""
+        pieces, extra = JsonPieces(), b""
+        choice = self._choice(pieces, delta)
+        if delta.prompt_logprobs is not None:
+            maps = prompt_maps(pieces, self._tokenizer, delta.prompt_logprobs, self._num_prompt_logprobs)
+            extra = b',"prompt_logprobs":' + _encode(maps)
         usage = self._run.usage.usage() if self._every_usage else None
-        return self._head.event([self._choice(delta)], usage, extra)
+        event = self._head.event([choice], usage, extra)
+        return pieces.fill(event) if pieces.has_parts else event
 
     def frame(self) -> Frame | None:
         """Return what stands around plain text, if text is all that is asked for."""
@@ -89,8 +95,11 @@ class ChatWriter:
         extra = b"" if metrics is None else b',"metrics":' + _encode(metrics)
         return self._head.event([], self._run.usage.usage(), extra)
 
-    def _choice(self, delta: OutputDelta) -> ChatChunkChoice:
-        entries = chat_entries(self._token_texts, delta.logprobs) if self._logprobs else []
+    def _choice(self, pieces: JsonPieces, delta: OutputDelta) -> ChatChunkChoice:
+        entries: list[ChatTokenLogprob] = []
+        if self._logprobs:
+            num_top, count = self._num_logprobs, len(delta.logprobs)
+            entries = chat_entries(pieces, self._token_texts, delta.logprobs, count, num_top)
         return ChatChunkChoice(
             index=delta.index,
             delta=ChatDelta(content=delta.text) if delta.text else ChatDelta(),

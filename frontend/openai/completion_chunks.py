@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+
 import msgspec
 
 from frontend.generation import OutputDelta, TokenLogprob
+from frontend.json_pieces import JsonPieces
 from frontend.openai.chunk_head import ChunkHead
 from frontend.openai.completion_schema import (
     CompletionChoice,
     CompletionLogprobs,
     CompletionRequest,
 )
-from frontend.openai.generation_run import GenerationRun, Plan
+from frontend.openai.generation_run import Event, GenerationRun, Plan
 from frontend.openai.logprobs import (
     clamp,
     completion_name,
     prompt_maps,
     token_texts,
     top_by_name,
+    values_per_token,
     with_top,
 )
 from frontend.openai.prompts import Prompt
 from frontend.openai.text_offsets import TextOffsets, prompt_offsets
+from frontend.slices import SLICE_VALUES
 from frontend.token_relay import Frame
 from frontend.tokenizer import Tokenizer
+
+# Characters of a text encoded in one slice; a surrogate pair is one character here.
+_TEXT_SLICE = 64 * 1024
 
 _encode = msgspec.json.Encoder().encode
 
@@ -44,40 +53,69 @@ class CompletionText:
         self._skip_special_tokens = body.skip_special_tokens is not False
         self._offsets: TextOffsets | None = None
 
-    def shown(self, text: str) -> str:
+    def shown(self, pieces: JsonPieces, text: str) -> str:
         """Return the first text of the choice, behind the prompt if it is echoed."""
-        return self._echoed_text() + text
+        if not self._echo or len(self.prompt.token_ids) <= SLICE_VALUES:
+            return self._echoed_text() + text
+        prompt = self.prompt.text
+        return pieces.long_text(chain(self._decode() if prompt is None else _cut(prompt), _cut(text)))
 
     def _echoed_text(self) -> str:
         if not self._echo:
             return ""
-        if self.prompt.text is not None:
-            return self.prompt.text
+        return "".join(self._decode()) if self.prompt.text is None else self.prompt.text
+
+    def _decode(self) -> Iterator[str]:
         # A character that it leaves unfinished is at the beginning of the output.
-        return self._tokenizer.detokenizer(skip_special_tokens=False).push(self.prompt.token_ids)
+        detokenizer, token_ids = self._tokenizer.detokenizer(skip_special_tokens=False), self.prompt.token_ids
+        for first in range(0, len(token_ids), SLICE_VALUES):
+            yield detokenizer.push(token_ids[first : first + SLICE_VALUES])
 
     def logprobs(
-        self, logprobs: list[TokenLogprob], prompt_logprobs: list[TokenLogprob | None] | None
+        self,
+        pieces: JsonPieces,
+        token_ids: list[int],
+        logprobs: Iterable[Sequence[TokenLogprob]],
+        prompt_logprobs: Sequence[TokenLogprob | None] | None,
     ) -> CompletionLogprobs | None:
         """Return the columns of new tokens, behind those of an echoed prompt; None if not asked for.
 
         Args:
-            logprobs: of the new tokens.
+            pieces: of the answer or event, made before those of the choice's next tokens are asked for.
+            token_ids: the new tokens.
+            logprobs: theirs, in parts.
             prompt_logprobs: of the prompt, in front of the choice's first tokens only.
         """
-        if self._num_logprobs is None:
+        num_top = self._num_logprobs
+        if num_top is None:
             return None
-        found = CompletionLogprobs([], [], [], [])
-        if self._echo and prompt_logprobs is not None:
+        echoed = prompt_logprobs if self._echo and prompt_logprobs is not None else ()
+        if echoed:
+            token_ids = self.prompt.token_ids + token_ids
+
+        def entries() -> Iterator[TokenLogprob | None]:
             # The field prompt_logprobs may have asked for more alternatives.
-            shown = with_top(prompt_logprobs, self._num_logprobs)
-            token_ids = self.prompt.token_ids
-            offsets = prompt_offsets(self._tokenizer, token_ids, self.prompt.text)
-            for token_id, entry, offset in zip(token_ids, shown, offsets, strict=True):
-                self._append(found, token_id, entry, offset)
-        for logprob in logprobs:
-            self._append(found, logprob.token_id, logprob, self._next_offset(logprob.token_id))
-        return found
+            return chain(with_top(echoed, num_top), *logprobs)
+
+        count = len(token_ids)
+        return CompletionLogprobs(
+            pieces.long_list(self._names(token_ids), count),
+            pieces.long_list((None if e is None else clamp(e.logprob) for e in entries()), count, 2),
+            pieces.long_list(self._tops(entries()), count, values_per_token(num_top)),
+            pieces.long_list(self._offsets_of(token_ids, len(echoed)), count),
+        )
+
+    def _names(self, token_ids: list[int]) -> Iterator[str]:
+        return (completion_name(self._token_texts.token_text(token_id)) for token_id in token_ids)
+
+    def _tops(self, entries: Iterator[TokenLogprob | None]) -> Iterator[dict[str, float] | None]:
+        return (None if entry is None else top_by_name(self._token_texts, entry) for entry in entries)
+
+    def _offsets_of(self, token_ids: list[int], num_echoed: int) -> Iterator[int]:
+        if num_echoed:
+            yield from prompt_offsets(self._tokenizer, token_ids[:num_echoed], self.prompt.text)
+        for token_id in token_ids[num_echoed:]:
+            yield self._next_offset(token_id)
 
     def _next_offset(self, token_id: int) -> int:
         if self._offsets is None:
@@ -85,14 +123,9 @@ class CompletionText:
             self._offsets = TextOffsets(detokenizer, len(self._echoed_text()))
         return self._offsets.take(token_id)
 
-    def _append(
-        self, columns: CompletionLogprobs, token_id: int, entry: TokenLogprob | None, offset: int
-    ) -> None:
-        token = self._token_texts.token_text(token_id)
-        columns.tokens.append(completion_name(token))
-        columns.token_logprobs.append(None if entry is None else clamp(entry.logprob))
-        columns.top_logprobs.append(None if entry is None else top_by_name(self._token_texts, entry))
-        columns.text_offset.append(offset)
+
+def _cut(text: str) -> Iterator[str]:
+    return (text[first : first + _TEXT_SLICE] for first in range(0, len(text), _TEXT_SLICE))
 
 
 class CompletionWriter:
@@ -118,7 +151,7 @@ class CompletionWriter:
         self._shows_tokens = body.logprobs is not None or self._return_token_ids or self._every_usage
         self._plain = not (self._shows_tokens or self._echo or body.prompt_logprobs is not None)
         self._scores_echo = self._echo and body.logprobs is not None
-        self._echoed: list[list[TokenLogprob | None] | None] = [None] * len(plan.prompts)
+        self._echoed: list[Sequence[TokenLogprob | None] | None] = [None] * len(plan.prompts)
         self._held: list[list[OutputDelta]] = [[] for _ in plan.prompts]
         self._begun = [False] * len(texts)
         self._prefixes = [self._head.prefix + b'{"index":%d,"text":' % i for i in range(len(texts))]
@@ -128,7 +161,7 @@ class CompletionWriter:
         """Return nothing: a completion begins with its first text."""
         return b""
 
-    def chunk(self, prompt_idx: int, delta: OutputDelta) -> bytes:
+    def chunk(self, prompt_idx: int, delta: OutputDelta) -> Event:
         """Return the event of one delta and of those held for it; b"" if it is held or shows nothing."""
         if self._plain and delta.finish_reason is None:
             prefix = self._prefixes[prompt_idx * self._run.n + delta.index]
@@ -141,17 +174,27 @@ class CompletionWriter:
                 return b""
             self._echoed[prompt_idx] = delta.prompt_logprobs
         held, self._held[prompt_idx] = self._held[prompt_idx], []
-        return b"".join(self._event(prompt_idx, each) for each in (delta, *held))
+        return self._events(prompt_idx, [delta, *held]) if held else self._event(prompt_idx, delta)
 
-    def _event(self, prompt_idx: int, delta: OutputDelta) -> bytes:
+    def _events(self, prompt_idx: int, deltas: list[OutputDelta]) -> Iterator[bytes]:
+        for delta in deltas:
+            event = self._event(prompt_idx, delta)
+            if isinstance(event, bytes):
+                yield event
+            else:
+                yield from event
+
+    def _event(self, prompt_idx: int, delta: OutputDelta) -> Event:
         index = prompt_idx * self._run.n + delta.index
         first = not self._begun[index]
-        choice = self._choice(index, first, delta)
+        pieces = JsonPieces()
+        choice = self._choice(pieces, index, first, delta)
         shows = choice.text or choice.logprobs or choice.prompt_logprobs
         if delta.finish_reason is None and not (shows or (self._shows_tokens and delta.token_ids)):
             return b""
         self._begun[index] = True
-        return self._head.event([choice], self._run.usage.usage() if self._every_usage else None)
+        event = self._head.event([choice], self._run.usage.usage() if self._every_usage else None)
+        return pieces.fill(event) if pieces.has_parts else event
 
     def frame(self) -> Frame | None:
         """Return what stands around plain text, if text is all that is asked for."""
@@ -165,19 +208,25 @@ class CompletionWriter:
         extra = b"" if metrics is None else b',"metrics":' + _encode(metrics)
         return self._head.event([], self._run.usage.usage(), extra)
 
-    def _choice(self, index: int, first: bool, delta: OutputDelta) -> CompletionChoice:
+    def _choice(self, pieces: JsonPieces, index: int, first: bool, delta: OutputDelta) -> CompletionChoice:
         text = self._texts[index]
         echoed = self._echoed[index // self._run.n] if first else None
         return CompletionChoice(
             index=index,
-            text=text.shown(delta.text) if first else delta.text,
-            logprobs=text.logprobs(delta.logprobs, echoed) if delta.logprobs or echoed else None,
+            text=text.shown(pieces, delta.text) if first else delta.text,
+            logprobs=(
+                text.logprobs(pieces, delta.token_ids, [delta.logprobs], echoed)
+                if delta.logprobs or echoed
+                else None
+            ),
             finish_reason=delta.finish_reason,
             stop_reason=delta.stop_reason,
             token_ids=delta.token_ids if self._return_token_ids else msgspec.UNSET,
-            prompt_token_ids=text.prompt.token_ids if first and self._return_token_ids else msgspec.UNSET,
+            prompt_token_ids=(
+                pieces.ids(text.prompt.token_ids) if first and self._return_token_ids else msgspec.UNSET
+            ),
             prompt_logprobs=(
-                prompt_maps(self._tokenizer, with_top(delta.prompt_logprobs, self._num_prompt_logprobs))
+                prompt_maps(pieces, self._tokenizer, delta.prompt_logprobs, self._num_prompt_logprobs)
                 if self._num_prompt_logprobs is not None and delta.prompt_logprobs is not None
                 else msgspec.UNSET
             ),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from starlette.requests import Request
 from starlette.responses import Response
 
 from engine_core.sampling_params import SamplingParams
 from frontend.generation import TokenLogprob
 from frontend.json_body import BodyDecoder
+from frontend.json_pieces import JsonPieces
+from frontend.openai.answer_size import AnswerShape, check_answer_size, shown_per_token
 from frontend.openai.completion_chunks import CompletionText, CompletionWriter
 from frontend.openai.completion_schema import (
     DEFAULT_MAX_TOKENS,
@@ -15,9 +19,9 @@ from frontend.openai.completion_schema import (
     CompletionRequest,
     CompletionResponse,
 )
-from frontend.openai.context import ApiContext, json_response, make_head, read_struct
+from frontend.openai.context import ApiContext, json_answer, make_head, read_struct
 from frontend.openai.generation_run import CollectedChoice, GenerationRun, Plan, RunEvents
-from frontend.openai.logprobs import prompt_maps, with_top
+from frontend.openai.logprobs import prompt_maps
 from frontend.openai.models import find_model
 from frontend.openai.prompts import Prompt, encode_prompts
 from frontend.openai.sampling import check_stream_fields, fit_max_tokens, make_sampling_params
@@ -51,13 +55,33 @@ async def create_completion(context: ApiContext, request: Request) -> Response:
         ),
     )
     params = [_params(context, body, model, prompt) for prompt in prompts]
-    plan = Plan(body, head, model, prompts, params)
+    num_values = _check_size(context, body, prompts, params)
+    plan = Plan(body, head, model, prompts, params, num_values)
     run = GenerationRun(context, request, plan)
     texts = [CompletionText(body, model.assets.tokenizer, prompt) for prompt in prompts for _ in range(run.n)]
     if body.stream:
-        return EventStream(RunEvents(run, CompletionWriter(plan, run, texts)), context.keep_alive)
+        return EventStream(
+            RunEvents(run, CompletionWriter(plan, run, texts)), context.keep_alive, context.slices
+        )
     choices = await run.collect(request)
-    return json_response(_response(plan, run, choices, texts))
+    pieces = JsonPieces()
+    return json_answer(context, pieces, _response(pieces, plan, run, choices, texts))
+
+
+def _check_size(
+    context: ApiContext, body: CompletionRequest, prompts: list[Prompt], params: list[SamplingParams]
+) -> int:
+    shape = AnswerShape(
+        n=params[0].n,
+        num_repeats=params[0].n * (bool(body.echo) + bool(body.return_token_ids)),
+        echo_logprobs=body.logprobs if body.echo else None,
+        prompt_logprobs=body.prompt_logprobs,
+        logprobs=None if body.stream else shown_per_token(body, body.logprobs),
+    )
+    lengths = [len(prompt.token_ids) for prompt in prompts]
+    return check_answer_size(
+        shape, lengths, [each.max_tokens or 0 for each in params], context.config.max_answer_values
+    )
 
 
 def _params(
@@ -84,6 +108,7 @@ def _num_prompt_logprobs(body: CompletionRequest) -> int | None:
 
 
 def _response(
+    pieces: JsonPieces,
     plan: Plan[CompletionRequest],
     run: GenerationRun,
     choices: list[CollectedChoice],
@@ -95,36 +120,41 @@ def _response(
         created=head.created,
         model=head.model,
         system_fingerprint=head.system_fingerprint,
-        choices=[
-            _choice(plan, i, choice, text, choices[i - i % run.n].prompt_logprobs)
-            for i, (choice, text) in enumerate(zip(choices, texts, strict=True))
-        ],
+        choices=pieces.long_list(
+            (
+                _choice(pieces, plan, i, choice, text, choices[i - i % run.n].prompt_logprobs)
+                for i, (choice, text) in enumerate(zip(choices, texts, strict=True))
+            ),
+            len(choices),
+            plan.values_per_choice,
+        ),
         usage=run.usage.usage(),
         metrics=run.metrics(),
     )
 
 
 def _choice(
+    pieces: JsonPieces,
     plan: Plan[CompletionRequest],
     index: int,
     choice: CollectedChoice,
     text: CompletionText,
-    echoed: list[TokenLogprob | None] | None,
+    echoed: Sequence[TokenLogprob | None] | None,
 ) -> CompletionChoice:
     body = plan.body
     return CompletionChoice(
         index=index,
-        text=text.shown("".join(choice.texts)),
-        logprobs=text.logprobs(choice.logprobs, echoed),
+        text=text.shown(pieces, "".join(choice.texts)),
+        logprobs=text.logprobs(pieces, choice.token_ids, choice.logprobs, echoed),
         finish_reason=choice.finish_reason,
         stop_reason=choice.stop_reason,
-        token_ids=choice.token_ids if body.return_token_ids else None,
-        prompt_token_ids=text.prompt.token_ids if body.return_token_ids else None,
+        token_ids=pieces.ids(choice.token_ids) if body.return_token_ids else None,
+        prompt_token_ids=pieces.ids(text.prompt.token_ids) if body.return_token_ids else None,
         prompt_logprobs=(
             None
             if body.prompt_logprobs is None or choice.prompt_logprobs is None
             else prompt_maps(
-                plan.model.assets.tokenizer, with_top(choice.prompt_logprobs, body.prompt_logprobs)
+                pieces, plan.model.assets.tokenizer, choice.prompt_logprobs, body.prompt_logprobs
             )
         ),
     )

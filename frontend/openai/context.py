@@ -15,7 +15,9 @@ from engine_core.config import software_version
 from engine_core.errors import InvalidRequestError
 from frontend.config import FrontendConfig
 from frontend.json_body import BodyDecoder
+from frontend.json_pieces import JsonPieces
 from frontend.keep_alive import KeepAlive
+from frontend.long_answer import LongAnswer
 from frontend.metrics import FrontendMetrics
 from frontend.model_assets import SamplingDefaults
 from frontend.openai.sampling import NO_DEFAULTS, ServedLimits
@@ -23,6 +25,7 @@ from frontend.openai.unknown_fields import UnknownFields
 from frontend.openai.unsupported import IGNORED, Accepted, refuse_unsupported
 from frontend.request_log import is_request_id
 from frontend.router import EnginePool, ServedModel
+from frontend.slices import SliceQueue
 
 T = TypeVar("T", bound=msgspec.Struct)
 VERSION = software_version()
@@ -37,6 +40,7 @@ class ApiContext:
     metrics: FrontendMetrics
     unknown_fields: UnknownFields
     keep_alive: KeepAlive
+    slices: SliceQueue
 
     def sampling_defaults(self, model: ServedModel) -> SamplingDefaults:
         """Return the checkpoint's defaults, or none if the operator switched them off."""
@@ -100,3 +104,10 @@ def fingerprint(model: ServedModel) -> str:
 def json_response(value: msgspec.Struct, status: int = 200) -> Response:
     """Encode a struct as the response."""
     return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+def json_answer(context: ApiContext, pieces: JsonPieces, value: msgspec.Struct) -> Response:
+    """Encode a struct as the response: at once, or while it is sent if it has parts for that."""
+    if not pieces.has_parts:
+        return json_response(value)
+    return LongAnswer(pieces.fill(msgspec.json.encode(value)), context.slices)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -19,15 +20,25 @@ from frontend.generation_handle import Generation
 from frontend.generation_timer import GenerationTimer
 from frontend.openai.context import ApiContext, ResponseHead
 from frontend.openai.fields import GenerationFields
+from frontend.openai.logprobs import values_per_token
 from frontend.openai.prompts import Prompt
 from frontend.openai.timeouts import read_timeouts
 from frontend.openai.usage import UsageCounter
 from frontend.request_check import check_num_sequences
 from frontend.request_metrics import RequestMetrics
 from frontend.router import ServedModel
+from frontend.slices import SLICE_VALUES
 from frontend.token_relay import Frame, Relayed, RelayedStream, Route
 
 BodyT = TypeVar("BodyT", bound=GenerationFields)
+
+# One event of a stream, or the pieces of one that is more than a slice.
+Event = bytes | Iterator[bytes]
+# What a choice costs without logprobs, in values.
+_VALUES_PER_CHOICE = 8
+# Without logprobs a token costs 0.1 us, and the event that shows any number of them some 8 us.
+_PLAIN_TOKENS_PER_SLICE = 4096
+_PLAIN_TOKENS_PER_DELTA = 32
 
 
 @dataclass(slots=True, frozen=True)
@@ -36,6 +47,7 @@ class Plan(Generic[BodyT]):
 
     Attributes:
         params: one per prompt; n is the same in all.
+        num_values: the most that its answer may hold beside text (see frontend.openai.answer_size).
     """
 
     body: BodyT
@@ -43,11 +55,17 @@ class Plan(Generic[BodyT]):
     model: ServedModel
     prompts: list[Prompt]
     params: list[SamplingParams]
+    num_values: int
 
     @property
     def n(self) -> int:
         """Completions per prompt."""
         return self.params[0].n
+
+    @property
+    def values_per_choice(self) -> int:
+        """What a choice of the answer holds on average, in values."""
+        return _VALUES_PER_CHOICE + self.num_values // (len(self.prompts) * self.n)
 
 
 class ChunkWriter(Protocol):
@@ -56,8 +74,8 @@ class ChunkWriter(Protocol):
     def opening(self) -> bytes:
         """Return what goes before the first delta."""
 
-    def chunk(self, prompt_idx: int, delta: OutputDelta) -> bytes:
-        """Return the event of one delta; b"" if it shows nothing."""
+    def chunk(self, prompt_idx: int, delta: OutputDelta) -> Event:
+        """Return the event of one delta; b"" if it shows nothing. It is sent before the next is asked for."""
 
     def frame(self) -> Frame | None:
         """Return what chunk() puts around the text of the first choice; None if it adds more than that."""
@@ -68,12 +86,12 @@ class ChunkWriter(Protocol):
 
 @dataclass(slots=True)
 class CollectedChoice:
-    """All of one completion."""
+    """All of one completion; logprobs as they came, in parts."""
 
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    prompt_logprobs: list[TokenLogprob | None] | None = None
+    logprobs: list[Sequence[TokenLogprob]] = field(default_factory=list)
+    prompt_logprobs: Sequence[TokenLogprob | None] | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
 
@@ -81,7 +99,8 @@ class CollectedChoice:
         """Append one delta."""
         self.texts.append(delta.text)
         self.token_ids += delta.token_ids
-        self.logprobs += delta.logprobs
+        if delta.logprobs:
+            self.logprobs.append(delta.logprobs)
         if delta.prompt_logprobs is not None:
             self.prompt_logprobs = delta.prompt_logprobs
         if delta.finish_reason is not None:
@@ -96,13 +115,19 @@ class GenerationRun:
         usage: token counts so far.
         n: completions per prompt; choice index = prompt index * n + delta index.
         finished: whether all completions of all prompts have had their last delta.
+        behind: whether the last take() has left something, and would return more now.
     """
 
     def __init__(self, context: ApiContext, request: Request, plan: Plan[BodyT]) -> None:
         """Prepare; open() sends it to the engines."""
         self.n = plan.n
         self.finished = False
+        self.behind = False
         self._num_open = len(plan.prompts) * self.n
+        self._slices = context.slices
+        self._max_tokens, self._min_per_delta = _slice_size(plan.params[0])
+        # The generation that is asked first, so that all have their turn when not all can.
+        self._next = 0
         lengths = [len(prompt.token_ids) for prompt in plan.prompts]
         self.usage = UsageCounter(lengths, self.n)
         self._pool = context.pool
@@ -144,31 +169,42 @@ class GenerationRun:
             check_num_sequences(len(self._requests), self._requests[0].sampling, sum(limits))
 
     def take(self) -> list[tuple[int, OutputDelta]]:
-        """Return what is new as pairs of prompt index and delta, counted and timed.
+        """Return what is new as pairs of prompt index and delta, counted and timed, about a slice of it.
 
         Raises:
             SplitServeError: a sequence failed, and with it the whole request.
         """
-        batch = []
-        for prompt_idx, generation in enumerate(self._generations):
-            for delta in self._take_of(prompt_idx, generation):
-                choice_idx = prompt_idx * self.n + delta.index
-                self._timers[choice_idx].on_delta(delta)
-                self.usage.add(choice_idx, delta)
+        batch: list[tuple[int, OutputDelta]] = []
+        first, num_generations, num_left = self._next, len(self._generations), self._max_tokens
+        self.behind = False
+        for i in range(first, first + num_generations):
+            prompt_idx = i % num_generations
+            if num_left <= 0:
+                self._next, self.behind = prompt_idx, True
+                break
+            generation = self._generations[prompt_idx]
+            for delta in self._take_of(prompt_idx, generation, num_left):
+                num_left -= max(len(delta.token_ids), self._min_per_delta)
+                self._count(prompt_idx * self.n + delta.index, delta)
                 batch.append((prompt_idx, delta))
-                if delta.finish_reason is not None:
-                    self._num_open -= 1
-                    self.finished = not self._num_open
+            self.behind = self.behind or generation.behind
         return batch
 
-    def _take_of(self, prompt_idx: int, generation: Generation) -> list[OutputDelta]:
+    def _take_of(self, prompt_idx: int, generation: Generation, max_tokens: int) -> list[OutputDelta]:
         """Take what is new of one prompt; an error of its own names it if there are several."""
         try:
-            return generation.take()
+            return generation.take(max_tokens)
         except (EngineRequestError, InvalidRequestError) as error:
             if len(self._generations) > 1 and error.code != "timeout" and error.param in (None, "prompt"):
                 error.param = f"prompt[{prompt_idx}]"
             raise
+
+    def _count(self, choice_idx: int, delta: OutputDelta) -> None:
+        self._timers[choice_idx].on_delta(delta)
+        self.usage.add(choice_idx, delta)
+        if delta.finish_reason is not None:
+            self._num_open -= 1
+            self.finished = not self._num_open
 
     def hand_over(self, fd: int, frame: Frame) -> RelayedStream | None:
         """Let native code write what follows the first token of the only completion; None if it cannot."""
@@ -219,17 +255,22 @@ class GenerationRun:
                     changed.clear()
                     for prompt_idx, delta in self.take():
                         choices[prompt_idx * self.n + delta.index].add(delta)
+                    if self.behind:
+                        changed.set()
+                        await self._slices.turn()
         return choices
 
 
 class RunEvents:
-    """The events of a run, as a stream wants them: those that are ready together in one piece.
+    """The events of a run as a stream wants them: those that are ready together, slice by slice.
 
     Attributes:
         finished: whether take() has returned the last event.
+        behind: whether take() would return more now.
+        in_event: whether the last take() ended within an event.
     """
 
-    __slots__ = ("_chunk", "_frame", "_opening", "_run", "_writer", "finished")
+    __slots__ = ("_batch", "_chunk", "_frame", "_large", "_opening", "_run", "_writer", "finished")
 
     def __init__(self, run: GenerationRun, writer: ChunkWriter) -> None:
         """Join a run that is not open yet and the writer of its chunks."""
@@ -238,7 +279,20 @@ class RunEvents:
         self._chunk = writer.chunk
         self._frame = writer.frame()
         self._opening = b""
+        # Deltas of one take() of the run, so as many as a slice has; and the event that is being sent.
+        self._batch: deque[tuple[int, OutputDelta]] = deque()
+        self._large: Iterator[bytes] | None = None
         self.finished = False
+
+    @property
+    def behind(self) -> bool:
+        """Whether take() would return more now."""
+        return self.in_event or bool(self._batch) or self._run.behind
+
+    @property
+    def in_event(self) -> bool:
+        """Whether the last take() ended within an event."""
+        return self._large is not None
 
     async def open(self, on_ready: Callable[[], None]) -> None:
         """Open the run."""
@@ -246,30 +300,55 @@ class RunEvents:
         await self._run.open(on_ready)
 
     def take(self) -> bytes:
-        """Return the events of all that is new, b"" for none."""
-        batch = self._run.take()
-        events = []
-        for prompt_idx, delta in batch:
-            events.append(self._chunk(prompt_idx, delta))
-        if batch and self._opening:
-            events.insert(0, self._opening)
-            self._opening = b""
-        if self._run.finished and not self.finished:
+        """Return the events of what is new, or the next piece of a large one, b"" for none."""
+        if self._large is not None:
+            piece = next(self._large, None)
+            if piece is not None:
+                return piece
+            self._large = None
+        if not self._batch:
+            self._batch.extend(self._run.take())
+        events = self._next_events()
+        if self._run.finished and not self.finished and not self._batch and self._large is None:
             self.finished = True
             events.append(self._writer.closing())
         return b"".join(events)
 
+    def _next_events(self) -> list[bytes]:
+        events = []
+        if self._batch and self._opening:
+            events.append(self._opening)
+            self._opening = b""
+        while self._batch:
+            event = self._chunk(*self._batch.popleft())
+            if not isinstance(event, bytes):
+                self._large = event
+                break
+            events.append(event)
+        return events
+
     def hand_over(self, fd: int) -> RelayedStream | None:
         """Let native code write what comes next, if it is the plain text of one completion."""
-        return None if self._frame is None or self._opening else self._run.hand_over(fd, self._frame)
+        if self._frame is None or self._opening or self._batch or self._large is not None:
+            return None
+        return self._run.hand_over(fd, self._frame)
 
     def take_back(self) -> Relayed | None:
         """Return what native code did."""
         return self._run.take_back()
 
     def close(self) -> None:
-        """Close the run."""
+        """Close the run, and drop what is not rendered."""
+        self._batch.clear()
+        self._large = None
         self._run.close()
+
+
+def _slice_size(sampling: SamplingParams) -> tuple[int, int]:
+    """Return how many tokens a slice takes, and as how many a delta counts that has fewer."""
+    if sampling.logprobs is None:
+        return _PLAIN_TOKENS_PER_SLICE, _PLAIN_TOKENS_PER_DELTA
+    return max(1, SLICE_VALUES // values_per_token(sampling.logprobs, len(sampling.logprob_token_ids))), 1
 
 
 def _requests(plan: Plan[BodyT], tenant: str, *, streams: bool) -> list[GenerationRequest]:

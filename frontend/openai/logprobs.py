@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 import msgspec
 
 from frontend.generation import TokenLogprob
+from frontend.json_pieces import JsonPieces
 from frontend.tokenizer import Tokenizer, TokenText
 
 # JSON has no infinity; OpenAI writes this for "never".
@@ -79,9 +81,17 @@ def clamp(logprob: float) -> float:
     return logprob if logprob >= MIN_LOGPROB else MIN_LOGPROB
 
 
-def chat_entries(texts: TokenTexts, logprobs: list[TokenLogprob]) -> list[ChatTokenLogprob]:
-    """Convert the logprobs of new tokens for chat."""
-    return [_chat_entry(texts, entry) for entry in logprobs]
+def values_per_token(num_top: int, num_asked: int = 0) -> int:
+    """Return what the logprobs of one token count, in values: two, and one for each alternative."""
+    return 2 + num_top + num_asked
+
+
+def chat_entries(
+    pieces: JsonPieces, texts: TokenTexts, entries: Iterable[TokenLogprob], num_entries: int, num_top: int
+) -> list[ChatTokenLogprob]:
+    """Convert the logprobs of new tokens for chat; with num_top alternatives each."""
+    shown = (_chat_entry(texts, entry) for entry in entries)
+    return pieces.long_list(shown, num_entries, values_per_token(num_top))
 
 
 def _chat_entry(texts: TokenTexts, entry: TokenLogprob) -> ChatTokenLogprob:
@@ -109,14 +119,17 @@ def top_by_name(texts: TokenTexts, entry: TokenLogprob) -> dict[str, float]:
     return names
 
 
-def with_top(entries: list[TokenLogprob | None], num_top: int) -> list[TokenLogprob | None]:
-    """Return the entries with at most so many alternatives each."""
-    return [entry and replace(entry, top=entry.top[:num_top]) for entry in entries]
+def with_top(entries: Iterable[TokenLogprob | None], num_top: int) -> Iterator[TokenLogprob | None]:
+    """Yield the entries with at most so many alternatives each."""
+    return (entry and replace(entry, top=entry.top[:num_top]) for entry in entries)
 
 
-def prompt_maps(tokenizer: Tokenizer, entries: list[TokenLogprob | None]) -> PromptLogprobs:
-    """Convert the logprobs of a prompt."""
-    return [None if entry is None else _prompt_map(tokenizer, entry) for entry in entries]
+def prompt_maps(
+    pieces: JsonPieces, tokenizer: Tokenizer, entries: Sequence[TokenLogprob | None], num_top: int
+) -> PromptLogprobs:
+    """Convert the logprobs of a prompt; with at most num_top alternatives each."""
+    maps = (None if entry is None else _prompt_map(tokenizer, entry) for entry in with_top(entries, num_top))
+    return pieces.long_list(maps, len(entries), values_per_token(num_top))
 
 
 def _prompt_map(tokenizer: Tokenizer, entry: TokenLogprob) -> dict[str, PromptLogprob]:

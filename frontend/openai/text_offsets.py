@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from frontend.detokenizer import Detokenizer
 from frontend.tokenizer import Tokenizer
@@ -33,8 +33,8 @@ class TextOffsets:
         return offset
 
 
-def prompt_offsets(tokenizer: Tokenizer, token_ids: Sequence[int], text: str | None) -> list[int]:
-    """Return the offsets of an echoed prompt's tokens.
+def prompt_offsets(tokenizer: Tokenizer, token_ids: Sequence[int], text: str | None) -> Iterator[int]:
+    """Yield the offsets of an echoed prompt's tokens.
 
     Args:
         tokenizer: of the model.
@@ -45,18 +45,18 @@ def prompt_offsets(tokenizer: Tokenizer, token_ids: Sequence[int], text: str | N
     detokenizer = tokenizer.detokenizer(skip_special_tokens=False)
     if text is None:
         offsets = TextOffsets(detokenizer)
-        return [offsets.take(token_id) for token_id in token_ids]
-    found, place = [], 0
+        yield from map(offsets.take, token_ids)
+        return
+    place = 0
     for token_id in token_ids:
         if token_id in tokenizer.special_ids and not text.startswith(
             tokenizer.token_text(token_id).text, place
         ):
-            found.append(place)
+            yield place
             continue
         has_begun = detokenizer.holds_back()
         begin, place = _find(text, place, detokenizer.push((token_id,)))
-        found.append(min(begin + has_begun, len(text)))
-    return found
+        yield min(begin + has_begun, len(text))
 
 
 def _find(text: str, place: int, piece: str) -> tuple[int, int]:

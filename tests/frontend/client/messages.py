@@ -64,5 +64,6 @@ def end(
     return Finished(handle, reason, stop_token_id)
 
 
-def add(handle: int) -> AddRequest:
-    return AddRequest(handle, f"r{handle}", pack_int32([1, 2]), SamplingParams(seed=1))
+def add(handle: int, num_prompt_tokens: int = 2) -> AddRequest:
+    prompt = pack_int32(range(1, 1 + num_prompt_tokens))
+    return AddRequest(handle, f"r{handle}", prompt, SamplingParams(seed=1))

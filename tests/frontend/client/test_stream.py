@@ -32,7 +32,7 @@ class Rig:
     def __init__(self, tokenizer: Tokenizer, sampling: SamplingParams, num_prompt_tokens: int = 2) -> None:
         self.session = EngineSession("f", "0")
         self.session.receive(ready(), 0.0)
-        self.source = self.session.open(add(1), lambda: None)
+        self.source = self.session.open(add(1, num_prompt_tokens), lambda: None)
         self.stream = SequenceStream(0, self.source, sampling, [0] * num_prompt_tokens, tokenizer)
 
     def feed(self, *messages: StepOutputs) -> list[OutputDelta]:
@@ -187,6 +187,31 @@ def test_tokens_join_while_nobody_reads(tokenizer: Tokenizer) -> None:
     assert delta is not None
     assert (delta.text, delta.token_ids) == ("Hello world", token_ids)
     assert rig.stream.take() is None
+
+
+def test_what_is_over_the_limit_waits_with_its_logprobs_and_the_end(tokenizer: Tokenizer) -> None:
+    token_ids = tokenizer.encode("Hello world")
+    rig = Rig(tokenizer, SamplingParams(logprobs=1))
+    entries = [logprob(1, i, token_id) for i, token_id in enumerate(token_ids)]
+    rows = [(1, token_id, i) for i, token_id in enumerate(token_ids)]
+    rig.session.receive(outputs(rows, [end(1)], logprobs=entries), 0.0)
+    deltas = []
+    while rig.stream.behind:
+        delta = rig.stream.take(max_tokens=2)
+        assert delta is not None
+        assert [entry.token_id for entry in delta.logprobs] == delta.token_ids
+        deltas.append(delta)
+    assert max(len(delta.token_ids) for delta in deltas) == 2
+    assert (text_of(deltas), rig.stream.finished) == ("Hello world", True)
+    assert [delta.finish_reason for delta in deltas[:-1]] == [None] * (len(deltas) - 1)
+
+
+@pytest.mark.parametrize("index", [-1, 2])
+def test_logprobs_of_no_prompt_token_end_the_request(tokenizer: Tokenizer, index: int) -> None:
+    rig = Rig(tokenizer, SamplingParams(prompt_logprobs=1))
+    with pytest.raises(ProtocolError):
+        rig.feed(outputs([], prompt_logprobs=[logprob(1, index, 4)]))
+    assert not rig.session.open_sequences
 
 
 def test_logprobs_stay_beside_their_tokens(tokenizer: Tokenizer) -> None:

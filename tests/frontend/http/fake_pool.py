@@ -185,6 +185,7 @@ class FakeGeneration:
         on_close: Callable[[], None],
     ) -> None:
         self.finished = False
+        self.behind = False
         self._num_open = n
         self._held: list[OutputDelta] = []
         self._taken = asyncio.Event()
@@ -208,7 +209,7 @@ class FakeGeneration:
             self._error = error
         self._on_ready()
 
-    def take(self) -> list[OutputDelta]:
+    def take(self, max_tokens: int = 1) -> list[OutputDelta]:
         if self._error is not None:
             raise self._error
         taken, self._held = self._held, []

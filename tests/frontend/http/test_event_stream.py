@@ -13,8 +13,9 @@ from starlette.types import Message, Scope
 
 from engine_core.errors import OverloadedError
 from frontend.body_writer import BODY_BYTES_STATE, BODY_EXTENSION, BodyWriter
-from frontend.keep_alive import KeepAlive
+from frontend.keep_alive import KeepAlive, SilentStream, TimerLoop
 from frontend.limits import OpenRequest
+from frontend.slices import SliceQueue
 from frontend.sse import EventStream
 from frontend.token_relay import Relayed
 from tests.frontend.http.fake_pool import turns
@@ -30,11 +31,23 @@ class FakeRelayed:
         return self.back.last_write_s
 
 
+class LastStream(KeepAlive):
+    """Remembers the stream that came last."""
+
+    def add(self, stream: SilentStream, loop: TimerLoop) -> None:
+        self.last = stream
+        super().add(stream, loop)
+
+
 class Rig:
     """A stream whose source, connection and ASGI server the test plays itself."""
 
-    def __init__(self, keep_alive_s: float = 0.0) -> None:
+    def __init__(self, keep_alive_s: float = 0.0, slices: SliceQueue | None = None) -> None:
         self.finished = False
+        self.behind = False
+        self.in_event = False
+        self.slices: list[bytes] = []
+        self.keep_alive = LastStream(keep_alive_s)
         self.ready: list[bytes | Exception] = []
         self.num_closed = 0
         self.num_taken_back = 0
@@ -47,7 +60,7 @@ class Rig:
         self.on_close = asyncio.Event()
         self.scope: Scope = {"type": "http", "state": {"log": {}}, "extensions": {BODY_EXTENSION: self.make}}
         self.task = asyncio.create_task(
-            EventStream(self, KeepAlive(keep_alive_s))(self.scope, self.receive, self.send)
+            EventStream(self, self.keep_alive, slices or SliceQueue())(self.scope, self.receive, self.send)
         )
 
     # The connection.
@@ -83,6 +96,10 @@ class Rig:
         self.on_ready = on_ready
 
     def take(self) -> bytes:
+        if self.behind:
+            piece = self.slices.pop(0)
+            self.behind = bool(self.slices)
+            return piece
         items, self.ready = self.ready, []
         for item in items:
             if isinstance(item, Exception):
@@ -169,8 +186,76 @@ async def test_while_the_client_does_not_read_nothing_is_taken(rig: Rig) -> None
     assert rig.sent == [b"head", b"a"]
     rig.finished = False
     rig.writer.set_paused(False)
+    await turns()
     assert rig.sent[2:] == [b"bc"]
     assert not rig.task.done()
+
+
+async def test_what_waits_beyond_a_slice_comes_in_turns_of_its_own(rig: Rig) -> None:
+    rig.slices = [b"1", b"2", b"3"]
+    await rig.bring(b"a")
+    rig.behind = True
+    rig.on_ready()
+    assert rig.sent[2:] == [b"1"]
+    # Whoever calls meanwhile does not get ahead of the queue.
+    rig.on_ready()
+    assert rig.sent[2:] == [b"1"]
+    await turns()
+    assert rig.sent[2:] == [b"1", b"2", b"3"]
+
+
+async def test_many_that_read_again_in_one_turn_are_served_one_per_turn() -> None:
+    slices, rigs = SliceQueue(), []
+    for _ in range(8):
+        rigs.append(Rig(slices=slices))
+        await turns()
+        await rigs[-1].bring(b"a")
+        rigs[-1].writer.set_paused(True)
+        await rigs[-1].bring(b"b")
+    for each in rigs:
+        each.writer.set_paused(False)
+    served = []
+    for _ in rigs:
+        served.append(sum(each.sent[-1] == b"b" for each in rigs))
+        await asyncio.sleep(0)
+    assert served == list(range(8))
+    for each in rigs:
+        each.task.cancel()
+    await asyncio.gather(*(each.task for each in rigs), return_exceptions=True)
+
+
+async def test_what_waits_for_a_client_that_is_cut_is_never_made(rig: Rig) -> None:
+    await rig.bring(b"a")
+    rig.writer.set_paused(True)
+    await rig.bring(b"b")
+    # As an aborted connection does it, which drops its buffer first.
+    rig.writer.set_paused(False)
+    rig.writer.lose()
+    await rig.task
+    assert (rig.sent, rig.ready) == ([b"head", b"a"], [b"b"])
+
+
+async def test_a_comment_never_stands_inside_an_event(rig: Rig) -> None:
+    await rig.bring(b"a")
+    rig.in_event = True
+    await rig.bring(b"beginning, ")
+    stream = rig.keep_alive.last
+    stream.break_silence()
+    assert rig.sent[2:] == [b"beginning, "]
+    rig.in_event = False
+    await rig.bring(b"end")
+    stream.break_silence()
+    assert rig.sent[3:] == [b"end", b": keep-alive\n\n"]
+
+
+async def test_a_stream_that_fails_inside_an_event_is_cut_without_last_words(rig: Rig) -> None:
+    await rig.bring(b"a")
+    rig.in_event = True
+    await rig.bring(b"beginning, ")
+    await rig.bring(ValueError("a bug of ours"))
+    with pytest.raises(ValueError, match="a bug of ours"):
+        await rig.task
+    assert rig.sent[2:] == [b"beginning, "]
 
 
 async def test_a_blocked_request_is_known_since_when(rig: Rig) -> None:

@@ -123,7 +123,7 @@ def test_offsets_of_an_echo_point_at_the_tokens(
     tokenizer, _ = pair_of(kind)
     text = data.draw(st.text("helo wTth", max_size=20))
     token_ids = tokenizer.encode(text)
-    offsets = prompt_offsets(tokenizer, token_ids, text)
+    offsets = list(prompt_offsets(tokenizer, token_ids, text))
     assert offsets == sorted(offsets)
     for token_id, offset in zip(token_ids, offsets, strict=True):
         piece = tokenizer.token_text(token_id).text
@@ -138,7 +138,7 @@ def test_special_tokens_that_are_seen_count_in_offsets(tokenizer_of: TokenizerOf
     place = next(i for i, token_id in enumerate(token_ids) if tokenizer.token_name(token_id) == "▁the")
     echoed = tokenizer.decode(token_ids, skip_special_tokens=False)
     for shown, written in ((text, text), (echoed, None)):
-        offset = prompt_offsets(tokenizer, token_ids, written)[place]
+        offset = list(prompt_offsets(tokenizer, token_ids, written))[place]
         assert shown[offset:].lstrip(" ").startswith("the")
 
 
