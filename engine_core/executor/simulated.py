@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -59,6 +59,7 @@ class SimulatedExecutor(Executor):
         step_time_s: float = 0.0,
         hang_deadline_s: float = 0.0,
         faults: Sequence[Fault] = (),
+        fits_memory: Callable[[SchedulerOutput], bool] = lambda step: True,
     ) -> None:
         """Build an executor that start() brings up at once.
 
@@ -68,12 +69,14 @@ class SimulatedExecutor(Executor):
             step_time_s: seconds each step takes.
             hang_deadline_s: seconds after which a hang becomes a WorkerError; 0 for never.
             faults: what fails and when.
+            fits_memory: whether a step finds the memory it needs.
         """
         self._clock = clock
         self._worker = SimulatedWorker(model or SimulatedModel())
         self._step_time_s = step_time_s
         self._hang_deadline_s = hang_deadline_s
         self._faults = {fault.step: fault for fault in faults}
+        self._fits_memory = fits_memory
         self._due: deque[_Due] = deque()
         self._free_at_s = 0.0
         self._is_lost = False
@@ -100,6 +103,7 @@ class SimulatedExecutor(Executor):
             return
         failing = frozenset([fault.place]) if fault and fault.kind is FaultKind.ROW_ERROR else frozenset()
         lacks_memory = fault is not None and fault.kind is FaultKind.OUT_OF_MEMORY
+        lacks_memory = lacks_memory or not self._fits_memory(output)
         try:
             message: FromWorkerMessage | WorkerError = msgspec.structs.replace(
                 self._worker.execute(output, failing, lacks_memory), compute_s=self._step_time_s

@@ -121,7 +121,9 @@ class StepApplier:
             )
 
     def _take_back(self, output: ModelRunnerOutput, flight: StepInFlight, ended: list[EndedRequest]) -> bool:
-        """Let the rows of a step that ran out of memory enter again, or end the one whose token has no room.
+        """Let the rows of a step that ran out of memory enter again, or end those for which there is none.
+
+        That is one whose single token has no room, and those taken back too often without a new token.
 
         A row taken back is named again by the step that was in flight behind; it has no request then.
 
@@ -130,15 +132,25 @@ class StepApplier:
         """
         short = [error for error in output.errors if error.code == DeviceMemoryError.code]
         if not short:
-            self._scheduler.budget.grow()
+            self._scheduler.retreats.step_went_well(flight.rows)
             return False
         rows = [error.row for error in short if self._request_in(error.row, flight.step) is not None]
         num_tokens = int(unpack_int32(flight.packed_num_tokens).sum())
         if num_tokens == 1:
             self._end_failed_row(short[0], flight, ended)
         elif rows:
-            self._scheduler.retreat(rows, num_tokens)
+            for request in self._scheduler.retreat(rows, num_tokens):
+                self._scheduler.remove(request)
+                ended.append(self._out_of_memory(request, num_tokens))
         return True
+
+    def _out_of_memory(self, request: Request, num_tokens: int) -> EndedRequest:
+        message = (
+            f"{self._scheduler.retreats.max_attempts} steps of this request ran out of memory without a new "
+            f"token in between, the last one with {num_tokens} tokens"
+        )
+        code, status = DeviceMemoryError.code, DeviceMemoryError.status
+        return EndedRequest(request, FinishReason.ERROR, None, code, message, status)
 
     def _index_full_blocks(self, flight: StepInFlight) -> None:
         # Without prefix caching, and for free rows, next_hash_at lies beyond every count.

@@ -17,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 
 from engine_core.config import SchedulerConfig, max_steps_in_flight
-from engine_core.errors import IntegrityError
 from engine_core.ipc.codec import pack_int32
 from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
 from engine_core.kv_cache.costs import KVCosts, RecomputeNs, nothing_known
@@ -28,10 +27,12 @@ from engine_core.kv_events.recorder import KVEventRecorder
 from engine_core.request import Request, RequestState
 from engine_core.scheduler.chunks import Chunks, StepInFlight
 from engine_core.scheduler.followers import Followers
+from engine_core.scheduler.integrity import check_integrity
 from engine_core.scheduler.microbatch import microbatch
 from engine_core.scheduler.policies import make_queue
 from engine_core.scheduler.prefill_cap import CapBeside, PrefillRoom, cap_prefill
 from engine_core.scheduler.queues import WaitingQueue
+from engine_core.scheduler.retreats import Retreats
 from engine_core.scheduler.run_ahead import RunAhead
 from engine_core.scheduler.running import NEVER, ONE, IntColumn, RunningRows
 from engine_core.scheduler.step_budget import StepBudget
@@ -58,6 +59,7 @@ class Scheduler:
         started: requests that left the queue for the first time since the engine last cleared this list.
         num_preemptions: preemptions since start.
         budget: tokens the next step may compute.
+        retreats: requests that start again after a step without memory.
         run_ahead: whether short steps may be planned beyond the usual number.
         is_short_of_blocks: whether the last plan could have gone on with more blocks.
         num_queried_tokens, num_hit_tokens: prefix-cache lookups and hits since start, in tokens.
@@ -95,6 +97,7 @@ class Scheduler:
             offload=make_offload(config, costs, kv_events),
         )
         self.budget = StepBudget(config.max_num_batched_tokens)
+        self.retreats = Retreats(self.budget, self.running)
         self._victims = Victims(config.victim, self.kv, self.running, costs)
         self._followers = Followers(self.kv, self.running)
         self.in_flight: deque[StepInFlight] = deque()
@@ -123,14 +126,15 @@ class Scheduler:
             self._leave_row(request.row)
         request.state = RequestState.ENDED
 
-    def retreat(self, rows: list[int], num_tokens: int) -> None:
+    def retreat(self, rows: list[int], num_tokens: int) -> list[Request]:
         """Take rows off the batch whose step of num_tokens tokens ran out of memory; they enter again later.
 
         Nothing is lost that a step in flight still computes: the worker leaves these rows alone by now.
+
+        Returns:
+            The requests of which this has happened too often; they wait, and have to be removed.
         """
-        self.budget.shrink(num_tokens)
-        for row in rows:
-            self._suspend(row)
+        return self.retreats.take_back([self._suspend(row) for row in rows], num_tokens)
 
     def schedule(self, cap_beside: CapBeside | None = None) -> SchedulerOutput | None:
         """Plan the next step; None when nothing can run until a step is applied or a request arrives.
@@ -167,24 +171,7 @@ class Scheduler:
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless queue, rows, blocks and steps in flight agree."""
-        running = self.running
-        running.check_integrity()
-        self.waiting.check_integrity(running)
-        self.kv.check_integrity(
-            {row: int(running.num_computed_tokens[row]) for row in running.order.tolist()}
-        )
-        for request in self.waiting:
-            if request.state is not RequestState.WAITING or request.row != -1:
-                raise IntegrityError(
-                    f"request {request.arrival} waits in state {request.state}, row {request.row}"
-                )
-        self.kv.announced.check_integrity(
-            {row: self.kv.next_hash(row, running.request_at(row)) for row in running.order.tolist()}
-        )
-        for row in running.order.tolist():
-            self._check_counts_in_flight(row)
-            if running.num_computed_tokens[row] > self.kv.capacity[row]:
-                raise IntegrityError(f"row {row} computed more tokens than its blocks hold")
+        check_integrity(self.waiting, self.running, self.kv, self.in_flight)
 
     def _wanted(self, cap_beside: CapBeside | None) -> tuple[Chunks, PrefillRoom | None]:
         """Return what the running rows compute if blocks suffice, and what is left of a cap."""
@@ -366,13 +353,14 @@ class Scheduler:
         assert not self.in_flight, "a token in flight would be lost"
         self._suspend(row)
 
-    def _suspend(self, row: int) -> None:
+    def _suspend(self, row: int) -> Request:
         self.running.flush_tail(row)
         request = self._leave_row(row)
         request.state = RequestState.WAITING
         request.num_preemptions += 1
         self.num_preemptions += 1
         self.waiting.requeue(request)
+        return request
 
     def _leave_row(self, row: int) -> Request:
         self.kv.free(row)
@@ -381,15 +369,3 @@ class Scheduler:
         self._stops.unwatch(request)
         self._freed_rows.append(row)
         return request
-
-    def _check_counts_in_flight(self, row: int) -> None:
-        running = self.running
-        first_step = running.first_step[row]
-        num_sampling = sum(
-            int((step.sampling_rows == row).sum()) for step in self.in_flight if first_step <= step.step
-        )
-        if running.num_tokens[row] - running.num_known_tokens[row] != num_sampling:
-            raise IntegrityError(
-                f"row {row} knows {running.num_known_tokens[row]} of {running.num_tokens[row]} tokens"
-                f" while {num_sampling} are in flight"
-            )

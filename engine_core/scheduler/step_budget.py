@@ -2,8 +2,9 @@
 
 A worker measures beforehand that the largest step fits its memory, so it runs out only when somebody else has
 taken some. A step's share of memory grows with its tokens. So the budget falls to half of what failed, and
-comes back by a 256th of the whole with every step that goes well (additive increase, multiplicative decrease:
-Chiu and Jain, "Analysis of the increase and decrease algorithms for congestion avoidance", 1989).
+comes back by a 256th of the whole with every step that goes well and has nothing to lose
+(engine_core.scheduler.retreats). That is additive increase, multiplicative decrease: Chiu and Jain, "Analysis
+of the increase and decrease algorithms for congestion avoidance", 1989.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ class StepBudget:
 
     Attributes:
         num_tokens: the budget; at least 1.
+        max_num_tokens: the configured one.
     """
 
     def __init__(self, max_num_batched_tokens: int) -> None:
-        self._max = max_num_batched_tokens
+        self.max_num_tokens = max_num_batched_tokens
         self._increase = -(-max_num_batched_tokens // _STEPS_TO_RECOVER)
         self.num_tokens = max_num_batched_tokens
 
@@ -29,5 +31,5 @@ class StepBudget:
 
     def grow(self) -> None:
         """Plan more: a step went well."""
-        if self.num_tokens < self._max:
-            self.num_tokens = min(self._max, self.num_tokens + self._increase)
+        if self.num_tokens < self.max_num_tokens:
+            self.num_tokens = min(self.max_num_tokens, self.num_tokens + self._increase)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from engine_core.clock import ManualClock
@@ -62,6 +62,7 @@ class EngineDriver:
         faults: Sequence[Fault] = (),
         sliding_window: int = 0,
         step_s: float = STEP_S,
+        fits_memory: Callable[[SchedulerOutput], bool] = lambda step: True,
     ) -> None:
         self.config = config
         self._step_s = step_s
@@ -75,7 +76,9 @@ class EngineDriver:
             block_size=config.block_size,
             sliding_window=sliding_window,
         )
-        self.executor = SimulatedExecutor(self.clock, model, step_time_s=step_s, faults=faults)
+        self.executor = SimulatedExecutor(
+            self.clock, model, step_time_s=step_s, faults=faults, fits_memory=fits_memory
+        )
         self.executor.start()
         self.executor.init_kv_cache(config.num_blocks, config.num_host_blocks)
         self.executor.receive()
