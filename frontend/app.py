@@ -17,13 +17,13 @@ from starlette.routing import Route
 from engine_core.errors import SplitServeError
 from frontend.auth import AuthMiddleware
 from frontend.config import FrontendConfig
+from frontend.connection_limits import ConnectionLimits
 from frontend.debug_requests import list_requests, show_request
 from frontend.disconnect import ClientGoneError
 from frontend.engine_metrics import collect_engines, collect_pool
 from frontend.error_handler import ErrorHandler
 from frontend.head_requests import HeadMiddleware
 from frontend.health import HealthProbe
-from frontend.http_protocol import ConnectionLimits
 from frontend.keep_alive import KeepAlive
 from frontend.launch import Launch
 from frontend.limits import LimitsMiddleware, OpenRequests

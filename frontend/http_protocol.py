@@ -13,7 +13,6 @@ connection is closed; a body that cannot be read is refused as the answer of its
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 
 import httptools
@@ -24,7 +23,7 @@ from uvicorn.server import ServerState
 
 from frontend.bare_answer import CONTINUE, refusal
 from frontend.body_writer import BODY_EXTENSION, BodyWriter
-from frontend.config import FrontendConfig
+from frontend.connection_limits import ConnectionLimits
 from frontend.cycle_apps import close_delimited, closing_unread, with_faults
 from frontend.errors_http import HttpError
 from frontend.half_closed import HalfClosedWatch, is_gone
@@ -38,42 +37,6 @@ MAX_PIPELINED = 8
 DRAIN_GRACE_S = 0.1
 # What a refused client still sends is read for this long, so that it gets the refusal.
 LINGER_S = 1.0
-
-
-class ConnectionLimits:
-    """The open connections of this process, in all and per address.
-
-    Attributes:
-        num_open: connections now.
-        on_leave: called when one has ended.
-    """
-
-    def __init__(self, config: FrontendConfig) -> None:
-        self.header_timeout_s = config.header_timeout_s
-        self.num_open = 0
-        self.on_leave: Callable[[], None] = _nothing
-        self._max = config.max_connections
-        self._max_per_address = config.max_connections_per_address
-        self._open: Counter[str] = Counter()
-
-    def enter(self, address: str) -> bool:
-        """Count a connection; False if it is one too many. Either way leave() follows."""
-        self.num_open += 1
-        self._open[address] += 1
-        too_many_there = self._max_per_address and self._open[address] > self._max_per_address
-        return self.num_open <= self._max and not too_many_there
-
-    def leave(self, address: str) -> None:
-        """Forget a connection."""
-        self.num_open -= 1
-        self._open[address] -= 1
-        if not self._open[address]:
-            del self._open[address]
-        self.on_leave()
-
-
-def _nothing() -> None:
-    """Be the callback of those who want none."""
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):

@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from frontend.connection_limits import ConnectionLimits
 from frontend.generation import GenerationRequest, OutputDelta
-from frontend.http_protocol import MAX_HEADER_BYTES, MAX_HEADERS, MAX_PIPELINED, ConnectionLimits
+from frontend.http_protocol import MAX_HEADER_BYTES, MAX_HEADERS, MAX_PIPELINED
 from tests.frontend.http.app_fixtures import ServerFactory, make_config
 from tests.frontend.http.fake_pool import FakePool
 
