@@ -5,26 +5,20 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from types import TracebackType
 from typing import cast
 
 import msgspec
 
 from engine_core.errors import ConfigError, InvalidRequestError
-from engine_core.sampling_params import RepetitionDetection, SamplingParams
+from engine_core.sampling_params import SamplingParams
 from frontend.chat_template import ChatOptions, JsonValue, Message
 from frontend.generation import GenerationRequest
-from frontend.offline_outputs import (
-    CompletionOutput,
-    Prompt,
-    RequestOutput,
-    TextPrompt,
-    TokensPrompt,
-    collect_outputs,
-)
+from frontend.offline_jobs import ChatJob, PromptJob, is_one_prompt
+from frontend.offline_outputs import CompletionOutput, Prompt, RequestOutput, collect_outputs
+from frontend.offline_params import check_params, fit_context
 from frontend.offline_progress import GenerationBar, StartBar
 from frontend.offline_runner import OfflineRunner, run_bounded
 from frontend.tokenizer import Tokenizer
@@ -171,9 +165,9 @@ class LLM:
             InvalidRequestError: a prompt or parameter is wrong; nothing else is generated either.
             SplitServeError: the engine failed; its words are quoted.
         """
-        many = [cast(Prompt, prompts)] if _is_one_prompt(prompts) else list(cast(Sequence[Prompt], prompts))
+        many = [cast(Prompt, prompts)] if is_one_prompt(prompts) else list(cast(Sequence[Prompt], prompts))
         params = self._params(sampling_params, len(many))
-        jobs = [_PromptJob(prompt, each) for prompt, each in zip(many, params, strict=True)]
+        jobs = [PromptJob(prompt, each) for prompt, each in zip(many, params, strict=True)]
         return self._run(jobs, use_tqdm)
 
     def chat(
@@ -214,7 +208,7 @@ class LLM:
             variables=chat_template_kwargs,
         )
         params = self._params(sampling_params, len(many))
-        jobs = [_ChatJob(chat, each, options) for chat, each in zip(many, params, strict=True)]
+        jobs = [ChatJob(chat, each, options) for chat, each in zip(many, params, strict=True)]
         return self._run(jobs, use_tqdm)
 
     def get_tokenizer(self) -> Tokenizer:
@@ -251,33 +245,33 @@ class LLM:
         if given is None:
             given = self.get_default_sampling_params()
         if isinstance(given, SamplingParams):
-            return [_checked(given)] * count
-        params = [_checked(each) for each in given]
+            return [check_params(given)] * count
+        params = [check_params(each) for each in given]
         if len(params) != count:
             raise InvalidRequestError(f"{count} prompts need as many sampling_params, got {len(params)}")
         return params
 
-    def _run(self, jobs: Sequence[_PromptJob | _ChatJob], use_tqdm: bool) -> list[RequestOutput]:
+    def _run(self, jobs: Sequence[PromptJob | ChatJob], use_tqdm: bool) -> list[RequestOutput]:
         if not self._finalizer.alive:
             raise ConfigError("this LLM is closed")
         with GenerationBar(len(jobs), use_tqdm) as bar:
 
-            async def run_one(job: _PromptJob | _ChatJob) -> RequestOutput:
+            async def run_one(job: PromptJob | ChatJob) -> RequestOutput:
                 output = await self._run_one(job, bar)
                 bar.count_done(len(output.prompt_token_ids))
                 return output
 
             return self._runner.run(run_bounded(jobs, run_one, self._max_in_flight), bar.show)
 
-    async def _run_one(self, job: _PromptJob | _ChatJob, bar: GenerationBar) -> RequestOutput:
+    async def _run_one(self, job: PromptJob | ChatJob, bar: GenerationBar) -> RequestOutput:
         served = self._served
-        prompt, token_ids = await job.encode(self)
+        prompt, token_ids = await job.encode(served)
         with self._lock:
             self._num_requests += 1
             request_id = str(self._num_requests - 1)
         completions = [CompletionOutput(index) for index in range(job.params.n)]
         output = RequestOutput(request_id, prompt, token_ids, completions)
-        params = _fit_context(job.params, len(token_ids), served.info.max_model_len)
+        params = fit_context(job.params, len(token_ids), served.info.max_model_len)
         async with aclosing(
             self._runner.generate(GenerationRequest(request_id, token_ids, params, streams=False))
         ) as deltas:
@@ -285,85 +279,6 @@ class LLM:
                 collect_outputs(output, (delta,), served.assets.tokenizer)
                 bar.count_tokens(len(delta.token_ids))
         return output
-
-
-@dataclass(slots=True, frozen=True)
-class _PromptJob:
-    prompt: Prompt
-    params: SamplingParams
-
-    async def encode(self, llm: LLM) -> tuple[str | None, list[int]]:
-        """Return the prompt as text, if it is one, and as ids."""
-        prompt = self.prompt
-        if isinstance(prompt, dict):
-            prompt = _unwrap(prompt)
-        if not isinstance(prompt, str):
-            return None, list(prompt)
-        served = llm._served
-        ids = await served.assets.tokenizer.encode_async(
-            prompt, parse_special_tokens=True, max_model_len=served.info.max_model_len
-        )
-        return prompt, ids
-
-
-@dataclass(slots=True, frozen=True)
-class _ChatJob:
-    messages: Sequence[Message]
-    params: SamplingParams
-    options: ChatOptions
-
-    async def encode(self, llm: LLM) -> tuple[str | None, list[int]]:
-        """Return the rendered conversation as text and as ids."""
-        template = llm._served.assets.chat_template
-        if template is None:
-            raise InvalidRequestError("the model has no chat template", "messages")
-        limit = llm._served.info.max_model_len
-        return await template.render_async(self.messages, self.options, max_model_len=limit)
-
-
-def _unwrap(prompt: TextPrompt | TokensPrompt) -> str | list[int]:
-    value = cast(Mapping[str, str | list[int]], prompt)
-    for key in ("prompt_token_ids", "prompt"):
-        if key in value:
-            return value[key]
-    raise InvalidRequestError("a prompt given as a dict needs the key prompt or prompt_token_ids", "prompt")
-
-
-def _is_one_prompt(prompts: Prompt | Sequence[Prompt]) -> bool:
-    if isinstance(prompts, str | Mapping):
-        return True
-    return bool(prompts) and all(isinstance(item, int) for item in prompts)
-
-
-def _checked(params: SamplingParams) -> SamplingParams:
-    """Check types, which a Struct made in Python does not, and take a single stop string or a list of them.
-
-    Raises:
-        InvalidRequestError: names the field.
-    """
-    stop: str | Iterable[str] = params.stop
-    values = msgspec.structs.asdict(params) | {
-        "stop": (stop,) if isinstance(stop, str) else tuple(stop or ())
-    }
-    values["stop_token_ids"] = tuple(params.stop_token_ids or ())
-    if isinstance(params.repetition_detection, RepetitionDetection):
-        values["repetition_detection"] = msgspec.structs.asdict(params.repetition_detection)
-    try:
-        checked = msgspec.convert(values, SamplingParams)
-    except msgspec.ValidationError as error:
-        raise InvalidRequestError(f"sampling_params: {error}") from None
-    if checked.logprob_token_ids and checked.logprobs is None:
-        checked = msgspec.structs.replace(checked, logprobs=0)
-    checked.validate()
-    return checked
-
-
-def _fit_context(params: SamplingParams, num_prompt_tokens: int, max_model_len: int) -> SamplingParams:
-    """Lower max_tokens to what the context has room for: completions end there with "length" anyway."""
-    room = max(1, max_model_len - num_prompt_tokens)
-    if params.max_tokens is None or params.max_tokens <= room:
-        return params
-    return msgspec.structs.replace(params, max_tokens=room, min_tokens=min(params.min_tokens, room))
 
 
 def _close(runner: OfflineRunner, owner_pid: int) -> None:

@@ -1,0 +1,41 @@
+"""SamplingParams as a script made them: checked, and fitted to a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from engine_core.errors import InvalidRequestError
+from engine_core.sampling_params import RepetitionDetection, SamplingParams
+
+
+def check_params(params: SamplingParams) -> SamplingParams:
+    """Check types, which a Struct made in Python does not, and take a single stop string or a list of them.
+
+    Raises:
+        InvalidRequestError: names the field.
+    """
+    stop: str | Iterable[str] = params.stop
+    values = msgspec.structs.asdict(params) | {
+        "stop": (stop,) if isinstance(stop, str) else tuple(stop or ())
+    }
+    values["stop_token_ids"] = tuple(params.stop_token_ids or ())
+    if isinstance(params.repetition_detection, RepetitionDetection):
+        values["repetition_detection"] = msgspec.structs.asdict(params.repetition_detection)
+    try:
+        checked = msgspec.convert(values, SamplingParams)
+    except msgspec.ValidationError as error:
+        raise InvalidRequestError(f"sampling_params: {error}") from None
+    if checked.logprob_token_ids and checked.logprobs is None:
+        checked = msgspec.structs.replace(checked, logprobs=0)
+    checked.validate()
+    return checked
+
+
+def fit_context(params: SamplingParams, num_prompt_tokens: int, max_model_len: int) -> SamplingParams:
+    """Lower max_tokens to what the context has room for: completions end there with "length" anyway."""
+    room = max(1, max_model_len - num_prompt_tokens)
+    if params.max_tokens is None or params.max_tokens <= room:
+        return params
+    return msgspec.structs.replace(params, max_tokens=room, min_tokens=min(params.min_tokens, room))
