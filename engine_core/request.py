@@ -23,14 +23,13 @@ from engine_core.errors import ContextLengthError, InvalidRequestError
 from engine_core.ipc.codec import unpack_int32
 from engine_core.ipc.messages import AddRequest, FinishReason
 from engine_core.repetition import RepetitionTail
-from engine_core.sampling_params import MAX_STEP_LOGPROBS, SamplingParams
+from engine_core.sampling_params import MAX_PRIORITY, MAX_STEP_LOGPROBS, SamplingParams
 
 FrontendId: TypeAlias = bytes
 """ZMQ identity of a frontend; the engine only compares and hashes it."""
 
 TOKEN_BYTES = 4
 MAX_HANDLE = 2**63 - 1
-MAX_PRIORITY = 2**31 - 1
 MAX_NAME_CHARS = 256
 MAX_TIMEOUT_S = 7 * 86400.0
 

@@ -9,6 +9,7 @@ from typing import Final, Literal
 import msgspec
 
 from engine_core.errors import InvalidRequestError
+from engine_core.near_names import NearNamesMeta
 
 MAX_N = 16
 MAX_LOGPROBS = 20
@@ -29,6 +30,8 @@ MAX_BAD_WORD_TOKENS = 512
 MAX_PATTERN_SIZE = 1024
 MAX_PATTERN_COUNT = 1024
 MAX_SEED = 2**64 - 1
+# Of requests, either way; lower goes first.
+MAX_PRIORITY = 2**31 - 1
 
 # Beam search rates outputs by the model's own probabilities: what would change them, and what it may be.
 _BEAM_SEARCH_NEEDS: Final[dict[str, tuple[object, ...]]] = {
@@ -74,7 +77,12 @@ class RepetitionDetection(msgspec.Struct, frozen=True, omit_defaults=True, forbi
 
 
 class SamplingParams(
-    msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unknown_fields=True
+    msgspec.Struct,
+    metaclass=NearNamesMeta,
+    frozen=True,
+    omit_defaults=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
 ):
     """How the tokens of one request are chosen and when it ends.
 
@@ -115,6 +123,7 @@ class SamplingParams(
             Without a search it is 1, and early_stopping False.
         early_stopping: when a search that has found best_of outputs ends: True at once, "never" once no
             running beam can come to a better rate, False once none would by its rate of now.
+        detokenize: make text of the tokens; the frontend does it, and without it there are no stop strings.
     """
 
     n: int = 1
@@ -145,6 +154,7 @@ class SamplingParams(
     best_of: int | None = None
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
+    detokenize: bool = True
 
     @property
     def has_penalties(self) -> bool:
@@ -216,6 +226,8 @@ class SamplingParams(
     def _validate_stops(self) -> None:
         _count_in("stop", self.stop, 0, MAX_STOP_STRINGS, "strings")
         _strings_in("stop", self.stop, MAX_STOP_STRING_BYTES)
+        if self.stop and not self.detokenize:
+            raise InvalidRequestError("stop needs detokenize: strings are looked for in the text", "stop")
         _count_in("stop_token_ids", self.stop_token_ids, 0, MAX_STOP_TOKEN_IDS, "ids")
 
     def _validate_bad_words(self) -> None:

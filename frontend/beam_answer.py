@@ -47,9 +47,10 @@ def _delta(
         delta.finish_reason = "stop"
         delta.stop_reason = _stop_token(request, served, token_ids[-1])
         visible = token_ids if sampling.include_stop_str_in_output else token_ids[:-1]
-    tokenizer = served.assets.tokenizer
-    detokenizer = tokenizer.detokenizer(sampling.skip_special_tokens, request.prompt_token_ids)
-    delta.text = detokenizer.push(visible) + detokenizer.finish()
+    if sampling.detokenize:
+        tokenizer = served.assets.tokenizer
+        detokenizer = tokenizer.detokenizer(sampling.skip_special_tokens, request.prompt_token_ids)
+        delta.text = detokenizer.push(visible) + detokenizer.finish()
     if sampling.logprobs is not None:
         delta.logprobs = list(found.beam.tokens)
     return delta

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
@@ -12,15 +13,25 @@ from typing import cast
 
 import msgspec
 
+from engine_core.config import check_range
 from engine_core.errors import ConfigError, InvalidRequestError
-from engine_core.sampling_params import SamplingParams
+from engine_core.near_names import names_near_keywords
+from engine_core.sampling_params import MAX_LOGPROBS, MAX_STEP_LOGPROBS, SamplingParams
 from frontend.chat_template import ChatOptions, JsonValue, Message
 from frontend.generation import GenerationRequest
-from frontend.offline_jobs import ChatJob, PromptJob, is_one_prompt
+from frontend.offline_jobs import (
+    ChatJob,
+    JobOptions,
+    PromptJob,
+    TokenizationKwargs,
+    check_tokenization,
+    is_one_prompt,
+)
 from frontend.offline_outputs import CompletionOutput, Prompt, RequestOutput, collect_outputs
-from frontend.offline_params import check_params, fit_context
+from frontend.offline_params import check_params, check_priorities, fit_context
 from frontend.offline_progress import GenerationBar, StartBar
 from frontend.offline_runner import OfflineRunner, run_bounded
+from frontend.request_metrics import RequestTimes
 from frontend.tokenizer import Tokenizer
 
 # Enough to keep the engine's batch full while results come back.
@@ -59,6 +70,8 @@ class LLM:
         enable_prefix_caching: reuse the KV of equal prompt beginnings.
         executor: "multiproc", "ray" for workers on the cluster of RAY_ADDRESS, or "simulated" for made-up
             tokens without weights.
+        max_logprobs: largest number of logprobs that sampling_params may ask for per token, 0 to 160.
+        enable_per_request_metrics: tell the times of its tokens in each output, at some cost.
         log_level: least severe message of the engine to show.
         use_tqdm: show the progress of loading.
         startup_timeout_s: longest wait for the model.
@@ -69,6 +82,7 @@ class LLM:
         EngineUnavailableError: the engine ended or was not ready in time.
     """
 
+    @names_near_keywords("LLM")
     def __init__(
         self,
         model: str = "",
@@ -94,11 +108,16 @@ class LLM:
         scheduling_policy: str = "fcfs",
         enable_prefix_caching: bool = True,
         executor: str = "multiproc",
+        max_logprobs: int = MAX_LOGPROBS,
+        enable_per_request_metrics: bool = False,
         log_level: str = "warning",
         use_tqdm: bool = True,
         startup_timeout_s: float = 600.0,
     ) -> None:
         """Start the engine and wait until the model is loaded; see the class."""
+        check_range("max_logprobs", max_logprobs, 0, MAX_STEP_LOGPROBS)
+        self._max_logprobs = max_logprobs
+        self._tells_metrics = enable_per_request_metrics
         flags = [
             f"--model={model}",
             f"--dtype={dtype}",
@@ -143,11 +162,15 @@ class LLM:
         self._lock = threading.Lock()
         self._num_requests = 0
 
+    @names_near_keywords("LLM.generate")
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
+        *,
+        priority: int | Sequence[int] | None = None,
+        tokenization_kwargs: TokenizationKwargs | None = None,
     ) -> list[RequestOutput]:
         """Complete prompts.
 
@@ -157,6 +180,8 @@ class LLM:
                 calls this trusts the text. `chat` keeps them apart.
             sampling_params: one for all or one per prompt; None takes get_default_sampling_params().
             use_tqdm: show a progress bar.
+            priority: one for all or one per prompt, lower first; counts with scheduling_policy="priority".
+            tokenization_kwargs: truncate_prompt_tokens, truncation_side and add_special_tokens.
 
         Returns:
             One output per prompt, in their order.
@@ -166,10 +191,11 @@ class LLM:
             SplitServeError: the engine failed; its words are quoted.
         """
         many = [cast(Prompt, prompts)] if is_one_prompt(prompts) else list(cast(Sequence[Prompt], prompts))
-        params = self._params(sampling_params, len(many))
-        jobs = [PromptJob(prompt, each) for prompt, each in zip(many, params, strict=True)]
+        options = self._options(sampling_params, priority, tokenization_kwargs, len(many))
+        jobs = [PromptJob(prompt, each) for prompt, each in zip(many, options, strict=True)]
         return self._run(jobs, use_tqdm)
 
+    @names_near_keywords("LLM.chat")
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
@@ -180,6 +206,8 @@ class LLM:
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, JsonValue]] | None = None,
         chat_template_kwargs: Mapping[str, JsonValue] | None = None,
+        priority: int | Sequence[int] | None = None,
+        tokenization_kwargs: TokenizationKwargs | None = None,
     ) -> list[RequestOutput]:
         """Answer conversations, rendered by the model's chat template.
 
@@ -191,6 +219,8 @@ class LLM:
             continue_final_message: go on with the last message instead of answering it.
             tools: JSON schemas of functions for the template.
             chat_template_kwargs: further template variables.
+            priority: as for generate().
+            tokenization_kwargs: as for generate(); add_special_tokens is off unless it says otherwise.
 
         Returns:
             One output per conversation, in their order; `prompt` is the rendered text.
@@ -201,14 +231,14 @@ class LLM:
         """
         one = bool(messages) and isinstance(messages[0], Mapping)
         many = cast(Sequence[Sequence[Message]], [messages] if one else messages)
-        options = ChatOptions(
+        template_options = ChatOptions(
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             tools=tools,
             variables=chat_template_kwargs,
         )
-        params = self._params(sampling_params, len(many))
-        jobs = [ChatJob(chat, each, options) for chat, each in zip(many, params, strict=True)]
+        options = self._options(sampling_params, priority, tokenization_kwargs, len(many))
+        jobs = [ChatJob(chat, each, template_options) for chat, each in zip(many, options, strict=True)]
         return self._run(jobs, use_tqdm)
 
     def get_tokenizer(self) -> Tokenizer:
@@ -238,6 +268,18 @@ class LLM:
     ) -> None:
         self.close()
 
+    def _options(
+        self,
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        priority: int | Sequence[int] | None,
+        tokenization_kwargs: TokenizationKwargs | None,
+        count: int,
+    ) -> list[JobOptions]:
+        """Return the checked options of each prompt."""
+        tokenization = check_tokenization(tokenization_kwargs)
+        pairs = zip(self._params(params, count), check_priorities(priority, count), strict=True)
+        return [JobOptions(each, priority, tokenization) for each, priority in pairs]
+
     def _params(
         self, given: SamplingParams | Sequence[SamplingParams] | None, count: int
     ) -> list[SamplingParams]:
@@ -245,8 +287,8 @@ class LLM:
         if given is None:
             given = self.get_default_sampling_params()
         if isinstance(given, SamplingParams):
-            return [check_params(given)] * count
-        params = [check_params(each) for each in given]
+            return [check_params(given, self._max_logprobs)] * count
+        params = [check_params(each, self._max_logprobs) for each in given]
         if len(params) != count:
             raise InvalidRequestError(f"{count} prompts need as many sampling_params, got {len(params)}")
         return params
@@ -264,20 +306,25 @@ class LLM:
             return self._runner.run(run_bounded(jobs, run_one, self._max_in_flight), bar.show)
 
     async def _run_one(self, job: PromptJob | ChatJob, bar: GenerationBar) -> RequestOutput:
-        served = self._served
+        served, options = self._served, job.options
         prompt, token_ids = await job.encode(served)
         with self._lock:
             self._num_requests += 1
             request_id = str(self._num_requests - 1)
-        completions = [CompletionOutput(index) for index in range(job.params.n)]
+        completions = [CompletionOutput(index) for index in range(options.params.n)]
         output = RequestOutput(request_id, prompt, token_ids, completions)
-        params = fit_context(job.params, len(token_ids), served.info.max_model_len)
-        async with aclosing(
-            self._runner.generate(GenerationRequest(request_id, token_ids, params, streams=False))
-        ) as deltas:
+        params = fit_context(options.params, len(token_ids), served.info.max_model_len)
+        timed = self._tells_metrics and params.n == 1 and not params.use_beam_search
+        # Tokens that come late and joined could not be timed.
+        request = GenerationRequest(request_id, token_ids, params, options.priority, streams=timed)
+        times = RequestTimes(time.monotonic())
+        tokenizer = served.assets.tokenizer if params.detokenize else None
+        async with aclosing(self._runner.generate(request)) as deltas:
             async for delta in deltas:
-                collect_outputs(output, (delta,), served.assets.tokenizer)
+                times.add(len(delta.token_ids), delta.queue_time_s, time.monotonic())
+                collect_outputs(output, (delta,), tokenizer)
                 bar.count_tokens(len(delta.token_ids))
+        output.metrics = times.metrics() if timed else None
         return output
 
 

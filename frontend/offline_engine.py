@@ -10,7 +10,6 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections import deque
 from collections.abc import Sequence
 
 from engine_core.errors import (
@@ -23,13 +22,11 @@ from engine_core.errors import (
 )
 from engine_core.ipc.addresses import ipc_path
 from engine_core.process import Child, describe_exit
+from frontend.engine_output import EngineOutput
 
 STOP_TIMEOUT_S = 15.0
 _REAP_POLL_S = 0.005
-_MAX_TAIL_LINES = 20
-_MAX_LINE_BYTES = 2000
 _MAX_ADDRESS_CHARS = 100
-_ERROR_PREFIX = "engine-core: error: "
 _EXIT_ERRORS: dict[int, type[SplitServeError]] = {EXIT_CONFIG: ConfigError, EXIT_MODEL: ModelLoadError}
 
 
@@ -61,10 +58,10 @@ class EngineProcess:
             OSError: it cannot be started.
         """
         self.address = private_address()
-        self._tail: deque[str] = deque(maxlen=_MAX_TAIL_LINES)
-        self._partial = b""
+        self._output = EngineOutput()
         argv = [sys.executable, "-m", "engine_core.cli", "--listen", self.address, *flags]
         self._child = Child(argv, death_signal=signal.SIGTERM, capture_output=True)
+        self._failure: SplitServeError | None = None
         self._loop = asyncio.get_running_loop()
         self._output_fd = self._child.output_fd
         self._loop.add_reader(self._output_fd, self._on_output)
@@ -85,11 +82,12 @@ class EngineProcess:
         code = self._child.poll()
         if code is None:
             return None
-        last = self._tail[-1] if self._tail else ""
-        if last.startswith(_ERROR_PREFIX):
-            return _EXIT_ERRORS.get(code, EngineUnavailableError)(last.removeprefix(_ERROR_PREFIX))
-        words = "\n".join([f"the engine-core process ended with {describe_exit(code)}", *self._tail])
-        return EngineUnavailableError(words)
+        if self._failure is None:
+            said = self._output.error()
+            words = [f"the engine-core process ended with {describe_exit(code)}", *self._output.tail]
+            kind = _EXIT_ERRORS.get(code, EngineUnavailableError)
+            self._failure = kind(said) if said is not None else EngineUnavailableError("\n".join(words))
+        return self._failure
 
     async def wait_end(self, timeout_s: float) -> bool:
         """Wait until it has ended and all its words are read; return whether that came in time."""
@@ -108,6 +106,7 @@ class EngineProcess:
             self._child.signal(signal.SIGKILL)
             self._child.wait(STOP_TIMEOUT_S)
         self._stop_reading()
+        _show(self._output.finish())
         self._child.close()
         # An engine that ended in order has removed it already.
         shutil.rmtree(os.path.dirname(ipc_path(self.address)), ignore_errors=True)
@@ -117,15 +116,16 @@ class EngineProcess:
         if not data and self._child.output_fd < 0:
             self._stop_reading()
             return
-        with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(data.decode(errors="replace"))
-            sys.stderr.flush()
-        *lines, rest = (self._partial + data).split(b"\n")
-        self._partial = rest[-_MAX_LINE_BYTES:]
-        self._tail.extend(line[:_MAX_LINE_BYTES].decode(errors="replace") for line in lines if line.strip())
+        _show(self._output.push(data))
 
     def _stop_reading(self) -> None:
         if self._output_fd >= 0:
             self._loop.remove_reader(self._output_fd)
             self._output_fd = -1
         self._output_ended.set()
+
+
+def _show(data: bytes) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(data.decode(errors="replace"))
+        sys.stderr.flush()

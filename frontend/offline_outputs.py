@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypedDict
 
 from frontend.generation import OutputDelta, TokenLogprob
+from frontend.request_metrics import RequestMetrics
 from frontend.tokenizer import Tokenizer
 
 
@@ -27,7 +28,7 @@ Prompt = str | list[int] | TextPrompt | TokensPrompt
 
 @dataclass(slots=True)
 class Logprob:
-    """Logprob of a token at some position, its 1-based rank there, and its text."""
+    """Logprob of a token at some position, its 1-based rank there, and its text (None without detokenize)."""
 
     logprob: float
     rank: int | None
@@ -70,6 +71,8 @@ class RequestOutput:
         prompt_logprobs: per prompt token, None for the first; None unless asked for.
         outputs: n completions in order of index.
         num_cached_tokens: prompt tokens found in the prefix cache, of the completion that found most.
+        metrics: the times of its tokens; None unless LLM(enable_per_request_metrics=True), for n > 1 and for
+            a beam search.
     """
 
     request_id: str
@@ -79,10 +82,19 @@ class RequestOutput:
     prompt_logprobs: list[PositionLogprobs | None] | None = None
     finished: bool = True
     num_cached_tokens: int = 0
+    metrics: RequestMetrics | None = None
 
 
-def collect_outputs(output: RequestOutput, deltas: Iterable[OutputDelta], tokenizer: Tokenizer) -> None:
-    """Add deltas to the completions that they belong to."""
+def collect_outputs(
+    output: RequestOutput, deltas: Iterable[OutputDelta], tokenizer: Tokenizer | None
+) -> None:
+    """Add deltas to the completions that they belong to.
+
+    Args:
+        output: to add to.
+        deltas: what came.
+        tokenizer: spells the tokens of logprobs; None leaves them without text.
+    """
     for delta in deltas:
         completion = output.outputs[delta.index]
         completion.text += delta.text
@@ -98,7 +110,7 @@ def collect_outputs(output: RequestOutput, deltas: Iterable[OutputDelta], tokeni
 
 
 def _add_logprobs(
-    completion: CompletionOutput, entries: Sequence[TokenLogprob], tokenizer: Tokenizer
+    completion: CompletionOutput, entries: Sequence[TokenLogprob], tokenizer: Tokenizer | None
 ) -> None:
     if completion.logprobs is None:
         completion.logprobs, completion.cumulative_logprob = [], 0.0
@@ -107,10 +119,13 @@ def _add_logprobs(
     completion.cumulative_logprob = (completion.cumulative_logprob or 0.0) + added
 
 
-def _position(entry: TokenLogprob, tokenizer: Tokenizer) -> PositionLogprobs:
-    position = {entry.token_id: Logprob(entry.logprob, entry.rank, tokenizer.token_text(entry.token_id).text)}
+def _position(entry: TokenLogprob, tokenizer: Tokenizer | None) -> PositionLogprobs:
+    def named(token_id: int, logprob: float, rank: int | None) -> Logprob:
+        return Logprob(logprob, rank, tokenizer.token_text(token_id).text if tokenizer else None)
+
+    position = {entry.token_id: named(entry.token_id, entry.logprob, entry.rank)}
     for rank, (token_id, logprob) in enumerate(entry.top, start=1):
-        position.setdefault(token_id, Logprob(logprob, rank, tokenizer.token_text(token_id).text))
+        position.setdefault(token_id, named(token_id, logprob, rank))
     for token_id, logprob in entry.asked:
-        position.setdefault(token_id, Logprob(logprob, None, tokenizer.token_text(token_id).text))
+        position.setdefault(token_id, named(token_id, logprob, None))
     return position

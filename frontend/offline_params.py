@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from engine_core.errors import InvalidRequestError
-from engine_core.sampling_params import RepetitionDetection, SamplingParams
+from engine_core.sampling_params import MAX_LOGPROBS, MAX_PRIORITY, RepetitionDetection, SamplingParams
 
 
-def check_params(params: SamplingParams) -> SamplingParams:
+def check_params(params: SamplingParams, max_logprobs: int = MAX_LOGPROBS) -> SamplingParams:
     """Check types, which a Struct made in Python does not, and take a single stop string or a list of them.
 
     Raises:
@@ -29,8 +29,30 @@ def check_params(params: SamplingParams) -> SamplingParams:
         raise InvalidRequestError(f"sampling_params: {error}") from None
     if checked.logprob_token_ids and checked.logprobs is None:
         checked = msgspec.structs.replace(checked, logprobs=0)
-    checked.validate()
+    checked.validate(max_logprobs=max_logprobs)
     return checked
+
+
+def check_priorities(given: int | Sequence[int] | None, count: int) -> list[int]:
+    """Return one priority per prompt.
+
+    Raises:
+        InvalidRequestError: there are not as many as prompts, or one is out of range.
+    """
+    if given is None or isinstance(given, int):
+        given = [given or 0] * count
+    priorities = list(given)
+    if len(priorities) != count:
+        raise InvalidRequestError(
+            f"{count} prompts need as many priorities, got {len(priorities)}", "priority"
+        )
+    for priority in priorities:
+        if type(priority) is not int or not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+            raise InvalidRequestError(
+                f"priority must be an integer from {-MAX_PRIORITY} to {MAX_PRIORITY}, got {priority!r}",
+                "priority",
+            )
+    return priorities
 
 
 def fit_context(params: SamplingParams, num_prompt_tokens: int, max_model_len: int) -> SamplingParams:

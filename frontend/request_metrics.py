@@ -42,6 +42,15 @@ class RequestTimes:
     last_token_s: float = 0.0
     num_tokens: int = 0
 
+    def add(self, num_tokens: int, queue_time_s: float, now_s: float) -> None:
+        """Note tokens that came just now."""
+        if not num_tokens:
+            return
+        if not self.num_tokens:
+            self.first_token_s, self.queue_time_s = now_s, queue_time_s
+        self.last_token_s = now_s
+        self.num_tokens += num_tokens
+
     def metrics(self) -> RequestMetrics:
         """Return the metrics of the tokens so far."""
         if not self.num_tokens:

@@ -13,9 +13,11 @@ from engine_core.ipc.codec import pack_int32, unpack_float32, unpack_int32
 from engine_core.ipc.messages import AddRequest, Finished, FinishReason
 from engine_core.ipc.wire import TokenLogprobs
 from engine_core.sampling_params import MAX_SEED, SamplingParams
+from frontend.detokenizer import Detokenizer
 from frontend.generation import GenerationRequest, OutputDelta, TokenLogprob
 from frontend.lazy_list import LazyList
 from frontend.open_sequence import OpenSequence, check_columns
+from frontend.silent_detokenizer import SilentDetokenizer
 from frontend.stop_strings import StopMatcher
 from frontend.token_relay import Relayed, RelayedStream, Route, TokenRelay
 from frontend.tokenizer import Tokenizer
@@ -64,6 +66,7 @@ def _engine_sampling(sampling: SamplingParams, seed: int, index: int) -> Samplin
         best_of=None,
         seed=seed,
         stop=(),
+        detokenize=True,
         prompt_logprobs=sampling.prompt_logprobs if index == 0 else None,
     )
 
@@ -107,7 +110,11 @@ class SequenceStream:
         self._asked_ids = pack_int32(sampling.logprob_token_ids)
         self._read_logprob = partial(read_token_logprob, asked_ids=sampling.logprob_token_ids)
         self._wants_prompt_logprobs = sampling.prompt_logprobs is not None and index == 0
-        self._detokenizer = tokenizer.detokenizer(sampling.skip_special_tokens, prompt_token_ids)
+        self._detokenizer: Detokenizer = (
+            tokenizer.detokenizer(sampling.skip_special_tokens, prompt_token_ids)
+            if sampling.detokenize
+            else SilentDetokenizer()
+        )
         self._stops = (
             StopMatcher(sampling.stop, sampling.include_stop_str_in_output) if sampling.stop else None
         )

@@ -12,12 +12,14 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ("engine_core.ipc", "engine_core.sampling_params", "engine_core.config", "engine_core.errors")
 # How a child process is started so that it never outlives its parent (the offline LLM starts an engine-core);
-# how every command reads flags and words its errors. What a checkpoint says is read in one place for all.
+# how every command reads flags, and how it and every call word their errors. What a checkpoint says is read
+# in one place for all.
 ALSO_SHARED = {
     "frontend": (
         "engine_core.process",
         "engine_core.parser",
         "engine_core.flag_values",
+        "engine_core.near_names",
         "engine_core.checkpoint",
     ),
     "worker": ("engine_core.checkpoint",),

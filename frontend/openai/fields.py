@@ -18,6 +18,7 @@ from engine_core.sampling_params import (
     MAX_N,
     MAX_PATTERN_COUNT,
     MAX_PATTERN_SIZE,
+    MAX_PRIORITY,
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
 )
@@ -40,7 +41,7 @@ CacheSalt = Annotated[
     str, Meta(min_length=1, max_length=MAX_CACHE_SALT_CHARS, description="Narrows prefix-cache sharing.")
 ]
 Priority = Annotated[
-    int, Meta(ge=-(2**31), le=2**31 - 1, description="Lower runs first under the priority policy.")
+    int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="Lower runs first under the priority policy.")
 ]
 
 

@@ -10,8 +10,7 @@ from frontend.chat_template import ChatOptions, JsonValue
 from frontend.model_assets import ModelAssets
 from frontend.openai.chat_schema import ChatMessage, ContentPart, JsonScalar, ToolCall
 from frontend.openai.completion_schema import MAX_PROMPTS
-from frontend.tokenizer import Tokenizer
-from frontend.truncation import Truncation
+from frontend.truncation import Truncation, special_affixes
 
 # Type of a content part -> its field that holds the text.
 PART_FIELDS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
@@ -87,7 +86,7 @@ class _PromptEncoder(NamedTuple):
             raise InvalidRequestError(f"{param} must hold at least one token", param)
         if self.truncation is None or len(token_ids) <= self.truncation.num_tokens:
             return Prompt(token_ids, text)
-        before, after = _special_affixes(self.assets.tokenizer) if self.add_special_tokens else ([], [])
+        before, after = special_affixes(self.assets.tokenizer) if self.add_special_tokens else ([], [])
         return Prompt(self.truncation.cut(token_ids, len(before), len(after)))
 
     def check(self, items: list[str | int | list[int]] | list[int], param: str) -> Prompt:
@@ -154,7 +153,7 @@ async def encode_chat(
         options,
         max_model_len=None if truncation else assets.max_model_len,
     )
-    prefix, suffix = _special_affixes(assets.tokenizer) if add_special_tokens else ([], [])
+    prefix, suffix = special_affixes(assets.tokenizer) if add_special_tokens else ([], [])
     token_ids = [*prefix, *rendered.token_ids, *suffix]
     if not token_ids:
         raise InvalidRequestError("messages must give at least one token", "messages")
@@ -210,12 +209,3 @@ def _tool_call(call: ToolCall) -> dict[str, JsonValue]:
         "type": call.type,
         "function": {"name": call.function.name, "arguments": call.function.arguments},
     }
-
-
-def _special_affixes(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """Return what the tokenizer puts before and after a text, found by encoding one with and without."""
-    plain, full = tokenizer.encode("a", False), tokenizer.encode("a", True)
-    for start in range(len(full) - len(plain) + 1):
-        if full[start : start + len(plain)] == plain:
-            return full[:start], full[start + len(plain) :]
-    return [], []

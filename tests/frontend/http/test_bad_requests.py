@@ -83,6 +83,7 @@ VALUES = [  # field, value, param of the error
     ("cache_salt", "", "cache_salt"),
     ("cache_salt", "x" * 129, "cache_salt"),
     ("priority", 2**31, "priority"),
+    ("priority", -(2**31), "priority"),
     ("request_id", "a b", "request_id"),
     ("request_id", "x" * 101, "request_id"),
     ("model", "x" * 513, "model"),

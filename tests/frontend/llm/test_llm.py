@@ -5,8 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from engine_core.errors import (
@@ -18,6 +20,7 @@ from engine_core.errors import (
     SplitServeError,
 )
 from frontend import LLM, RepetitionDetection, SamplingParams
+from frontend.offline_jobs import TokenizationKwargs
 from frontend.offline_outputs import Logprob
 
 pytestmark = pytest.mark.system
@@ -215,6 +218,137 @@ def test_a_wrong_argument_is_named(model: Path) -> None:
         LLM(str(model), executor="simulated", block_size=0, use_tqdm=False)
     with pytest.raises(ConfigError, match="kv-offload-gb"):
         LLM(str(model), executor="simulated", kv_offload_gb=-1.0, use_tqdm=False)
+
+
+def test_an_error_is_told_once(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SplitServeError, match="block-size"):
+        LLM(str(model), executor="simulated", block_size=0, use_tqdm=False)
+    assert "block-size" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("value", [-1, 161])
+def test_the_bound_of_logprobs_has_a_range(model: Path, value: int) -> None:
+    with pytest.raises(ConfigError, match="max_logprobs must be from 0 to 160"):
+        LLM(str(model), executor="simulated", max_logprobs=value, use_tqdm=False)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda llm: LLM("x", tensor_paralel_size=2),
+            "LLM() has no argument 'tensor_paralel_size'; did you mean 'tensor_parallel_size'?",
+        ),
+        (
+            lambda llm: llm.generate("x", sampling_parms=GREEDY),
+            "LLM.generate() has no argument 'sampling_parms'; did you mean 'sampling_params'?",
+        ),
+        (
+            lambda llm: llm.chat([], add_generation_promt=False),
+            "LLM.chat() has no argument 'add_generation_promt'; did you mean 'add_generation_prompt'?",
+        ),
+        (
+            lambda llm: SamplingParams(temprature=0),
+            "SamplingParams() has no argument 'temprature'; did you mean 'temperature'?",
+        ),
+    ],
+)
+def test_a_wrong_keyword_names_the_near_one(llm: LLM, call: Callable[[LLM], object], words: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        call(llm)
+    assert str(caught.value) == words
+
+
+def test_a_keyword_near_to_nothing_names_all(llm: LLM) -> None:
+    with pytest.raises(TypeError, match=r"no argument 'zzz'; it takes priority, prompts, "):
+        llm.generate("x", zzz=1)  # type: ignore[call-arg]
+
+
+def test_without_detokenizing_there_is_no_text(llm: LLM) -> None:
+    plain = SamplingParams(max_tokens=6, seed=1, logprobs=1, prompt_logprobs=1, ignore_eos=True)
+    silent = msgspec.structs.replace(plain, detokenize=False)
+    text, none = (llm.generate("Hello", params, use_tqdm=False)[0] for params in (plain, silent))
+    assert (text.outputs[0].text != "", none.outputs[0].text) == (True, "")
+    assert none.outputs[0].token_ids == text.outputs[0].token_ids
+    assert none.outputs[0].logprobs is not None
+    assert none.prompt_logprobs is not None
+    names = [each for position in none.outputs[0].logprobs for each in position.values()]
+    names += [each for position in none.prompt_logprobs[1:] for each in (position or {}).values()]
+    assert {each.decoded_token for each in names} == {None}
+
+
+def test_beams_need_no_text_either(llm: LLM) -> None:
+    params = SamplingParams(use_beam_search=True, n=2, max_tokens=3, detokenize=False)
+    outputs = llm.generate("Hello", params, use_tqdm=False)[0].outputs
+    assert [(output.text, len(output.token_ids) > 0) for output in outputs] == [("", True)] * 2
+
+
+def test_stop_strings_need_text(llm: LLM) -> None:
+    with pytest.raises(InvalidRequestError, match="stop needs detokenize"):
+        llm.generate("Hello", SamplingParams(stop=("x",), detokenize=False), use_tqdm=False)
+
+
+@pytest.mark.parametrize("priority", [None, 5, [1, 1 - 2**31]])
+def test_prompts_may_have_priorities(llm: LLM, priority: int | list[int] | None) -> None:
+    assert len(llm.generate(["a", "b"], GREEDY, use_tqdm=False, priority=priority)) == 2
+
+
+@pytest.mark.parametrize(
+    ("priority", "words"),
+    [([1], "2 prompts need as many priorities"), (2**31, "from -2147483647 to"), (True, "got True")],
+)
+def test_a_wrong_priority_is_named(llm: LLM, priority: int | list[int], words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words):
+        llm.generate(["a", "b"], GREEDY, use_tqdm=False, priority=priority)
+
+
+def test_prompts_are_truncated_when_asked(llm: LLM) -> None:
+    long = [5] * 300 + [6] * 300
+    cases: list[tuple[TokenizationKwargs, list[int]]] = [
+        ({"truncate_prompt_tokens": 4}, [6] * 4),
+        ({"truncate_prompt_tokens": 4, "truncation_side": "right"}, [5] * 4),
+        ({"truncate_prompt_tokens": -1}, long[-(512 - 12) :]),
+    ]
+    for kwargs, expected in cases:
+        output = llm.generate(long, GREEDY, use_tqdm=False, tokenization_kwargs=kwargs)[0]
+        assert output.prompt_token_ids == expected
+
+
+def test_a_truncated_text_or_chat_is_no_text_any_more(llm: LLM) -> None:
+    kwargs: TokenizationKwargs = {"truncate_prompt_tokens": 3}
+    chat = [{"role": "user", "content": "Hello " * 2000}]
+    outputs = llm.generate("Hello " * 2000, GREEDY, use_tqdm=False, tokenization_kwargs=kwargs)
+    outputs += llm.chat(chat, GREEDY, use_tqdm=False, tokenization_kwargs=kwargs)
+    assert [(output.prompt, len(output.prompt_token_ids)) for output in outputs] == [(None, 3)] * 2
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        ({"truncate_prompt_tokens": 0}, "from 1 to 512"),
+        ({"truncation_side": "middle"}, "truncation_side"),
+        ({"max_length": 5}, "max_length; it takes truncate_prompt_tokens, truncation_side"),
+    ],
+)
+def test_wrong_tokenization_kwargs_are_named(llm: LLM, kwargs: dict, words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words):
+        llm.generate("Hello", GREEDY, use_tqdm=False, tokenization_kwargs=kwargs)  # type: ignore[arg-type]
+
+
+def test_outputs_tell_their_times_when_asked(model: Path, llm: LLM) -> None:
+    params = SamplingParams(max_tokens=5, ignore_eos=True)
+    assert llm.generate("Hello", params, use_tqdm=False)[0].metrics is None
+    with LLM(
+        str(model), executor="simulated", use_tqdm=False, enable_per_request_metrics=True, max_logprobs=160
+    ) as timed:
+        metrics = timed.generate("Hello", params, use_tqdm=False)[0].metrics
+        two = timed.generate("Hello", msgspec.structs.replace(params, n=2), use_tqdm=False)[0]
+        many = timed.generate("Hello", msgspec.structs.replace(params, logprobs=160), use_tqdm=False)[0]
+    assert metrics is not None
+    assert all(value is not None and value >= 0 for value in msgspec.structs.astuple(metrics))
+    assert two.metrics is None
+    assert many.outputs[0].logprobs is not None
+    assert len(many.outputs[0].logprobs[0]) >= 160
 
 
 def test_a_closed_llm_says_so(model: Path) -> None:

@@ -81,7 +81,7 @@ RANGED = [
     for name in SamplingParams.__struct_fields__
     if name not in ("seed", "stop", "stop_token_ids", "ignore_eos", "logit_bias", "prompt_logprobs")
     and name not in ("skip_special_tokens", "include_stop_str_in_output", "repetition_detection")
-    and name not in ("use_beam_search", "best_of", "early_stopping")
+    and name not in ("use_beam_search", "best_of", "early_stopping", "detokenize")
     and not name.endswith(("_token_ids", "bad_words"))
 ]
 
