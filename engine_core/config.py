@@ -132,7 +132,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         batch_invariant: on a GPU too, a request's tokens do not depend on what runs beside it.
         enforce_eager: the worker runs every kernel of a step by itself, and records no decode steps.
         drain_timeout_s: how long running requests may go on after SIGTERM.
-        lease_s: a frontend silent for longer loses its requests.
+        lease_s: a connected frontend that is silent for longer, and a quarter of it, loses its requests.
         step_timeout_s: a worker that takes longer for one step counts as lost.
         allow_insecure_tcp: permit TCP beyond loopback without keys.
         curve_dir: folder with this engine's CURVE key pair and the public keys it accepts.
@@ -179,7 +179,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     batch_invariant: bool = False
     enforce_eager: bool = False
     drain_timeout_s: float = 30.0
-    lease_s: float = 10.0
+    lease_s: float = 30.0
     step_timeout_s: float = 60.0
     allow_insecure_tcp: bool = False
     curve_dir: str = ""

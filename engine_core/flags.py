@@ -306,7 +306,7 @@ ENGINE_FLAGS: FlagTable = {
         Flag(
             "--lease",
             "lease_s",
-            "seconds of silence after which a frontend loses its requests",
+            "seconds of silence after which a frontend that is still connected counts as hung",
             float,
             metavar="S",
         ),

@@ -2,9 +2,13 @@
 
 Life of one frontend, keyed by its connection's identity:
 
-    state     hello            any message      lease runs out, peer gone, outbox beyond its credit
-    unknown   -> known         stays unknown    -
-    known     lease renewed    lease renewed    -> unknown
+    state     hello            any message      lease runs out    silent on, gone, outbox beyond its credit
+    unknown   -> known         stays unknown    -                 -
+    known     lease renewed    lease renewed    -> overdue        -> unknown
+    overdue   -> known         -> known         -                 -> unknown
+
+Overdue is a quarter of the lease, in which a frontend that lives has pinged: an engine that stood still
+itself (a machine that was suspended) finds every lease run out before it has read what came meanwhile.
 """
 
 from __future__ import annotations
@@ -19,17 +23,24 @@ from engine_core.ipc.transport import SendResult
 MAX_FRONTENDS = 256
 # What one frontend may leave unread beyond libzmq's own short queue before it is dropped.
 CREDIT_BYTES = 8 * 2**20
+# Frontends ping four times per lease or more often.
+OVERDUE_SHARE = 0.25
 
 Send = Callable[[bytes, bytes], SendResult]
 
 
 @dataclass(slots=True)
 class Frontend:
-    """One connected frontend; `outbox` holds frames for which its connection had no room yet."""
+    """One connected frontend; `outbox` holds frames for which its connection had no room yet.
+
+    Attributes:
+        overdue_since_s: when its lease was found to have run out; None while it has not.
+    """
 
     identity: bytes
     name: str
     last_seen_s: float
+    overdue_since_s: float | None = None
     outbox: deque[bytes] = field(default_factory=deque)
     outbox_bytes: int = 0
 
@@ -39,7 +50,7 @@ class FrontendTable:
 
     Args:
         send: sends one frame to an identity without blocking.
-        lease_s: seconds of silence after which a frontend is expired.
+        lease_s: seconds of silence after which a frontend is overdue.
     """
 
     def __init__(
@@ -52,6 +63,7 @@ class FrontendTable:
     ) -> None:
         self._send = send
         self._lease_s = lease_s
+        self._grace_s = lease_s * OVERDUE_SHARE
         self._max_frontends = max_frontends
         self._credit_bytes = credit_bytes
         # Ordered by last_seen_s, the longest silent first.
@@ -92,6 +104,7 @@ class FrontendTable:
         if frontend is None:
             return False
         frontend.last_seen_s = now_s
+        frontend.overdue_since_s = None
         self._frontends.move_to_end(identity)
         return True
 
@@ -101,19 +114,27 @@ class FrontendTable:
         return frontend.name if frontend else identity.hex()
 
     def expired(self, now_s: float) -> list[bytes]:
-        """Return the frontends that were silent for longer than their lease; they stay until dropped."""
+        """Return the frontends that were overdue for long enough; they stay until dropped."""
         expired = []
         for identity, frontend in self._frontends.items():
             if now_s - frontend.last_seen_s <= self._lease_s:
                 break
-            expired.append(identity)
+            if frontend.overdue_since_s is None:
+                frontend.overdue_since_s = now_s
+            elif now_s - frontend.overdue_since_s > self._grace_s:
+                expired.append(identity)
         return expired
 
     def next_expiry_s(self) -> float | None:
-        """Return the time at which the next lease runs out unless renewed; None without frontends."""
+        """Return the time at which expired() is to be asked next; None without frontends."""
+        due_s = None
         for frontend in self._frontends.values():
-            return frontend.last_seen_s + self._lease_s
-        return None
+            overdue_s = frontend.overdue_since_s
+            mine_s = frontend.last_seen_s + self._lease_s if overdue_s is None else overdue_s + self._grace_s
+            due_s = mine_s if due_s is None else min(due_s, mine_s)
+            if overdue_s is None:
+                break
+        return due_s
 
     def drop(self, identity: bytes) -> None:
         """Forget a frontend and what waited for it."""

@@ -64,11 +64,35 @@ def test_leases_expire_in_order_of_silence(table: FrontendTable) -> None:
     table.touch(A, 5.0)
     assert table.next_expiry_s() == 11.0
     assert table.expired(11.0) == []
-    assert table.expired(11.1) == [B]
-    assert table.expired(15.1) == [B, A]
+    assert table.expired(11.1) == []
+    assert table.next_expiry_s() == 11.1 + 2.5
+    assert table.expired(13.7) == [B]
+    assert table.expired(15.1) == [B]
+    assert table.expired(17.7) == [B, A]
     table.drop(B)
     table.drop(A)
     assert table.next_expiry_s() is None
+
+
+def test_an_engine_that_stood_still_hears_the_pings_that_wait_before_it_ends_a_lease(
+    table: FrontendTable,
+) -> None:
+    table.hello(A, "alive", 0.0)
+    table.hello(B, "hung", 0.0)
+    assert table.expired(1000.0) == []
+    table.touch(A, 1000.1)
+    assert table.next_expiry_s() == 1000.0 + 2.5
+    assert table.expired(1002.6) == [B]
+    table.drop(B)
+    assert table.next_expiry_s() == 1010.1
+
+
+def test_leases_are_looked_at_when_the_first_of_several_is_due(table: FrontendTable) -> None:
+    table.hello(A, "a", 0.0)
+    table.hello(B, "b", 1.0)
+    assert table.expired(10.5) == []
+    # B runs out before the time that A has is over.
+    assert table.next_expiry_s() == 11.0
 
 
 def test_a_frame_goes_straight_through_when_there_is_room(table: FrontendTable, wire: Wire) -> None:

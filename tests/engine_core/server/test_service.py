@@ -195,6 +195,9 @@ def test_a_lease_ends_after_its_time_unless_something_is_heard(
     assert len(bench.table) == 1
     bench.clock.advance(0.1)
     bench.service.drop_silent()
+    assert len(bench.table) == 1
+    bench.clock.advance(2.6)
+    bench.service.drop_silent()
     assert len(bench.table) == 0
     assert not bench.engine.has_requests
     assert 'frontend=alice reason="lease expired"' in caplog.text

@@ -59,7 +59,7 @@ OTHER_VALUES = {
     "max_num_waiting": (["--max-num-waiting", "10"], 10),
     "policy": (["--scheduling-policy", "priority"], "priority"),
     "engine_id": (["--engine-id", "e7"], "e7"),
-    "lease_s": (["--lease", "30"], 30.0),
+    "lease_s": (["--lease", "45"], 45.0),
     "drain_timeout_s": (["--drain-timeout", "0"], 0.0),
     "curve_dir": (["--keys", "/k"], "/k"),
     "allow_insecure_tcp": (["--insecure"], True),
