@@ -14,7 +14,7 @@ from frontend.template_process import TemplateTimeoutError
 
 Render = Callable[[list[JsonValue]], str]
 
-_PROBE = "Xq7 probe"
+_PROBE, _SECOND_PROBE = "Xq7 probe", "Xq8 probe"
 # How the list would look if the template took it for text, or wrote it as JSON.
 _PRINTED_LISTS = (f"'text': '{_PROBE}'", f'"text": "{_PROBE}"')
 _FUNCTION, _ARGUMENT, _VALUE = "xq7_function", "xq7_argument", "xq7_value"
@@ -89,8 +89,10 @@ def _format(
         return _try(render, [*before, message, *after])
 
     takes_text = _PROBE in shown(_PROBE)
-    parts = shown([{"type": "text", "text": _PROBE}])
-    takes_parts = _PROBE in parts and not any(form in parts for form in _PRINTED_LISTS)
+    # Two, as there are templates that show no more than the first.
+    parts = shown([{"type": "text", "text": _PROBE}, {"type": "text", "text": _SECOND_PROBE}])
+    is_printed = any(form in parts for form in _PRINTED_LISTS)
+    takes_parts = _PROBE in parts and _SECOND_PROBE in parts and not is_printed
     if takes_parts:
         return ContentFormat.BOTH if takes_text else ContentFormat.PARTS
     return ContentFormat.TEXT if takes_text else None

@@ -92,3 +92,9 @@ USER_PARTS = (
     "{% for part in message.content %}{{ part.text }}{% endfor %}"
     "{% else %}{{ message.content | trim }}{% endif %}<|im_end|>{% endfor %}"
 )
+
+# As Mistral Small has it for system messages.
+FIRST_PART = (
+    "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' }}"
+    "{{ message.content if message.content is string else message.content[0].text }}<|im_end|>{% endfor %}"
+)

@@ -78,6 +78,11 @@ def test_parts_are_joined_only_for_the_roles_that_do_not_take_them(
     assert f"<|im_start|>{role}\n{expected}<|im_end|>" in text
 
 
+def test_no_part_is_lost_where_a_template_shows_only_the_first(tmp_path: Path) -> None:
+    text = load(tmp_path, templates.FIRST_PART).render([{"role": "user", "content": PARTS}]).text
+    assert "Hello\nworld<|im_end|>" in text
+
+
 @pytest.mark.parametrize("source", [templates.PARTS, templates.PARTS_ONLY, templates.USER_PARTS])
 def test_templates_that_take_parts_give_what_transformers_gives(tmp_path: Path, source: str) -> None:
     chat: list[Message] = [{"role": "user", "content": PARTS}]
