@@ -78,6 +78,7 @@ def _run(config: EngineConfig) -> int:
     clock = SystemClock()
     try:
         config = _resolve(config)
+        _check(config)
         _print_configuration(config)
         return EngineServer(config, _executor(config, clock), clock).run()
     except ConfigError as error:
@@ -109,6 +110,17 @@ def _resolve(config: EngineConfig) -> EngineConfig:
             raise
         path = ""
     return msgspec.structs.replace(config, served_model_names=names, model=path)
+
+
+def _check(config: EngineConfig) -> None:
+    """Look for faults of the model before a worker is started, which takes seconds to find them."""
+    from pathlib import Path
+
+    from engine_core.model_check import check_before_start
+
+    if config.model:
+        for note in check_before_start(config, Path(config.model)):
+            logging.getLogger("engine_core").warning("%s", note)
 
 
 def _executor(config: EngineConfig, clock: Clock) -> Executor:

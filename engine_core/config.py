@@ -131,6 +131,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         pipeline_parallel_size: stages that each hold some of the layers.
         batch_invariant: on a GPU too, a request's tokens do not depend on what runs beside it.
         enforce_eager: the worker runs every kernel of a step by itself, and records no decode steps.
+        tokenizer_check: refuse a model without the files that frontends need.
         drain_timeout_s: how long running requests may go on after SIGTERM.
         lease_s: a connected frontend that is silent for longer, and a quarter of it, loses its requests.
         step_timeout_s: a worker that takes longer for one step counts as lost.
@@ -178,6 +179,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     pipeline_parallel_size: int = 1
     batch_invariant: bool = False
     enforce_eager: bool = False
+    tokenizer_check: bool = True
     drain_timeout_s: float = 30.0
     lease_s: float = 30.0
     step_timeout_s: float = 60.0

@@ -153,6 +153,14 @@ ENGINE_FLAGS: FlagTable = {
             None,
             negatable=True,
         ),
+        # A machine that only computes may hold nothing else.
+        Flag(
+            "--tokenizer-check",
+            "tokenizer_check",
+            "refuse a model without tokenizer.json; off where every frontend has --assets-dir",
+            None,
+            negatable=True,
+        ),
         Flag(
             "--step-timeout",
             "step_timeout_s",

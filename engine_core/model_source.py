@@ -29,6 +29,15 @@ def resolve_model(name: str) -> Path:
     Raises:
         ModelLoadError: there is no such model, or it cannot be reached; the message names it.
     """
+    return local_model(name) or _download(name)
+
+
+def local_model(name: str) -> Path | None:
+    """Return the directory of a model that is one already, None for a hub id.
+
+    Raises:
+        ModelLoadError: the name can be neither.
+    """
     if not name:
         return _demo_model()
     path = Path(name).expanduser()
@@ -40,7 +49,7 @@ def resolve_model(name: str) -> Path:
         raise ModelLoadError(
             f"model {name!r} is neither an existing directory nor a hub id like 'owner/name'"
         )
-    return _download(name)
+    return None
 
 
 def _demo_model() -> Path:

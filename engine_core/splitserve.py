@@ -6,16 +6,20 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from engine_core.errors import EXIT_CONFIG, EXIT_OK
+from engine_core.errors import EXIT_CONFIG, EXIT_MODEL, EXIT_OK
 from engine_core.parser import CommandParser
+
+if TYPE_CHECKING:
+    from engine_core.config import EngineConfig
 
 MAX_FRONTENDS = 64
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    from engine_core.errors import ConfigError
+    from engine_core.errors import ConfigError, ModelLoadError
 
     parser = _parser()
     args = parser.parse_args(argv)
@@ -26,8 +30,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return commands[args.command](args)
     except ConfigError as error:
-        print(f"splitserve: error: {error}", file=sys.stderr, flush=True)
-        return EXIT_CONFIG
+        return _fail(str(error), EXIT_CONFIG)
+    except ModelLoadError as error:
+        return _fail(str(error), EXIT_MODEL)
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"splitserve: error: {message}", file=sys.stderr, flush=True)
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -100,9 +110,12 @@ def _serve(args: argparse.Namespace) -> int:
             f"--api-server-count must be from 1 to {MAX_FRONTENDS}, got {args.api_server_count}"
         )
     _check_model_is_not_swallowed(args)
+    if hasattr(args, "frontend_assets_dir"):
+        args.tokenizer_check = False
     config = engine_config(args, model=args.model, listen=default_engine_address())
     if any(hasattr(args, flag.field) for flags in FRONTEND_FLAGS.values() for flag in flags):
         check_frontend_flags(given_words(args, FRONTEND_FLAGS))
+    _check_model(config, getattr(args, "frontend_assets_dir", ""))
     shutdown_s = getattr(args, "frontend_shutdown_timeout", config.drain_timeout_s)
     args.frontend_shutdown_timeout = shutdown_s
 
@@ -141,6 +154,27 @@ def check_frontend_flags(words: Iterable[str]) -> None:
     if asked.returncode:
         said = asked.stderr.strip().rpartition("\n")[2]
         raise ConfigError(said.removeprefix("api-frontend: error: ") or "api-frontend cannot be run")
+
+
+def _check_model(config: EngineConfig, assets_dir: str) -> None:
+    """Refuse a model whose files are here and at fault. What a hub id means, the engine-core finds out.
+
+    Raises:
+        ModelLoadError: names the file.
+        ConfigError: the configuration asks for more than the model can do.
+    """
+    from pathlib import Path
+
+    from engine_core.checkpoint.text_files import check_text_files
+    from engine_core.model_check import check_before_start
+    from engine_core.model_source import local_model
+
+    directory = local_model(config.model)
+    if directory is not None:
+        check_before_start(config, directory)
+    text_directory = Path(assets_dir) if assets_dir else directory
+    if text_directory is not None:
+        check_text_files(text_directory)
 
 
 def _check_model_is_not_swallowed(args: argparse.Namespace) -> None:

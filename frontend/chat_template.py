@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from engine_core.checkpoint.files import read_json, read_text
 from engine_core.errors import ContextLengthError, InvalidRequestError
 from frontend.chat_messages import prepare_messages
 from frontend.chat_probes import TemplateWishes, find_wishes
 from frontend.control_tokens import MARK, JsonValue, TextMarker
-from frontend.model_files import read_json, read_text
 from frontend.template_process import RenderLimits, TemplateTooLargeError
 from frontend.template_renderer import Render, TemplateRenderer
 from frontend.tokenizer import MAX_BYTES_PER_TOKEN, Tokenizer

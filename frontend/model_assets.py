@@ -8,11 +8,11 @@ from typing import TypeVar
 
 import msgspec
 
+from engine_core.checkpoint.files import read_json
 from engine_core.errors import InvalidRequestError, ModelLoadError
 from engine_core.ipc.wire import ModelInfo
 from engine_core.sampling_params import SamplingParams
 from frontend.chat_template import ChatTemplate, load_chat_template
-from frontend.model_files import read_json
 from frontend.tokenizer import Tokenizer
 
 T = TypeVar("T")

@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from engine_core.checkpoint.files import read_json
+from engine_core.checkpoint.text_files import TOKENIZER, read_tokenizer_json
 from engine_core.errors import ContextLengthError, InvalidRequestError, ModelLoadError
 from frontend.control_tokens import ControlEncoder
 from frontend.decode_table import DecodeRules, Pieces, read_decode_rules
 from frontend.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
-from frontend.model_files import read_file, read_json
 from frontend.prefix_space import with_prefix_space
 from frontend.text_patterns import has_unknown_pattern
 from frontend.tokenizer_library import LibraryTokenizer
@@ -78,10 +79,8 @@ class Tokenizer:
                 names the file.
         """
         directory = Path(directory)
-        path = directory / "tokenizer.json"
-        description = read_file(path)
-        if description is None:
-            raise ModelLoadError(f"{path} does not exist: only tokenizer.json is supported as a tokenizer")
+        path = directory / TOKENIZER
+        description = read_tokenizer_json(directory)
         self.config = read_json(directory / "tokenizer_config.json")
         self.named_tokens = _named_tokens(self.config, read_json(directory / "special_tokens_map.json"))
         try:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
+from engine_core.checkpoint.common_fields import open_config
 from engine_core.checkpoint.decoder_config import read_llama, read_mistral, read_qwen2, read_qwen3
 from engine_core.checkpoint.fields import Fields
 from engine_core.checkpoint.gpt2_config import read_gpt2
 from engine_core.checkpoint.model_config import ModelConfig
-from engine_core.errors import ModelLoadError
-
-logger = logging.getLogger(__name__)
 
 
 class Architecture(NamedTuple):
@@ -54,19 +53,16 @@ def read_model_config(directory: str | Path) -> ModelConfig:
             architecture if it is unknown.
     """
     path = Path(directory)
-    if not path.is_dir():
-        raise ModelLoadError(f"{path} is not a directory")
-    config = Fields.from_file(path / "config.json")
+    config = open_config(path)
     architecture = _architecture(config)
-    if config.has("auto_map"):
-        logger.warning("custom_code_ignored path=%s: auto_map in config.json is never executed", path)
     for name, reason in _REFUSED.items():
         if config.has(name):
             raise config.unwanted(name, reason)
     # null counts as false there.
     if config.is_null("is_causal") or not config.boolean("is_causal", True):
         raise config.error("is_causal", "must be true or absent: tokens see those before them only")
-    return ARCHITECTURES[architecture].read(path, architecture, config)
+    model = ARCHITECTURES[architecture].read(path, architecture, config)
+    return msgspec.structs.replace(model, has_custom_code=config.has("auto_map"))
 
 
 def _architecture(config: Fields) -> str:

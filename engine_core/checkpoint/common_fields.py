@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from engine_core.checkpoint.contents import explain
 from engine_core.checkpoint.fields import Fields
 from engine_core.checkpoint.weight_files import stored_dtype
+from engine_core.errors import ModelLoadError
 
 MAX_LAYERS = 1024
 MAX_HEADS = 4096
@@ -15,6 +17,20 @@ MAX_VOCAB = 2**24
 # Four times the longest context published; the rotary table takes this many rows.
 MAX_LEN = 2**22
 DTYPES = ("float32", "bfloat16", "float16")
+
+
+def open_config(directory: Path) -> Fields:
+    """Return the fields of config.json.
+
+    Raises:
+        ModelLoadError: it is missing, which the message explains by what is there instead, or no JSON object.
+    """
+    if not directory.is_dir():
+        raise ModelLoadError(f"{directory} is not a directory")
+    path = directory / "config.json"
+    if not path.exists():
+        raise ModelLoadError(f"{path} does not exist: {explain(directory)}")
+    return Fields.from_file(path)
 
 
 def read_dtype(path: Path, config: Fields) -> str:

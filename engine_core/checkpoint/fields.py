@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from engine_core.checkpoint.files import read_file
 from engine_core.errors import ModelLoadError
 
 MAX_JSON_BYTES = 16 * 2**20
@@ -30,14 +31,13 @@ class Fields:
         Raises:
             ModelLoadError: the file is missing, unreadable, too large or not a JSON object.
         """
+        content = read_file(path, MAX_JSON_BYTES)
+        if content is None:
+            raise ModelLoadError(f"{path} does not exist")
         try:
-            if path.stat().st_size > MAX_JSON_BYTES:
-                raise ModelLoadError(f"{path} is larger than {MAX_JSON_BYTES} bytes")
             # The standard decoder takes NaN and Infinity, so that the range check can name the field.
-            values = json.loads(path.read_bytes())
-        except FileNotFoundError:
-            raise ModelLoadError(f"{path} does not exist") from None
-        except (OSError, ValueError, RecursionError) as error:
+            values = json.loads(content)
+        except (ValueError, RecursionError) as error:
             raise ModelLoadError(f"{path} cannot be read as JSON: {error}") from error
         if not isinstance(values, dict):
             raise ModelLoadError(f"{path} must hold a JSON object, got {type(values).__name__}")

@@ -31,6 +31,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         mlp_bias: all three MLP projections have one.
         qk_norm: queries and keys are RMS-normalised per head before the rotation.
         rope: rotary embedding, None for learned positions.
+        has_custom_code: config.json names Python code of the checkpoint's, which is never executed.
     """
 
     path: str
@@ -57,6 +58,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     mlp_bias: bool = False
     qk_norm: bool = False
     rope: RopeConfig | None = None
+    has_custom_code: bool = False
 
     @property
     def sliding_window(self) -> int:

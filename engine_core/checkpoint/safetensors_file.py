@@ -13,6 +13,7 @@ from typing import Annotated, BinaryIO, NamedTuple
 
 import msgspec
 
+from engine_core.checkpoint.lfs import MAGIC, refuse_pointer
 from engine_core.errors import ModelLoadError
 
 MAX_HEADER_BYTES = 16 * 2**20
@@ -112,6 +113,9 @@ class SafetensorsFile:
 
     def _check(self) -> dict[str, TensorEntry]:
         size = self._file.seek(0, 2)
+        head = bytearray(min(size, len(MAGIC)))
+        self.read_into(0, memoryview(head))
+        refuse_pointer(self.path, bytes(head))
         prefix = bytearray(8)
         if size < len(prefix):
             raise ModelLoadError(f"{self.path} is {size} bytes long, too short for a safetensors file")

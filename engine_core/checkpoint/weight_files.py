@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
+from engine_core.checkpoint.contents import explain
 from engine_core.checkpoint.fields import Fields
 from engine_core.checkpoint.safetensors_file import SafetensorsFile, TensorEntry
 from engine_core.errors import ModelLoadError
@@ -17,7 +18,6 @@ INDEX = "model.safetensors.index.json"
 MAX_SHARDS = 1024
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}\.safetensors")
 _DTYPE_NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
-_PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 
 
 class CheckpointTensor(NamedTuple):
@@ -52,7 +52,9 @@ class Checkpoint:
             return cls(directory, [file], tensors)
         if (directory / INDEX).exists():
             return cls._open_sharded(directory)
-        raise ModelLoadError(_no_weights(directory))
+        raise ModelLoadError(
+            f"{directory} has no weights: neither {SINGLE} nor {INDEX} exists, and {explain(directory)}"
+        )
 
     @classmethod
     def _open_sharded(cls, directory: Path) -> Checkpoint:
@@ -150,13 +152,3 @@ def _locate(name: str, file: SafetensorsFile) -> CheckpointTensor:
     if entry is None:
         raise ModelLoadError(f"tensor {name!r} is missing from {file.path}, where {INDEX} puts it")
     return CheckpointTensor(name, file, entry)
-
-
-def _no_weights(directory: Path) -> str:
-    pickles = sorted(path.name for path in directory.iterdir() if path.suffix in _PICKLE_SUFFIXES)
-    if pickles:
-        return (
-            f"{directory} holds only pickle weights ({pickles[0]}). Unpickling runs code from the file, so "
-            "pickle checkpoints are not loaded; convert it to safetensors first"
-        )
-    return f"{directory} holds no weights: neither {SINGLE} nor {INDEX} exists"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from pathlib import Path
 
 import pytest
@@ -167,11 +166,10 @@ def test_a_missing_config_or_directory_is_named(tmp_path: Path) -> None:
         read_model_config(tmp_path / "none")
 
 
-def test_custom_code_is_ignored_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_custom_code_is_noted_and_not_executed(tmp_path: Path) -> None:
     (tmp_path / "modeling.py").write_text("raise SystemExit('executed')")
-    with caplog.at_level(logging.WARNING):
-        read(tmp_path, auto_map={"AutoModelForCausalLM": "modeling.Model"})
-    assert "custom_code_ignored" in caplog.text
+    assert read(tmp_path, auto_map={"AutoModelForCausalLM": "modeling.Model"}).has_custom_code
+    assert not read(tmp_path).has_custom_code
 
 
 def test_end_tokens_of_the_generation_config_win(tmp_path: Path) -> None:

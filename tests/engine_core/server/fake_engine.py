@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import sys
 
-from engine_core import cli
+from engine_core import cli, model_check
 from engine_core.config import EngineConfig
 from engine_core.executor import local_crew
 from engine_core.executor.worker_process import Place
@@ -24,4 +24,6 @@ if __name__ == "__main__":
     local_crew.LocalCrew = functools.partial(  # type: ignore[assignment,misc]
         local_crew.LocalCrew, argv=functools.partial(fake_argv, behaviour)
     )
+    # The model is as made up as the worker: a config.json of three fields.
+    model_check.check_before_start = lambda config, directory: []  # type: ignore[assignment]
     sys.exit(cli.main(flags))

@@ -42,6 +42,7 @@ OTHER_VALUES = {
     "num_threads": (["--num-threads", "3"], 3),
     "batch_invariant": (["--batch-invariant"], True),
     "enforce_eager": (["--enforce-eager"], True),
+    "tokenizer_check": (["--no-tokenizer-check"], False),
     "device": (["--device", "cpu"], "cpu"),
     "attention_backend": (["--attention-backend", "torch"], "torch"),
     "gpu_memory_utilization": (["--gpu-memory-utilization", "0.5"], 0.5),

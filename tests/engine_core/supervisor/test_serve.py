@@ -196,14 +196,6 @@ def test_a_configuration_error_of_the_engine_is_told_once_and_not_retried() -> N
         assert "engine-core cannot run (exit code 2), giving up" in server.output
 
 
-def test_a_model_that_cannot_be_loaded_is_told_once_and_not_retried(tmp_path: Path) -> None:
-    done = run(tmp_path, "serve", str(tmp_path), "--executor", "simulated", "--port", "0")
-    assert done.returncode == 3
-    assert done.stderr.count("engine-core: error:") == 1
-    assert f"{tmp_path}/config.json" in done.stderr
-    assert done.stderr.count("starting engine-core") == 1
-
-
 def run(runtime: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "engine_core.splitserve", *words],

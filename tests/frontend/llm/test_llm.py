@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
@@ -211,6 +212,13 @@ def test_the_bar_tells_tokens_per_second(llm: LLM, capfd: pytest.CaptureFixture[
 def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="nothing-here"):
         LLM(str(tmp_path / "nothing-here"), executor="simulated", use_tqdm=False)
+
+
+def test_a_model_at_fault_is_named_before_it_is_loaded(tmp_path: Path) -> None:
+    config = {"architectures": ["LlamaForCausalLM"], "vocab_size": 0}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelLoadError, match=r"vocab_size must be an integer from 1 to .*, got 0"):
+        LLM(str(tmp_path), use_tqdm=False)
 
 
 def test_a_wrong_argument_is_named(model: Path) -> None:

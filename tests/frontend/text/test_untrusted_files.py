@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from engine_core.checkpoint import files
 from engine_core.errors import InvalidRequestError, ModelLoadError
 from engine_core.sampling_params import SamplingParams
-from frontend import model_files, tokenizer, tokenizer_library
+from frontend import tokenizer, tokenizer_library
 from frontend.bad_words import spell_bad_words
 from frontend.chat_template import load_chat_template
 from frontend.text_patterns import has_unknown_pattern
@@ -109,11 +110,11 @@ def test_files_beyond_the_limit_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     path = write_checkpoint(tmp_path) / name
-    monkeypatch.setattr(model_files, "MAX_FILE_BYTES", path.stat().st_size)
-    assert model_files.read_file(path)
+    monkeypatch.setattr(files, "MAX_FILE_BYTES", path.stat().st_size)
+    assert files.read_file(path)
     path.write_bytes(path.read_bytes() + b" ")
     with pytest.raises(ModelLoadError, match=f"{name} is over its limit"):
-        model_files.read_json(path)
+        files.read_json(path)
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:

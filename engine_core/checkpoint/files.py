@@ -7,29 +7,36 @@ import os
 import stat
 from pathlib import Path
 
+from engine_core.checkpoint.lfs import refuse_pointer
 from engine_core.errors import ModelLoadError
 
 # The largest tokenizer.json in use has 34 MB; the library holds the interpreter lock for 0.1 s per MB.
 MAX_FILE_BYTES = 64 * 2**20
 
 
-def read_file(path: Path) -> bytes | None:
+def read_file(path: Path, max_bytes: int = 0) -> bytes | None:
     """Read a file whole, None if there is none.
 
+    Args:
+        path: of the file.
+        max_bytes: largest size; 0 takes 64 MiB.
+
     Raises:
-        ModelLoadError: it cannot be read, is a pipe or device, or has more than 64 MiB.
+        ModelLoadError: it cannot be read, is a pipe or device, is a Git LFS pointer, or has too many bytes.
     """
+    limit = max_bytes or MAX_FILE_BYTES
     try:
         with open(path, "rb", opener=_open_at_once) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise ModelLoadError(f"{path} is no regular file")
-            data = file.read(MAX_FILE_BYTES + 1)
+            data = file.read(limit + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise ModelLoadError(f"cannot read {path}: {error}") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise ModelLoadError(f"{path} is over its limit of {MAX_FILE_BYTES} bytes")
+    if len(data) > limit:
+        raise ModelLoadError(f"{path} is over its limit of {limit} bytes")
+    refuse_pointer(path, data)
     return data
 
 

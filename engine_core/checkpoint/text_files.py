@@ -1,0 +1,60 @@
+"""The files of a checkpoint that frontends read, checked as far as this goes without their libraries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from engine_core.checkpoint.files import read_file, read_json
+from engine_core.errors import ModelLoadError
+
+TOKENIZER = "tokenizer.json"
+_OPTIONAL = ("tokenizer_config.json", "special_tokens_map.json")
+_CONVERTIBLE = ("tokenizer.model", "vocab.json", "spiece.model", "tekken.json")
+
+
+class _Tokenizer(msgspec.Struct):
+    """The least that tokenizer.json says; the model is read by the tokenizers library."""
+
+    model: dict[str, msgspec.Raw]
+
+
+def check_text_files(directory: Path) -> None:
+    """Check tokenizer.json and what stands beside it.
+
+    Raises:
+        ModelLoadError: names the file that is missing or is not what its name says.
+    """
+    description = read_tokenizer_json(directory)
+    try:
+        msgspec.json.decode(description, type=_Tokenizer)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ModelLoadError(f"{directory / TOKENIZER} describes no tokenizer: {error}") from error
+    for name in _OPTIONAL:
+        read_json(directory / name)
+    read_file(directory / "chat_template.jinja")
+
+
+def read_tokenizer_json(directory: Path) -> bytes:
+    """Return tokenizer.json as it is.
+
+    Raises:
+        ModelLoadError: it is missing, or cannot be read; see read_file().
+    """
+    path = directory / TOKENIZER
+    description = read_file(path)
+    if description is None:
+        raise ModelLoadError(f"{path} does not exist: {_hint(directory)}")
+    return description
+
+
+def _hint(directory: Path) -> str:
+    only = "only tokenizer.json is supported as a tokenizer"
+    other = next((name for name in _CONVERTIBLE if (directory / name).exists()), "")
+    if not other:
+        return only
+    return (
+        f"{only}. Make it from {other} once, with the transformers library: "
+        "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)"
+    )
