@@ -66,6 +66,7 @@ FRONTEND_FLAGS: FlagTable = {
     ),
     "limits of each frontend": (
         _size("--max-body-bytes", "largest request body, e.g. 4M"),
+        _size("--max-body-memory", "all bodies together that are arriving or not yet decoded; 429 beyond"),
         _whole("--max-answer-values", "echoed tokens, token ids and logprobs in one answer; 400 beyond"),
         _seconds("--header-timeout", "time to send the headers"),
         _seconds("--body-timeout", "time to send the body"),

@@ -113,6 +113,7 @@ def make_config(args: argparse.Namespace) -> FrontendConfig:
         enable_tokenizer_info_endpoint=args.enable_tokenizer_info_endpoint,
         sse_keep_alive_s=args.sse_keep_alive,
         max_body_bytes=args.max_body_bytes,
+        max_body_memory_bytes=args.max_body_memory,
         max_answer_values=args.max_answer_values,
         header_timeout_s=args.header_timeout,
         body_timeout_s=args.body_timeout,
@@ -296,6 +297,13 @@ def _add_limit_flags(group: argparse._ArgumentGroup) -> None:
         default=4 * 2**20,
         metavar="BYTES",
         help="largest request body, e.g. 4M",
+    )
+    group.add_argument(
+        "--max-body-memory",
+        type=parse_bytes,
+        default=256 * 2**20,
+        metavar="BYTES",
+        help="all request bodies together that are arriving or not yet decoded; 429 beyond",
     )
     group.add_argument(
         "--max-answer-values",

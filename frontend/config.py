@@ -50,6 +50,7 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True):
         enable_tokenizer_info_endpoint: serve /tokenizer_info.
         sse_keep_alive_s: idle time after which a stream gets a comment; 0 never.
         max_body_bytes: largest request body.
+        max_body_memory_bytes: all bodies that arrive or wait to be decoded, together.
         max_answer_values: token ids and logprobs in one answer (see frontend.openai.answer_size).
         header_timeout_s, body_timeout_s: time a client has to send them.
         write_stall_s: time a client may leave sent bytes unread before its request is aborted.
@@ -92,6 +93,7 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_tokenizer_info_endpoint: bool = False
     sse_keep_alive_s: float = 15.0
     max_body_bytes: int = 4 * 2**20
+    max_body_memory_bytes: int = 256 * 2**20
     max_answer_values: int = 2**20
     header_timeout_s: float = 10.0
     body_timeout_s: float = 30.0
@@ -168,6 +170,7 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True):
         check_range("--sse-keep-alive", self.sse_keep_alive_s, 0, 3600)
         check_range("--max-logprobs", self.max_logprobs, 0, MAX_STEP_LOGPROBS)
         check_range("--max-body-bytes", self.max_body_bytes, 1024, 2**30)
+        check_range("--max-body-memory", self.max_body_memory_bytes, self.max_body_bytes, 2**40)
         check_range("--max-answer-values", self.max_answer_values, 1024, 2**30)
         check_range("--header-timeout", self.header_timeout_s, 0.1, 3600)
         check_range("--body-timeout", self.body_timeout_s, 0.1, 3600)

@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import enum
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from frontend.body_budget import ArrivingBody, BodyBudget, given_up_error
 from frontend.config import FrontendConfig
 from frontend.errors_http import HttpError, error_response
 from frontend.turn_gate import TurnGate
@@ -48,18 +50,31 @@ class OpenRequest:
 
 
 class OpenRequests:
-    """The requests in progress of this process, at most max_open of them."""
+    """The requests in progress of this process, at most max_open of them.
+
+    A request takes its place when all of it is here. One whose body is on its way is known, so that it can be
+    ended, and costs a connection (frontend.connection_limits) and its bytes (frontend.body_budget).
+    """
 
     def __init__(self, max_open: int, write_stall_s: float) -> None:
         self._max_open = max_open
         self._write_stall_s = write_stall_s
         self._open: set[OpenRequest] = set()
+        self._arriving: set[OpenRequest] = set()
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def enter(self) -> OpenRequest:
-        """Admit the current task.
+    def arrive(self) -> OpenRequest:
+        """Know of the current task; leave() follows."""
+        task = asyncio.current_task()
+        assert task is not None, "requests run in tasks"
+        request = OpenRequest(task)
+        self._arriving.add(request)
+        return request
+
+    def enter(self, request: OpenRequest) -> None:
+        """Admit a request that is complete.
 
         Raises:
             HttpError: 429, the bound is reached.
@@ -68,21 +83,19 @@ class OpenRequests:
             raise HttpError(
                 429, "overloaded", "This server has too many open requests; try again shortly.", 1.0
             )
-        task = asyncio.current_task()
-        assert task is not None, "requests run in tasks"
-        request = OpenRequest(task)
+        self._arriving.discard(request)
         self._open.add(request)
-        return request
 
     def leave(self, request: OpenRequest) -> None:
         """Forget a request that ended."""
         self._open.discard(request)
+        self._arriving.discard(request)
 
     def end_stalled(self, now: float) -> int:
         """End the requests whose client has not read for the limit; returns how many."""
         stalled = [
             request
-            for request in self._open
+            for request in (*self._open, *self._arriving)
             if request.blocked_since is not None and now - request.blocked_since > self._write_stall_s
         ]
         for request in stalled:
@@ -91,7 +104,7 @@ class OpenRequests:
 
     def end_all(self, reason: EndReason) -> None:
         """End every open request."""
-        for request in list(self._open):
+        for request in (*self._open, *self._arriving):
             request.end(reason)
 
     @contextlib.asynccontextmanager
@@ -119,22 +132,20 @@ class LimitsMiddleware:
         self._config = config
         self._requests = requests
         self._gate = TurnGate()
+        self._budget = BodyBudget(config.max_body_memory_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run one request within the limits."""
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
-        try:
-            request = self._requests.enter()
-        except HttpError as error:
-            await error_response(error)(scope, receive, send)
-            return
+        request = self._requests.arrive()
         scope.setdefault("state", {})["open_request"] = request
         sender = _Sender(request, send)
+        body = BodyReceiver(scope, receive, self._config, self._gate, self._budget)
         try:
             await self._gate.enter()
-            body = BodyReceiver(scope, receive, self._config, self._gate)
+            body.begin(lambda: self._requests.enter(request))
             await self._app(scope, body.receive, sender.send)
         except asyncio.CancelledError:
             if request.end_reason is None:
@@ -142,6 +153,7 @@ class LimitsMiddleware:
             request.task.uncancel()
             await _finish_ended(request, sender, scope, receive)
         finally:
+            body.end()
             self._requests.leave(request)
 
 
@@ -175,54 +187,105 @@ class _Sender:
 
 
 class BodyReceiver:
-    """Counts the body while it arrives, against a size and an absolute deadline.
+    """Counts the body while it arrives, against a size, an absolute deadline and the budget of the process.
 
-    Made in the turn in which the request passed the gate. What follows a body is most of a request's work, so
-    a body that is there only later passes the gate again.
+    What follows a body is most of a request's work, so a body that was not there in the turn of begin(), in
+    which the request passed the gate, passes the gate again.
     """
 
-    def __init__(self, scope: Scope, receive: Receive, config: FrontendConfig, gate: TurnGate) -> None:
+    def __init__(
+        self, scope: Scope, receive: Receive, config: FrontendConfig, gate: TurnGate, budget: BodyBudget
+    ) -> None:
         self._headers = [(name, value) for name, value in scope["headers"] if name in _BODY_HEADERS]
         self._receive = receive
         self._max_bytes = config.max_body_bytes
         self._timeout_s = config.body_timeout_s
-        self._deadline = time.monotonic() + self._timeout_s
         self._gate = gate
-        self._turn = gate.turn
+        self._budget = budget
+        client = scope.get("client")
+        self._held = ArrivingBody(client[0] if client else "", self._give_up)
+        self._waiting: asyncio.Timeout | None = None
         self._num_bytes = 0
         self._complete = False
         self._headers_checked = False
+        scope["state"][_BODY_STATE] = self
+
+    def begin(self, on_complete: Callable[[], None]) -> None:
+        """Start the time of the body; on_complete is called when all of it is here, and may refuse it."""
+        self._turn = self._gate.turn
+        self._deadline = time.monotonic() + self._timeout_s
+        self._on_complete = on_complete
 
     async def receive(self) -> Message:
         """Receive the next message.
 
         Raises:
-            HttpError: 415 for a wrong content type or any content encoding, 413 too large, 408 too slow.
+            HttpError: 415 for a wrong content type or any content encoding, 413 too large, 408 too slow, 429
+                no place left, or given up for others.
         """
         if self._complete:
             return await self._receive()
         if not self._headers_checked:
             self._headers_checked = True
             check_body_headers(self._headers, self._max_bytes)
+        message = await self._next()
+        if self._held.given_up:
+            raise given_up_error()
+        self._count(message)
+        if self._complete:
+            self._on_complete()
+            if self._gate.turn != self._turn:
+                await self._gate.enter()
+        return message
+
+    def end(self) -> None:
+        """Give the bytes back; safe to call again."""
+        self._budget.leave(self._held)
+
+    async def _next(self) -> Message:
         try:
-            async with asyncio.timeout(max(0.0, self._deadline - time.monotonic())):
-                message = await self._receive()
+            async with asyncio.timeout(max(0.0, self._deadline - time.monotonic())) as self._waiting:
+                return await self._receive()
         except TimeoutError:
+            if self._held.given_up:
+                raise given_up_error() from None
             raise HttpError(
                 408, "request_timeout", f"The body did not arrive within {self._timeout_s:g} s."
             ) from None
-        self._count(message)
-        if self._complete and self._gate.turn != self._turn:
-            await self._gate.enter()
-        return message
+        finally:
+            self._waiting = None
+
+    def _give_up(self) -> None:
+        """End a wait for more of the body now."""
+        if self._waiting is not None:
+            self._waiting.reschedule(asyncio.get_running_loop().time())
 
     def _count(self, message: Message) -> None:
         self._num_bytes += len(message.get("body", b""))
         if self._num_bytes > self._max_bytes:
             raise _too_large(self._max_bytes)
+        self._budget.add(self._held, len(message.get("body", b"")))
         self._complete = not message.get("more_body", False)
+        if self._complete:
+            self._budget.complete(self._held)
 
 
+async def read_body(request: Request) -> bytes:
+    """Return the whole body; release_body() follows when it is not needed any more.
+
+    Raises:
+        HttpError: as BodyReceiver.receive().
+    """
+    # Unlike body() of the request, which keeps a copy as long as the request lives.
+    return b"".join([chunk async for chunk in request.stream()])
+
+
+def release_body(request: Request) -> None:
+    """Give the bytes of a body back that is decoded."""
+    request.scope["state"][_BODY_STATE].end()
+
+
+_BODY_STATE = "body_receiver"
 _BODY_HEADERS = frozenset((b"content-type", b"content-encoding", b"content-length"))
 
 

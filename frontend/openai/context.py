@@ -17,6 +17,7 @@ from frontend.config import FrontendConfig
 from frontend.json_body import BodyDecoder
 from frontend.json_pieces import JsonPieces
 from frontend.keep_alive import KeepAlive
+from frontend.limits import read_body, release_body
 from frontend.long_answer import LongAnswer
 from frontend.metrics import FrontendMetrics
 from frontend.model_assets import SamplingDefaults
@@ -69,8 +70,11 @@ async def read_struct(
         HttpError: 408, 413 or 415.
         InvalidRequestError: malformed, wrong types, unsupported or (strict) unknown fields.
     """
-    raw = await request.body()
-    decoded = await decoder.decode(raw)
+    raw = await read_body(request)
+    try:
+        decoded = await decoder.decode(raw)
+    finally:
+        release_body(request)
     known = frozenset(decoder.kind.__struct_fields__) | IGNORED | refused.keys()
     context.unknown_fields.check(decoded.field_names, known)
     refuse_unsupported(raw, decoded.field_names, refused)

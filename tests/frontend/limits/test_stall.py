@@ -104,9 +104,27 @@ async def test_only_requests_blocked_past_the_limit_are_ended() -> None:
 
 async def test_open_requests_are_bounded() -> None:
     requests = OpenRequests(max_open=1, write_stall_s=20)
-    first = requests.enter()
+    first, second = requests.arrive(), requests.arrive()
+    assert len(requests) == 0, "they have no place before they are complete"
+    requests.enter(first)
     with pytest.raises(HttpError) as caught:
-        requests.enter()
+        requests.enter(second)
     assert (caught.value.status, caught.value.retry_after_s) == (429, 1.0)
     requests.leave(first)
-    requests.enter()
+    requests.enter(second)
+    assert len(requests) == 1
+
+
+async def test_a_request_whose_body_is_on_its_way_ends_with_the_process() -> None:
+    requests = OpenRequests(max_open=1, write_stall_s=20)
+    arriving: list[OpenRequest] = []
+
+    async def run() -> None:
+        arriving.append(requests.arrive())
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(run())
+    await asyncio.sleep(0)
+    requests.end_all(EndReason.SHUTDOWN)
+    await asyncio.gather(task, return_exceptions=True)
+    assert (task.cancelled(), arriving[0].end_reason) == (True, EndReason.SHUTDOWN)

@@ -49,6 +49,7 @@ FLAGS = [
     (["--max_body_bytes=0.5M"], "max_body_bytes", 2**19),
     (["--log-level", "ERROR"], "log_level", "error"),
     (["--max-connections", "2k"], "max_connections", 2000),
+    (["--max-body-memory", "8M"], "max_body_memory_bytes", 8 * 2**20),
     (["--max-answer-values", "2048"], "max_answer_values", 2048),
     (["--header-timeout", "1.5"], "header_timeout_s", 1.5),
     (["--body-timeout", "1.5"], "body_timeout_s", 1.5),
