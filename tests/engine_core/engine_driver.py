@@ -105,7 +105,11 @@ class EngineDriver:
         streams: bool = True,
         **sampling_fields: object,
     ) -> Tracked:
-        """Add a request that must be accepted; num_resumed of its tokens count as emitted already."""
+        """Add a request; num_resumed of its tokens count as emitted already.
+
+        Raises:
+            SplitServeError: the engine refuses it; nothing is tracked then.
+        """
         sampling = SamplingParams(**{"seed": 0, "max_tokens": None, **sampling_fields})  # type: ignore[arg-type]
         expected = reference_output(self.rule, prompt, sampling, self.engine.max_num_tokens)
         if sampling.repetition_detection is not None:
@@ -129,8 +133,8 @@ class EngineDriver:
         sequence = Tracked(
             frontend, handle, list(prompt), sampling, expected, expected[:num_resumed], num_resumed, streams
         )
-        self.sequences[frontend, handle] = sequence
         self.engine.add(frontend, message)
+        self.sequences[frontend, handle] = sequence
         self.check()
         self.take_outputs()
         return sequence

@@ -6,10 +6,12 @@ shadow of the KV cache, and each request's tokens with those of a run alone.
 
 from __future__ import annotations
 
+import contextlib
 from random import Random
 from typing import NamedTuple
 
 from engine_core.config import SHORT_STEP_S, SchedulerConfig
+from engine_core.errors import OverloadedError
 from engine_core.executor.simulated import Fault, FaultKind
 from engine_core.executor.simulated_tokens import TokenRule
 from engine_core.sampling_params import RepetitionDetection
@@ -32,6 +34,7 @@ class Tally(NamedTuple):
     aborted: int
     failed: int
     timed_out: int
+    displaced: int
 
 
 def run_scenario(seed: int, max_events: int = 16) -> Tally:
@@ -88,7 +91,7 @@ class _Scenario:
             max_num_seqs=chance.randint(1, 8),
             max_num_batched_tokens=chance.choice([1, 4, 8, 16, 32, 64]),
             max_prefill_tokens=chance.choice([0, 0, 1, 5, 16]),
-            max_num_waiting=1000,
+            max_num_waiting=chance.choice([1000, 1000, 1, 3]),
             max_model_len=max_model_len,
             block_size=block_size,
             # From barely one longest sequence to several.
@@ -133,6 +136,11 @@ class _Scenario:
         chance = self._chance
         tail = [chance.randrange(self._vocab_size) for _ in range(chance.randint(1, 6))]
         max_tokens = chance.choice([None, None, 0, 1, 3, 8, 20])
+        with contextlib.suppress(OverloadedError):
+            self._add(tail, max_tokens)
+
+    def _add(self, tail: list[int], max_tokens: int | None) -> None:
+        chance = self._chance
         self.driver.add(
             chance.choice(self._stems)[: chance.randint(0, STEM_LEN)] + tail,
             chance.choice(FRONTENDS),
@@ -168,7 +176,7 @@ class _Scenario:
         sequences = self.driver.sequences.values()
         ends = [sequence.finished for sequence in sequences if sequence.finished is not None]
         codes = [end.error_code for end in ends if end.reason not in COMPLETE]
-        assert set(codes) <= {"simulated_fault", "timeout", "out_of_memory"}, codes
+        assert set(codes) <= {"simulated_fault", "timeout", "out_of_memory", "overloaded"}, codes
         stats = self.driver.engine.stats()
         return Tally(
             requests=len(sequences),
@@ -180,4 +188,5 @@ class _Scenario:
             aborted=sum(sequence.was_aborted for sequence in sequences),
             failed=codes.count("simulated_fault"),
             timed_out=codes.count("timeout"),
+            displaced=codes.count("overloaded"),
         )

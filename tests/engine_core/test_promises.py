@@ -91,7 +91,6 @@ def test_more_tokens_than_may_wait_are_refused_with_the_time_the_queue_takes() -
         driver.add([4], max_tokens=1)
     assert caught.value.retry_after_s >= 1
     assert driver.engine.queue_stats().rejected == {"max_waiting_tokens": 1}
-    del driver.sequences[b"frontend", 3]
     driver.run()
 
 
