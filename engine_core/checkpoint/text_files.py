@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from engine_core.checkpoint.files import read_file, read_json
+from engine_core.checkpoint.sampling_defaults import load_sampling_defaults
 from engine_core.errors import ModelLoadError
 
 TOKENIZER = "tokenizer.json"
@@ -21,7 +22,7 @@ class _Tokenizer(msgspec.Struct):
 
 
 def check_text_files(directory: Path) -> None:
-    """Check tokenizer.json and what stands beside it.
+    """Check tokenizer.json and what stands beside it, generation_config.json included.
 
     Raises:
         ModelLoadError: names the file that is missing or is not what its name says.
@@ -34,6 +35,7 @@ def check_text_files(directory: Path) -> None:
     for name in _OPTIONAL:
         read_json(directory / name)
     read_file(directory / "chat_template.jinja")
+    load_sampling_defaults(directory)
 
 
 def read_tokenizer_json(directory: Path) -> bytes:

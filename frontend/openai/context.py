@@ -11,6 +11,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from engine_core.checkpoint.sampling_defaults import SamplingDefaults
 from engine_core.config import software_version
 from engine_core.errors import InvalidRequestError
 from frontend.config import FrontendConfig
@@ -20,7 +21,6 @@ from frontend.keep_alive import KeepAlive
 from frontend.limits import read_body, release_body
 from frontend.long_answer import LongAnswer
 from frontend.metrics import FrontendMetrics
-from frontend.model_assets import SamplingDefaults
 from frontend.openai.sampling import NO_DEFAULTS, ServedLimits
 from frontend.openai.unknown_fields import UnknownFields
 from frontend.openai.unsupported import IGNORED, Accepted, refuse_unsupported

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeVar
 
+from engine_core.checkpoint.sampling_defaults import SamplingDefaults
 from engine_core.errors import ContextLengthError, InvalidRequestError
 from engine_core.sampling_params import MAX_SEED, RepetitionDetection, SamplingParams
-from frontend.model_assets import SamplingDefaults
 from frontend.openai.fields import INT64_MIN, GenerationFields, RepetitionOptions
 
 T = TypeVar("T")

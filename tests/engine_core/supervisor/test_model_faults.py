@@ -112,6 +112,7 @@ FAULTS: dict[str, tuple[Damage, list[str]]] = {
         ["quantization_config", "gptq", "not supported"],
     ),
     "broken generation config": (write("generation_config.json", "[]"), ["generation_config.json"]),
+    "a sampling default": (write("generation_config.json", '{"top_p": 1.5}'), ["generation_config", "top_p"]),
     "no weights": (remove(WEIGHTS), ["no weights", WEIGHTS]),
     "pickles": (rename(WEIGHTS, "pytorch_model.bin"), ["pytorch_model.bin", "pickle", "safetensors"]),
     "a weights pointer": (write(WEIGHTS, POINTER), [WEIGHTS, "LFS", "git lfs pull"]),

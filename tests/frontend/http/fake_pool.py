@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType, SimpleNamespace
 from typing import NamedTuple
 
+from engine_core.checkpoint.sampling_defaults import SamplingDefaults
 from engine_core.errors import EngineUnavailableError, InvalidRequestError
 from engine_core.ipc.messages import EngineStats, QueueStats, RequestInfo
 from engine_core.ipc.wire import ModelInfo
 from engine_core.sampling_params import MAX_STEP_LOGPROBS
 from frontend.chat_template import ChatOptions, RenderedChat
 from frontend.generation import GenerationRequest, OutputDelta, TokenLogprob
-from frontend.model_assets import SamplingDefaults
 from frontend.pool_status import Explanation
 from frontend.router import EngineStatus, PoolStats, ServedModel
 from frontend.token_relay import Route

@@ -5,9 +5,9 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from engine_core.checkpoint.sampling_defaults import SamplingDefaults
 from engine_core.sampling_params import RepetitionDetection, SamplingParams
 from frontend.generation import OutputDelta
-from frontend.model_assets import SamplingDefaults
 from tests.frontend.http.app_fixtures import ClientFactory
 from tests.frontend.http.fake_pool import BOS, MAX_MODEL_LEN, FakePool, deltas_of, fake_logprob
 

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from engine_core.checkpoint.sampling_defaults import SamplingDefaults
 from frontend.json_pieces import JsonPieces
-from frontend.model_assets import SamplingDefaults
 from frontend.slices import SLICE_VALUES
 from tests.frontend.http.app_fixtures import ClientFactory, ServerFactory
 from tests.frontend.http.fake_pool import ByteTokenizer, FakePool

@@ -12,12 +12,13 @@ from tokenizers import Tokenizer as RawTokenizer
 from tokenizers import decoders
 from transformers import PreTrainedTokenizerFast
 
+from engine_core.checkpoint.sampling_defaults import SamplingDefaults
 from engine_core.sampling_params import SamplingParams
 from frontend.beam_answer import make_deltas
 from frontend.beam_search import Beam, Found, SearchRules
 from frontend.engine_session import EngineSession
 from frontend.generation import GenerationRequest, TokenLogprob
-from frontend.model_assets import ModelAssets, SamplingDefaults
+from frontend.model_assets import ModelAssets
 from frontend.openai.text_offsets import TextOffsets, prompt_offsets
 from frontend.pool_status import ServedModel
 from frontend.stream import SequenceStream
