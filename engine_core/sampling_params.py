@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -76,6 +76,18 @@ class RepetitionDetection(msgspec.Struct, frozen=True, omit_defaults=True, forbi
         _int_in(f"{name}.min_count", self.min_count, 2, MAX_PATTERN_COUNT)
 
 
+# Items a message may bring, whatever validate() allows of them: checked before any of them is built, so that
+# no message takes long to decode.
+MAX_WIRE_ITEMS = 2**16
+MAX_WIRE_SEQUENCES = 1024
+Strings = Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_WIRE_ITEMS)]
+TokenIds = Annotated[tuple[int, ...], msgspec.Meta(max_length=MAX_WIRE_ITEMS)]
+TokenIdSequences = Annotated[
+    tuple[Annotated[tuple[int, ...], msgspec.Meta(max_length=MAX_WIRE_SEQUENCES)], ...],
+    msgspec.Meta(max_length=MAX_WIRE_SEQUENCES),
+]
+
+
 class SamplingParams(
     msgspec.Struct,
     metaclass=NearNamesMeta,
@@ -137,18 +149,18 @@ class SamplingParams(
     seed: int | None = None
     max_tokens: int | None = 16
     min_tokens: int = 0
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
+    stop: Strings = ()
+    stop_token_ids: TokenIds = ()
     ignore_eos: bool = False
     logprobs: int | None = None
     prompt_logprobs: int | None = None
-    logit_bias: dict[int, float] = {}
+    logit_bias: Annotated[dict[int, float], msgspec.Meta(max_length=MAX_WIRE_ITEMS)] = {}
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
-    allowed_token_ids: tuple[int, ...] | None = None
-    bad_words: tuple[str, ...] = ()
-    bad_word_token_ids: tuple[tuple[int, ...], ...] = ()
-    logprob_token_ids: tuple[int, ...] = ()
+    allowed_token_ids: TokenIds | None = None
+    bad_words: Strings = ()
+    bad_word_token_ids: TokenIdSequences = ()
+    logprob_token_ids: TokenIds = ()
     repetition_detection: RepetitionDetection | None = None
     use_beam_search: bool = False
     best_of: int | None = None

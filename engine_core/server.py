@@ -17,18 +17,23 @@ import time
 import zmq
 
 from engine_core.clock import Clock
-from engine_core.config import EngineConfig
+from engine_core.config import MAX_SEQUENCE_TOKENS, EngineConfig
 from engine_core.engine import EngineCore
 from engine_core.errors import EXIT_OK, WorkerError
 from engine_core.executor.base import Executor
-from engine_core.frontends import FrontendTable
+from engine_core.file_limit import raise_file_limit
+from engine_core.frontends import MAX_FRONTENDS, FrontendTable
+from engine_core.inbox import Inbox
 from engine_core.ipc.curve import KeyGuard, ServerKeys, load_server_keys
-from engine_core.ipc.transport import BoundRouter
+from engine_core.ipc.sockets import SocketLimits
+from engine_core.ipc.transport import SEND_HWM, BoundRouter
 from engine_core.ipc.worker_messages import FromWorkerMessage, ModelRunnerOutput
 from engine_core.kv_events.publisher import KVEventPublisher
 from engine_core.logs import log_event
 from engine_core.process import DeathSignals
 from engine_core.progress import StartupReport
+from engine_core.reception import Reception
+from engine_core.request import TOKEN_BYTES
 from engine_core.service import Phase, Service
 from engine_core.signals import SignalInbox
 from engine_core.startup import Loaded, Startup
@@ -36,9 +41,24 @@ from engine_core.upkeep import NEVER, Upkeep
 
 _log = logging.getLogger("engine_core")
 
-MAX_FRAMES_PER_TURN = 256
+# Tokens and all that goes with them: the parameters of a request, with room to spare.
+REQUEST_BYTES = 2 * 2**20
+HELLO_PATIENCE_S = 30.0
+# Every frontend there may be, and as many again that have yet to say hello or were dropped.
+MAX_CONNECTIONS = 2 * MAX_FRONTENDS
 SHUTDOWN_LINGER_MS = 1000
 WORKER_SHUTDOWN_S = 5.0
+
+
+def frontend_limits(config: EngineConfig) -> SocketLimits:
+    """Return the bounds of the frontends' socket: the longest message is that of the longest request."""
+    max_tokens = config.max_model_len or MAX_SEQUENCE_TOKENS
+    return SocketLimits(
+        TOKEN_BYTES * max_tokens + REQUEST_BYTES,
+        SEND_HWM,
+        max_connections=MAX_CONNECTIONS,
+        patience_s=HELLO_PATIENCE_S,
+    )
 
 
 class EngineServer:
@@ -56,6 +76,7 @@ class EngineServer:
         Raises:
             ConfigError: the address or the keys cannot be used.
         """
+        raise_file_limit()
         keys = load_server_keys(config.curve_dir) if config.curve_dir else None
         self._config = config
         self._executor = executor
@@ -64,9 +85,12 @@ class EngineServer:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._guard = KeyGuard(self._context, keys.accepted) if keys else None
         self._router = BoundRouter(
-            self._context, config.listen, keys, allow_insecure_tcp=config.allow_insecure_tcp
+            self._context,
+            config.listen,
+            keys,
+            allow_insecure_tcp=config.allow_insecure_tcp,
+            limits=frontend_limits(config),
         )
-        self._monitor = self._router.watch_disconnects()
         self._signals = SignalInbox()
         self._death_signals = DeathSignals()
         self._report = StartupReport(clock)
@@ -74,6 +98,7 @@ class EngineServer:
         table = FrontendTable(self._router.send, config.lease_s)
         self._service = Service(config, clock, self._epoch, table, self._startup)
         self._upkeep = Upkeep(clock, self._service, table)
+        self._reception = Reception(self._router, self._service, table, clock, Inbox())
         self._kv_events = self._publish_kv_events(keys) if config.kv_events_address else None
         self._engine: EngineCore | None = None
         self._poller = zmq.Poller()
@@ -107,7 +132,7 @@ class EngineServer:
 
     def _watch_own_sockets(self) -> None:
         self._poller.register(self._router.socket, zmq.POLLIN)
-        self._poller.register(self._monitor, zmq.POLLIN)
+        self._poller.register(self._router.connections.monitor, zmq.POLLIN)
         self._poller.register(self._signals.fileno(), zmq.POLLIN)
         if self._guard is not None:
             self._poller.register(self._guard.socket, zmq.POLLIN)
@@ -122,11 +147,13 @@ class EngineServer:
                 self._on_signal(number)
         if self._guard is not None and self._guard.socket in ready:
             self._guard.handle()
-        if self._monitor in ready:
-            self._on_disconnects()
-        if self._router.socket in ready:
-            for identity, frame in self._router.receive(MAX_FRAMES_PER_TURN):
-                self._service.on_frame(identity, frame)
+        if (
+            self._router.connections.monitor in ready
+            or self._clock.monotonic() >= self._reception.next_due_s()
+        ):
+            self._look_after_connections()
+        if self._router.socket in ready or self._reception.has_messages:
+            self._reception.run()
         if self._executor_is_due(ready):
             for message in self._executor.receive():
                 self._on_worker_message(message)
@@ -155,7 +182,9 @@ class EngineServer:
         return timeout_s is not None and timeout_s <= 0
 
     def _poll_timeout_ms(self) -> int | None:
-        due_s = min(self._upkeep.next_due_s(self._engine), self._drain_end_s)
+        if self._reception.has_messages:
+            return 0
+        due_s = min(self._upkeep.next_due_s(self._engine), self._reception.next_due_s(), self._drain_end_s)
         if self._kv_events is not None:
             due_s = min(due_s, self._kv_events.next_due_s())
         due_s -= self._clock.monotonic()
@@ -165,10 +194,9 @@ class EngineServer:
         # Rounded up, or the last millisecond before a deadline would be spent spinning.
         return None if due_s == NEVER else max(0, math.ceil(due_s * 1000))
 
-    def _on_disconnects(self) -> None:
-        while self._monitor.poll(0):
-            self._monitor.recv_multipart()
-        self._upkeep.on_disconnect()
+    def _look_after_connections(self) -> None:
+        if self._reception.look_after():
+            self._upkeep.on_disconnect()
 
     def _on_worker_message(self, message: FromWorkerMessage) -> None:
         if self._engine is None:
@@ -233,7 +261,6 @@ class EngineServer:
             rest.callback(self._context.term)
             if self._guard is not None:
                 rest.callback(self._guard.close)
-            rest.callback(self._monitor.close, linger=0)
             if self._kv_events is not None:
                 rest.callback(self._kv_events.close)
             rest.callback(self._router.close, SHUTDOWN_LINGER_MS if orderly else 0)

@@ -51,7 +51,7 @@ from engine_core.ipc.messages import (
     RequestInfo,
     StepOutputs,
 )
-from engine_core.ipc.transport import SendResult
+from engine_core.ipc.transport import Content, SendResult
 from engine_core.ipc.wire import PROTOCOL_VERSION
 from engine_core.logs import log_event
 from engine_core.peers import PeerFaults
@@ -100,7 +100,7 @@ class Service:
         self.phase = Phase.LOADING
         self.faults = PeerFaults()
 
-    def on_frame(self, identity: bytes, frame: bytes | ProtocolError) -> None:
+    def on_frame(self, identity: bytes, frame: Content | ProtocolError) -> None:
         """Take one message of a frontend; nothing a frontend can send raises."""
         try:
             if isinstance(frame, ProtocolError):
@@ -108,6 +108,13 @@ class Service:
             self._on_message(identity, frontend_decoder.decode(frame))
         except ProtocolError as error:
             self.faults.protocol_error(identity, self._table.name(identity), error)
+
+    def on_overrun(self, identity: bytes) -> None:
+        """A peer has sent more than may wait; what waited is lost, and its connection ends."""
+        error = ProtocolError("more is waiting than one peer may send ahead")
+        self.faults.protocol_error(identity, self._table.name(identity), error)
+        if identity in self._table:
+            self.drop(identity, "sends too much")
 
     def _on_message(self, identity: bytes, message: FrontendMessage) -> None:
         if isinstance(message, Hello):

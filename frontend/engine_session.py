@@ -32,6 +32,7 @@ from itertools import islice
 from engine_core.errors import EngineUnavailableError, OverloadedError, ProtocolError, SplitServeError
 from engine_core.ipc.codec import unpack_int32, unpack_int64
 from engine_core.ipc.messages import (
+    MAX_HANDLES,
     Abort,
     AddRequest,
     Call,
@@ -61,7 +62,7 @@ PING_INTERVAL_S = 1.0
 # A lease shorter than four seconds needs pings more often.
 PINGS_PER_LEASE = 4
 SILENCE_S = 10.0
-MAX_OPEN_SEQUENCES = 16384
+MAX_OPEN_SEQUENCES = MAX_HANDLES
 # Streams told of something new before the event loop gets its turn: the end of one costs 0.3 ms.
 MAX_WAKES_PER_TURN = 32
 
@@ -261,7 +262,8 @@ class EngineSession:
         elif not ready.lease_renewed and self.open_sequences:
             self._leave_serving("the engine had dropped this frontend")
         if same_life and ready.lease_renewed and self.orphans:
-            self.outbox.append(Abort(self.orphans))
+            for start in range(0, len(self.orphans), MAX_HANDLES):
+                self.outbox.append(Abort(self.orphans[start : start + MAX_HANDLES]))
         self.orphans = []
         if not (same_life and self.state is EngineState.DRAINING):
             self.state = EngineState.READY

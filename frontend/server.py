@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import gc
 import os
-import resource
 import signal
 import socket
 import time
@@ -23,6 +22,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from engine_core.errors import ConfigError
+from engine_core.file_limit import raise_file_limit
 from engine_core.ipc.addresses import remove_stale_socket
 from engine_core.process import DeathSignals
 from frontend.acceptor import Acceptor
@@ -47,7 +47,7 @@ def run_server(config: FrontendConfig) -> int:
     Raises:
         ConfigError: the address or the engine keys cannot be used.
     """
-    _raise_file_limit()
+    raise_file_limit()
     pool = make_pool(config)
     launch = join_launch(config)
     app = create_app(config, pool, launch)
@@ -238,11 +238,3 @@ def _target(config: FrontendConfig) -> str:
     if config.fd is not None:
         return f"descriptor {config.fd}"
     return config.uds or f"{config.host} port {config.port}"
-
-
-def _raise_file_limit() -> None:
-    """Allow as many descriptors as the system lets this user have: one stream takes one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -21,6 +21,7 @@ ALSO_SHARED = {
         "engine_core.flag_values",
         "engine_core.near_names",
         "engine_core.checkpoint",
+        "engine_core.file_limit",
     ),
     "worker": ("engine_core.checkpoint",),
 }

@@ -79,11 +79,11 @@ class LastWords:
 
     def _take(self, router: BoundRouter) -> None:
         """Take everything that is queued."""
-        for identity, frame in router.receive():
+        for identity, frame, _ in router.receive():
             rank = self._rank_of(identity)
             self.note(rank, identity)
             try:
-                message = from_worker_decoder.decode(frame) if isinstance(frame, bytes) else None
+                message = None if isinstance(frame, ProtocolError) else from_worker_decoder.decode(frame)
             except ProtocolError:
                 continue
             if isinstance(message, WorkerFailed):

@@ -32,7 +32,7 @@ from engine_core.executor.crew import Crew
 from engine_core.executor.last_words import LastWords
 from engine_core.executor.ranks import Ranks
 from engine_core.ipc.codec import encode, from_worker_decoder
-from engine_core.ipc.transport import SendResult
+from engine_core.ipc.transport import Content, SendResult
 from engine_core.ipc.worker_messages import (
     FromWorkerMessage,
     InitKVCache,
@@ -71,7 +71,8 @@ class WorkersExecutor(Executor):
     def sockets(self) -> Sequence[zmq.Socket | int]:
         """The workers' socket, once it is bound, and what tells of their processes."""
         router = self._crew.router
-        return (*([router.socket] if router is not None else []), *self._crew.sources)
+        own = [router.socket, router.connections.monitor] if router is not None else []
+        return (*own, *self._crew.sources)
 
     def poll_timeout_s(self) -> float | None:
         """Seconds until the oldest step misses its deadline."""
@@ -107,11 +108,15 @@ class WorkersExecutor(Executor):
         """
         router = self._crew.router
         frames = list(router.receive(_MAX_MESSAGES_PER_CALL)) if router is not None else []
-        messages = [message for frame in frames if (message := self._take(*frame)) is not None]
+        messages = [
+            message for identity, frame, _ in frames if (message := self._take(identity, frame)) is not None
+        ]
         self._crew.attend()
         if self._last_words.of:
             raise self._cause(*next(iter(self._last_words.of.items())))
         if not frames:
+            if router is not None:
+                router.look_after(self._clock.monotonic())
             self._check_alive()
         return messages
 
@@ -132,7 +137,7 @@ class WorkersExecutor(Executor):
             if result is not SendResult.SENT:
                 raise self._loss(rank, f"it does not take messages ({result.name.lower()})")
 
-    def _take(self, identity: bytes, frame: bytes | ProtocolError) -> FromWorkerMessage | None:
+    def _take(self, identity: bytes, frame: Content | ProtocolError) -> FromWorkerMessage | None:
         rank = self._rank_of(identity)
         self._last_words.note(rank, identity)
         try:

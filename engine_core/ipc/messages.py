@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import enum
+from typing import Annotated
 
 import msgspec
 
 from engine_core.ipc.wire import ModelInfo, TokenLogprobs, Wire
 from engine_core.sampling_params import SamplingParams
+
+# Of one message: as many sequences as one frontend may have open on an engine.
+MAX_HANDLES = 16_384
+# Those beyond the sixteenth are not looked at.
+MAX_REQUEST_IDS = 256
 
 
 class FinishReason(enum.IntEnum):
@@ -76,7 +82,7 @@ class AddRequest(Wire, frozen=True, tag=1):
 class Abort(Wire, frozen=True, tag=2):
     """End these requests now; unknown handles are ignored. No Finished follows."""
 
-    handles: list[int]
+    handles: Annotated[list[int], msgspec.Meta(max_length=MAX_HANDLES)]
 
 
 class Ping(Wire, frozen=True, tag=3):
@@ -104,7 +110,7 @@ class Call(Wire, frozen=True, tag=4):
 
     call_id: int
     kind: CallKind
-    request_ids: list[str] = []
+    request_ids: Annotated[list[str], msgspec.Meta(max_length=MAX_REQUEST_IDS)] = []
     tenant: str = ""
 
 

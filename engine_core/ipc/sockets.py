@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import resource
+from collections.abc import Callable
 from typing import NamedTuple
 
 import zmq
@@ -17,12 +20,31 @@ from engine_core.ipc.addresses import (
     make_private_directory,
     wants_ipv6,
 )
+from engine_core.ipc.connection_watch import ConnectionWatch
+from engine_core.ipc.connections import ConnectionTable
 from engine_core.ipc.curve import ServerKeys
+from engine_core.logs import log_event
 
-# Only TCP needs them: a peer of a Unix socket cannot vanish without the kernel closing its end.
-TCP_HEARTBEAT_MS = 5_000
-TCP_HEARTBEAT_TIMEOUT_MS = 15_000
-TCP_KEEPALIVE_IDLE_S = 15
+_log = logging.getLogger("engine_core")
+
+# A connection whose machine is gone ends after about 15 s, which only TCP needs: a peer of a Unix socket
+# cannot vanish without the kernel closing its end. ZMTP heartbeats are not used: libzmq 4.3.5 aborts the
+# process when one is due on a connection that ended while its queue was full.
+TCP_KEEPALIVE_IDLE_S = 5
+TCP_KEEPALIVE_INTERVAL_S = 5
+TCP_KEEPALIVE_COUNT = 2
+# Sent and not acknowledged for so long, or not read at all by the other side.
+TCP_USER_TIMEOUT_MS = 15_000
+HANDSHAKE_MS = 10_000
+# libzmq stops to read a connection whose queue is full. If the peer ends then, what the kernel still holds of
+# it is lost, the descriptor may never be given back, and a ZMTP PING among the last bytes that were read
+# aborts the process. So the queues of bound sockets have no bound in libzmq: their owners empty them, and end
+# a connection that sends too much.
+NO_BOUND = 0
+# What other descriptors a process has, beside its connections.
+_RESERVED_DESCRIPTORS = 64
+# Of the descriptors: libzmq accepts some more before we can refuse them, and there are other sockets.
+_MAX_SHARE = 0.2
 
 
 class SocketLimits(NamedTuple):
@@ -32,14 +54,15 @@ class SocketLimits(NamedTuple):
         max_message_bytes: of a message received; libzmq closes the connection of a peer that sends more.
         send_hwm: messages that wait for one peer to read them.
         receive_hwm: messages of one peer that wait to be read.
-        heartbeats: whether ZMTP heartbeats find dead TCP peers. Not all implementations of other languages
-            answer them; without, the kernel's keep-alive does.
+        max_connections: of a bound socket; fewer where the system gives this process few descriptors.
+        patience_s: see ConnectionTable.
     """
 
     max_message_bytes: int
     send_hwm: int
-    receive_hwm: int
-    heartbeats: bool = True
+    receive_hwm: int = NO_BOUND
+    max_connections: int = 64
+    patience_s: float | None = None
 
 
 def set_limits(sock: zmq.Socket, address: str, limits: SocketLimits) -> None:
@@ -51,12 +74,17 @@ def set_limits(sock: zmq.Socket, address: str, limits: SocketLimits) -> None:
     if is_ipc(address):
         return
     sock.setsockopt(zmq.IPV6, int(wants_ipv6(address)))
-    if limits.heartbeats:
-        sock.setsockopt(zmq.HEARTBEAT_IVL, TCP_HEARTBEAT_MS)
-        sock.setsockopt(zmq.HEARTBEAT_TIMEOUT, TCP_HEARTBEAT_TIMEOUT_MS)
-    else:
-        sock.setsockopt(zmq.TCP_KEEPALIVE, 1)
-        sock.setsockopt(zmq.TCP_KEEPALIVE_IDLE, TCP_KEEPALIVE_IDLE_S)
+    sock.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    sock.setsockopt(zmq.TCP_KEEPALIVE_IDLE, TCP_KEEPALIVE_IDLE_S)
+    sock.setsockopt(zmq.TCP_KEEPALIVE_INTVL, TCP_KEEPALIVE_INTERVAL_S)
+    sock.setsockopt(zmq.TCP_KEEPALIVE_CNT, TCP_KEEPALIVE_COUNT)
+    sock.setsockopt(zmq.TCP_MAXRT, TCP_USER_TIMEOUT_MS)
+
+
+def affordable_connections(wanted: int) -> int:
+    """Return how many connections one socket may have, of the descriptors this process may open."""
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return max(1, min(wanted, int(_MAX_SHARE * (descriptors - _RESERVED_DESCRIPTORS))))
 
 
 class BoundSocket:
@@ -79,9 +107,17 @@ class BoundSocket:
         """
         check_keys(address, keys is not None, allow_insecure_tcp)
         self._made_directory = ""
+        self._is_rebinding = False
+        self._address = address
         self._path = ipc_path(address) if is_ipc(address) else ""
         self.socket: zmq.Socket[bytes] = context.socket(kind)
+        table = ConnectionTable(affordable_connections(limits.max_connections), limits.patience_s)
+        self.connections = ConnectionWatch(self.socket, table)
         set_limits(self.socket, address, limits)
+        self.socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        if kind == zmq.ROUTER:
+            self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+            self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         if keys is not None and not is_ipc(address):
             self.socket.setsockopt(zmq.CURVE_SERVER, 1)
             self.socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
@@ -104,6 +140,7 @@ class BoundSocket:
                 self.socket.bind(address)
         except zmq.ZMQError as error:
             raise ConfigError(f"cannot listen on {address}: {error}") from None
+        self.connections.bound(self.address)
 
     def _bind_ipc(self, address: str) -> None:
         directory = os.path.dirname(os.path.abspath(self._path))
@@ -112,6 +149,35 @@ class BoundSocket:
         with claim_ipc_path(self._path):
             self.socket.bind(address)
             os.chmod(self._path, 0o600)
+
+    def look_after(self, now_s: float, is_known: Callable[[bytes], bool] = lambda identity: True) -> bool:
+        """Take what has become of the connections, and end those that have to.
+
+        If too many do not end although they were told to, the socket is bound anew, which ends all.
+
+        Args:
+            now_s: the time.
+            is_known: whether the peer of an identity is still known.
+
+        Returns:
+            Whether some have ended.
+
+        Raises:
+            ConfigError: somebody else has taken the address meanwhile.
+        """
+        changes = self.connections.take(now_s)
+        self.connections.sweep(now_s, is_known)
+        if changes.unbound and self._is_rebinding:
+            self._is_rebinding = False
+            self.connections.table.clear()
+            self._bind(self._address)
+            return True
+        if not self._is_rebinding and self.connections.table.is_stuck(now_s):
+            self._is_rebinding = True
+            self._address = self.address
+            log_event(_log, logging.WARNING, "connections do not end, binding anew", address=self._address)
+            self.socket.unbind(self._address)
+        return changes.ended
 
     def close(self, linger_ms: int = 0) -> None:
         """Close; remove the socket file and a directory that this object made.
@@ -122,7 +188,7 @@ class BoundSocket:
         if self.socket.closed:
             return
         bound = bool(self._path) and self.socket.getsockopt(zmq.LAST_ENDPOINT) != b""
-        self.socket.disable_monitor()
+        self.connections.close()
         self.socket.close(linger=linger_ms)
         if bound:
             # libzmq removes it too, but from its own thread and some time later.

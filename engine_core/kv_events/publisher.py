@@ -11,6 +11,7 @@ that subscriber alone, who notices by the number of the next batch.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Container
 
 import zmq
@@ -20,7 +21,7 @@ from engine_core.config import EngineConfig, SchedulerConfig
 from engine_core.errors import ProtocolError
 from engine_core.ipc.curve import ServerKeys
 from engine_core.ipc.sockets import BoundSocket, SocketLimits
-from engine_core.ipc.transport import SendResult, try_send
+from engine_core.ipc.transport import SendResult, try_receive, try_send
 from engine_core.kv_events.format import encode_batch
 from engine_core.kv_events.history import BatchHistory, NumberedBatch
 from engine_core.kv_events.recorder import KVEventRecorder
@@ -32,10 +33,12 @@ _log = logging.getLogger("engine_core")
 
 NUMBER_BYTES = 8
 MAX_HISTORY_BYTES = 64 * 2**20
-MAX_REQUESTS_PER_TURN = 64
+# Of all peers, and of one: who asks so often within a turn has its connection ended.
+MAX_REQUESTS_PER_TURN = 1024
+MAX_PEER_REQUESTS_PER_TURN = 256
 # A subscription has at most a topic, a request a number; both small whoever sends them.
-PUBLISH_LIMITS = SocketLimits(max_message_bytes=1024, send_hwm=1000, receive_hwm=64, heartbeats=False)
-REPLAY_LIMITS = SocketLimits(max_message_bytes=1024, send_hwm=64, receive_hwm=64, heartbeats=False)
+PUBLISH_LIMITS = SocketLimits(max_message_bytes=1024, send_hwm=1000, max_connections=256)
+REPLAY_LIMITS = SocketLimits(max_message_bytes=1024, send_hwm=64, max_connections=64)
 
 
 class KVEventPublisher:
@@ -68,6 +71,7 @@ class KVEventPublisher:
         self._history = BatchHistory(config.kv_events_buffer_steps, MAX_HISTORY_BYTES)
         self._replays = Replays(self._history, self._send_missed, clock)
         insecure = config.allow_insecure_tcp
+        self._clock = clock
         self._publish = BoundSocket(
             context, zmq.PUB, config.kv_events_address, PUBLISH_LIMITS, keys, allow_insecure_tcp=insecure
         )
@@ -85,17 +89,18 @@ class KVEventPublisher:
             except BaseException:
                 self._publish.close()
                 raise
-            self._replay.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._log_addresses()
 
     @property
     def sources(self) -> list[zmq.Socket[bytes]]:
-        """What to poll for reading."""
-        return [self._replay.socket] if self._replay is not None else []
+        """What to poll for reading: new subscriptions are taken in when the sockets are polled."""
+        return [source for bound in self._bound for source in (bound.socket, bound.connections.monitor)]
 
     def next_due_s(self) -> float:
         """Return the time by which run() has to be called again; inf when nothing is due."""
-        return self._replays.next_due_s()
+        return min(
+            self._replays.next_due_s(), *(bound.connections.table.next_due_s() for bound in self._bound)
+        )
 
     def begin(self, config: SchedulerConfig) -> KVEventRecorder:
         """Return what an engine of this configuration has to tell, now that it begins to serve."""
@@ -113,8 +118,12 @@ class KVEventPublisher:
             payload = encode_batch(events)
             number = _pack_number(self._history.append(payload))
             self._publish.socket.send_multipart((self._topic, number, payload), zmq.NOBLOCK)
+        now_s = self._clock.monotonic()
+        for bound in self._bound:
+            if bound.connections.monitor in readable or now_s >= bound.connections.table.next_due_s():
+                bound.look_after(now_s)
         if self._replay is not None and self._replay.socket in readable:
-            self._take_requests(self._replay.socket)
+            self._take_requests(self._replay, now_s)
         self._replays.serve()
 
     def close(self) -> None:
@@ -123,13 +132,21 @@ class KVEventPublisher:
             self._replay.close()
         self._publish.close()
 
-    def _take_requests(self, socket: zmq.Socket[bytes]) -> None:
+    @property
+    def _bound(self) -> list[BoundSocket]:
+        return [self._publish] if self._replay is None else [self._publish, self._replay]
+
+    def _take_requests(self, replay: BoundSocket, now_s: float) -> None:
+        asked: Counter[int] = Counter()
         for _ in range(MAX_REQUESTS_PER_TURN):
-            try:
-                peer, *frames = socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
+            message = try_receive(replay.socket)
+            if message is None:
                 return
-            if len(frames) != 2 or frames[0] or len(frames[1]) != NUMBER_BYTES:
+            peer, frames, descriptor = message
+            asked[descriptor] += 1
+            if asked[descriptor] > MAX_PEER_REQUESTS_PER_TURN:
+                replay.connections.end(descriptor, now_s)
+            elif len(frames) != 2 or frames[0] or len(frames[1]) != NUMBER_BYTES:
                 self._refuse(peer, "a request to replay is an empty frame and a number of 8 bytes")
             elif not self._replays.begin(peer, int.from_bytes(frames[1], "big")):
                 self._refuse(peer, "too many replays at once, ask again")

@@ -101,7 +101,7 @@ def test_only_workers_with_the_keys_of_this_start_are_heard() -> None:
             crew.attend()
             if crew._guard.num_refused:
                 worker.send(b"worker")
-            heard += [identity for identity, _ in crew.router.receive(9)]
+            heard += [message.identity for message in crew.router.receive(9)]
         assert set(heard) == {b"1"}
         stranger.close(linger=0)
         worker.close(linger=0)

@@ -13,7 +13,8 @@ import zmq.asyncio
 
 from engine_core.errors import ConfigError, ProtocolError
 from engine_core.ipc.curve import KeyGuard, create_keys, load_client_keys, load_server_keys
-from engine_core.ipc.transport import BoundRouter, SendResult, connect_engine
+from engine_core.ipc.sockets import SocketLimits
+from engine_core.ipc.transport import SEND_HWM, BoundRouter, SendResult, connect_engine
 
 DEADLINE_MS = 10_000
 
@@ -34,7 +35,21 @@ def context() -> Iterator[zmq.Context]:
 def receive_one(router: BoundRouter) -> tuple[bytes, bytes | ProtocolError]:
     assert router.socket.poll(DEADLINE_MS)
     (message,) = router.receive(1)
-    return message
+    return message.identity, message.frame
+
+
+def await_greeted(router: BoundRouter) -> None:
+    """Take one message and note whose connection it came over."""
+    assert router.socket.poll(DEADLINE_MS)
+    router.look_after(0.0)
+    (message,) = router.receive(1)
+    router.connections.greet(message.descriptor, message.identity, 0.0)
+
+
+def until_ended(router: BoundRouter) -> None:
+    """Wait until some connection has ended."""
+    while not router.look_after(0.0):
+        assert router.connections.monitor.poll(DEADLINE_MS), "the end of a connection is seen"
 
 
 def test_a_round_trip_over_ipc_leaves_no_file(folder: str, context: zmq.Context) -> None:
@@ -83,20 +98,18 @@ def test_a_port_in_use_is_named(context: zmq.Context) -> None:
 
 def test_a_peer_that_never_was_or_is_gone_is_told_apart(folder: str, context: zmq.Context) -> None:
     router = BoundRouter(context, f"ipc://{folder}/e.sock")
-    monitor = router.watch_disconnects()
     assert router.send(b"nobody", b"x") is SendResult.GONE
     dealer = connect_engine(context, router.address, b"one")
     dealer.send(b"hello")
     receive_one(router)
     dealer.close()
-    assert monitor.poll(DEADLINE_MS), "the end of a connection is seen"
+    until_ended(router)
     for _ in range(1000):
         if router.send(b"one", b"x") is SendResult.GONE:
             break
         router.socket.poll(5)
     else:
         pytest.fail("the peer stayed")
-    monitor.close()
     router.close()
 
 
@@ -113,21 +126,19 @@ def test_a_peer_that_does_not_read_makes_sends_fail_not_block(folder: str, conte
     router.close()
 
 
-def test_a_newcomer_cannot_take_over_a_live_identity(folder: str, context: zmq.Context) -> None:
+def test_a_newcomer_takes_an_identity_over_and_its_owner_ends(folder: str, context: zmq.Context) -> None:
     router = BoundRouter(context, f"ipc://{folder}/e.sock")
     owner = connect_engine(context, router.address, b"one")
     owner.send(b"mine")
-    receive_one(router)
-    monitor = router.socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
-    thief = connect_engine(context, router.address, b"one")
-    thief.send(b"also mine")
-    assert monitor.poll(DEADLINE_MS), "the thief is connected"
-    owner.send(b"still mine")
-    assert receive_one(router) == (b"one", b"still mine")
-    assert router.send(b"one", b"secret") is SendResult.SENT
-    assert owner.poll(DEADLINE_MS)
-    assert not thief.poll(50)
-    for socket in (owner, thief, monitor):
+    await_greeted(router)
+    monitor = owner.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    newcomer = connect_engine(context, router.address, b"one")
+    newcomer.send(b"mine now")
+    await_greeted(router)
+    assert monitor.poll(DEADLINE_MS), "its connection is ended"
+    monitor.close()
+    owner.disable_monitor()
+    for socket in (owner, newcomer):
         socket.close()
     router.close()
 
@@ -152,7 +163,7 @@ def test_receive_stops_at_its_limit(folder: str, context: zmq.Context) -> None:
     seen: list[bytes | ProtocolError] = []
     while b"last" not in seen:
         assert router.socket.poll(DEADLINE_MS)
-        batch = [frame for _, frame in router.receive(4)]
+        batch = [message.frame for message in router.receive(4)]
         assert len(batch) <= 4
         seen += batch
     assert seen == [*(b"%d" % number for number in range(10)), b"last"]
@@ -161,16 +172,15 @@ def test_receive_stops_at_its_limit(folder: str, context: zmq.Context) -> None:
 
 
 def test_an_oversized_message_ends_its_connection_only(folder: str, context: zmq.Context) -> None:
-    router = BoundRouter(context, f"ipc://{folder}/e.sock", max_message_bytes=1000)
-    monitor = router.watch_disconnects()
+    router = BoundRouter(context, f"ipc://{folder}/e.sock", limits=SocketLimits(1000, SEND_HWM))
     dealer, other = (connect_engine(context, router.address, name) for name in (b"one", b"two"))
     other.send(b"hello")
     receive_one(router)
     dealer.send(bytes(1001))
-    assert monitor.poll(DEADLINE_MS)
+    until_ended(router)
     other.send(bytes(1000))
     assert receive_one(router) == (b"two", bytes(1000))
-    for socket in (dealer, other, monitor):
+    for socket in (dealer, other):
         socket.close(linger=0)
     router.close()
 
@@ -206,23 +216,18 @@ def test_over_tcp_only_known_keys_are_let_in(
             server=load_server_keys(f"{folder}/theirs").public
         ),
     }[who]
-    monitor = router.socket.get_monitor_socket(
-        zmq.EVENT_HANDSHAKE_SUCCEEDED
-        | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-        | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-        | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-        | zmq.EVENT_DISCONNECTED
-    )
     with zmq.Context() as other:
         dealer = connect_engine(other, router.address, b"one", client_keys)
         dealer.send(b"hello")
         poller = zmq.Poller()
-        for socket in (guard.socket, monitor):
+        for socket in (guard.socket, router.socket, router.connections.monitor):
             poller.register(socket, zmq.POLLIN)
-        # libzmq asks the guard, then tells how the handshake ended.
-        while monitor not in (ready := dict(poller.poll(DEADLINE_MS))):
-            assert guard.socket in ready, "neither a question nor an end"
+        # libzmq asks the guard, then the connection brings something or ends.
+        while router.socket not in (ready := dict(poller.poll(DEADLINE_MS))):
+            assert ready, "neither a question nor an end"
             guard.handle()
+            if router.look_after(0.0):
+                break
         if who == "known":
             assert receive_one(router) == (b"one", b"hello")
         else:
@@ -230,8 +235,6 @@ def test_over_tcp_only_known_keys_are_let_in(
         assert guard.num_refused == (who == "unknown")
         assert ("connection refused" in caplog.text) == (who == "unknown")
         dealer.close(linger=0)
-    router.socket.disable_monitor()
-    monitor.close()
     guard.close()
     router.close()
 

@@ -178,11 +178,11 @@ def test_a_request_that_is_none_is_counted_and_harms_nobody(
 
 def test_an_oversized_request_ends_its_connection_only(publishing: Publishing) -> None:
     publishing.publish()
-    (replay,) = publishing.publisher.sources
-    with replay.get_monitor_socket(zmq.EVENT_DISCONNECTED) as monitor:
-        large = publishing.ask(b"", bytes(REPLAY_LIMITS.max_message_bytes + 1))
+    large = publishing.connect(zmq.DEALER, publishing.config.kv_events_replay_address)
+    with large.get_monitor_socket(zmq.EVENT_DISCONNECTED) as monitor:
+        large.send_multipart([b"", bytes(REPLAY_LIMITS.max_message_bytes + 1)])
         assert monitor.poll(DEADLINE_MS)
-        replay.disable_monitor()
+        large.disable_monitor()
     assert publishing.answers(publishing.ask(b"", packed(0))) == [packed(0), END]
     assert publishing.faults.num_protocol_errors == 0
     assert not large.poll(0)
@@ -243,7 +243,7 @@ def test_beyond_this_machine_only_known_keys_hear_anything(folder: str, context:
     publisher = KVEventPublisher(context, config, server, SystemClock(), PeerFaults())
     recorder = publisher.begin(SchedulerConfig())
     publisher.run(())
-    (replay,) = publisher.sources
+    replay = publisher.sources[2]
     peers = {}
     for name in ("k", "stranger"):
         keys = load_client_keys(f"{folder}/{name}")

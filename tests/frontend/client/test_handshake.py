@@ -45,7 +45,7 @@ async def test_a_frontend_whose_key_is_accepted_later_gets_in(caplog: pytest.Log
         assert await asyncio.to_thread(guard.socket.poll, 10_000)
         guard.handle()
         assert await asyncio.to_thread(router.socket.poll, 10_000)
-        assert [frame for _, frame in router.receive(1)] == [HELLO]
+        assert [message.frame for message in router.receive(1)] == [HELLO]
         await client.close()
         router.close()
         guard.close()

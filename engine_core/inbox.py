@@ -1,0 +1,102 @@
+"""What frontends have sent and the engine has yet to take: bounded for each, taken in turns; no I/O."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from engine_core.errors import ProtocolError
+from engine_core.ipc.transport import Received
+
+
+class Bound(NamedTuple):
+    """How much of one peer may wait."""
+
+    num_messages: int
+    num_bytes: int
+
+
+# A frontend has 16,384 sequences open at most, so an honest one never comes near.
+FRONTEND_BOUND = Bound(32_768, 256 * 2**20)
+# Of a peer that has not said hello. A frontend may have had 1024 messages queued for an engine that died.
+STRANGER_BOUND = Bound(2048, 64 * 2**20)
+MAX_BYTES = 2**30
+
+
+@dataclass(slots=True)
+class _Queue:
+    messages: deque[Received] = field(default_factory=deque)
+    num_bytes: int = 0
+
+
+class Inbox:
+    """Messages that wait, by peer; owned by the busy loop's thread.
+
+    Args:
+        frontend_bound: of one frontend.
+        stranger_bound: of one peer that is not known.
+        max_bytes: of all together.
+    """
+
+    def __init__(
+        self,
+        frontend_bound: Bound = FRONTEND_BOUND,
+        stranger_bound: Bound = STRANGER_BOUND,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self._bounds = {True: frontend_bound, False: stranger_bound}
+        self._max_bytes = max_bytes
+        # In the order of their turns.
+        self._queues: OrderedDict[bytes, _Queue] = OrderedDict()
+        self._num_bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._queues)
+
+    def put(self, message: Received, *, is_known: bool) -> Received | None:
+        """Queue a message.
+
+        Args:
+            message: of any peer.
+            is_known: whether the peer is a frontend.
+
+        Returns:
+            The last message of a peer that has more waiting than it may, all of which is dropped; None
+            otherwise.
+        """
+        queue = self._queues.setdefault(message.identity, _Queue())
+        size = _num_bytes(message)
+        queue.messages.append(message)
+        queue.num_bytes += size
+        self._num_bytes += size
+        bound = self._bounds[is_known]
+        if len(queue.messages) > bound.num_messages or queue.num_bytes > bound.num_bytes:
+            return self._drop(message.identity)
+        if self._num_bytes > self._max_bytes:
+            return self._drop(max(self._queues, key=lambda identity: self._queues[identity].num_bytes))
+        return None
+
+    def take(self) -> Received | None:
+        """Return the next message, one of each peer in turn; None if none waits."""
+        if not self._queues:
+            return None
+        identity, queue = next(iter(self._queues.items()))
+        message = queue.messages.popleft()
+        size = _num_bytes(message)
+        queue.num_bytes -= size
+        self._num_bytes -= size
+        if queue.messages:
+            self._queues.move_to_end(identity)
+        else:
+            del self._queues[identity]
+        return message
+
+    def _drop(self, identity: bytes) -> Received:
+        queue = self._queues.pop(identity)
+        self._num_bytes -= queue.num_bytes
+        return queue.messages[-1]
+
+
+def _num_bytes(message: Received) -> int:
+    return 0 if isinstance(message.frame, ProtocolError) else len(message.frame)
