@@ -56,6 +56,9 @@ CASES: dict[str, CheckpointSpec] = {
     ),
     "mistral-window": CheckpointSpec("mistral", {"sliding_window": 13}),
     "mistral-no-window": CheckpointSpec("mistral", {"sliding_window": None, "head_dim": 24}),
+    "mistral-layer-types": CheckpointSpec(
+        "mistral", {"sliding_window": 13, "layer_types": ["full_attention", "sliding_attention"]}
+    ),
     "qwen2-full": CheckpointSpec("qwen2"),
     "qwen2-upper-windows": CheckpointSpec(
         "qwen2",
