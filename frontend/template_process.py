@@ -19,6 +19,8 @@ from engine_core.errors import InvalidRequestError, ModelLoadError
 from engine_core.process import Child, describe_exit
 from frontend.control_tokens import MARK
 
+# What a template makes of it has to fit into the memory of the process, too.
+MAX_REQUEST_BYTES = 64 * 2**20
 _REAP_S = 10.0
 # Of frontend.template_child, which is not imported here: that would bring jinja2 into every process.
 _TEXT, _TOO_LARGE, _REFUSED, _FAILED, _NESTED, _OUT_OF_MEMORY = b"=", b"+", b"!", b"?", b"^", b"m"
@@ -95,12 +97,17 @@ class TemplateProcess:
 
         Raises:
             InvalidRequestError: the template refuses its input (in its own words), fails on it, or takes too
-                much memory; or a value is not JSON.
+                much memory; or a value is not JSON, or all have more than 64 MiB.
             TemplateTooLargeError: the output is over max_chars.
             TemplateTimeoutError: it takes too long; kill() the process.
             ProcessEndedError: kill() the process.
         """
         body = _to_json([name, variables, max_chars])
+        if len(body) > MAX_REQUEST_BYTES:
+            raise InvalidRequestError(
+                f"the messages have {len(body)} bytes as JSON, a chat template takes {MAX_REQUEST_BYTES}",
+                "messages",
+            )
         kind, text = self._exchange(body, max_chars * _MAX_UTF8_BYTES, self._limits.render_s)
         if kind == _TEXT:
             return text

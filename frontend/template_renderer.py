@@ -13,6 +13,7 @@ memory is refused and the process replaced; who waits behind it has its turn on 
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import weakref
@@ -32,6 +33,8 @@ from frontend.template_process import (
     TemplateProcess,
     TemplateTimeoutError,
 )
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Render = Callable[[str, Mapping[str, object], int], str]
@@ -158,8 +161,10 @@ class _Turns:
         process = self.process or self._restart()
         try:
             return process.render(name, variables, max_chars)
-        except (ProcessEndedError, TemplateTimeoutError):
+        except (ProcessEndedError, TemplateTimeoutError) as error:
             self.drop()
+            if not self._closed:
+                logger.warning("the process that renders chat templates is replaced: %s", error)
             raise
 
     def _restart(self) -> TemplateProcess:

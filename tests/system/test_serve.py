@@ -67,14 +67,14 @@ def test_a_killed_frontend_is_replaced_and_the_engine_stays(
         wait_all_ready(url, 2, process)
         by_name = {
             name: [c for c in process.children() if name in command_of(c)]
-            for name in ("frontend", "engine_core.cli", "worker")
+            for name in ("frontend.cli", "engine_core.cli", "worker")
         }
-        assert len(by_name["frontend"]) == 2
-        by_name["frontend"][0].kill()
+        assert len(by_name["frontend.cli"]) == 2
+        by_name["frontend.cli"][0].kill()
 
         def replaced() -> bool:
-            pids = {c.pid for c in process.children() if "frontend" in command_of(c)}
-            return len(pids) == 2 and by_name["frontend"][0].pid not in pids
+            pids = {c.pid for c in process.children() if "frontend.cli" in command_of(c)}
+            return len(pids) == 2 and by_name["frontend.cli"][0].pid not in pids
 
         deadline = time.monotonic() + 20
         while not replaced():

@@ -21,7 +21,7 @@ from engine_core.errors import (
     ModelLoadError,
     OverloadedError,
 )
-from frontend import template_renderer
+from frontend import template_process, template_renderer
 from frontend.template_process import ProcessEndedError, RenderLimits, TemplateProcess
 from frontend.template_renderer import Render, TemplateRenderer
 
@@ -160,6 +160,23 @@ def test_long_words_of_a_template_are_cut() -> None:
     with pytest.raises(InvalidRequestError) as caught:
         render(renderer, "loud")
     assert len(str(caught.value)) < 1100
+
+
+def test_messages_beyond_the_limit_are_refused_before_they_are_sent(
+    renderer: TemplateRenderer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(template_process, "MAX_REQUEST_BYTES", 200)
+    assert render(renderer, text="a" * 100)
+    with pytest.raises(InvalidRequestError, match="a chat template takes 200"):
+        render(renderer, text="a" * 200)
+
+
+@pytest.mark.usefixtures("no_patience_with_endless")
+def test_a_replaced_process_is_logged(renderer: TemplateRenderer, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(InvalidRequestError):
+        render(renderer, "endless")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "took longer" in caplog.text
 
 
 def test_values_that_are_not_json_are_refused(renderer: TemplateRenderer) -> None:

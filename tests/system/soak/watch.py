@@ -9,7 +9,12 @@ import psutil
 
 from tests.system.processes import Process
 
-_ROLES = {"frontend.cli": "frontend", "engine_core.cli": "engine-core", "worker.cli": "worker"}
+_ROLES = {
+    "frontend.cli": "frontend",
+    "frontend.template_child": "template-renderer",
+    "engine_core.cli": "engine-core",
+    "worker.cli": "worker",
+}
 MIB = 2**20
 # Growth from the end of the first third to the end of the run that still counts as flat: allocators keep a
 # few pages more here and there.
