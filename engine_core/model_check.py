@@ -7,7 +7,6 @@ from pathlib import Path
 from engine_core.checkpoint.check import check_model
 from engine_core.checkpoint.text_files import check_text_files
 from engine_core.config import EngineConfig
-from engine_core.executor.simulated_model import simulated_model
 
 
 def check_before_start(config: EngineConfig, directory: Path) -> list[str]:
@@ -25,6 +24,9 @@ def check_before_start(config: EngineConfig, directory: Path) -> list[str]:
         ConfigError: the configuration asks for more than the model can do.
     """
     if config.executor == "simulated":
+        # numpy, which only this needs, takes longer to import than all that is checked below.
+        from engine_core.executor.simulated_model import simulated_model
+
         # Made-up tokens need three fields of config.json, and nothing else.
         simulated_model(str(directory))
         return []

@@ -209,3 +209,18 @@ def test_a_hub_id_that_cannot_be_fetched_is_told_once_and_not_retried(tmp_path: 
     assert done.returncode == EXIT_MODEL
     assert done.stderr.count("engine-core: error: model 'owner/name' is not in the local cache") == 1
     assert done.stderr.count("starting engine-core") == 1
+
+
+def test_a_fault_of_a_hub_id_is_found_before_its_worker_starts(model: Path, tmp_path: Path) -> None:
+    (model / "tokenizer.json").rename(model / "tokenizer.model")
+    cached = tmp_path / "hub" / "models--owner--name"
+    (cached / "snapshots").mkdir(parents=True)
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text("abc")
+    model.rename(cached / "snapshots" / "abc")
+    listen = f"--listen=ipc://{tmp_path}/run/engine.sock"
+    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    done = run(tmp_path, "engine_core.cli", "--model=owner/name", listen, **offline)
+    assert done.returncode == EXIT_MODEL
+    assert "tokenizer.json does not exist" in done.stderr.splitlines()[-1]
+    assert not (tmp_path / "run").exists()
