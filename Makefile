@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --disable-pip-version-check
 PORT ?= 8000
 CSRC := $(shell find csrc -type f 2>/dev/null)
 CPP_SOURCES := -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh'
@@ -12,6 +13,11 @@ SECONDS ?= 60
 # Models, peers and figures of `make bench` and `make compare`; `make clean` leaves it alone.
 BENCH_DIR ?= .bench
 
+# 1 builds the CUDA kernels without a GPU too, 0 never; by default they are built where there is one.
+export SPLITSERVE_CUDA ?=
+# What was asked for is part of the name, so that asking for something else builds it.
+INSTALLED := $(VENV)/.installed$(SPLITSERVE_CUDA)
+
 .PHONY: serve test soak soak-server bench compare check gpu-wheels gpu-check gpu-sanitize lint types format clean
 
 $(VENV)/.created:
@@ -19,18 +25,27 @@ $(VENV)/.created:
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 
-$(VENV)/.installed: $(VENV)/.created pyproject.toml setup.py CMakeLists.txt $(CSRC)
-	$(BIN)/pip install --quiet --disable-pip-version-check -e .
+# The kernels are built here, in view and with tools that stay: in an environment of pip's own nothing is seen of it.
+$(INSTALLED): $(VENV)/.created pyproject.toml setup.py CMakeLists.txt $(CSRC)
+	@echo "== 1 of 3: build tools =="
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+		> $(VENV)/build-tools.txt
+	$(PIP) --quiet -r $(VENV)/build-tools.txt
+	@echo "== 2 of 3: kernels, some minutes the first time =="
+	$(BIN)/python setup.py build_ext --inplace
+	@echo "== 3 of 3: packages, torch is the largest =="
+	$(PIP) --no-build-isolation -e .
 	touch $@
 
 # Ray is not there for every Python and machine; without it its tests are skipped.
-$(VENV)/.installed-test: $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test,dev,bench,ray]' || \
-		$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test,dev,bench]'
+$(VENV)/.installed-test: $(INSTALLED)
+	@echo "== packages for tests =="
+	$(PIP) --no-build-isolation -e '.[test,dev,bench,ray]' || \
+		$(PIP) --no-build-isolation -e '.[test,dev,bench]'
 	touch $@
 
 # Trains nothing and downloads no model: the demo model ships in the package.
-serve: $(VENV)/.installed
+serve: $(INSTALLED)
 	$(BIN)/splitserve serve --port $(PORT)
 
 test: $(VENV)/.installed-test

@@ -42,39 +42,90 @@ def require_compiler() -> None:
 
 
 @functools.cache
-def find_nvcc() -> str:
-    """Path of a CUDA compiler that can build the kernels, "" if there is none or it is not wanted.
+def has_gpu() -> bool:
+    """Whether this machine has an NVIDIA GPU that its driver knows."""
+    if any(Path("/dev").glob("nvidia[0-9]*")):
+        return True
+    # Under WSL there is no device file.
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return False
+    listed = subprocess.run([tool, "-L"], capture_output=True, text=True, check=False)
+    return listed.returncode == 0 and "GPU " in listed.stdout
 
-    It is looked for in CUDACXX, on PATH and in /usr/local/cuda; CMAKE_ARGS=-DSPLITSERVE_NVCC= leaves it out.
+
+@functools.cache
+def find_nvcc() -> str:
+    """Path of a CUDA compiler that can build the kernels, "" if they are left out; says why.
+
+    SPLITSERVE_CUDA=1 builds them without a GPU too, 0 never. The compiler is looked for in CUDACXX, on PATH
+    and in /usr/local/cuda.
     """
-    if "-DSPLITSERVE_NVCC=" in shlex.split(os.environ.get("CMAKE_ARGS", "")):
+    wanted = os.environ.get("SPLITSERVE_CUDA", "")
+    if wanted not in ("", "0", "1"):
+        raise SystemExit(f"error: SPLITSERVE_CUDA must be 0 or 1, got {wanted!r}")
+    if not wanted and not has_gpu():
+        print("no GPU here: the CUDA kernels are left out, SPLITSERVE_CUDA=1 builds them all the same")
+    if wanted == "0" or (not wanted and not has_gpu()):
         return ""
-    on_path = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
-    nvcc = os.environ.get("CUDACXX") or on_path
-    if nvcc is None:
-        return ""
-    told = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout
-    release = re.search(r"release (\d+)\.(\d+)", told)
-    if release is None or (int(release[1]), int(release[2])) < OLDEST_NVCC:
-        print(f"{nvcc} is not CUDA {'.'.join(map(str, OLDEST_NVCC))} or newer", file=sys.stderr)
-        return ""
+    nvcc, problem = _usable_nvcc()
+    if problem and wanted == "1":
+        raise SystemExit(f"error: SPLITSERVE_CUDA=1, but {problem}")
+    if problem:
+        print(f"{problem}: the CUDA kernels are left out", file=sys.stderr)
     return nvcc
 
 
+def _usable_nvcc() -> tuple[str, str]:
+    """Path of nvcc and "", or "" and what is wrong."""
+    on_path = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    nvcc = os.environ.get("CUDACXX") or on_path
+    if nvcc is None:
+        return "", "there is no nvcc in CUDACXX, on PATH or in /usr/local/cuda"
+    try:
+        told = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout
+    except OSError as error:
+        return "", f"{nvcc} cannot be run ({error.strerror})"
+    release = re.search(r"release (\d+)\.(\d+)", told)
+    if release is None or (int(release[1]), int(release[2])) < OLDEST_NVCC:
+        return "", f"{nvcc} is not CUDA {'.'.join(map(str, OLDEST_NVCC))} or newer"
+    return nvcc, ""
+
+
 def native_libraries() -> list[Extension]:
-    """The frontend's library, the CPU kernels, and the CUDA kernels where there is a compiler for them."""
+    """The frontend's library, the CPU kernels, and the CUDA kernels where they are wanted."""
     names = ["frontend._lib.libsplitserve_frontend", "worker._lib.libsplitserve_cpu"]
     if find_nvcc():
         names.append("worker._lib.libsplitserve_cuda")
-    else:
-        print("no nvcc: the CUDA kernels are left out", file=sys.stderr)
     return [Extension(name, sources=[]) for name in names]
 
 
-def tvm_ffi_cmake_dir() -> str:
-    """Folder of the CMake package of apache-tvm-ffi, as `tvm-ffi-config --cmakedir` prints it."""
-    command = [sys.executable, "-m", "tvm_ffi.config", "--cmakedir"]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+@functools.cache
+def tvm_ffi_copy() -> Path:
+    """Folder with include/ and lib/ of apache-tvm-ffi, at a path that is the same in every build.
+
+    With build isolation the package lies somewhere else each time, and what includes its headers would be
+    compiled anew. Files that have not changed are not touched.
+    """
+    target = ROOT / "build" / "tvm_ffi"
+    for kind in ("includedir", "dlpack-includedir"):
+        for source in _tvm_ffi_path(kind).rglob("*.h"):
+            _copy_changed(source, target / "include" / source.relative_to(_tvm_ffi_path(kind)))
+    _copy_changed(_tvm_ffi_path("libfiles"), target / "lib" / "libtvm_ffi.so")
+    return target
+
+
+@functools.cache
+def _tvm_ffi_path(kind: str) -> Path:
+    command = [sys.executable, "-m", "tvm_ffi.config", f"--{kind}"]
+    return Path(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
+
+
+def _copy_changed(source: Path, target: Path) -> None:
+    content = source.read_bytes()
+    if not target.is_file() or target.read_bytes() != content:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
 
 
 class CMakeBuild(build_ext):
@@ -102,8 +153,7 @@ class CMakeBuild(build_ext):
             cmake,
             f"-S{ROOT}",
             f"-B{build_dir}",
-            f"-Dtvm_ffi_DIR={tvm_ffi_cmake_dir()}",
-            f"-DPython_EXECUTABLE={sys.executable}",
+            f"-DSPLITSERVE_TVM_FFI={tvm_ffi_copy()}",
             f"-DSPLITSERVE_NVCC={find_nvcc()}",
         ]
         if ninja:

@@ -19,7 +19,8 @@ def load_library(name: str) -> Any:
     """
     path = Path(__file__).parent / "_lib" / f"lib{name}.so"
     if not path.is_file():
-        needs = "; the build needs nvcc 12.4 or newer for it" if name.endswith("_cuda") else ""
+        # Where a GPU is missing while it is built, as in a container, it has to be asked for.
+        needs = ", with nvcc 12.4 or newer and SPLITSERVE_CUDA=1" if name.endswith("_cuda") else ""
         raise ImportError(
             f"{path} is missing: build it with `pip install -e . --no-deps` (see docs/kernels.md){needs}"
         )

@@ -32,7 +32,7 @@ def cuda_ops() -> CudaOps:
     """Return the operations of the installed CUDA library, loaded once; no GPU is needed for that.
 
     Raises:
-        ImportError: the library was not built, because there was no nvcc.
+        ImportError: the library was not built, because there was no GPU or no nvcc.
     """
     return CudaOps(load_library("splitserve_cuda"))
 

@@ -23,8 +23,9 @@ REPORTS = ROOT / "build" / "ninja" / "ptxas"
 COLD = re.compile(r"norm_rows.*Lb0E")
 # As dlpack.h has it.
 _DL_CUDA = 2
-needs_nvcc = pytest.mark.skipif(
-    not (ROOT / "worker" / "_lib" / "libsplitserve_cuda.so").is_file(), reason="built without nvcc"
+needs_library = pytest.mark.skipif(
+    not (ROOT / "worker" / "_lib" / "libsplitserve_cuda.so").is_file(),
+    reason="built without the CUDA library: SPLITSERVE_CUDA=1 asks for it",
 )
 
 
@@ -45,7 +46,7 @@ def resources() -> dict[tuple[str, str], dict[str, int]]:
     return found
 
 
-@needs_nvcc
+@needs_library
 @pytest.mark.skipif(not REPORTS.is_dir(), reason="the library was built elsewhere")
 def test_no_hot_kernel_spills_registers() -> None:
     found = resources()
@@ -65,7 +66,7 @@ def test_no_hot_kernel_spills_registers() -> None:
     assert {key: use for key, use in found.items() if use["spilled"] and not COLD.search(key[0])} == {}
 
 
-@needs_nvcc
+@needs_library
 @pytest.mark.skipif(not REPORTS.is_dir(), reason="the library was built elsewhere")
 def test_every_kernel_is_compiled_for_both_architectures() -> None:
     found = resources()
@@ -75,7 +76,7 @@ def test_every_kernel_is_compiled_for_both_architectures() -> None:
     assert {architecture.removesuffix("a") for _, architecture in found} == {"sm_80", "sm_90"}
 
 
-@needs_nvcc
+@needs_library
 def test_the_library_loads_without_a_gpu_and_refuses_cpu_tensors() -> None:
     gpu_ops = cuda_ops()
     assert gpu_ops.device_count() == torch.cuda.device_count()
@@ -87,7 +88,7 @@ def test_the_library_loads_without_a_gpu_and_refuses_cpu_tensors() -> None:
 def test_without_the_library_the_error_names_nvcc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("worker._native.__file__", str(tmp_path / "_native.py"))
     cuda_ops.cache_clear()
-    with pytest.raises(ImportError, match=r"libsplitserve_cuda\.so is missing.*needs nvcc"):
+    with pytest.raises(ImportError, match=r"libsplitserve_cuda\.so is missing.*nvcc.*SPLITSERVE_CUDA=1"):
         cuda_ops()
 
 

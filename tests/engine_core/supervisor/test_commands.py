@@ -481,3 +481,6 @@ def test_the_documentation_names_every_flag() -> None:
         for flags in table.values():
             for flag in flags:
                 assert f"| `{flag.name}`" in text
+    (table,) = re.findall(r"(?s)## api-frontend\n.*?\n## ", text)
+    for name in OWN_FLAGS:
+        assert f"`{name}`" in table
