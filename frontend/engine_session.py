@@ -370,6 +370,8 @@ class EngineSession:
     def _lose(self, reason: str) -> None:
         self.state, self.message = EngineState.LOST, reason
         self.counters.losses += 1
+        # What it said of itself was true of a life, or of a link, that is over.
+        self.last_pong = None
         for message in self.outbox:
             if isinstance(message, Abort):
                 self.orphans.extend(message.handles)

@@ -155,6 +155,19 @@ def test_a_serving_engine_is_pinged_every_second(state: EngineState) -> None:
     assert session.last_pong_s == NOW + 3
 
 
+@pytest.mark.parametrize("event", ["disconnected", "another life"])
+def test_what_an_engine_said_of_itself_goes_with_it(event: str) -> None:
+    session = session_in(S.READY)
+    session.receive(pong(), NOW)
+    assert session.last_pong is not None
+    if event == "disconnected":
+        session.disconnected(NOW + 1)
+    else:
+        session.receive(ready(epoch=2), NOW + 1)
+    assert session.last_pong is None
+    assert session.last_pong_s == NOW, "when it last answered is known all the same"
+
+
 def stood_still() -> tuple[EngineSession, OpenSequence]:
     """A session that ticks again after longer than lease and silence, with what came meanwhile unread."""
     session = session_in(S.READY)
