@@ -24,7 +24,7 @@ from engine_core.errors import EngineUnavailableError, ProtocolError
 from engine_core.ipc.codec import encode, engine_decoder
 from engine_core.ipc.curve import ClientKeys
 from engine_core.ipc.messages import AddRequest, CallKind, CallResult, EngineMessage, Pong
-from engine_core.ipc.transport import CLIENT_HWM, connect_engine
+from engine_core.ipc.transport import CLIENT_HWM, MAX_MESSAGE_BYTES, connect_engine
 from frontend.engine_session import EngineSession, EngineState
 from frontend.handshake import FAILED_EVENTS, HandshakeWatch
 from frontend.open_sequence import OpenSequence
@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 TICK_S = 0.25
 # Frames taken in one go before other tasks get their turn.
 MAX_FRAMES_PER_WAKEUP = 64
+# The same for what they hold: logprobs of a step may be 400 KB, which take some milliseconds.
+MAX_BYTES_PER_WAKEUP = 512 * 1024
 MAX_CALLS = 256
 # A plain number: the flags of an enum cost a call in Python for each operation.
 _POLLIN = int(zmq.POLLIN)
@@ -207,7 +209,7 @@ class EngineClient:
             event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))["event"]
             if event == zmq.EVENT_DISCONNECTED:
                 # What it sent last is still wanted; there is no more of it than the receive queue holds.
-                self._drain(CLIENT_HWM)
+                self._drain(CLIENT_HWM, MAX_MESSAGE_BYTES * CLIENT_HWM)
                 self.session.disconnected(now_s)
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._handshake.succeeded()
@@ -226,7 +228,7 @@ class EngineClient:
         self._flush()
         self._tell_change()
 
-    def _drain(self, max_frames: int = MAX_FRAMES_PER_WAKEUP) -> None:
+    def _drain(self, max_frames: int = MAX_FRAMES_PER_WAKEUP, max_bytes: int = MAX_BYTES_PER_WAKEUP) -> None:
         """Take what has arrived, a bounded part at a time, so that other tasks are not starved."""
         now_s = self._loop.time()
         for _ in range(max_frames):
@@ -235,6 +237,10 @@ class EngineClient:
             except zmq.Again:
                 break
             self._receive(parts, now_s)
+            max_bytes -= sum(map(len, parts))
+            if max_bytes <= 0:
+                self._look_again()
+                break
             # Asked for, as a call that finds nothing raises, which costs four times as much.
             if not _has_input(self._socket):
                 break

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import enum
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -15,6 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from frontend.body_budget import ArrivingBody, BodyBudget, given_up_error
 from frontend.config import FrontendConfig
 from frontend.errors_http import HttpError, error_response
+from frontend.memory import MemoryReturn
+from frontend.slices import SliceQueue
 from frontend.turn_gate import TurnGate
 
 ABORT_EXTENSION = "splitserve.abort"
@@ -61,6 +64,7 @@ class OpenRequests:
         self._write_stall_s = write_stall_s
         self._open: set[OpenRequest] = set()
         self._arriving: set[OpenRequest] = set()
+        self._ends = SliceQueue()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -92,20 +96,23 @@ class OpenRequests:
         self._arriving.discard(request)
 
     def end_stalled(self, now: float) -> int:
-        """End the requests whose client has not read for the limit; returns how many."""
+        """Begin to end the requests whose client has not read for the limit; returns how many."""
         stalled = [
             request
             for request in (*self._open, *self._arriving)
             if request.blocked_since is not None and now - request.blocked_since > self._write_stall_s
         ]
-        for request in stalled:
-            request.end(EndReason.STALLED)
+        self._end(stalled, EndReason.STALLED)
         return len(stalled)
 
     def end_all(self, reason: EndReason) -> None:
-        """End every open request."""
-        for request in (*self._open, *self._arriving):
-            request.end(reason)
+        """Begin to end every open request."""
+        self._end((*self._open, *self._arriving), reason)
+
+    def _end(self, requests: Iterable[OpenRequest], reason: EndReason) -> None:
+        # Each in a turn of its own: its last words, its log line and its abort take 0.3 ms.
+        for request in requests:
+            self._ends.add(partial(request.end, reason))
 
     @contextlib.asynccontextmanager
     async def watching(self) -> AsyncGenerator[None, None]:
@@ -133,6 +140,7 @@ class LimitsMiddleware:
         self._requests = requests
         self._gate = TurnGate()
         self._budget = BodyBudget(config.max_body_memory_bytes)
+        self._memory = MemoryReturn()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run one request within the limits."""
@@ -155,6 +163,7 @@ class LimitsMiddleware:
         finally:
             body.end()
             self._requests.leave(request)
+            self._memory.note(body.num_bytes + sender.num_bytes)
 
 
 async def _finish_ended(request: OpenRequest, sender: _Sender, scope: Scope, receive: Receive) -> None:
@@ -178,9 +187,11 @@ class _Sender:
         self._request = request
         self._send = send
         self.started = False
+        self.num_bytes = 0
 
     async def send(self, message: Message) -> None:
         self.started = True
+        self.num_bytes += len(message.get("body", b""))
         self._request.blocked_since = time.monotonic()
         await self._send(message)
         self._request.blocked_since = None
@@ -191,6 +202,9 @@ class BodyReceiver:
 
     What follows a body is most of a request's work, so a body that was not there in the turn of begin(), in
     which the request passed the gate, passes the gate again.
+
+    Attributes:
+        num_bytes: that have arrived.
     """
 
     def __init__(
@@ -205,7 +219,7 @@ class BodyReceiver:
         client = scope.get("client")
         self._held = ArrivingBody(client[0] if client else "", self._give_up)
         self._waiting: asyncio.Timeout | None = None
-        self._num_bytes = 0
+        self.num_bytes = 0
         self._complete = False
         self._headers_checked = False
         scope["state"][_BODY_STATE] = self
@@ -261,8 +275,8 @@ class BodyReceiver:
             self._waiting.reschedule(asyncio.get_running_loop().time())
 
     def _count(self, message: Message) -> None:
-        self._num_bytes += len(message.get("body", b""))
-        if self._num_bytes > self._max_bytes:
+        self.num_bytes += len(message.get("body", b""))
+        if self.num_bytes > self._max_bytes:
             raise _too_large(self._max_bytes)
         self._budget.add(self._held, len(message.get("body", b"")))
         self._complete = not message.get("more_body", False)

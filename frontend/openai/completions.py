@@ -49,6 +49,7 @@ async def create_completion(context: ApiContext, request: Request) -> Response:
     prompts = await encode_prompts(
         body.prompt,
         model.assets,
+        context.slices,
         add_special_tokens=body.add_special_tokens is not False,
         truncation=read_truncation(
             body.truncate_prompt_tokens, body.truncation_side, max_tokens, model.assets.max_model_len

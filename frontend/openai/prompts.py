@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from engine_core.errors import InvalidRequestError
 from frontend.chat_template import ChatOptions, JsonValue
 from frontend.model_assets import ModelAssets
 from frontend.openai.chat_schema import ChatMessage, ContentPart, JsonScalar, ToolCall
 from frontend.openai.completion_schema import MAX_PROMPTS
+from frontend.slices import SliceQueue
 from frontend.truncation import Truncation, special_affixes
+
+T = TypeVar("T")
+
+# Looking at a token id takes 50 ns.
+_IDS_PER_SLICE = 16384
 
 # Type of a content part -> its field that holds the text.
 PART_FIELDS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
@@ -27,6 +34,7 @@ class Prompt:
 async def encode_prompts(
     prompt: str | list[str | int | list[int]],
     assets: ModelAssets,
+    slices: SliceQueue,
     *,
     add_special_tokens: bool,
     truncation: Truncation | None = None,
@@ -36,6 +44,7 @@ async def encode_prompts(
     Args:
         prompt: the field.
         assets: of the model.
+        slices: long lists of token ids are checked in turns of it.
         add_special_tokens: add BOS and the like to texts.
         truncation: of every prompt; None refuses texts that cannot fit the context before any work.
 
@@ -43,12 +52,16 @@ async def encode_prompts(
         InvalidRequestError: empty, mixed, too many, or an id outside the vocabulary; param names it.
         ContextLengthError: a text that cannot fit the context.
     """
-    encoder = _PromptEncoder(assets, add_special_tokens, truncation)
+    encoder = _PromptEncoder(assets, slices, add_special_tokens, truncation)
     if isinstance(prompt, str):
         return [await encoder.encode(prompt, "prompt")]
-    kinds = set(map(type, prompt))
+    kinds: set[type] = set()
+    for part in _batches(prompt):
+        kinds.update(map(type, part))
+        if len(part) == _IDS_PER_SLICE:
+            await slices.turn()
     if kinds == {int}:
-        return [encoder.check(prompt, "prompt")]
+        return [await encoder.check(prompt, "prompt")]
     if len(kinds) != 1:
         raise InvalidRequestError(
             "prompt: a list must hold texts, token ids or lists of token ids, not several", "prompt"
@@ -62,7 +75,7 @@ async def encode_prompts(
         if isinstance(item, str):
             prompts.append(await encoder.encode(item, f"prompt[{i}]"))
         elif isinstance(item, list):
-            prompts.append(encoder.check(item, f"prompt[{i}]"))
+            prompts.append(await encoder.check(item, f"prompt[{i}]"))
     return prompts
 
 
@@ -70,6 +83,7 @@ class _PromptEncoder(NamedTuple):
     """Makes prompts of one request out of texts and token ids."""
 
     assets: ModelAssets
+    slices: SliceQueue
     add_special_tokens: bool
     truncation: Truncation | None
 
@@ -89,22 +103,29 @@ class _PromptEncoder(NamedTuple):
         before, after = special_affixes(self.assets.tokenizer) if self.add_special_tokens else ([], [])
         return Prompt(self.truncation.cut(token_ids, len(before), len(after)))
 
-    def check(self, items: list[str | int | list[int]] | list[int], param: str) -> Prompt:
+    async def check(self, items: list[str | int | list[int]] | list[int], param: str) -> Prompt:
         token_ids = [item for item in items if isinstance(item, int)]
         if not token_ids:
             raise InvalidRequestError(f"{param} must hold at least one token", param)
-        check_vocabulary(token_ids, param, self.assets.vocab_size)
+        await check_token_ids(token_ids, param, self.assets.vocab_size, self.slices)
         return Prompt(self.truncation.cut(token_ids) if self.truncation else token_ids)
 
 
-def check_vocabulary(token_ids: list[int], param: str, vocab_size: int) -> None:
-    """Refuse token ids the model does not have.
+def _batches(items: list[T]) -> Iterator[list[T]]:
+    return (items[first : first + _IDS_PER_SLICE] for first in range(0, len(items), _IDS_PER_SLICE))
+
+
+async def check_token_ids(token_ids: list[int], param: str, vocab_size: int, slices: SliceQueue) -> None:
+    """Refuse token ids the model does not have; many of them are looked at in several turns.
 
     Raises:
         InvalidRequestError: names the range.
     """
-    if token_ids and not (min(token_ids) >= 0 and max(token_ids) < vocab_size):
-        raise InvalidRequestError(f"{param}: token ids must be from 0 to {vocab_size - 1}", param)
+    for part in _batches(token_ids):
+        if not (min(part) >= 0 and max(part) < vocab_size):
+            raise InvalidRequestError(f"{param}: token ids must be from 0 to {vocab_size - 1}", param)
+        if len(part) == _IDS_PER_SLICE:
+            await slices.turn()
 
 
 def chat_options(

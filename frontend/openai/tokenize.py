@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from starlette.requests import Request
 from starlette.responses import Response
 
 from engine_core.errors import InvalidRequestError
 from frontend.json_body import BodyDecoder
+from frontend.json_pieces import JsonPieces
 from frontend.model_assets import ModelAssets
-from frontend.openai.context import ApiContext, json_response, read_struct
+from frontend.openai.context import ApiContext, json_answer, read_struct
 from frontend.openai.models import find_model
-from frontend.openai.prompts import chat_options, check_vocabulary, encode_chat
+from frontend.openai.prompts import chat_options, check_token_ids, encode_chat
 from frontend.openai.tokenize_schema import (
     DetokenizeRequest,
     DetokenizeResponse,
@@ -18,6 +21,8 @@ from frontend.openai.tokenize_schema import (
     TokenizeResponse,
 )
 from frontend.openai.unsupported import REFUSED_TOKENIZE
+from frontend.slices import SLICE_VALUES
+from frontend.tokenizer import Tokenizer
 
 tokenize_decoder = BodyDecoder(TokenizeRequest)
 detokenize_decoder = BodyDecoder(DetokenizeRequest)
@@ -34,10 +39,12 @@ async def tokenize(context: ApiContext, request: Request) -> Response:
         raise InvalidRequestError("exactly one of prompt and messages must be given", "prompt")
     assets = (await find_model(context, body.model)).assets
     token_ids = await _encode(body, assets)
-    names = None
+    pieces, count, names = JsonPieces(), len(token_ids), None
     if body.return_token_strs:
-        names = [assets.tokenizer.token_name(token_id) or "" for token_id in token_ids]
-    return json_response(TokenizeResponse(len(token_ids), assets.max_model_len, token_ids, names))
+        tokenizer = assets.tokenizer
+        names = pieces.long_list((tokenizer.token_name(token_id) or "" for token_id in token_ids), count)
+    answer = TokenizeResponse(count, assets.max_model_len, pieces.ids(token_ids), names)
+    return json_answer(context, pieces, answer)
 
 
 async def _encode(body: TokenizeRequest, assets: ModelAssets) -> list[int]:
@@ -56,6 +63,14 @@ async def _encode(body: TokenizeRequest, assets: ModelAssets) -> list[int]:
     return prompt.token_ids
 
 
+def decode_slices(tokenizer: Tokenizer, token_ids: list[int]) -> Iterator[str]:
+    """Yield the text of token ids, special ones included, in slices."""
+    detokenizer = tokenizer.detokenizer(skip_special_tokens=False)
+    for first in range(0, len(token_ids), SLICE_VALUES):
+        yield detokenizer.push(token_ids[first : first + SLICE_VALUES])
+    yield detokenizer.finish()
+
+
 async def detokenize(context: ApiContext, request: Request) -> Response:
     """Answer POST /detokenize.
 
@@ -64,5 +79,8 @@ async def detokenize(context: ApiContext, request: Request) -> Response:
     """
     body = await read_struct(context, request, detokenize_decoder, {})
     assets = (await find_model(context, body.model)).assets
-    check_vocabulary(body.tokens, "tokens", assets.vocab_size)
-    return json_response(DetokenizeResponse(assets.tokenizer.decode(body.tokens, skip_special_tokens=False)))
+    await check_token_ids(body.tokens, "tokens", assets.vocab_size, context.slices)
+    pieces = JsonPieces()
+    texts = decode_slices(assets.tokenizer, body.tokens)
+    text = pieces.long_text(texts) if len(body.tokens) > SLICE_VALUES else "".join(texts)
+    return json_answer(context, pieces, DetokenizeResponse(text))

@@ -27,9 +27,10 @@ class UsageCounter:
 
     Attributes:
         completion_tokens: tokens of all completions so far.
+        cached_tokens: cached prompt tokens; of n completions the least, which computed the rest for all.
     """
 
-    __slots__ = ("_cached", "_n", "_prompt_tokens", "completion_tokens")
+    __slots__ = ("_cached", "_n", "_prompt_tokens", "cached_tokens", "completion_tokens")
 
     def __init__(self, prompt_lengths: list[int], n: int) -> None:
         """Start with nothing generated.
@@ -42,19 +43,20 @@ class UsageCounter:
         self._n = n
         # By choice; known from its first token on, or, with max_tokens 0, from its end.
         self._cached: list[int | None] = [None] * (len(prompt_lengths) * n)
-        self.completion_tokens = 0
+        self.completion_tokens = self.cached_tokens = 0
 
     def add(self, choice_idx: int, delta: OutputDelta) -> None:
         """Count one delta."""
         if delta.token_ids or delta.finish_reason is not None:
-            self._cached[choice_idx] = delta.num_cached_tokens
             self.completion_tokens += len(delta.token_ids)
+            if self._cached[choice_idx] != delta.num_cached_tokens:
+                first = choice_idx - choice_idx % self._n
+                self.cached_tokens -= self._least(first)
+                self._cached[choice_idx] = delta.num_cached_tokens
+                self.cached_tokens += self._least(first)
 
-    @property
-    def cached_tokens(self) -> int:
-        """Cached prompt tokens; of n completions the least, as that one computed the rest for all."""
-        prompts = (self._cached[i : i + self._n] for i in range(0, len(self._cached), self._n))
-        return sum(min((c for c in cached if c is not None), default=0) for cached in prompts)
+    def _least(self, first: int) -> int:
+        return min((c for c in self._cached[first : first + self._n] if c is not None), default=0)
 
     def usage(self) -> Usage:
         """Return the counts so far."""

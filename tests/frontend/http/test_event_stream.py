@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import time
 from array import array
 from collections.abc import AsyncGenerator, Callable
@@ -222,6 +223,19 @@ async def test_many_that_read_again_in_one_turn_are_served_one_per_turn() -> Non
     for each in rigs:
         each.task.cancel()
     await asyncio.gather(*(each.task for each in rigs), return_exceptions=True)
+
+
+async def test_many_that_leave_in_one_turn_are_ended_one_per_turn() -> None:
+    slices = SliceQueue()
+    rigs = [Rig(slices=slices) for _ in range(8)]
+    await turns()
+    for each in rigs:
+        each.writer.lose()
+    ended = []
+    while len(ended) < 8 or ended[-1] < 8:
+        ended.append(sum(each.num_closed for each in rigs))
+        await asyncio.sleep(0)
+    assert max(after - before for before, after in itertools.pairwise(ended)) == 1
 
 
 async def test_what_waits_for_a_client_that_is_cut_is_never_made(rig: Rig) -> None:

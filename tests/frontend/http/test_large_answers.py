@@ -13,7 +13,7 @@ import pytest
 
 from engine_core.checkpoint.sampling_defaults import SamplingDefaults
 from frontend.json_pieces import JsonPieces
-from frontend.slices import SLICE_VALUES
+from frontend.slices import SLICE_VALUES, SliceQueue
 from tests.frontend.http.app_fixtures import ClientFactory, ServerFactory
 from tests.frontend.http.fake_pool import ByteTokenizer, FakePool
 from tests.frontend.http.sse_events import events
@@ -92,7 +92,13 @@ def all_at_once(
     return list(items)
 
 
-@pytest.mark.parametrize(("path", "body"), FIELDS)
+TOKENS: list[tuple[str, dict[str, object]]] = [
+    ("/tokenize", {"prompt": "ä€😀" * 900, "return_token_strs": True}),
+    ("/detokenize", {"tokens": list("ä€😀".encode()) * 900}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), FIELDS + TOKENS)
 async def test_an_answer_in_pieces_says_the_same_as_one_made_at_once(
     client: httpx.AsyncClient, pool: FakePool, monkeypatch: pytest.MonkeyPatch, path: str, body: dict
 ) -> None:
@@ -131,6 +137,25 @@ async def test_a_stream_with_large_events_says_the_same_as_with_each_made_at_onc
     # Compared outside of the assertion, whose difference would be as large.
     same = by_choice(in_pieces) == by_choice(at_once)
     assert same
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/v1/completions", {"prompt": [65] * 100_000}), ("/detokenize", {"tokens": [65] * 100_000})],
+)
+async def test_long_lists_of_token_ids_are_looked_at_in_several_turns(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, path: str, body: dict
+) -> None:
+    num_turns, turn = 0, SliceQueue.turn
+
+    async def count(self: SliceQueue) -> None:
+        nonlocal num_turns
+        num_turns += 1
+        await turn(self)
+
+    monkeypatch.setattr(SliceQueue, "turn", count)
+    await post(client, path, **body)
+    assert num_turns >= 100_000 // 16384
 
 
 async def test_a_large_answer_is_made_as_it_is_read_and_the_rest_of_the_process_serves_on(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import socket
 from urllib.parse import urlsplit
 
@@ -100,6 +101,18 @@ async def test_only_requests_blocked_past_the_limit_are_ended() -> None:
     assert entries[2].end_reason is EndReason.STALLED
     for task in tasks:
         task.cancel()
+
+
+async def test_many_requests_are_ended_one_per_turn() -> None:
+    requests = OpenRequests(max_open=8, write_stall_s=20)
+    tasks = [asyncio.create_task(asyncio.Event().wait()) for _ in range(8)]
+    requests._open.update(OpenRequest(task) for task in tasks)
+    requests.end_all(EndReason.SHUTDOWN)
+    ended = [0]
+    while ended[-1] < 8:
+        await asyncio.sleep(0)
+        ended.append(sum(task.done() for task in tasks))
+    assert max(after - before for before, after in itertools.pairwise(ended)) == 1
 
 
 async def test_open_requests_are_bounded() -> None:
