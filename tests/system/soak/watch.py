@@ -50,7 +50,10 @@ class MemoryWatch:
     def __init__(self, server: Process) -> None:
         self._processes = {"serve": psutil.Process(server.pid)}
         for child in sorted(server.children(), key=lambda child: child.pid):
-            role = next(role for module, role in _ROLES.items() if module in child.cmdline())
+            role = next((role for module, role in _ROLES.items() if module in child.cmdline()), None)
+            if role is None:
+                # Those in which a frontend renders templates come and go.
+                continue
             number = sum(name.startswith(role) for name in self._processes)
             self._processes[f"{role} {number}" if number else role] = child
         self._samples: dict[str, list[int]] = {name: [] for name in self._processes}
