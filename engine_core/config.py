@@ -326,9 +326,11 @@ def check_address(flag: str, address: str) -> None:
     Raises:
         ConfigError: names the flag and the two forms.
     """
-    if not re.fullmatch(r"ipc://.{1,100}|tcp://(\*|\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):\d{1,5}", address):
+    # Abstract names (@) are open to every user of the machine: no directory guards them.
+    if not re.fullmatch(r"ipc://[^@].{0,99}|tcp://(\*|\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):\d{1,5}", address):
         raise ConfigError(
-            f"{flag} must be ipc://PATH (at most 100 characters) or tcp://HOST:PORT, got {address!r}"
+            f"{flag} must be ipc://PATH (at most 100 characters, the first not @) or tcp://HOST:PORT, "
+            f"got {address!r}"
         )
 
 

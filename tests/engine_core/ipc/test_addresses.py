@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from engine_core.config import EngineConfig
 from engine_core.errors import ConfigError
 from engine_core.ipc.addresses import (
     check_keys,
@@ -16,6 +17,7 @@ from engine_core.ipc.addresses import (
     needs_keys,
     remove_stale_socket,
 )
+from frontend.config import FrontendConfig
 
 
 @pytest.mark.parametrize(
@@ -149,3 +151,16 @@ def test_the_directory_is_locked_while_an_address_is_claimed(tmp_path: Path) -> 
     fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(other)
     assert os.listdir(tmp_path) == [], "no lock file is left"
+
+
+@pytest.mark.parametrize("flag", ["--listen", "--kv-events-address", "--kv-events-replay-address"])
+def test_an_abstract_name_is_no_address_of_an_engine(flag: str) -> None:
+    addresses = {"--kv-events-address": "ipc:///tmp/x", flag: "ipc://@engine"}
+    fields = {name.removeprefix("--").replace("-", "_"): address for name, address in addresses.items()}
+    with pytest.raises(ConfigError, match=f"{flag} must be ipc://PATH .* got 'ipc://@engine'"):
+        EngineConfig(model="m", **fields).validate()
+
+
+def test_an_abstract_name_is_no_address_of_an_engine_to_connect_to() -> None:
+    with pytest.raises(ConfigError, match=r"--engine must be ipc://PATH .* got 'ipc://@engine'"):
+        FrontendConfig(engines=["ipc://@engine"]).validate()
