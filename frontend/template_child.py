@@ -17,7 +17,6 @@ import json
 import math
 import resource
 import socket
-import sys
 import time
 from collections.abc import Sequence
 from importlib import import_module
@@ -146,7 +145,3 @@ def main(arguments: Sequence[str]) -> None:
     _limit(resource.RLIMIT_NOFILE, 0)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         serve(connection, max_cpu_s)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -263,3 +263,14 @@ def test_the_process_starts_without_the_engine(renderer: TemplateRenderer) -> No
     )
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr
+
+
+def test_the_process_comes_from_the_tree_of_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "frontend").mkdir()
+    (tmp_path / "frontend" / "__init__.py").touch()
+    (tmp_path / "frontend" / "template_child.py").write_text("raise SystemExit(77)")
+    monkeypatch.setattr(template_process, "_ROOT", str(tmp_path))
+    with pytest.raises(ModelLoadError, match="exit code 77"):
+        TemplateRenderer(SOURCES)
