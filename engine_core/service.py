@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable
 
 import msgspec
 
@@ -22,7 +21,6 @@ from engine_core.config import EngineConfig, software_version
 from engine_core.engine import EngineCore
 from engine_core.errors import (
     EngineUnavailableError,
-    IntegrityError,
     InvalidRequestError,
     OverloadedError,
     ProtocolError,
@@ -199,13 +197,14 @@ class Service:
                 self.post(identity, _rejected(message.handle, error))
 
     def _call(self, identity: bytes, call: Call) -> None:
-        ok, text = False, "the engine is loading"
-        requests: list[RequestInfo] = []
-        if self._engine is not None and call.kind is CallKind.EXPLAIN_REQUESTS:
-            ok, text, requests = True, "", self._engine.explain(call.request_ids[:MAX_CALL_IDS], call.tenant)
-        elif self._engine is not None:
-            ok, text = _run_call(self._engine, call.kind)
-        self.post(identity, CallResult(call_id=call.call_id, ok=ok, message=text, requests=requests))
+        if self._engine is None:
+            result = CallResult(call.call_id, ok=False, message="the engine is loading")
+        else:
+            match call.kind:
+                case CallKind.EXPLAIN_REQUESTS:
+                    requests = self._engine.explain(call.request_ids[:MAX_CALL_IDS], call.tenant)
+            result = CallResult(call.call_id, ok=True, requests=requests)
+        self.post(identity, result)
 
     def _loading(self) -> Loading:
         return Loading(
@@ -331,15 +330,3 @@ def _rejected(handle: int, error: SplitServeError) -> Rejected:
         param=error.param if isinstance(error, InvalidRequestError) else None,
         retry_after_s=error.retry_after_s or OVERLOAD_RETRY_S if isinstance(error, OverloadedError) else 0.0,
     )
-
-
-def _run_call(engine: EngineCore, kind: CallKind) -> tuple[bool, str]:
-    calls: dict[CallKind, Callable[[], object]] = {
-        CallKind.RESET_PREFIX_CACHE: engine.reset_prefix_cache,
-        CallKind.CHECK_INTEGRITY: engine.check_integrity,
-    }
-    try:
-        calls[kind]()
-    except IntegrityError as error:
-        return False, str(error)
-    return True, ""

@@ -18,7 +18,7 @@ from engine_core.ipc.wire import ModelInfo
 from frontend.engine_client import EngineClient
 from frontend.engine_session import EngineSession, EngineState
 from frontend.model_assets import ModelAssets, load_model_assets
-from frontend.pool_status import CallOutcome, EngineStatus, Explanation, ServedModel
+from frontend.pool_status import EngineStatus, Explanation, ServedModel
 
 logger = logging.getLogger(__name__)
 
@@ -148,14 +148,6 @@ class PoolMember:
         except EngineUnavailableError:
             return False
         return True
-
-    async def call(self, kind: CallKind, timeout_s: float) -> CallOutcome:
-        """Make a utility call; no answer in time is an outcome too."""
-        try:
-            result = await self.client.call(kind, timeout_s)
-        except EngineUnavailableError as error:
-            return CallOutcome(self.session.address, False, str(error))
-        return CallOutcome(self.session.address, result.ok, result.message)
 
     async def explain(self, request_ids: Sequence[str], tenant: str, timeout_s: float) -> Explanation:
         """Ask where open requests stand; no answer in time is an outcome too."""

@@ -65,15 +65,6 @@ class EngineStatus:
 
 
 @dataclass(slots=True, frozen=True)
-class CallOutcome:
-    """The answer of one engine to a utility call; message says why when not ok."""
-
-    address: str
-    ok: bool
-    message: str = ""
-
-
-@dataclass(slots=True, frozen=True)
 class Explanation:
     """Where the open requests of one engine stand; nothing is known of one that did not answer."""
 

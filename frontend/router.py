@@ -11,7 +11,6 @@ import zmq
 
 from engine_core.errors import EngineUnavailableError, InvalidRequestError
 from engine_core.ipc.curve import load_client_keys
-from engine_core.ipc.messages import CallKind
 from frontend.bad_words import spell_bad_words
 from frontend.engine_client import EngineClient
 from frontend.engine_session import EngineState
@@ -19,14 +18,14 @@ from frontend.generation import GenerationRequest, OutputDelta
 from frontend.generation_handle import Generation
 from frontend.opening import open_on
 from frontend.pool_member import AssetsCache, PoolMember, make_member
-from frontend.pool_status import CallOutcome, EngineStatus, Explanation, PoolStats, ServedModel
+from frontend.pool_status import EngineStatus, Explanation, PoolStats, ServedModel
 from frontend.spreading import spread
 
 # How long settle() waits at most: from start() on for the first word of an engine, and for a tokenizer.
 CONNECT_WAIT_S = 1.0
 TOKENIZER_WAIT_S = 5.0
 
-__all__ = ["CallOutcome", "EnginePool", "EngineStatus", "PoolStats", "ServedModel"]
+__all__ = ["EnginePool", "EngineStatus", "PoolStats", "ServedModel"]
 
 
 class EnginePool:
@@ -260,17 +259,6 @@ class EnginePool:
             stale_outputs=sum(session.counters.stale_outputs for session in sessions),
             protocol_errors=sum(member.client.protocol_errors for member in self._members),
         )
-
-    async def call(self, kind: CallKind, timeout_s: float = 10.0) -> list[CallOutcome]:
-        """Make a utility call on every ready engine; one that does not answer in time is not ok.
-
-        Raises:
-            EngineUnavailableError: no engine is ready.
-        """
-        members = [member for member in self._members if member.served]
-        if not members:
-            raise self._nothing_ready()
-        return await asyncio.gather(*(member.call(kind, timeout_s) for member in members))
 
     async def explain(self, request_ids: Sequence[str], tenant: str, timeout_s: float) -> list[Explanation]:
         """Ask every ready engine where open requests stand, of all frontends.

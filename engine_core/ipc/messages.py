@@ -94,9 +94,7 @@ class Ping(Wire, frozen=True, tag=3):
 class CallKind(enum.IntEnum):
     """The closed list of utility calls."""
 
-    RESET_PREFIX_CACHE = 0
-    CHECK_INTEGRITY = 1
-    EXPLAIN_REQUESTS = 2
+    EXPLAIN_REQUESTS = 0
 
 
 class Call(Wire, frozen=True, tag=4):

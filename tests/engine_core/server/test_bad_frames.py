@@ -18,6 +18,7 @@ from engine_core.ipc.messages import (
     Pong,
     Rejected,
 )
+from engine_core.ipc.wire import PROTOCOL_VERSION
 from engine_core.sampling_params import SamplingParams
 from tests.engine_core.server.harness import Engine
 
@@ -25,13 +26,13 @@ NUM_MUTATIONS = 4000
 LAST_NONCE = 2**62
 
 VALID: list[FrontendMessage] = [
-    Hello(1, "fuzz", "0"),
+    Hello(PROTOCOL_VERSION, "fuzz", "0"),
     AddRequest(
         1, "r", pack_int32([1, 2, 3]), SamplingParams(seed=1, max_tokens=3, stop=("a",), logit_bias={5: 1.0})
     ),
     Abort([1, 2, 3]),
     Ping(5),
-    Call(1, CallKind.CHECK_INTEGRITY),
+    Call(1, CallKind.EXPLAIN_REQUESTS),
 ]
 
 

@@ -160,7 +160,7 @@ def test_every_message_of_one_step_comes_in_one_frame(engine: Engine) -> None:
 def test_a_prompt_of_many_frames_is_refused_as_one_message(engine: Engine) -> None:
     client = engine.joined()
     before = client.ping().stats.protocol_errors
-    client.send_frames(*[encode(Hello(1, "x", "y"))] * 500)
+    client.send_frames(*[encode(Hello(PROTOCOL_VERSION, "x", "y"))] * 500)
     assert client.stats_when(lambda stats: stats.protocol_errors == before + 1)
     client.send_frames(b"", encode(AddRequest(1, "r", pack_int32([1]), SamplingParams(seed=1))))
     assert client.stats_when(lambda stats: stats.protocol_errors == before + 2)

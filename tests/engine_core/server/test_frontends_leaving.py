@@ -6,6 +6,7 @@ import zmq
 
 from engine_core.ipc.codec import encode
 from engine_core.ipc.messages import Hello, StepOutputs
+from engine_core.ipc.wire import PROTOCOL_VERSION
 from tests.engine_core.server.harness import Engine, running_engine
 
 
@@ -79,7 +80,7 @@ def narrow_dealer(engine: Engine, identity: bytes) -> zmq.Socket:
 
 def test_a_flood_of_one_frontend_does_not_starve_another(engine: Engine) -> None:
     flooder, other = engine.joined("flood"), engine.joined("other")
-    frame = encode(Hello(1, "flood", "0"))
+    frame = encode(Hello(PROTOCOL_VERSION, "flood", "0"))
     for round_ in range(20):
         for _ in range(200):
             flooder.socket.send(frame)

@@ -10,7 +10,6 @@ import pytest
 from engine_core.clock import ManualClock
 from engine_core.config import EngineConfig, SchedulerConfig
 from engine_core.engine import EngineCore
-from engine_core.errors import IntegrityError
 from engine_core.frontends import FrontendTable
 from engine_core.ipc.codec import encode, engine_decoder, pack_int32
 from engine_core.ipc.messages import (
@@ -29,7 +28,7 @@ from engine_core.ipc.messages import (
     StepOutputs,
 )
 from engine_core.ipc.transport import SendResult
-from engine_core.ipc.wire import ModelInfo
+from engine_core.ipc.wire import PROTOCOL_VERSION, ModelInfo
 from engine_core.progress import StartupReport
 from engine_core.sampling_params import SamplingParams
 from engine_core.service import Service
@@ -68,7 +67,7 @@ class Bench:
 @pytest.fixture
 def bench() -> Bench:
     bench = Bench()
-    assert isinstance(bench.say(b"a", Hello(1, "alice", "x")), Ready)
+    assert isinstance(bench.say(b"a", Hello(PROTOCOL_VERSION, "alice", "x")), Ready)
     return bench
 
 
@@ -138,15 +137,6 @@ def test_a_request_given_up_before_its_last_sequence_is_forgotten(bench: Bench) 
     assert [request.handle for request in bench.engine._open] == [2]
 
 
-def test_a_failed_integrity_check_is_told_to_who_asked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
-        raise IntegrityError("block 3 is shared wrongly")
-
-    monkeypatch.setattr(bench.engine, "check_integrity", fail)
-    result = bench.say(b"a", Call(1, CallKind.CHECK_INTEGRITY))
-    assert result == CallResult(1, ok=False, message="block 3 is shared wrongly")
-
-
 def test_open_requests_are_explained_to_who_asks(bench: Bench) -> None:
     bench.say(b"a", request(1))
     bench.say(b"a", request(2))
@@ -167,7 +157,7 @@ def test_a_ping_tells_of_the_queue(bench: Bench) -> None:
 
 
 def test_a_frontend_found_gone_by_a_send_loses_its_requests_at_once(bench: Bench) -> None:
-    bench.say(b"b", Hello(1, "bob", "x"))
+    bench.say(b"b", Hello(PROTOCOL_VERSION, "bob", "x"))
     bench.say(b"a", request(1))
     bench.say(b"b", request(1))
     assert bench.engine.stats().num_waiting == 2

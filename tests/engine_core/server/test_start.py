@@ -8,7 +8,7 @@ from engine_core.clock import ManualClock
 from engine_core.config import EngineConfig
 from engine_core.errors import ConfigError, WorkerError
 from engine_core.executor.base import Executor
-from engine_core.ipc.wire import ModelInfo
+from engine_core.ipc.wire import PROTOCOL_VERSION, ModelInfo
 from engine_core.ipc.worker_messages import (
     FromWorkerMessage,
     KVCacheReady,
@@ -23,7 +23,7 @@ from engine_core.progress import StartupReport
 from engine_core.startup import Startup
 
 MODEL = ModelInfo("m", "LlamaForCausalLM", "bfloat16", 1000, 1000, [2])
-HELLO = WorkerHello(1, "x", 0, 1)
+HELLO = WorkerHello(PROTOCOL_VERSION, "x", 0, 1)
 
 
 def ready(block_bytes: int = 100, available_bytes: int = 10**9) -> WorkerReady:

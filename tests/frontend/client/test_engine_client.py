@@ -100,11 +100,11 @@ async def test_who_waits_for_an_answer_while_the_client_closes_hears_why(
     async with FakeEngine(addresses[0], model) as engine:
         engine.answers_calls = False
         client.start()
-        question = asyncio.create_task(client.call(CallKind.CHECK_INTEGRITY, DEADLINE_S))
+        question = asyncio.create_task(client.call(CallKind.EXPLAIN_REQUESTS, DEADLINE_S))
         await asyncio.sleep(0.01)
         await client.close()
         with pytest.raises(EngineUnavailableError, match="shutting down"):
             await question
         with pytest.raises(EngineUnavailableError, match="shutting down"):
-            await client.call(CallKind.CHECK_INTEGRITY, DEADLINE_S)
+            await client.call(CallKind.EXPLAIN_REQUESTS, DEADLINE_S)
     context.term()

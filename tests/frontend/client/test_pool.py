@@ -19,7 +19,6 @@ from engine_core.errors import (
 from engine_core.ipc.messages import (
     Abort,
     AddRequest,
-    CallKind,
     Draining,
     FinishReason,
     Hello,
@@ -292,13 +291,13 @@ async def test_ping_and_call_go_through_the_engine(
         assert status.stats is not None
         assert status.stats.num_steps == 7
         assert status.last_pong_age_s is not None
-        (outcome,) = await pool.call(CallKind.RESET_PREFIX_CACHE, DEADLINE_S)
-        assert (outcome.ok, outcome.message) == (True, "done")
+        (explanation,) = await pool.explain([], "", DEADLINE_S)
+        assert explanation.ok
         engine.answers_pings = engine.answers_calls = False
         with pytest.raises(EngineUnavailableError, match="ping"):
             await pool.ping(0.05)
-        (outcome,) = await pool.call(CallKind.CHECK_INTEGRITY, 0.05)
-        assert not outcome.ok
+        (explanation,) = await pool.explain([], "", 0.05)
+        assert not explanation.ok
 
 
 async def test_garbage_from_an_engine_is_counted_and_survived(
