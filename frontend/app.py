@@ -93,7 +93,7 @@ def create_app(config: FrontendConfig, pool: EnginePool, launch: Launch | None =
     _add_api_routes(app, context)
     _add_operator_routes(app, context, owners, scrape)
     _expect_routes(app, metrics)
-    install_openapi(app, with_keys=bool(config.api_key_hashes))
+    install_openapi(app, with_keys=bool(config.api_key_hashes), max_logprobs=config.max_logprobs)
     _add_layers(app, context, owners)
     return app
 

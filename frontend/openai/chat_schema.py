@@ -67,14 +67,25 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
 # How messages become a prompt; /tokenize takes the same fields.
 AddGenerationPrompt = Annotated[bool | None, Meta(description="Open the assistant's turn. Default true.")]
 ContinueFinalMessage = Annotated[
-    bool | None, Meta(description="Go on with the last message; needs add_generation_prompt false.")
+    bool | None,
+    Meta(description="Go on with the text of the last message; excludes add_generation_prompt: true."),
 ]
 AddSpecialTokens = Annotated[
     bool | None, Meta(description="Add BOS and the like. Default true for text, false for messages.")
 ]
 Documents = Annotated[list[dict[str, str]], Meta(max_length=256, description="Passed to the template.")]
+VariableName = Annotated[
+    str,
+    Meta(
+        extra_json_schema={
+            "pattern": "^[A-Za-z][A-Za-z0-9_]*$",
+            "not": {"enum": ["messages", "tools", "documents", "add_generation_prompt"]},
+        }
+    ),
+]
 TemplateVariables = Annotated[
-    dict[str, JsonScalar], Meta(max_length=32, description="Further variables of the checkpoint's template.")
+    dict[VariableName, JsonScalar],
+    Meta(max_length=32, description="Further variables of the checkpoint's template."),
 ]
 
 

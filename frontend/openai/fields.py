@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -19,6 +19,8 @@ from engine_core.sampling_params import (
     MAX_PATTERN_COUNT,
     MAX_PATTERN_SIZE,
     MAX_PRIORITY,
+    MAX_SEED,
+    MAX_STOP_STRING_BYTES,
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
 )
@@ -30,10 +32,25 @@ MAX_TIMEOUT_S = 7 * 86400
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
-def ranged(low: float, high: float, text: str) -> Meta:
-    """Describe a number with its range for the OpenAPI document."""
-    # SamplingParams.validate holds the ranges and names them in its errors; these are for the document.
-    return Meta(description=text, extra_json_schema={"minimum": low, "maximum": high})
+# For the OpenAPI document: SamplingParams.validate holds the ranges, and names them in its errors.
+def ranged(low: float, high: float, text: str, *, above: bool = False) -> Meta:
+    """Describe a number with its range; `above` leaves out the lower end."""
+    bounds: dict[str, Any] = {"minimum": low, "maximum": high}
+    return Meta(description=text, extra_json_schema=bounds | ({"exclusiveMinimum": low} if above else {}))
+
+
+def listed(low: int, high: int) -> Meta:
+    """Describe a list with its range of lengths."""
+    return Meta(extra_json_schema={"minItems": low, "maxItems": high})
+
+
+TokenId = Annotated[int, Meta(extra_json_schema={"minimum": 0})]
+# Characters here, bytes where it is enforced.
+StopString = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": MAX_STOP_STRING_BYTES})]
+BadWord = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": MAX_BAD_WORD_BYTES})]
+TokenDigits = Annotated[str, Meta(extra_json_schema={"pattern": "^(0|[1-9][0-9]{0,8})$"})]
+Bias = Annotated[float, Meta(extra_json_schema={"minimum": -100, "maximum": 100})]
+LogitBias = Annotated[dict[TokenDigits, Bias], Meta(extra_json_schema={"maxProperties": MAX_LOGIT_BIAS})]
 
 
 ModelName = Annotated[str, Meta(max_length=MAX_MODEL_CHARS, description="Default: the first model served.")]
@@ -74,7 +91,8 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
         None
     )
     top_p: Annotated[
-        float | None, ranged(0, 1, "Probability mass kept, above 0. Default: checkpoint's, else 1.")
+        float | None,
+        ranged(0, 1, "Probability mass kept, above 0. Default: checkpoint's, else 1.", above=True),
     ] = None
     top_k: Annotated[int | None, ranged(-1, 2**31 - 1, "Tokens kept; 0 and -1 keep all.")] = None
     min_p: Annotated[float | None, ranged(0, 1, "Least probability relative to the most probable token.")] = (
@@ -82,37 +100,39 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
     )
     presence_penalty: Annotated[float | None, ranged(-2, 2, "Default 0.")] = None
     frequency_penalty: Annotated[float | None, ranged(-2, 2, "Default 0.")] = None
-    repetition_penalty: Annotated[float | None, ranged(0, 10, "Above 0. Default: checkpoint's, else 1.")] = (
-        None
-    )
+    repetition_penalty: Annotated[
+        float | None, ranged(0, 10, "Above 0. Default: checkpoint's, else 1.", above=True)
+    ] = None
     seed: Annotated[
-        int | None, Meta(description="-2**63 to 2**64-1; negative seeds count modulo 2**64. Default: drawn.")
+        int | None,
+        ranged(INT64_MIN, MAX_SEED, "Negative seeds count modulo 2**64. Default: drawn."),
     ] = None
     stop: Annotated[
-        str | list[str] | None,
+        StopString | Annotated[list[StopString], listed(0, MAX_STOP_STRINGS)] | None,
         Meta(description=f"Up to {MAX_STOP_STRINGS} strings of 1 to 256 bytes that end the text."),
     ] = None
     stop_token_ids: Annotated[
-        list[int] | None, Meta(description=f"Up to {MAX_STOP_TOKEN_IDS} token ids that end the request.")
+        Annotated[list[TokenId], listed(0, MAX_STOP_TOKEN_IDS)] | None,
+        Meta(description=f"Up to {MAX_STOP_TOKEN_IDS} token ids that end the request."),
     ] = None
     min_tokens: Annotated[int | None, ranged(0, 2**31 - 1, "No EOS and no stop before. Default 0.")] = None
     ignore_eos: bool | None = None
     logit_bias: Annotated[
-        dict[str, float] | None,
+        LogitBias | None,
         Meta(description=f"Token id to bias in -100..100, at most {MAX_LOGIT_BIAS} entries."),
     ] = None
     allowed_token_ids: Annotated[
-        list[int] | None,
+        Annotated[list[TokenId], listed(1, MAX_ALLOWED_TOKEN_IDS)] | None,
         Meta(description=f"1 to {MAX_ALLOWED_TOKEN_IDS} ids; no other is sampled. EOS only if it is listed."),
     ] = None
     bad_words: Annotated[
-        list[str] | None,
+        Annotated[list[BadWord], listed(0, MAX_BAD_WORDS)] | None,
         Meta(
             description=f"Up to {MAX_BAD_WORDS} strings of 1 to {MAX_BAD_WORD_BYTES} bytes that never appear."
         ),
     ] = None
     logprob_token_ids: Annotated[
-        list[int] | None,
+        Annotated[list[TokenId], listed(0, MAX_LOGPROB_TOKEN_IDS)] | None,
         Meta(description=f"Up to {MAX_LOGPROB_TOKEN_IDS} ids whose logprobs are shown too; needs logprobs."),
     ] = None
     repetition_detection: Annotated[
@@ -144,7 +164,7 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             description="Keep so many tokens of a prompt, 1 to the context's length; -1 leaves room for "
             "max_tokens.",
-            extra_json_schema={"minimum": -1},
+            extra_json_schema={"minimum": -1, "not": {"const": 0}},
         ),
     ] = None
     truncation_side: Annotated[
@@ -163,15 +183,22 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
     cache_salt: CacheSalt | None = None
     priority: Priority | None = None
     timeout: Annotated[
-        float | None, ranged(0, MAX_TIMEOUT_S, "Seconds after which the engine ends the request with 504.")
+        float | None,
+        ranged(0, MAX_TIMEOUT_S, "Seconds after which the engine ends the request with 504.", above=True),
     ] = None
     queue_timeout: Annotated[
         float | None,
         ranged(
-            0, MAX_TIMEOUT_S, "Seconds it may wait before it first runs, else 503. Default: the engine's."
+            0,
+            MAX_TIMEOUT_S,
+            "Seconds it may wait before it first runs, else 503. Default: the engine's.",
+            above=True,
         ),
     ] = None
     request_id: Annotated[
         str | None,
-        Meta(description="1 to 100 letters, digits and . _ : -; the header X-Request-Id goes before it."),
+        Meta(
+            description="1 to 100 letters, digits and . _ : -; the header X-Request-Id goes before it.",
+            extra_json_schema={"pattern": "^[A-Za-z0-9._:-]{1,100}$"},
+        ),
     ] = None

@@ -8,6 +8,7 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from engine_core.sampling_params import MAX_LOGPROBS
 from frontend.debug_requests import OpenRequestList
 from frontend.errors_http import ErrorBody
 from frontend.health import Health
@@ -16,6 +17,7 @@ from frontend.openai.completion_schema import CompletionChunk, CompletionRequest
 from frontend.openai.context import VERSION
 from frontend.openai.load import ServerLoad
 from frontend.openai.models import ModelCard, ModelList
+from frontend.openai.schema_rules import add_rules
 from frontend.openai.tokenize_schema import (
     DetokenizeRequest,
     DetokenizeResponse,
@@ -80,23 +82,24 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
 }
 
 
-def install_openapi(app: FastAPI, *, with_keys: bool) -> None:
+def install_openapi(app: FastAPI, *, with_keys: bool, max_logprobs: int = MAX_LOGPROBS) -> None:
     """Make app.openapi() give the document, built at its first use.
 
     Args:
         app: with all its routes.
         with_keys: say that requests need a bearer key.
+        max_logprobs: largest number of logprobs that requests may ask for.
     """
 
     def openapi() -> Json:
         if app.openapi_schema is None:
-            app.openapi_schema = build_openapi(app, with_keys=with_keys)
+            app.openapi_schema = build_openapi(app, with_keys=with_keys, max_logprobs=max_logprobs)
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def build_openapi(app: FastAPI, *, with_keys: bool) -> Json:
+def build_openapi(app: FastAPI, *, with_keys: bool, max_logprobs: int = MAX_LOGPROBS) -> Json:
     """Return the document as a new dict."""
     document: Json = get_openapi(title="SplitServe", version=VERSION, routes=app.routes)
     operations = {key: each for key, each in OPERATIONS.items() if key[0] in document["paths"]}
@@ -104,6 +107,7 @@ def build_openapi(app: FastAPI, *, with_keys: bool) -> Json:
     _, components = msgspec.json.schema_components(
         [ErrorBody, *sorted(structs, key=lambda kind: str(kind.__name__))], ref_template=REF
     )
+    add_rules(components, max_logprobs)
     document["components"] = {"schemas": components}
     for (path, method), operation in operations.items():
         _describe(document["paths"][path][method], operation)

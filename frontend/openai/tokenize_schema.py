@@ -16,7 +16,7 @@ from frontend.openai.chat_schema import (
     Documents,
     TemplateVariables,
 )
-from frontend.openai.fields import ModelName
+from frontend.openai.fields import ModelName, TokenId
 
 MAX_TOKENS = 2**20
 
@@ -47,7 +47,7 @@ class TokenizeResponse(msgspec.Struct, frozen=True):
 class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Token ids of one text."""
 
-    tokens: Annotated[list[int], Meta(max_length=MAX_TOKENS)]
+    tokens: Annotated[list[TokenId], Meta(max_length=MAX_TOKENS)]
     model: ModelName | None = None
 
 
