@@ -101,6 +101,8 @@ REFUSED: Final[dict[str, Accepted]] = {
     "guided_choice": _UNSET,
     "guided_grammar": _UNSET,
     "guided_json_object": _OFF,
+    "guided_whitespace_pattern": _UNSET,
+    "structural_tag": _UNSET,
     "json_schema": _UNSET,
     "grammar": _EMPTY,
     "regex": _UNSET,
@@ -114,9 +116,12 @@ REFUSED: Final[dict[str, Accepted]] = {
     "kv_transfer_params": _EMPTY,
     "ec_transfer_params": _EMPTY,
     "vllm_xargs": _EMPTY,
+    "mm_payload": _EMPTY,
     # Response extras
     "return_token_offsets": _OFF,
     "return_prompt_text": _OFF,
+    "return_weight_versions": _OFF,
+    "routed_experts_prompt_start": _ZERO,
 }
 
 # Refused field -> ours for the same purpose.
@@ -154,6 +159,7 @@ IGNORED: Final[frozenset[str]] = frozenset(
         "separate_reasoning",
         "session_id",
         "stream_interval",
+        "return_mm_kwargs",
         "guided_decoding_backend",
         "cache_prompt",
     ]
