@@ -29,6 +29,7 @@ from frontend.errors_http import HttpError
 from frontend.half_closed import HalfClosedWatch, is_gone
 from frontend.http_head import bad_http, check_head
 from frontend.limits import ABORT_EXTENSION
+from frontend.upgrade_body import body_parser, has_body
 
 MAX_HEADER_BYTES = 16 * 1024
 MAX_HEADERS = 64
@@ -143,8 +144,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count one header."""
+        """Count one header; a trailer is none, whatever its name."""
         self._count(len(name) + len(value))
+        if not self._in_headers:
+            return
         if len(self.headers) >= MAX_HEADERS:
             raise self._abandon(_too_large())
         super().on_header(name, value)
@@ -162,6 +165,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         if self._draining:
             self.cycle.keep_alive = False
+
+    def on_message_complete(self) -> None:
+        """End the request; one that asks for another protocol has its body still to come."""
+        if not (self.parser.should_upgrade() and has_body(self.headers)):
+            super().on_message_complete()
 
     def shutdown(self) -> None:
         """Begin to drain: what is in progress or on its way is answered, then the connection is closed.
@@ -199,6 +207,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             except httptools.HttpParserUpgrade as upgrade:
                 # No protocol but this one is spoken, so it goes on.
                 data = data[upgrade.args[0] :]
+                if has_body(self.headers):
+                    self.parser = body_parser(self, self.headers)
             except httptools.HttpParserError:
                 self._refuse(self._refusal or bad_http("The request is not valid HTTP/1.1."))
                 return

@@ -232,6 +232,50 @@ async def test_upgrades_are_not_offered(url: str, upgrade: bytes) -> None:
     assert STATUS.findall(await talk(url, upgrading + LIVE)) == [b"200", b"200"]
 
 
+CHUNKED = b"2\r\n{}\r\n0\r\n%b\r\n"
+CHUNKED_HEAD = (b"content-type: application/json", b"transfer-encoding: chunked")
+
+
+def upgrading(*headers: bytes) -> bytes:
+    """The head of a POST that has a body and asks for another protocol."""
+    asked = (b"connection: Upgrade, HTTP2-Settings", b"upgrade: h2c")
+    return request(*headers, line=b"POST /v1/completions HTTP/1.1").replace(
+        b"connection: close", b"\r\n".join(asked)
+    )
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["in one piece", "in two"])
+@pytest.mark.parametrize(
+    ("framing", "body"),
+    [(b"content-length: 2", b"{}"), (b"transfer-encoding: chunked", CHUNKED % b"")],
+    ids=["with a length", "in chunks"],
+)
+async def test_a_body_behind_an_upgrade_that_is_not_taken_is_read_as_one(
+    url: str, framing: bytes, body: bytes, *, apart: bool
+) -> None:
+    head = upgrading(b"content-type: application/json", framing)
+    pieces = (head, body + LIVE) if apart else (head + body + LIVE,)
+    answer = await talk(url, *pieces)
+    assert STATUS.findall(answer) == [b"400", b"200"]
+    assert b"prompt is missing" in answer
+
+
+async def test_requests_follow_each_other_whether_they_ask_for_an_upgrade_or_not(url: str) -> None:
+    asking = (b"connection: upgrade", b"upgrade: h2c")
+    plain = request(*asking).replace(b"connection: close\r\n", b"")
+    with_body = upgrading(b"content-type: application/json", b"content-length: 2") + b"{}"
+    empty = upgrading(b"content-type: application/json", b"content-length: 0")
+    answer = await talk(url, plain + post({}) + with_body + plain + empty + with_body + LIVE)
+    assert STATUS.findall(answer) == [b"200", b"400", b"400", b"200", b"400", b"400", b"200"]
+
+
+async def test_a_trailer_is_no_header(url: str) -> None:
+    head = request(*CHUNKED_HEAD, line=b"POST /v1/completions HTTP/1.1")
+    answer = await talk(url, head + CHUNKED % b"x-request-id: from-the-trailer\r\n")
+    assert STATUS.findall(answer) == [b"400"]
+    assert b"from-the-trailer" not in answer
+
+
 async def test_connections_beyond_the_bound_are_refused_and_room_comes_back(
     make_server: ServerFactory,
 ) -> None:
