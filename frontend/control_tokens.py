@@ -47,11 +47,18 @@ class TextMarker:
         # A text that ends in "<|im_" could be joined by the template to one that begins with "end|>"; blanks
         # after it may be trimmed first.
         endings = {telltale[:size] for telltale in telltales for size in range(1, len(telltale))}
-        self._begin = re.compile(rf"{trie_pattern(telltales)}|{trie_pattern(endings)}(?=\s*\Z)")
+        firsts = {telltale[0] for telltale in telltales}
+        # Matches the first character only: another control token may begin within this one.
+        self._begin = re.compile(rf"{trie_pattern(firsts)}(?<=(?={trie_pattern(telltales)}).)", re.DOTALL)
+        self._ending = re.compile(rf"(?={trie_pattern(endings)}(?:\s|\Z)).", re.DOTALL)
 
     def mark(self, text: str) -> str:
         """Put a mark after the first character of whatever is, or may begin, a control token."""
-        return self._begin.sub(lambda match: match[0][0] + MARK + match[0][1:], neutralise(text))
+        text = self._begin.sub(_with_mark, neutralise(text))
+        # Only here can an ending have nothing but blanks behind it. Asked for each, whether it has, a text of
+        # blanks would take the square of its length where a control token begins with some.
+        start = max(0, len(text.rstrip()) - _TELLTALE_CHARS + 1)
+        return text[:start] + self._ending.sub(_with_mark, text[start:])
 
     def mark_all(self, value: JsonValue) -> JsonValue:
         """Mark every string in a JSON value, the keys of objects too."""
@@ -62,6 +69,10 @@ class TextMarker:
         if isinstance(value, Sequence):
             return [self.mark_all(item) for item in value]
         return value
+
+
+def _with_mark(match: re.Match[str]) -> str:
+    return match[0] + MARK
 
 
 class ControlEncoder:

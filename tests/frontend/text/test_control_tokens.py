@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as RawTokenizer
 
 from engine_core.errors import InvalidRequestError
 from frontend.chat_template import ChatTemplate
-from frontend.control_tokens import ControlEncoder
+from frontend.control_tokens import ControlEncoder, TextMarker
 from frontend.tokenizer import Tokenizer
 from frontend.tokenizer_library import LibraryTokenizer
 from frontend.trie_pattern import trie_pattern
@@ -236,3 +236,26 @@ def test_letters_that_the_model_lacks_are_unknown_not_control(tmp_path: Path, mo
     template = ChatTemplate({"default": "{{ messages[0].content }}</s>"}, tokenizer)
     token_ids = template.render([{"role": "user", "content": "ä a </"}]).token_ids
     assert token_ids.count(2) == 1
+
+
+_LETTERS = "<| s\nx"
+_TOKENS = st.text(_LETTERS, min_size=2, max_size=4).filter(lambda token: not token.isspace())
+
+
+@given(tokens=st.lists(_TOKENS, min_size=1, max_size=3), text=st.text(_LETTERS, max_size=8))
+def test_whatever_follows_a_marked_text_no_control_token_begins_in_it(tokens: list[str], text: str) -> None:
+    marked = TextMarker(tokens).mark(text)
+    for shown in (marked, marked.strip()):
+        for token in tokens:
+            endings = (shown + token[size:] for size in range(1, len(token) + 1))
+            places = (whole.find(token) for whole in endings)
+            assert all(place < 0 or place >= len(shown) for place in places)
+
+
+def test_a_control_token_that_begins_within_another_is_marked() -> None:
+    assert "<|x|>" not in TextMarker(["<<|y|>>", "<|x|>"]).mark("<<|x|>")
+
+
+def test_blanks_are_looked_at_once_where_a_control_token_begins_with_some() -> None:
+    text = " " * 1_000_000 + "x"
+    assert TextMarker(["  <s>"]).mark(text) == text
