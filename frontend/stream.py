@@ -83,7 +83,6 @@ class SequenceStream:
         "_asked_ids",
         "_detokenizer",
         "_index",
-        "_read_logprob",
         "_sampling",
         "_stops",
         "_wants_logprobs",
@@ -107,8 +106,7 @@ class SequenceStream:
         self._index = index
         self._sampling = sampling
         self._wants_logprobs = sampling.logprobs is not None
-        self._asked_ids = pack_int32(sampling.logprob_token_ids)
-        self._read_logprob = partial(read_token_logprob, asked_ids=sampling.logprob_token_ids)
+        self._asked_ids = pack_int32(sampling.logprob_token_ids) if sampling.logprob_token_ids else b""
         self._wants_prompt_logprobs = sampling.prompt_logprobs is not None and index == 0
         self._detokenizer: Detokenizer = (
             tokenizer.detokenizer(sampling.skip_special_tokens, prompt_token_ids)
@@ -242,7 +240,9 @@ class SequenceStream:
             raise ProtocolError("the engine sent logprobs that do not fit its tokens")
         for entry in entries:
             check_columns(entry, self._asked_ids)
-        delta.logprobs = LazyList(entries, self._read_logprob)
+        asked_ids = self._sampling.logprob_token_ids
+        read = partial(read_token_logprob, asked_ids=asked_ids) if asked_ids else read_token_logprob
+        delta.logprobs = LazyList(entries, read)
 
 
 def read_token_logprob(entry: TokenLogprobs, asked_ids: tuple[int, ...] = ()) -> TokenLogprob:

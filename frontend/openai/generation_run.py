@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
@@ -270,7 +269,7 @@ class RunEvents:
         in_event: whether the last take() ended within an event.
     """
 
-    __slots__ = ("_batch", "_chunk", "_frame", "_large", "_opening", "_run", "_writer", "finished")
+    __slots__ = ("_chunk", "_frame", "_large", "_left", "_opening", "_run", "_writer", "finished")
 
     def __init__(self, run: GenerationRun, writer: ChunkWriter) -> None:
         """Join a run that is not open yet and the writer of its chunks."""
@@ -279,15 +278,15 @@ class RunEvents:
         self._chunk = writer.chunk
         self._frame = writer.frame()
         self._opening = b""
-        # Deltas of one take() of the run, so as many as a slice has; and the event that is being sent.
-        self._batch: deque[tuple[int, OutputDelta]] = deque()
+        # The event that is being sent, and deltas of the same take() of the run behind it.
+        self._left: Sequence[tuple[int, OutputDelta]] = ()
         self._large: Iterator[bytes] | None = None
         self.finished = False
 
     @property
     def behind(self) -> bool:
         """Whether take() would return more now."""
-        return self.in_event or bool(self._batch) or self._run.behind
+        return self.in_event or bool(self._left) or self._run.behind
 
     @property
     def in_event(self) -> bool:
@@ -306,30 +305,29 @@ class RunEvents:
             if piece is not None:
                 return piece
             self._large = None
-        if not self._batch:
-            self._batch.extend(self._run.take())
-        events = self._next_events()
-        if self._run.finished and not self.finished and not self._batch and self._large is None:
+        events = self._next_events(self._left or self._run.take())
+        if self._run.finished and not self.finished and not self._left and self._large is None:
             self.finished = True
             events.append(self._writer.closing())
         return b"".join(events)
 
-    def _next_events(self) -> list[bytes]:
+    def _next_events(self, batch: Sequence[tuple[int, OutputDelta]]) -> list[bytes]:
         events = []
-        if self._batch and self._opening:
+        if batch and self._opening:
             events.append(self._opening)
             self._opening = b""
-        while self._batch:
-            event = self._chunk(*self._batch.popleft())
+        self._left = ()
+        for i, (prompt_idx, delta) in enumerate(batch, start=1):
+            event = self._chunk(prompt_idx, delta)
             if not isinstance(event, bytes):
-                self._large = event
+                self._large, self._left = event, batch[i:]
                 break
             events.append(event)
         return events
 
     def hand_over(self, fd: int) -> RelayedStream | None:
         """Let native code write what comes next, if it is the plain text of one completion."""
-        if self._frame is None or self._opening or self._batch or self._large is not None:
+        if self._frame is None or self._opening or self._left or self._large is not None:
             return None
         return self._run.hand_over(fd, self._frame)
 
@@ -339,8 +337,7 @@ class RunEvents:
 
     def close(self) -> None:
         """Close the run, and drop what is not rendered."""
-        self._batch.clear()
-        self._large = None
+        self._left, self._large = (), None
         self._run.close()
 
 
