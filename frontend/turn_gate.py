@@ -21,7 +21,7 @@ PER_TURN = 4
 class TurnGate:
     """Lets PER_TURN callers pass per turn, first come first served; belongs to one event loop.
 
-    Whoever waits is an open request, so the queue is as long as there may be of those.
+    Whoever waits is a request of its own connection, so the queue is as long as there may be of those.
 
     Attributes:
         turn: changes with the loop's turns, as far as anybody has passed.
