@@ -121,9 +121,7 @@ class StepApplier:
             )
 
     def _take_back(self, output: ModelRunnerOutput, flight: StepInFlight, ended: list[EndedRequest]) -> bool:
-        """Let the rows of a step that ran out of memory enter again, or end those for which there is none.
-
-        That is one whose single token has no room, and those taken back too often without a new token.
+        """Let the rows of a step that ran out of memory enter again, or end those taken back too often.
 
         A row taken back is named again by the step that was in flight behind; it has no request then.
 
@@ -136,9 +134,7 @@ class StepApplier:
             return False
         rows = [error.row for error in short if self._request_in(error.row, flight.step) is not None]
         num_tokens = int(unpack_int32(flight.packed_num_tokens).sum())
-        if num_tokens == 1:
-            self._end_failed_row(short[0], flight, ended)
-        elif rows:
+        if rows:
             for request in self._scheduler.retreat(rows, num_tokens):
                 self._scheduler.remove(request)
                 ended.append(self._out_of_memory(request, num_tokens))

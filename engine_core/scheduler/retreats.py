@@ -8,8 +8,8 @@ So steps grow only beside rows that have nothing to lose:
     is taken back      let no step grow          a new token; its end; being taken back too often
     has a new token    let steps grow            -
 
-Each failure without a new token in between halves the steps of that request, down to one token, which either
-goes well or ends it. Other requests' steps may grow meanwhile, so attempts are counted too.
+Each failure without a new token in between halves the steps of that request, down to one token. That is tried
+again: whoever takes the memory may give it back. Attempts are counted, and after too many the request ends.
 """
 
 from __future__ import annotations

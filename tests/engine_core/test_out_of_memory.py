@@ -132,8 +132,9 @@ def test_requests_that_end_are_forgotten() -> None:
 
 
 def test_a_token_that_has_no_room_alone_ends_its_request_and_no_other() -> None:
-    # 7 tokens, then 3, then 1: three tries.
-    driver = EngineDriver(CONFIG, faults=short_of_memory(1, 2, 3))
+    # 7 tokens, then 3, then 1 token until it has been tried often enough.
+    driver = EngineDriver(CONFIG, faults=short_of_memory(*range(1, 9)))
+    assert driver.engine._scheduler.retreats.max_attempts == 8
     unlucky = driver.add([1, 2, 3, 4, 5, 6, 7], max_tokens=4)
     driver.turn()
     lucky = driver.add([7, 6, 5], max_tokens=4)
@@ -141,6 +142,15 @@ def test_a_token_that_has_no_room_alone_ends_its_request_and_no_other() -> None:
     assert unlucky.finished is not None
     assert (unlucky.finished.error_code, unlucky.finished.error_status) == ("out_of_memory", 503)
     assert lucky.output == lucky.expected
+
+
+def test_a_single_token_that_finds_room_in_the_end_costs_nobody_an_answer() -> None:
+    driver = EngineDriver(CONFIG, faults=short_of_memory(1, 2, 3, 4, 5))
+    sequence = driver.add([1, 2, 3, 4, 5, 6, 7], max_tokens=4)
+    driver.run()
+    assert sequence.finished is not None
+    assert sequence.finished.reason is FinishReason.LENGTH
+    assert sequence.output == sequence.expected
 
 
 def test_the_time_of_such_a_step_teaches_nothing() -> None:

@@ -75,11 +75,11 @@ def test_everybody_gets_their_tokens(
     assert loop.engine.stats().num_preemptions > 0
     for request, calm in zip(requests, untroubled, strict=True):
         assert request.finished is not None
-        # One token that finds no room ends its request.
+        # Too many attempts without a new token end a request.
         if request.finished.error_code != "out_of_memory":
             assert request.heard() == calm.heard()
     codes = [request.finished.error_code for request in requests]  # type: ignore[union-attr]
-    assert codes.count("out_of_memory") < len(requests) // 2
+    assert codes.count("out_of_memory") <= 1
 
 
 def test_what_a_step_took_is_free_when_memory_is_given_back(
