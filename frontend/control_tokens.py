@@ -61,10 +61,18 @@ class TextMarker:
         return text[:start] + self._ending.sub(_with_mark, text[start:])
 
     def mark_all(self, value: JsonValue) -> JsonValue:
-        """Mark every string in a JSON value, the keys of objects too."""
+        """Mark every string in a JSON value, the keys of objects too.
+
+        Raises:
+            InvalidRequestError: a key is no string.
+        """
         if isinstance(value, str):
             return self.mark(value)
         if isinstance(value, Mapping):
+            if not all(isinstance(key, str) for key in value):
+                raise InvalidRequestError(
+                    "the messages must hold JSON values: a key is no string", "messages"
+                )
             return {self.mark(key): self.mark_all(item) for key, item in value.items()}
         if isinstance(value, Sequence):
             return [self.mark_all(item) for item in value]

@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import cast
 
 import msgspec
 
@@ -25,7 +24,9 @@ from frontend.offline_jobs import (
     PromptJob,
     TokenizationKwargs,
     check_tokenization,
-    is_one_prompt,
+    list_conversations,
+    list_items,
+    list_prompts,
 )
 from frontend.offline_outputs import CompletionOutput, Prompt, RequestOutput, collect_outputs
 from frontend.offline_params import check_params, check_priorities, fit_context
@@ -190,7 +191,7 @@ class LLM:
             InvalidRequestError: a prompt or parameter is wrong; nothing else is generated either.
             SplitServeError: the engine failed; its words are quoted.
         """
-        many = [cast(Prompt, prompts)] if is_one_prompt(prompts) else list(cast(Sequence[Prompt], prompts))
+        many = list_prompts(prompts)
         options = self._options(sampling_params, priority, tokenization_kwargs, len(many))
         jobs = [PromptJob(prompt, each) for prompt, each in zip(many, options, strict=True)]
         return self._run(jobs, use_tqdm)
@@ -229,8 +230,7 @@ class LLM:
             InvalidRequestError: the model has no chat template, or it refuses the messages.
             SplitServeError: the engine failed; its words are quoted.
         """
-        one = bool(messages) and isinstance(messages[0], Mapping)
-        many = cast(Sequence[Sequence[Message]], [messages] if one else messages)
+        many = list_conversations(messages)
         template_options = ChatOptions(
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
@@ -288,7 +288,8 @@ class LLM:
             given = self.get_default_sampling_params()
         if isinstance(given, SamplingParams):
             return [check_params(given, self._max_logprobs)] * count
-        params = [check_params(each, self._max_logprobs) for each in given]
+        many = list_items(given, "sampling_params", "a SamplingParams or a list of them")
+        params = [check_params(each, self._max_logprobs) for each in many]
         if len(params) != count:
             raise InvalidRequestError(f"{count} prompts need as many sampling_params, got {len(params)}")
         return params

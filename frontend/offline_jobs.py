@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypedDict, cast
+from numbers import Integral
+from operator import index
+from typing import NamedTuple, TypedDict, TypeVar, cast
 
 import msgspec
 
 from engine_core.errors import InvalidRequestError
 from engine_core.sampling_params import SamplingParams
 from frontend.chat_template import ChatOptions, Message
-from frontend.offline_outputs import Prompt, TextPrompt, TokensPrompt
+from frontend.offline_outputs import Prompt
 from frontend.pool_status import ServedModel
 from frontend.truncation import Truncation, TruncationSide, read_truncation, special_affixes
+
+T = TypeVar("T")
+
+_PROMPT_FORMS = "a text, a list of token ids, {'prompt': text} or {'prompt_token_ids': ids}"
 
 
 class TokenizationKwargs(TypedDict, total=False):
@@ -72,13 +78,11 @@ class PromptJob:
 
     async def encode(self, served: ServedModel) -> tuple[str | None, list[int]]:
         """Return the prompt as text, if it is one and nothing was cut off, and as ids."""
-        prompt = self.prompt
-        if isinstance(prompt, dict):
-            prompt = _unwrap(prompt)
+        prompt = _unwrap(self.prompt)
         tokenizer, limit = served.assets.tokenizer, served.info.max_model_len
         truncation = self.options.tokenization.truncation(self.options.params, limit)
         if not isinstance(prompt, str):
-            return None, truncation.cut(list(prompt)) if truncation else list(prompt)
+            return None, truncation.cut(prompt) if truncation else prompt
         add_special_tokens = self.options.tokenization.add_special_tokens is not False
         ids = await tokenizer.encode_async(
             prompt,
@@ -120,16 +124,65 @@ class ChatJob:
         return None, truncation.cut(ids, len(before), len(after))
 
 
-def _unwrap(prompt: TextPrompt | TokensPrompt) -> str | list[int]:
-    value = cast(Mapping[str, str | list[int]], prompt)
-    for key in ("prompt_token_ids", "prompt"):
-        if key in value:
-            return value[key]
-    raise InvalidRequestError("a prompt given as a dict needs the key prompt or prompt_token_ids", "prompt")
+def list_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """Return the prompts that a script gave, one or many.
 
-
-def is_one_prompt(prompts: Prompt | Sequence[Prompt]) -> bool:
-    """Tell one prompt from a list of them."""
+    Raises:
+        InvalidRequestError: it is neither.
+    """
     if isinstance(prompts, str | Mapping):
-        return True
-    return bool(prompts) and all(isinstance(item, int) for item in prompts)
+        return [prompts]
+    many = list_items(prompts, "prompts", f"one prompt or a list of them, each {_PROMPT_FORMS}")
+    is_one = bool(many) and all(isinstance(item, Integral) for item in many)
+    return [cast(list[int], many)] if is_one else cast(list[Prompt], many)
+
+
+def list_conversations(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> list[Sequence[Message]]:
+    """Return the conversations that a script gave, one or many.
+
+    Raises:
+        InvalidRequestError: it is neither.
+    """
+    form = "a list of messages ({'role': ..., 'content': ...}), or a list of such lists"
+    many = list_items(messages, "messages", form)
+    if many and isinstance(many[0], Mapping):
+        many = [cast(Sequence[Message], many)]
+    for chat in many:
+        if not all(isinstance(message, Mapping) for message in list_items(chat, "messages", form)):
+            raise InvalidRequestError(f"messages must be {form}", "messages")
+    return cast(list[Sequence[Message]], many)
+
+
+def list_items(given: Iterable[T], name: str, form: str) -> list[T]:
+    """Return the items of an argument that is a list, or something like one.
+
+    Args:
+        given: as the script gave it, of any type.
+        name: of the argument.
+        form: what it has to be, in words.
+
+    Raises:
+        InvalidRequestError: names the argument, its form, and the type that was given.
+    """
+    if isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping):
+        return list(given)
+    raise InvalidRequestError(f"{name} must be {form}, got {type(given).__name__}", name)
+
+
+def _unwrap(prompt: Prompt) -> str | list[int]:
+    """Return the text or the token ids of a prompt in any of its forms."""
+    value: object = prompt
+    if isinstance(prompt, Mapping):
+        given = cast(Mapping[str, object], prompt)
+        named = [given[key] for key in ("prompt_token_ids", "prompt") if key in given]
+        if not named:
+            raise InvalidRequestError(
+                "a prompt given as a dict needs the key prompt or prompt_token_ids", "prompt"
+            )
+        value = named[0]
+    if isinstance(value, str):
+        return value
+    try:
+        return [index(item) for item in list_items(cast(list[int], value), "a prompt", _PROMPT_FORMS)]
+    except TypeError:
+        raise InvalidRequestError(f"a prompt must be {_PROMPT_FORMS}", "prompt") from None

@@ -16,11 +16,16 @@ def check_params(params: SamplingParams, max_logprobs: int = MAX_LOGPROBS) -> Sa
     Raises:
         InvalidRequestError: names the field.
     """
+    if not isinstance(params, SamplingParams):
+        raise InvalidRequestError(
+            f"sampling_params must be a SamplingParams or a list of them, got {type(params).__name__}",
+            "sampling_params",
+        )
     stop: str | Iterable[str] = params.stop
     values = msgspec.structs.asdict(params) | {
-        "stop": (stop,) if isinstance(stop, str) else tuple(stop or ())
+        "stop": (stop,) if isinstance(stop, str) else _tuple(stop),
+        "stop_token_ids": _tuple(params.stop_token_ids),
     }
-    values["stop_token_ids"] = tuple(params.stop_token_ids or ())
     if isinstance(params.repetition_detection, RepetitionDetection):
         values["repetition_detection"] = msgspec.structs.asdict(params.repetition_detection)
     try:
@@ -33,15 +38,22 @@ def check_params(params: SamplingParams, max_logprobs: int = MAX_LOGPROBS) -> Sa
     return checked
 
 
+def _tuple(values: object) -> object:
+    """Return any iterable as a tuple and None as an empty one; what is neither is refused by its type."""
+    if values is None:
+        return ()
+    return tuple(values) if isinstance(values, Iterable) else values
+
+
 def check_priorities(given: int | Sequence[int] | None, count: int) -> list[int]:
     """Return one priority per prompt.
 
     Raises:
         InvalidRequestError: there are not as many as prompts, or one is out of range.
     """
-    if given is None or isinstance(given, int):
-        given = [given or 0] * count
-    priorities = list(given)
+    if given is None:
+        given = 0
+    priorities = list(given) if isinstance(given, Sequence) else [given] * count
     if len(priorities) != count:
         raise InvalidRequestError(
             f"{count} prompts need as many priorities, got {len(priorities)}", "priority"

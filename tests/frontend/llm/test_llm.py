@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from engine_core.errors import (
@@ -47,6 +48,63 @@ def test_every_form_of_prompt_is_taken(llm: LLM) -> None:
     assert [output.outputs for output in outputs] == [one.outputs] * 5
     assert [output.prompt for output in outputs] == ["Hello", None, "Hello", None, None]
     assert llm.generate([], GREEDY, use_tqdm=False) == []
+
+
+@pytest.mark.parametrize(
+    "prompts",
+    [
+        None,
+        5,
+        b"Hello",
+        [None],
+        [1, "a"],
+        [1.5],
+        [[1, None]],
+        {"prompt": 5},
+        {"prompt_token_ids": [1, "x"]},
+        {},
+    ],
+    ids=repr,
+)
+def test_what_is_no_prompt_is_refused_in_words(llm: LLM, prompts: object) -> None:
+    with pytest.raises(InvalidRequestError, match="prompt"):
+        llm.generate(prompts, GREEDY, use_tqdm=False)  # type: ignore[arg-type]
+
+
+def test_token_ids_may_be_integers_of_any_library(llm: LLM) -> None:
+    ids = llm.get_tokenizer().encode("Hello world")
+    plain = llm.generate(ids, GREEDY, use_tqdm=False)[0]
+    for others in (np.array(ids), list(np.array(ids)), [np.array(ids)], {"prompt_token_ids": np.array(ids)}):
+        output = llm.generate(others, GREEDY, use_tqdm=False)[0]  # type: ignore[arg-type]
+        assert (output.outputs, output.prompt_token_ids) == (plain.outputs, ids)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [None, 5, "Hello", {"role": "user", "content": "Hello"}, ["Hello"], [{"role": "user"}, 5], [[5]]],
+    ids=repr,
+)
+def test_what_are_no_messages_is_refused_in_words(llm: LLM, messages: object) -> None:
+    with pytest.raises(InvalidRequestError, match="messages must be a list of messages"):
+        llm.chat(messages, GREEDY, use_tqdm=False)  # type: ignore[arg-type]
+
+
+def test_a_message_with_a_key_that_is_no_string_is_refused_in_words(llm: LLM) -> None:
+    with pytest.raises(InvalidRequestError, match="a key is no string"):
+        llm.chat([{"role": "user", "more": {5: 6}}], GREEDY, use_tqdm=False)  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("given", [{"max_tokens": 2}, [5], 5, "greedy"], ids=repr)
+def test_what_are_no_parameters_is_refused_in_words(llm: LLM, given: object) -> None:
+    with pytest.raises(InvalidRequestError, match="sampling_params must be a SamplingParams"):
+        llm.generate(["Hello"], given, use_tqdm=False)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("field", ["stop", "stop_token_ids"])
+def test_a_parameter_that_is_no_list_is_refused_by_name(llm: LLM, field: str) -> None:
+    params = SamplingParams(**{field: 5})  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match=f"got `int` - at `\\$.{field}`"):
+        llm.generate("Hello", params, use_tqdm=False)
 
 
 def test_parameters_may_differ_per_prompt(llm: LLM) -> None:
