@@ -13,6 +13,7 @@ import msgspec
 import psutil
 import pytest
 
+from engine_core.file_limit import raise_file_limit
 from engine_core.ipc.codec import encode
 from engine_core.ipc.messages import Abort
 from engine_core.server import MAX_CONNECTIONS
@@ -83,6 +84,16 @@ class Peers:
 def peers() -> Iterator[Peers]:
     with Peers() as peers:
         yield peers
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """As many descriptors for this process as the system allows."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if raise_file_limit() < 4000:
+        pytest.skip("the system does not allow 4000 descriptors")
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 @contextlib.contextmanager
@@ -189,6 +200,7 @@ def test_an_abort_names_no_more_than_a_frontend_can_have_open() -> None:
         assert client.ping().stats.protocol_errors == before + 1
 
 
+@pytest.mark.usefixtures("many_descriptors")
 def test_connections_beyond_the_bound_are_refused_and_frontends_stay(peers: Peers) -> None:
     with engine_on("ipc") as engine:
         frontend = engine.joined()
@@ -201,6 +213,7 @@ def test_connections_beyond_the_bound_are_refused_and_frontends_stay(peers: Peer
         assert "too many connections" in engine.log()
 
 
+@pytest.mark.usefixtures("many_descriptors")
 def test_a_flood_of_connections_leaves_descriptors_where_there_are_few(peers: Peers) -> None:
     with engine_on("ipc") as engine:
         frontend = engine.joined()
@@ -214,5 +227,6 @@ def test_a_flood_of_connections_leaves_descriptors_where_there_are_few(peers: Pe
 def test_the_engine_may_open_as_many_descriptors_as_the_system_allows() -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with engine_on("ipc") as engine:
+        engine.joined()
         process = psutil.Process(engine.popen.pid)
         assert process.rlimit(resource.RLIMIT_NOFILE) == (hard, hard)
