@@ -44,11 +44,6 @@ class Reception:
         """Whether some had to wait for the next turn."""
         return bool(self._inbox)
 
-    @property
-    def is_due(self) -> bool:
-        """Whether look_after() has something to do even if no connection began or ended."""
-        return self._clock.monotonic() >= self.next_due_s()
-
     def run(self) -> None:
         """Take what there is time for, one message at least if there is one."""
         now_s = self._clock.monotonic()
@@ -71,7 +66,7 @@ class Reception:
 
     def next_due_s(self) -> float:
         """Return the time by which look_after() has to be called again; inf when nothing is due."""
-        return self._router.connections.table.next_due_s()
+        return self._router.connections.next_due_s()
 
     def _receive(self, now_s: float) -> None:
         for message in self._router.receive():

@@ -11,19 +11,26 @@ import logging
 import socket
 import struct
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import zmq
 
-from engine_core.ipc.connections import ConnectionTable
+from engine_core.ipc.connections import NEVER, ConnectionTable
+from engine_core.ipc.unread_bytes import UnreadBytes
 from engine_core.logs import log_event
 
 _log = logging.getLogger("engine_core")
+
+T = TypeVar("T")
 
 _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CLOSE_FAILED
 # The first frame of an event: which one, and its value; the second is an address.
 _EVENT = struct.Struct("=HI")
 WARN_INTERVAL_S = 10.0
+# How often is asked what TCP connections have brought. In this time loopback carries some hundred MiB.
+CHECK_S = 0.25
+# Where Linux puts the number of bytes received into its TCP_INFO.
+_RECEIVED = struct.Struct("=128xQ")
 
 
 class Changes(NamedTuple):
@@ -44,10 +51,15 @@ class ConnectionWatch:
     Args:
         sock: not bound yet.
         table: what is known of its connections.
+        unread: what TCP connections have brought. A Unix socket's peers are of our user, and nothing counts
+            their bytes.
     """
 
-    def __init__(self, sock: zmq.Socket[bytes], table: ConnectionTable) -> None:
+    def __init__(self, sock: zmq.Socket[bytes], table: ConnectionTable, unread: UnreadBytes) -> None:
         self.table = table
+        self.heard = unread.heard
+        self._unread = unread
+        self._check_s = NEVER
         self._warn_s = 0.0
         self._sock = sock
         self._address = ""
@@ -78,6 +90,10 @@ class ConnectionWatch:
                 unbound = True
         return Changes(ended, unbound)
 
+    def next_due_s(self) -> float:
+        """Return the time at which sweep() has to be called; inf when nothing is due."""
+        return min(self.table.next_due_s(), self._check_s)
+
     def greet(self, descriptor: int, identity: bytes, now_s: float) -> None:
         """The peer of a connection is known; one that had its identity before ends."""
         before = self.table.greet(descriptor, identity, now_s)
@@ -95,9 +111,12 @@ class ConnectionWatch:
             self._shut(descriptor)
 
     def sweep(self, now_s: float, is_known: Callable[[bytes], bool]) -> None:
-        """End the connections whose peers have been unknown for too long."""
+        """End the connections whose peers have been unknown for too long, or bring bytes without end."""
         for descriptor in self.table.sweep(now_s, is_known):
             self._shut(descriptor)
+        if now_s >= self._check_s:
+            self._check_s = now_s + CHECK_S if len(self.table) else NEVER
+            self._check_unread(now_s)
 
     def close(self) -> None:
         """Close the monitor; before the socket."""
@@ -115,6 +134,9 @@ class ConnectionWatch:
                 yield _EVENT.unpack(event)
 
     def _accept(self, descriptor: int, now_s: float) -> None:
+        self._unread.opened(descriptor)
+        if self._family is not socket.AF_UNIX and hasattr(socket, "TCP_INFO"):
+            self._check_s = min(self._check_s, now_s + CHECK_S)
         victim = self.table.opened(descriptor, now_s)
         if victim is None:
             return
@@ -130,19 +152,31 @@ class ConnectionWatch:
                 refused=self.table.num_refused,
             )
 
+    def _check_unread(self, now_s: float) -> None:
+        received = {descriptor: self._num_received(descriptor) for descriptor in self.table.open()}
+        for descriptor in self._unread.check(received):
+            log_event(_log, logging.WARNING, "message without an end", address=self._address)
+            self.end(descriptor, now_s)
+
+    def _num_received(self, descriptor: int) -> int:
+        info = self._ask(descriptor, _tcp_info)
+        return int(_RECEIVED.unpack(info)[0]) if info is not None and len(info) == _RECEIVED.size else 0
+
     def _shut(self, descriptor: int) -> None:
+        self._ask(descriptor, _shut_down)
+
+    def _ask(self, descriptor: int, what: Callable[[socket.socket], T]) -> T | None:
+        """Call with a connection of ours; None if it has just ended by itself."""
         try:
             # Given whole, as Python would ask the kernel for each; a flood of connections is a race.
             connection = socket.socket(self._family, socket.SOCK_STREAM, 0, fileno=descriptor)
         except OSError:
-            return
+            return None
         try:
             # What the descriptor may have been given to meanwhile, other than a connection, is not touched.
-            if self._is_ours(connection.getsockname()):
-                connection.shutdown(socket.SHUT_RDWR)
+            return what(connection) if self._is_ours(connection.getsockname()) else None
         except OSError:
-            # It has just ended by itself.
-            pass
+            return None
         finally:
             connection.detach()
 
@@ -150,3 +184,11 @@ class ConnectionWatch:
         if isinstance(name, tuple):
             return self._address.endswith(f":{name[1]}")
         return self._address == f"ipc://{name}"
+
+
+def _tcp_info(connection: socket.socket) -> bytes:
+    return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
+
+
+def _shut_down(connection: socket.socket) -> None:
+    connection.shutdown(socket.SHUT_RDWR)

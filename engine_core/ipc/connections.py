@@ -93,6 +93,10 @@ class ConnectionTable:
         """Return the connections of all unknown peers, which have to end."""
         return self._end_silent(now_s, now_s)
 
+    def open(self) -> list[int]:
+        """Return the connections that are not told to end."""
+        return [*self._silent, *self._known]
+
     def is_ending(self, descriptor: int) -> bool:
         """Whether it was told to end and has not yet."""
         return descriptor in self._ending

@@ -23,6 +23,7 @@ from engine_core.ipc.addresses import (
 from engine_core.ipc.connection_watch import ConnectionWatch
 from engine_core.ipc.connections import ConnectionTable
 from engine_core.ipc.curve import ServerKeys
+from engine_core.ipc.unread_bytes import UnreadBytes
 from engine_core.logs import log_event
 
 _log = logging.getLogger("engine_core")
@@ -112,7 +113,8 @@ class BoundSocket:
         self._path = ipc_path(address) if is_ipc(address) else ""
         self.socket: zmq.Socket[bytes] = context.socket(kind)
         table = ConnectionTable(affordable_connections(limits.max_connections), limits.patience_s)
-        self.connections = ConnectionWatch(self.socket, table)
+        unread = UnreadBytes(limits.max_message_bytes)
+        self.connections = ConnectionWatch(self.socket, table, unread)
         set_limits(self.socket, address, limits)
         self.socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         if kind == zmq.ROUTER:

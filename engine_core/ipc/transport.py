@@ -140,6 +140,7 @@ class BoundRouter:
             if message is None:
                 return
             identity, frames, descriptor = message
+            self.connections.heard(descriptor)
             if len(frames) == 1:
                 yield Received(identity, frames[0], descriptor)
             else:

@@ -98,9 +98,7 @@ class KVEventPublisher:
 
     def next_due_s(self) -> float:
         """Return the time by which run() has to be called again; inf when nothing is due."""
-        return min(
-            self._replays.next_due_s(), *(bound.connections.table.next_due_s() for bound in self._bound)
-        )
+        return min(self._replays.next_due_s(), *(bound.connections.next_due_s() for bound in self._bound))
 
     def begin(self, config: SchedulerConfig) -> KVEventRecorder:
         """Return what an engine of this configuration has to tell, now that it begins to serve."""
@@ -120,7 +118,7 @@ class KVEventPublisher:
             self._publish.socket.send_multipart((self._topic, number, payload), zmq.NOBLOCK)
         now_s = self._clock.monotonic()
         for bound in self._bound:
-            if bound.connections.monitor in readable or now_s >= bound.connections.table.next_due_s():
+            if bound.connections.monitor in readable or now_s >= bound.connections.next_due_s():
                 bound.look_after(now_s)
         if self._replay is not None and self._replay.socket in readable:
             self._take_requests(self._replay, now_s)
@@ -143,6 +141,7 @@ class KVEventPublisher:
             if message is None:
                 return
             peer, frames, descriptor = message
+            replay.connections.heard(descriptor)
             asked[descriptor] += 1
             if asked[descriptor] > MAX_PEER_REQUESTS_PER_TURN:
                 replay.connections.end(descriptor, now_s)

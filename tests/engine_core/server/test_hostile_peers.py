@@ -190,6 +190,18 @@ def test_a_flood_ends_with_its_connection(peers: Peers) -> None:
         neighbour.ping()
 
 
+def test_a_message_without_an_end_ends_its_connection(peers: Peers) -> None:
+    with engine_on("tcp") as engine:
+        neighbour = engine.joined()
+        peer = peers.join(engine, b"endless")
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            for _ in range(128):
+                peer.sendall(frame(bytes(MIB), more=True))
+        assert has_ended(peer)
+        neighbour.ping()
+        assert "message without an end" in engine.log()
+
+
 def test_an_abort_names_no_more_than_a_frontend_can_have_open() -> None:
     with engine_on("ipc") as engine:
         client = engine.joined()
