@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 
@@ -31,6 +32,22 @@ def runtime_directory() -> str:
     base = os.environ.get("XDG_RUNTIME_DIR", "")
     # The variable outlives its directory in shells opened with su or sudo.
     return os.path.join(base, "splitserve") if os.path.isdir(base) else f"/tmp/splitserve-{os.getuid()}"
+
+
+def leave_runtime_directory(directory: str) -> None:
+    """Remove a directory of sockets below the runtime directory and then that one, whichever is empty by now.
+
+    Whoever of a server ends last finds them empty, however the others have ended.
+
+    Args:
+        directory: of this process's sockets; one elsewhere is left alone.
+    """
+    runtime = runtime_directory()
+    if os.path.dirname(directory) == runtime:
+        with contextlib.suppress(OSError):
+            os.rmdir(directory)
+        with contextlib.suppress(OSError):
+            os.rmdir(runtime)
 
 
 def default_engine_address() -> str:

@@ -14,7 +14,7 @@ import zmq
 
 from engine_core.banner import banner
 from engine_core.clock import Clock
-from engine_core.config import runtime_directory
+from engine_core.config import leave_runtime_directory, runtime_directory
 from engine_core.errors import EXIT_FAILED, ConfigError
 from engine_core.ipc.addresses import make_private_directory
 from engine_core.ipc.connection_counts import NOT_SERVING, ConnectionCounts
@@ -71,14 +71,14 @@ class Server:
         self._clock = clock
         self._begin_s = clock.monotonic()
         self._counts = ConnectionCounts.create(options.num_frontends)
-        self._made_runtime = make_private_directory(runtime_directory())
+        # The engine makes it, so that it also goes when this process is killed.
+        self._directory = f"{runtime_directory()}/serve-{os.getpid()}"
+        make_private_directory(runtime_directory())
         try:
             self._listener = bind_unix(options.uds) if options.uds else bind_tcp(options.host, options.port)
         except ConfigError:
-            self._remove_runtime()
+            leave_runtime_directory(self._directory)
             raise
-        # The engine makes it, so that it also goes when this process is killed.
-        self._directory = f"{runtime_directory()}/serve-{os.getpid()}"
         self._address = f"ipc://{self._directory}/engine.sock"
         self._numbers = {f"api-frontend {n}": n for n in range(1, options.num_frontends + 1)}
         self._supervisor = Supervisor(self._specs())
@@ -271,11 +271,5 @@ class Server:
         with contextlib.suppress(OSError):
             if self._options.uds:
                 os.unlink(self._options.uds)
-        self._remove_runtime()
+        leave_runtime_directory(self._directory)
         self._say("ended")
-
-    def _remove_runtime(self) -> None:
-        """Remove the directory of all servers' sockets, if this one made it and no other uses it by now."""
-        if self._made_runtime:
-            with contextlib.suppress(OSError):
-                os.rmdir(runtime_directory())

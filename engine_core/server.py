@@ -11,19 +11,21 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 import signal
 import time
 
 import zmq
 
 from engine_core.clock import Clock
-from engine_core.config import MAX_SEQUENCE_TOKENS, EngineConfig
+from engine_core.config import MAX_SEQUENCE_TOKENS, EngineConfig, leave_runtime_directory
 from engine_core.engine import EngineCore
 from engine_core.errors import EXIT_OK, WorkerError
 from engine_core.executor.base import Executor
 from engine_core.file_limit import raise_file_limit
 from engine_core.frontends import MAX_FRONTENDS, FrontendTable
 from engine_core.inbox import Inbox
+from engine_core.ipc.addresses import ipc_path, is_ipc
 from engine_core.ipc.curve import KeyGuard, ServerKeys, load_server_keys
 from engine_core.ipc.sockets import SocketLimits
 from engine_core.ipc.transport import SEND_HWM, BoundRouter
@@ -263,6 +265,9 @@ class EngineServer:
                 rest.callback(self._guard.close)
             if self._kv_events is not None:
                 rest.callback(self._kv_events.close)
+            if is_ipc(self._config.listen):
+                # After the socket has gone from it.
+                rest.callback(leave_runtime_directory, os.path.dirname(ipc_path(self._config.listen)))
             rest.callback(self._router.close, SHUTDOWN_LINGER_MS if orderly else 0)
             # A worker that still loads would not read the message that asks it to end.
             self._executor.shutdown(WORKER_SHUTDOWN_S if orderly and self._engine is not None else 0.0)

@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import AsyncGenerator, Callable
 
+from engine_core.config import leave_runtime_directory
 from frontend.launch import Launch
 
 # Some hundred kilobytes are usual with many models; what is longer is no answer.
@@ -63,8 +64,7 @@ class Siblings:
             with contextlib.suppress(OSError):
                 os.unlink(path)
             # The last process to leave removes what the engine could not.
-            with contextlib.suppress(OSError):
-                os.rmdir(self._launch.directory)
+            leave_runtime_directory(self._launch.directory)
 
     async def _ask(self, number: int, deadline_s: float) -> bytes:
         try:

@@ -145,9 +145,6 @@ def serving(*flags: str, port: str = "0") -> Iterator[Serving]:
         finally:
             _end(server)
         left = [path for part in ("run", "tmp") for path in (folder / part).rglob("*")]
-        if popen.returncode == -signal.SIGKILL:
-            # The children remove their files; the parent's own directory stays, empty.
-            left = [path for path in left if not path.is_dir()]
         assert left == [], f"left behind: {left}\n{server.output}"
 
 

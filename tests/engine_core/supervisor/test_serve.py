@@ -178,14 +178,24 @@ def test_a_second_signal_ends_at_once() -> None:
         assert stream.finish()[0] < Stream.NUM_TOKENS
 
 
-def test_children_end_with_a_parent_that_is_killed() -> None:
-    with serving("--api-server-count", "2") as server:
+@pytest.mark.parametrize("num_frontends", ["1", "2"])
+def test_children_end_with_a_parent_that_is_killed_and_leave_nothing(num_frontends: str) -> None:
+    with serving("--api-server-count", num_frontends) as server:
         server.url()
         children = [*server.children(ENGINE), *server.children(FRONTEND)]
-        assert len(children) == 3
+        assert len(children) == 1 + int(num_frontends)
         server.popen.kill()
         server.read_to_end()
         assert wait_ended(children, DEADLINE_S) == []
+
+
+def test_an_engine_that_was_restarted_leaves_nothing_either() -> None:
+    with serving() as server:
+        url = server.url()
+        text = server.complete(url)
+        server.children(ENGINE)[0].kill()
+        server.complete_until(url, text)
+        server.popen.kill()
 
 
 def test_a_configuration_error_of_the_engine_is_told_once_and_not_retried() -> None:

@@ -14,6 +14,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from engine_core.config import runtime_directory
 from engine_core.ipc.connection_counts import ConnectionCounts
 from engine_core.ipc.messages import EngineStats
 from frontend import scrape, siblings
@@ -25,10 +26,11 @@ from tests.frontend.http.fake_pool import FakePool
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A short path: a Unix socket's name has at most 107 bytes, and pytest's tmp_path may be longer."""
     with tempfile.TemporaryDirectory(prefix="sst-") as path:
-        yield Path(path) / "launch"
+        monkeypatch.setenv("XDG_RUNTIME_DIR", path)
+        yield Path(runtime_directory()) / "launch"
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +42,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextlib.asynccontextmanager
 async def launched(folder: Path, size: int, *numbers: int) -> AsyncGenerator[list[httpx.AsyncClient], None]:
     """Some frontends of a launch in this process; yields a client of each."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     counts = ConnectionCounts.create(size)
     async with contextlib.AsyncExitStack() as stack:
         clients = []
@@ -118,14 +120,14 @@ async def test_an_answer_without_end_is_no_answer(folder: Path, monkeypatch: pyt
 
 
 async def test_the_socket_of_a_predecessor_that_was_killed_is_replaced(folder: Path) -> None:
-    folder.mkdir()
+    folder.mkdir(parents=True)
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(f"{folder}/api-2.sock")
     async with launched(folder, 2, 1, 2) as (client, _):
         while (await samples(client, "splitserve:frontend_up"))["2"] == 0:
             await asyncio.sleep(0)
         assert os.stat(f"{folder}/api-2.sock").st_mode & 0o777 == 0o600
-    assert not folder.exists(), "who leaves last removes the directory"
+    assert not folder.parent.exists(), "who leaves last removes the directories"
 
 
 async def test_it_waits_for_the_directory_that_the_engine_makes(
@@ -135,7 +137,7 @@ async def test_it_waits_for_the_directory_that_the_engine_makes(
     launch = Launch(str(folder), 1, ConnectionCounts.create(2))
     async with siblings.Siblings(launch).answering(lambda: b"text"):
         await asyncio.sleep(0)
-        folder.mkdir()
+        folder.mkdir(parents=True)
         other = siblings.Siblings(Launch(str(folder), 2, launch.counts))
         while (answer := await other.ask(30.0)) == {}:
             await asyncio.sleep(0)
