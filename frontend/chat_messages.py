@@ -34,13 +34,16 @@ def prepare_messages(
     prepared: list[dict[str, JsonValue]] = []
     for i, message in enumerate(messages):
         is_assistant = message.get("role") == "assistant"
-        copy = (assistant_marker if is_assistant else marker).mark_all(message)
+        calls = message.get("tool_calls") if is_assistant else None
+        # Before it is marked, as JSON may spell a control token with escapes.
+        shaped = _with_arguments(message, wishes) if calls else message
+        copy = (assistant_marker if is_assistant else marker).mark_all(shaped)
         assert isinstance(copy, dict)
         where = f"messages[{i}].content"
         copy["content"] = _content(copy.get("content"), wishes.format_of(copy.get("role")), where)
         _name_reasoning(copy)
-        if is_assistant and copy.get("tool_calls"):
-            _shape_calls(copy, wishes)
+        if calls and not _has_words(copy["content"]):
+            copy["content"] = wishes.empty_call_content
         prepared.append(copy)
     return prepared
 
@@ -80,16 +83,20 @@ def _name_reasoning(message: dict[str, JsonValue]) -> None:
         message.setdefault("thinking", reasoning)
 
 
-def _shape_calls(message: dict[str, JsonValue], wishes: TemplateWishes) -> None:
-    """Give a message with tool calls the content that lets them be seen, and arguments as they are wanted."""
-    if not _has_words(message["content"]):
-        message["content"] = wishes.empty_call_content
+def _with_arguments(message: Mapping[str, JsonValue], wishes: TemplateWishes) -> Mapping[str, JsonValue]:
+    """Return a message with tool calls whose arguments are as they are wanted."""
     calls = message["tool_calls"]
-    for call in calls if isinstance(calls, list) else []:
-        function = call.get("function") if isinstance(call, dict) else None
-        if isinstance(function, dict):
-            shape = _arguments_text if wishes.wants_argument_text else _arguments_object
-            function["arguments"] = shape(function.get("arguments"))
+    if not isinstance(calls, Sequence) or isinstance(calls, str):
+        return message
+    return {**message, "tool_calls": [_with_call_arguments(call, wishes) for call in calls]}
+
+
+def _with_call_arguments(call: JsonValue, wishes: TemplateWishes) -> JsonValue:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(call, Mapping) or not isinstance(function, Mapping):
+        return call
+    shape = _arguments_text if wishes.wants_argument_text else _arguments_object
+    return {**call, "function": {**function, "arguments": shape(function.get("arguments"))}}
 
 
 def _has_words(content: JsonValue) -> bool:
