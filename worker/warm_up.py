@@ -16,7 +16,7 @@ _PROMPT_TOKENS = 32
 
 
 def warm_up(runner: ModelRunner, limits: BatchLimits) -> None:
-    """Prefill a short prompt, decode one token, free the row; then compute a single other token.
+    """Prefill a short prompt, decode one token, free the row; then prefill one of another token.
 
     Args:
         runner: with no row in its batch; has none afterwards either. What is left in the KV cache is never
@@ -33,7 +33,9 @@ def warm_up(runner: ModelRunner, limits: BatchLimits) -> None:
         return
     prompt = [i % limits.vocab_size for i in range(num_prompt)]
     # Every rank runs both, whatever comes of the first: another may see what this one does not.
-    passes = [_run(runner, limits, prompt, decode=True), _run(runner, limits, [limits.vocab_size - 1])]
+    # Two tokens where they fit: a step of one would count as a use of the recorded step of one row.
+    other = [limits.vocab_size - 1] * min(2, room)
+    passes = [_run(runner, limits, prompt, decode=True), _run(runner, limits, other)]
     for errors in passes:
         for error in errors:
             if error.code == DeviceMemoryError.code:

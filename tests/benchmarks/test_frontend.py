@@ -45,7 +45,7 @@ def test_tokens_are_counted_over_all_models() -> None:
 
     class Collected:
         def collect(self) -> object:
-            return metrics.collect(1)
+            return metrics.collect(1, 0)
 
     registry = CollectorRegistry()
     registry.register(Collected())
