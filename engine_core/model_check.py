@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from engine_core.checkpoint.check import check_model
+from engine_core.checkpoint.model_config import ModelConfig
 from engine_core.checkpoint.text_files import check_text_files
 from engine_core.config import EngineConfig
 
@@ -33,6 +34,17 @@ def check_before_start(config: EngineConfig, directory: Path) -> list[str]:
     model = check_model(directory).limited_to(config.max_model_len)
     if config.tokenizer_check:
         check_text_files(directory)
+    return _notes(model)
+
+
+def _notes(model: ModelConfig) -> list[str]:
+    notes = []
     if model.has_custom_code:
-        return [f"custom_code_ignored path={directory}: auto_map in config.json is never executed"]
-    return []
+        notes.append(f"custom_code_ignored path={model.path}: auto_map in config.json is never executed")
+    unknown = [i for i in model.named_eos_token_ids if i not in model.eos_token_ids]
+    if unknown:
+        notes.append(
+            f"eos_token_ignored path={model.path}: {unknown[:8]} of eos_token_id are not in the vocabulary "
+            f"of {model.vocab_size} tokens, so no sequence ends there"
+        )
+    return notes

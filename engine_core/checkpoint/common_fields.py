@@ -46,18 +46,18 @@ def read_dtype(path: Path, config: Fields) -> str:
     return name
 
 
-def read_eos_token_ids(path: Path, config: Fields, vocab_size: int) -> tuple[int, ...]:
+def read_eos_token_ids(path: Path, config: Fields) -> tuple[int, ...]:
     """Return the ids of generation_config.json, where chat models name theirs, or else of config.json.
 
     Raises:
-        ModelLoadError: an id is not below vocab_size.
+        ModelLoadError: one is no integer.
     """
     generation_path = path / "generation_config.json"
     if generation_path.exists():
         generation = Fields.from_file(generation_path)
         if generation.has("eos_token_id"):
-            return generation.token_ids("eos_token_id", vocab_size)
-    return config.token_ids("eos_token_id", vocab_size)
+            return generation.token_ids("eos_token_id")
+    return config.token_ids("eos_token_id")
 
 
 def check_head_dim(config: Fields, head_dim: int) -> int:

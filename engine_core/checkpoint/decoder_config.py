@@ -127,7 +127,7 @@ def _read(path: Path, architecture: str, config: Fields, variant: _Variant) -> M
         norm_eps=config.number("rms_norm_eps", 0.0, 0.1, 1e-6),
         activation="silu",
         tie_word_embeddings=config.boolean("tie_word_embeddings", False),
-        eos_token_ids=read_eos_token_ids(path, config, vocab_size),
+        named_eos_token_ids=read_eos_token_ids(path, config),
         sliding_windows=variant.windows(config, num_layers),
         attention_scales=(head_dim**-0.5,) * num_layers,
         qkv_bias=biases.qkv,

@@ -10,6 +10,7 @@ from engine_core.checkpoint.files import read_file
 from engine_core.errors import ModelLoadError
 
 MAX_JSON_BYTES = 16 * 2**20
+_MAX_TOKEN_ID = 2**31 - 1
 
 
 class Fields:
@@ -96,15 +97,15 @@ class Fields:
             raise self.error(name, f"must be a list of strings, got {value!r}")
         return tuple(value)
 
-    def token_ids(self, name: str, vocab_size: int) -> tuple[int, ...]:
-        """Return one token id or a list of them as a tuple; absent gives none."""
+    def token_ids(self, name: str) -> tuple[int, ...]:
+        """Return one token id or a list of them as a tuple, of any vocabulary; absent gives none."""
         value = self._get(name, [], "token ids")
         ids = value if isinstance(value, list) else [value]
         if len(ids) > 1024:
             raise self.error(name, f"must hold at most 1024 token ids, got {len(ids)}")
         entries = {str(i): token_id for i, token_id in enumerate(ids)}
         inner = Fields(entries, f"{self.where}: {name}")
-        return tuple(inner.integer(key, 0, vocab_size - 1) for key in entries)
+        return tuple(inner.integer(key, -_MAX_TOKEN_ID, _MAX_TOKEN_ID) for key in entries)
 
     def nested(self, name: str) -> Fields | None:
         """Return a nested object, None if absent."""

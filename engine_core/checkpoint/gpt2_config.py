@@ -64,7 +64,7 @@ def read_gpt2(path: Path, architecture: str, config: Fields) -> ModelConfig:
         norm_eps=config.number("layer_norm_epsilon", 0.0, 0.1, 1e-5),
         activation=_gelu_kind(config),
         tie_word_embeddings=config.boolean("tie_word_embeddings", True),
-        eos_token_ids=read_eos_token_ids(path, config, vocab_size),
+        named_eos_token_ids=read_eos_token_ids(path, config),
         sliding_windows=no_windows(config, num_layers),
         attention_scales=_scales(config, num_layers, head_dim),
     )

@@ -24,7 +24,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         norm_eps: epsilon of every norm.
         activation: "silu", "gelu" (exact) or "gelu_tanh".
         tie_word_embeddings: the output head shares the embedding's weight.
-        eos_token_ids: ids that end a sequence.
+        named_eos_token_ids: what the checkpoint names as such; a small vocabulary may have some of them not.
         sliding_windows: per layer, how many tokens a query sees, itself included; 0 for all.
         attention_scales: per layer, what multiplies query times key.
         qkv_bias, output_bias: query, key and value projections have biases; the attention's output has one.
@@ -50,7 +50,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     norm_eps: float
     activation: str
     tie_word_embeddings: bool
-    eos_token_ids: tuple[int, ...]
+    named_eos_token_ids: tuple[int, ...]
     sliding_windows: tuple[int, ...]
     attention_scales: tuple[float, ...]
     qkv_bias: bool = False
@@ -59,6 +59,11 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     qk_norm: bool = False
     rope: RopeConfig | None = None
     has_custom_code: bool = False
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """Ids that end a sequence."""
+        return tuple(i for i in self.named_eos_token_ids if 0 <= i < self.vocab_size)
 
     @property
     def sliding_window(self) -> int:

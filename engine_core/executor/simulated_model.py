@@ -19,6 +19,7 @@ def simulated_model(directory: str) -> SimulatedModel:
         return SimulatedModel()
     config = open_config(Path(directory))
     vocab_size = config.integer("vocab_size", 1, MAX_VOCAB)
-    rule = TokenRule(vocab_size=vocab_size, eos_token_ids=config.token_ids("eos_token_id", vocab_size))
+    ends = tuple(i for i in config.token_ids("eos_token_id") if 0 <= i < vocab_size)
+    rule = TokenRule(vocab_size=vocab_size, eos_token_ids=ends)
     max_model_len = config.integer("max_position_embeddings", 1, MAX_LEN, 4096)
     return SimulatedModel(rule=rule, max_model_len=max_model_len, path=directory)

@@ -101,8 +101,6 @@ BAD_LLAMA = [
     ("attention_bias", 1),
     ("torch_dtype", "float8_e4m3fn"),
     ("torch_dtype", 16),
-    ("eos_token_id", 331),
-    ("eos_token_id", -1),
     ("eos_token_id", [0, "1"]),
     ("eos_token_id", list(range(300)) * 4),
     ("partial_rotary_factor", 0.5),
@@ -178,6 +176,12 @@ def test_end_tokens_of_the_generation_config_win(tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_text("{}")
     assert read(tmp_path).eos_token_ids == (2,)
     assert read(tmp_path, eos_token_id=None).eos_token_ids == ()
+
+
+def test_end_tokens_that_the_vocabulary_does_not_have_end_nothing(tmp_path: Path) -> None:
+    config = read(tmp_path, eos_token_id=[-1, 2, 331, 50256])
+    assert config.eos_token_ids == (2,)
+    assert config.named_eos_token_ids == (-1, 2, 331, 50256)
 
 
 @pytest.mark.parametrize(

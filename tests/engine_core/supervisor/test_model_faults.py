@@ -202,6 +202,13 @@ def test_custom_code_is_worth_a_note(model: Path) -> None:
     assert "custom_code_ignored" in note
 
 
+def test_an_end_token_that_the_vocabulary_does_not_have_is_worth_a_note(model: Path) -> None:
+    change_config(eos_token_id=50256)(model)
+    [note] = check_before_start(EngineConfig(model=str(model)), model)
+    assert "eos_token_ignored" in note
+    assert "[50256]" in note
+
+
 def test_a_hub_id_that_cannot_be_fetched_is_told_once_and_not_retried(tmp_path: Path) -> None:
     flags = ("serve", "owner/name", "--port", "0")
     offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
