@@ -58,6 +58,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._in_headers = False
         self._num_header_bytes = 0
         self._refusal: HttpError | None = None
+        self._turned_away = self._lingers = False
         # The one whose application runs; uvicorn's `cycle` is the one that was read last.
         self._running: RequestResponseCycle | None = None
         self._half_closed: HalfClosedWatch | None = None
@@ -71,13 +72,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._limits.enter(self._address):
             self._arm_timer()
         else:
-            self._refusal = HttpError(503, "overloaded", "too many connections")
-            transport.write(refusal(self._refusal))
-            transport.close()
+            self._turn_away(HttpError(503, "overloaded", "too many connections"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
-        self._limits.leave(self._address)
+        if self._lingers:
+            self._limits.end_linger()
+        elif not self._turned_away:
+            self._limits.leave(self._address)
         self._cancel_timer()
         if self._half_closed is not None:
             self._half_closed.cancel()
@@ -271,6 +273,17 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 self.transport.close()
         elif not self._in_progress():
             self._refuse_now(error)
+
+    def _turn_away(self, error: HttpError) -> None:
+        """Refuse a connection that is one too many; it is not counted any more, so that others find room."""
+        self._limits.leave(self._address)
+        self._refusal, self._turned_away = error, True
+        self._lingers = self._limits.linger()
+        if self._lingers:
+            self._refuse_now(error)
+        else:
+            self.transport.write(refusal(error))
+            self.transport.close()
 
     def _refuse_now(self, error: HttpError) -> None:
         self.transport.write(refusal(error))

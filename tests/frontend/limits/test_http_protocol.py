@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 from collections.abc import AsyncGenerator
 from urllib.parse import urlsplit
 
 import pytest
 
-from frontend.connection_limits import ConnectionLimits
+from frontend import http_protocol
+from frontend.connection_limits import MAX_LINGERING, ConnectionLimits
 from frontend.generation import GenerationRequest, OutputDelta
 from frontend.http_protocol import MAX_HEADER_BYTES, MAX_HEADERS, MAX_PIPELINED
 from tests.frontend.http.app_fixtures import ServerFactory, make_config
@@ -304,6 +306,35 @@ async def test_connections_beyond_the_bound_are_refused_and_room_comes_back(
     assert (await talk(url, LIVE)).startswith(b"HTTP/1.1 200 ")
     for _, writer in held:
         writer.close()
+
+
+async def test_a_refused_client_that_sends_at_once_gets_the_refusal(
+    make_server: ServerFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As long as it takes; each client closes its connection first.
+    monkeypatch.setattr(http_protocol, "LINGER_S", 60)
+    url = await make_server(max_connections_per_address=1, header_timeout_s=30)
+    target = urlsplit(url)
+    reader, writer = await asyncio.open_connection(target.hostname, target.port)
+    writer.write(ONE)
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+
+    def ask() -> bytes:
+        # Sends before it looks for an answer; what is not read then would reset the connection.
+        with socket.create_connection((target.hostname, target.port), 30) as client:
+            client.sendall(LIVE)
+            return client.makefile("rb").read()
+
+    for _ in range(20):
+        assert (await asyncio.to_thread(ask)).startswith(b"HTTP/1.1 503 ")
+    writer.close()
+
+
+def test_only_so_many_refused_connections_linger() -> None:
+    limits = ConnectionLimits(make_config())
+    assert [limits.linger() for _ in range(MAX_LINGERING + 1)] == [True] * MAX_LINGERING + [False]
+    limits.end_linger()
+    assert limits.linger()
 
 
 def test_connections_are_counted_in_all_and_per_address() -> None:
