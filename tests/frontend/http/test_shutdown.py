@@ -41,7 +41,7 @@ async def started(url: str, pool: FakePool, script: Held, *, stream: bool) -> as
             return await client.post(f"{url}/v1/completions", json=TEXT | {"stream": stream})
 
     task = asyncio.create_task(post())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await script.begun.wait()
     return task
 
@@ -51,7 +51,7 @@ async def test_a_first_signal_lets_open_streams_finish_and_takes_no_new_connecti
     async with serving(pool) as (url, server):
         task = await started(url, pool, script, stream=True)
         server.handle_exit(signal.SIGTERM, None)
-        async with asyncio.timeout(5), httpx.AsyncClient() as client:
+        async with asyncio.timeout(30), httpx.AsyncClient() as client:
             refused = False
             while not refused:
                 try:
@@ -100,7 +100,7 @@ async def test_past_the_shutdown_time_a_whole_answer_is_503(pool: FakePool) -> N
 @pytest.mark.parametrize("is_fresh", [True, False])
 async def test_a_request_on_its_way_when_draining_begins_is_answered(pool: FakePool, is_fresh: bool) -> None:
     request = b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n"
-    async with serving(pool) as (url, server), asyncio.timeout(5):
+    async with serving(pool) as (url, server), asyncio.timeout(30):
         reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(url).port)
         if not is_fresh:
             writer.write(request)
@@ -118,7 +118,7 @@ async def test_a_request_on_its_way_when_draining_begins_is_answered(pool: FakeP
 
 
 async def test_an_idle_connection_is_closed_when_draining_begins(pool: FakePool) -> None:
-    async with serving(pool) as (url, server), asyncio.timeout(5):
+    async with serving(pool) as (url, server), asyncio.timeout(30):
         reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(url).port)
         while not server.server_state.connections:
             await asyncio.sleep(0)
@@ -139,7 +139,7 @@ async def test_a_second_signal_cuts_everything_at_once(pool: FakePool) -> None:
         task = await started(url, pool, Held(), stream=True)
         server.handle_exit(signal.SIGTERM, None)
         server.handle_exit(signal.SIGINT, None)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             result = (await asyncio.gather(task, return_exceptions=True))[0]
     assert isinstance(result, httpx.TransportError)
     assert server.exit_code == 128 + signal.SIGINT
@@ -154,7 +154,7 @@ async def test_a_signal_during_start_up_ends_the_server(pool: FakePool) -> None:
     listener = open_listener(config)
     server = FrontendServer(create_app(config, pool), pool, config, "test")
     server.handle_exit(signal.SIGTERM, None)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await server.serve(sockets=[listener])
     assert server.exit_code == 0
     assert pool.stopped

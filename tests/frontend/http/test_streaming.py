@@ -217,7 +217,7 @@ async def test_list_prompts_run_at_the_same_time(client: httpx.AsyncClient, pool
     all_here = asyncio.Barrier(3)
 
     async def script(request: GenerationRequest):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await all_here.wait()
         for delta in deltas_of(chr(request.prompt_token_ids[-1]), request):
             yield delta

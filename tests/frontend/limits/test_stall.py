@@ -49,7 +49,7 @@ async def test_a_client_that_does_not_read_is_cut_and_its_generation_closed(
 ) -> None:
     pool.script = flood = Flood()
     client = await open_and_never_read(await make_server(write_stall_s=0.2))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await pool.num_closed.wait()
         # Kernel buffers take some megabytes on loopback; our own share of them stays below one.
         assert flood.num_bytes < 16 * 2**20
@@ -63,7 +63,7 @@ async def test_the_time_of_a_reader_that_is_slow_but_steady_begins_anew(pool: Fa
     """Read in the limit's own terms, as a real one of any length may pass while this process stands still."""
     limit_s = 3600.0
     pool.script = Flood()
-    async with serving(pool, write_stall_s=limit_s) as (url, server), asyncio.timeout(10):
+    async with serving(pool, write_stall_s=limit_s) as (url, server), asyncio.timeout(30):
         requests = server._owners.requests
         with await open_and_never_read(url) as client:
             begun_s = await blocked_since(requests)
