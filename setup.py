@@ -94,9 +94,9 @@ def _usable_nvcc() -> tuple[str, str]:
 
 def native_libraries() -> list[Extension]:
     """The frontend's library, the CPU kernels, and the CUDA kernels where they are wanted."""
-    names = ["frontend._lib.libsplitserve_frontend", "worker._lib.libsplitserve_cpu"]
+    names = ["splitserve.frontend._lib.libsplitserve_frontend", "splitserve.worker._lib.libsplitserve_cpu"]
     if find_nvcc():
-        names.append("worker._lib.libsplitserve_cuda")
+        names.append("splitserve.worker._lib.libsplitserve_cuda")
     return [Extension(name, sources=[]) for name in names]
 
 
@@ -138,7 +138,7 @@ class CMakeBuild(build_ext):
     def copy_extensions_to_source(self) -> None:
         """Place the libraries in the source tree, for an editable install."""
         for ext in self.extensions:
-            (ROOT / self.get_ext_filename(ext.name)).parent.mkdir(exist_ok=True)
+            (ROOT / "src" / self.get_ext_filename(ext.name)).parent.mkdir(exist_ok=True)
         super().copy_extensions_to_source()
 
     def build_extension(self, ext: Extension) -> None:

@@ -26,7 +26,11 @@ from benchmarks.compare.processes import pids
 from benchmarks.frontend import BODIES, LIMIT_S, SETTLE_S, ask, cpu_s, started, wait_ready
 from benchmarks.startup import free_port
 
-PROCESSES = {"worker": "worker.cli", "engine": "engine_core.cli", "frontend": "frontend.cli"}
+PROCESSES = {
+    "worker": "splitserve.worker.cli",
+    "engine": "splitserve.engine_core.cli",
+    "frontend": "splitserve.frontend.cli",
+}
 MAX_TOKENS = 512
 
 
@@ -86,7 +90,15 @@ def summarise(begin: Sample, end: Sample) -> dict[str, float]:
 def serve_window(model: list[str], num_streams: int, seconds: float) -> dict[str, float]:
     """Serve num_streams streams at once and return the figures of a window of so many seconds."""
     port = free_port()
-    serve = ["engine_core.splitserve", "serve", *model, "--port", str(port), "--log-level", "warning"]
+    serve = [
+        "splitserve.engine_core.splitserve",
+        "serve",
+        *model,
+        "--port",
+        str(port),
+        "--log-level",
+        "warning",
+    ]
     path, body = BODIES["completions"]
     asked = body | {"max_tokens": MAX_TOKENS, "stream": True, "ignore_eos": True, "temperature": 0}
     with contextlib.ExitStack() as stack:

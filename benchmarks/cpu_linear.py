@@ -27,9 +27,9 @@ from typing import get_args
 import torch
 import torch.nn.functional as F
 
-from worker import ops
-from worker.packed_weight import PackedWeight, WeightForm
-from worker.pages import zero_pages
+from splitserve.worker import ops
+from splitserve.worker.packed_weight import PackedWeight, WeightForm
+from splitserve.worker.pages import zero_pages
 
 # Name, K, N: the matrices of the demo model and of models in the shapes of SmolLM2 135M and Qwen3 0.6B.
 SHAPES = [

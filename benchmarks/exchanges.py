@@ -18,11 +18,11 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from worker import ops
-from worker.device.cpu import CpuDevice
-from worker.parallel.distributed import DistributedGroup
-from worker.parallel.group import RankGroup
-from worker.parallel.shared_memory import SharedMemoryGroup
+from splitserve.worker import ops
+from splitserve.worker.device.cpu import CpuDevice
+from splitserve.worker.parallel.distributed import DistributedGroup
+from splitserve.worker.parallel.group import RankGroup
+from splitserve.worker.parallel.shared_memory import SharedMemoryGroup
 
 SHAPES = [(rows, width) for rows in (1, 64, 1024) for width in (576, 1024)]
 ROUNDS = 5

@@ -31,7 +31,7 @@ from typing import NamedTuple
 import httpx
 
 from benchmarks.startup import free_port
-from engine_core.model_source import resolve_model
+from splitserve.engine_core.model_source import resolve_model
 
 LIMIT_S = 120.0
 MIN_STEP_MS = 5.0
@@ -180,12 +180,12 @@ def engine_command(folder: Path, setting: Setting) -> list[str]:
         "--num-blocks": str(num_streams * CONTEXT_TOKENS // 16 + 4096),
         "--log-level": "warning",
     }
-    return ["engine_core.cli", *(word for flag in flags.items() for word in flag)]
+    return ["splitserve.engine_core.cli", *(word for flag in flags.items() for word in flag)]
 
 
 def frontend_command(folder: Path, port: int, num_streams: int) -> list[str]:
     """Return the api-frontend's command line."""
-    command = ["frontend.cli", "--engine", f"ipc://{folder}/engine.sock", "--port", str(port)]
+    command = ["splitserve.frontend.cli", "--engine", f"ipc://{folder}/engine.sock", "--port", str(port)]
     command += ["--max-open-requests", str(num_streams + WARM_UP_STREAMS)]
     return [*command, "--log-level", "warning"]
 

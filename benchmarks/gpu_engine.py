@@ -27,8 +27,8 @@ import torch
 
 from benchmarks.gpu_engine_bench import BLOCK_SIZE, STEPS, WARM_STEPS, Bench, free_memory, longest_row
 from benchmarks.gpu_engine_shapes import SHAPES, Shape, write_config
-from worker.device.base import Device
-from worker.device.select import open_device
+from splitserve.worker.device.base import Device
+from splitserve.worker.device.select import open_device
 
 COPY_BYTES = 1 << 30
 NUM_REQUESTS = 64

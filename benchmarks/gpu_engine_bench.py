@@ -13,15 +13,15 @@ from unittest.mock import patch
 
 import torch
 
-from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
-from engine_core.sampling_params import SamplingParams
-from worker.config import WorkerConfig
-from worker.cuda_graphs import CudaGraph, CudaGraphs
-from worker.device.base import Device
-from worker.random_weights import draw_weights
-from worker.step_pipeline import StepPipeline
-from worker.worker import Worker
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.cuda_graphs import CudaGraph, CudaGraphs
+from splitserve.worker.device.base import Device
+from splitserve.worker.random_weights import draw_weights
+from splitserve.worker.step_pipeline import StepPipeline
+from splitserve.worker.worker import Worker
 
 BLOCK_SIZE = 16
 STEPS = 20
@@ -244,12 +244,12 @@ def free_memory(device: torch.device) -> None:
 
 
 def _is_tied(folder: Path) -> bool:
-    from engine_core.checkpoint.architectures import read_model_config
+    from splitserve.engine_core.checkpoint.architectures import read_model_config
 
     return read_model_config(folder).tie_word_embeddings
 
 
 def _hidden_size(folder: Path) -> int:
-    from engine_core.checkpoint.architectures import read_model_config
+    from splitserve.engine_core.checkpoint.architectures import read_model_config
 
     return read_model_config(folder).hidden_size

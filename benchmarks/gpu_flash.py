@@ -24,10 +24,10 @@ from torch import Tensor
 
 from benchmarks.gpu_attention import Step, Work
 from benchmarks.gpu_kernels import median_us
-from worker.attention.flash_editions import EDITIONS, Attend, Edition, Paged, open_edition
-from worker.attention.metadata import AttentionMetadata
-from worker.attention.needs import AttentionNeeds
-from worker.cuda_ops import cuda_ops
+from splitserve.worker.attention.flash_editions import EDITIONS, Attend, Edition, Paged, open_edition
+from splitserve.worker.attention.metadata import AttentionMetadata
+from splitserve.worker.attention.needs import AttentionNeeds
+from splitserve.worker.cuda_ops import cuda_ops
 
 # Decode at 4k and 16k, also of heads of 64; prefill, a chunk behind a long prefix; and a chunk among decode
 # rows.

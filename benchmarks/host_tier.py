@@ -16,16 +16,16 @@ import statistics
 import time
 from pathlib import Path
 
-from engine_core.clock import SystemClock
-from engine_core.config import SchedulerConfig
-from engine_core.engine import EngineCore
-from engine_core.executor.inproc import InprocExecutor
-from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.messages import AddRequest
-from engine_core.ipc.worker_messages import KVCacheReady, ModelRunnerOutput
-from engine_core.sampling_params import SamplingParams
-from worker.config import WorkerConfig
-from worker.worker import Worker
+from splitserve.engine_core.clock import SystemClock
+from splitserve.engine_core.config import SchedulerConfig
+from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.executor.inproc import InprocExecutor
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.ipc.messages import AddRequest
+from splitserve.engine_core.ipc.worker_messages import KVCacheReady, ModelRunnerOutput
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.worker import Worker
 
 BLOCK_SIZE = 16
 NUM_PROMPTS = 4

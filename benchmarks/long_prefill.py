@@ -202,7 +202,15 @@ async def measure(url: str, model: str, load: Load) -> Figures:
 def fresh_server(model: Path, target_ms: int, flags: Sequence[str]) -> Iterator[str]:
     """Serve the model on loopback, yield the address when it is ready, and end the server."""
     port = free_port()
-    command = [sys.executable, "-m", "engine_core.splitserve", "serve", str(model), "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "splitserve.engine_core.splitserve",
+        "serve",
+        str(model),
+        "--port",
+        str(port),
+    ]
     command += ["--served-model-name", "model", "--target-itl-ms", str(target_ms), *flags]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"

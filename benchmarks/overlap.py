@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 import zmq
 
-from engine_core.config import software_version
-from engine_core.ipc.codec import encode, engine_decoder, pack_int32, unpack_int64
-from engine_core.ipc.messages import (
+from splitserve.engine_core.config import software_version
+from splitserve.engine_core.ipc.codec import encode, engine_decoder, pack_int32, unpack_int64
+from splitserve.engine_core.ipc.messages import (
     AddRequest,
     EngineMessage,
     EngineStats,
@@ -36,9 +36,9 @@ from engine_core.ipc.messages import (
     Ready,
     StepOutputs,
 )
-from engine_core.ipc.transport import connect_engine
-from engine_core.ipc.wire import PROTOCOL_VERSION
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.ipc.transport import connect_engine
+from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
+from splitserve.engine_core.sampling_params import SamplingParams
 
 PROMPT_TOKENS = 32
 LIMIT_S = 120.0
@@ -149,7 +149,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="overlap-") as folder:
         os.chmod(folder, 0o700)
         address = f"ipc://{folder}/engine.sock"
-        command = [sys.executable, "-m", "engine_core.cli", "--listen", address, "--log-level", "warning"]
+        command = [
+            sys.executable,
+            "-m",
+            "splitserve.engine_core.cli",
+            "--listen",
+            address,
+            "--log-level",
+            "warning",
+        ]
         process = subprocess.Popen([*command, *(["--model", args.model] if args.model else [])])
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from engine_core.sampling_params import SamplingParams
-from frontend.llm import LLM
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.frontend.llm import LLM
 
 NUM_TOKENS = 48
 ROUNDS = 3

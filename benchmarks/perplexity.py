@@ -17,16 +17,16 @@ from typing import NamedTuple
 import torch
 from tokenizers import Tokenizer
 
-from engine_core.checkpoint.architectures import read_model_config
-from engine_core.config import QUANTIZATIONS
+from splitserve.engine_core.checkpoint.architectures import read_model_config
+from splitserve.engine_core.config import QUANTIZATIONS
+from splitserve.worker.attention.cpu import CpuAttention
+from splitserve.worker.attention.metadata import AttentionMetadata
+from splitserve.worker.device.cpu import CpuDevice
+from splitserve.worker.kv_cache import BlockShape, layer_caches
+from splitserve.worker.models.registry import load_model
 from training.corpus import conversations
 from training.packing import token_weights
 from training.tokenizer import render
-from worker.attention.cpu import CpuAttention
-from worker.attention.metadata import AttentionMetadata
-from worker.device.cpu import CpuDevice
-from worker.kv_cache import BlockShape, layer_caches
-from worker.models.registry import load_model
 
 DEMO_MODEL = Path(__file__).parent.parent / "engine_core" / "demo_model"
 # The training used 7.

@@ -26,14 +26,14 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from engine_core.clock import ManualClock
-from engine_core.config import SchedulerConfig
-from engine_core.engine import EngineCore
-from engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
-from engine_core.ipc.messages import AddRequest
-from engine_core.ipc.wire import ModelInfo
-from engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.clock import ManualClock
+from splitserve.engine_core.config import SchedulerConfig
+from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
+from splitserve.engine_core.ipc.messages import AddRequest
+from splitserve.engine_core.ipc.wire import ModelInfo
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
+from splitserve.engine_core.sampling_params import SamplingParams
 
 NUM_STREAMS = 16
 STREAM_TOKENS = 3000
@@ -90,8 +90,8 @@ class TimedWorker:
 
     def __init__(self, model: Path) -> None:
         # Here and not above, since it loads torch.
-        from worker.config import WorkerConfig
-        from worker.worker import Worker
+        from splitserve.worker.config import WorkerConfig
+        from splitserve.worker.worker import Worker
 
         self._worker = Worker(WorkerConfig(model=str(model), num_threads=1, max_num_seqs=MAX_NUM_SEQS))
         self._worker.load(lambda loaded_bytes, total_bytes: None)

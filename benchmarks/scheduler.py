@@ -22,16 +22,16 @@ from pathlib import Path
 
 import numpy as np
 
-from engine_core.clock import SystemClock
-from engine_core.config import SchedulerConfig
-from engine_core.engine import EngineCore
-from engine_core.ipc.codec import encode, from_worker_decoder, pack_int32, unpack_int32
-from engine_core.ipc.messages import AddRequest
-from engine_core.ipc.wire import ModelInfo
-from engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
-from engine_core.kv_events.format import encode_batch
-from engine_core.kv_events.recorder import KVEventRecorder
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.clock import SystemClock
+from splitserve.engine_core.config import SchedulerConfig
+from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.ipc.codec import encode, from_worker_decoder, pack_int32, unpack_int32
+from splitserve.engine_core.ipc.messages import AddRequest
+from splitserve.engine_core.ipc.wire import ModelInfo
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
+from splitserve.engine_core.kv_events.format import encode_batch
+from splitserve.engine_core.kv_events.recorder import KVEventRecorder
+from splitserve.engine_core.sampling_params import SamplingParams
 
 PHASES = ("plan", "encode step", "decode answer", "apply", "outputs", "encode outputs", "KV events")
 BLOCK_SIZE = 16

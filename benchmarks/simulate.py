@@ -29,7 +29,7 @@ from benchmarks.simulation.fit import StepTimer, fit
 from benchmarks.simulation.report import make_report, table
 from benchmarks.simulation.settings import describe_settings, make_settings
 from benchmarks.simulation.sweep import Point, parse_axis, parse_pair, simulate, sweep
-from engine_core.errors import ConfigError
+from splitserve.engine_core.errors import ConfigError
 
 DEMO_MODEL = Path(__file__).parent.parent / "engine_core" / "demo_model"
 

@@ -56,7 +56,15 @@ def first_token(client: httpx.Client, started: float) -> float:
 def one_run(model: list[str]) -> dict[str, float]:
     """Start, ask, stop; returns seconds by phase."""
     port = free_port()
-    command = [sys.executable, "-m", "engine_core.splitserve", "serve", *model, "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "splitserve.engine_core.splitserve",
+        "serve",
+        *model,
+        "--port",
+        str(port),
+    ]
     started = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

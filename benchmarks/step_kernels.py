@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.worker import BATCH_SIZES, DEMO_MODEL, WARM_UP_STEPS, Bench, check_context
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sampling_params import SamplingParams
 
 # Functions of worker.ops that are asked between steps, if at all.
 SETTINGS = ("cpu_isa", "best_cpu_isa", "set_isa", "set_num_threads", "num_threads")
@@ -101,7 +101,7 @@ def parse_options(args: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main() -> None:
     """Measure and print a table per number of rows."""
-    from worker import ops
+    from splitserve.worker import ops
 
     options = parse_options()
     times = OpTimes()

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
-from engine_core.sampling_params import SamplingParams
-from worker.config import WorkerConfig
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.config import WorkerConfig
 
 BLOCK_SIZE = 16
 BATCH_SIZES = (1, 4, 16, 32, 64)
@@ -44,7 +44,7 @@ class Bench:
 
     def __init__(self, model: str, threads: int, context: int, enforce_eager: bool) -> None:
         # Here and not above, since it loads OpenMP, which reads its environment then.
-        from worker.worker import Worker
+        from splitserve.worker.worker import Worker
 
         self._context = context
         self._blocks_per_row = -(-context // BLOCK_SIZE)

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from engine_core.ipc.codec import encode, pack_int32, to_worker_decoder
-from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.ipc.codec import encode, pack_int32, to_worker_decoder
+from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
+from splitserve.engine_core.sampling_params import SamplingParams
 
 BLOCK_SIZE = 16
 PROMPT_TOKENS = 128
@@ -68,7 +68,7 @@ class Feeder:
 
 def measure(num_rows: int, num_windows: int) -> dict[str, float]:
     """Return microseconds per step, and per step and row."""
-    from worker.input_batch import BatchLimits, InputBatch
+    from splitserve.worker.input_batch import BatchLimits, InputBatch
 
     max_len = PROMPT_TOKENS + num_windows * WINDOW_STEPS + BLOCK_SIZE
     num_blocks = num_rows * (max_len // BLOCK_SIZE + 1)

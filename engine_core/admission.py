@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from engine_core.errors import OverloadedError
-from engine_core.ipc.messages import FinishReason
-from engine_core.request import EndedRequest, Request, Siblings
-from engine_core.scheduler.places import Bound, Places
+from splitserve.engine_core.errors import OverloadedError
+from splitserve.engine_core.ipc.messages import FinishReason
+from splitserve.engine_core.request import EndedRequest, Request, Siblings
+from splitserve.engine_core.scheduler.places import Bound, Places
 
 # Bounds of what a client is told; without a measurement it is told the least.
 MIN_RETRY_S = 1

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from engine_core.ipc.messages import AddRequest
-from engine_core.request import FrontendId
+from splitserve.engine_core.ipc.messages import AddRequest
+from splitserve.engine_core.request import FrontendId
 
 
 class Arrivals:

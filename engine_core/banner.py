@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 
-from engine_core.ipc.messages import Ready
+from splitserve.engine_core.ipc.messages import Ready
 
 
 def banner(engine: Ready, place: str, uds: str, address: str, took_s: float, *, has_api_key: bool) -> str:

@@ -17,21 +17,21 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from engine_core.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_MODEL, EXIT_WORKER
+from splitserve.engine_core.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_MODEL, EXIT_WORKER
 
 if TYPE_CHECKING:
-    from engine_core.clock import Clock
-    from engine_core.config import EngineConfig
-    from engine_core.executor.base import Executor
+    from splitserve.engine_core.clock import Clock
+    from splitserve.engine_core.config import EngineConfig
+    from splitserve.engine_core.executor.base import Executor
 
 DEMO_MODEL_NAME = "splitserve-demo"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    from engine_core.config import default_engine_address
-    from engine_core.errors import ConfigError
-    from engine_core.flags import engine_config
+    from splitserve.engine_core.config import default_engine_address
+    from splitserve.engine_core.errors import ConfigError
+    from splitserve.engine_core.flags import engine_config
 
     args = _parser(default_engine_address()).parse_args(argv)
     try:
@@ -42,9 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser(default_listen: str) -> argparse.ArgumentParser:
-    from engine_core.config import software_version
-    from engine_core.flags import add_engine_flags
-    from engine_core.parser import CommandParser
+    from splitserve.engine_core.config import software_version
+    from splitserve.engine_core.flags import add_engine_flags
+    from splitserve.engine_core.parser import CommandParser
 
     parser = CommandParser(
         prog="engine-core",
@@ -69,10 +69,10 @@ def _parser(default_listen: str) -> argparse.ArgumentParser:
 
 
 def _run(config: EngineConfig) -> int:
-    from engine_core.clock import SystemClock
-    from engine_core.errors import ConfigError, ModelLoadError, WorkerError
-    from engine_core.logs import configure_logging
-    from engine_core.server import EngineServer
+    from splitserve.engine_core.clock import SystemClock
+    from splitserve.engine_core.errors import ConfigError, ModelLoadError, WorkerError
+    from splitserve.engine_core.logs import configure_logging
+    from splitserve.engine_core.server import EngineServer
 
     configure_logging(config.log_level)
     clock = SystemClock()
@@ -98,8 +98,8 @@ def _resolve(config: EngineConfig) -> EngineConfig:
     """Turn the model's name into a directory; clients keep using the name."""
     import msgspec
 
-    from engine_core.errors import ModelLoadError
-    from engine_core.model_source import resolve_model
+    from splitserve.engine_core.errors import ModelLoadError
+    from splitserve.engine_core.model_source import resolve_model
 
     names = config.served_model_names or [config.model or DEMO_MODEL_NAME]
     try:
@@ -116,7 +116,7 @@ def _check(config: EngineConfig) -> None:
     """Look for faults of the model before a worker is started, which takes seconds to find them."""
     from pathlib import Path
 
-    from engine_core.model_check import check_before_start
+    from splitserve.engine_core.model_check import check_before_start
 
     if config.model:
         for note in check_before_start(config, Path(config.model)):
@@ -125,8 +125,8 @@ def _check(config: EngineConfig) -> None:
 
 def _executor(config: EngineConfig, clock: Clock) -> Executor:
     if config.executor == "simulated":
-        from engine_core.executor.simulated import SimulatedExecutor
-        from engine_core.executor.simulated_model import simulated_model
+        from splitserve.engine_core.executor.simulated import SimulatedExecutor
+        from splitserve.engine_core.executor.simulated_model import simulated_model
 
         return SimulatedExecutor(
             clock,
@@ -134,13 +134,13 @@ def _executor(config: EngineConfig, clock: Clock) -> Executor:
             step_time_s=config.simulated_step_ms / 1000,
             hang_deadline_s=config.step_timeout_s,
         )
-    from engine_core.executor.workers import WorkersExecutor
+    from splitserve.engine_core.executor.workers import WorkersExecutor
 
     if config.executor == "ray":
-        from engine_core.executor.ray_crew import RayCrew
+        from splitserve.engine_core.executor.ray_crew import RayCrew
 
         return WorkersExecutor(config, clock, RayCrew(config))
-    from engine_core.executor.local_crew import LocalCrew
+    from splitserve.engine_core.executor.local_crew import LocalCrew
 
     return WorkersExecutor(config, clock, LocalCrew(config))
 
@@ -148,8 +148,8 @@ def _executor(config: EngineConfig, clock: Clock) -> Executor:
 def _print_configuration(config: EngineConfig) -> None:
     import msgspec
 
-    from engine_core.config import software_version
-    from engine_core.logs import log_event
+    from splitserve.engine_core.config import software_version
+    from splitserve.engine_core.logs import log_event
 
     log = logging.getLogger("engine_core")
     log_event(log, logging.INFO, "engine-core", version=software_version(), **msgspec.structs.asdict(config))

@@ -8,8 +8,8 @@ import re
 
 import msgspec
 
-from engine_core.errors import ConfigError
-from engine_core.ipc.addresses import check_keys
+from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.ipc.addresses import check_keys
 
 # What one message of the wire (64 MiB) surely holds: a step's prompt logprobs, at about 190 bytes a token,
 # and a row with all its token ids, at 4 bytes each.

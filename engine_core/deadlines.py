@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine_core.ipc.messages import FinishReason
-from engine_core.request import EndedRequest, Request
-from engine_core.scheduler.lazy_heap import LazyHeap
+from splitserve.engine_core.ipc.messages import FinishReason
+from splitserve.engine_core.request import EndedRequest, Request
+from splitserve.engine_core.scheduler.lazy_heap import LazyHeap
 
 
 class Deadlines:

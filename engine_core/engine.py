@@ -18,14 +18,14 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from engine_core.admission import Admission
-from engine_core.clock import Clock
-from engine_core.config import SchedulerConfig
-from engine_core.deadlines import Deadlines
-from engine_core.errors import IntegrityError
-from engine_core.explain import explain, find_requests, waiting_by_reason
-from engine_core.intake import Intake
-from engine_core.ipc.messages import (
+from splitserve.engine_core.admission import Admission
+from splitserve.engine_core.clock import Clock
+from splitserve.engine_core.config import SchedulerConfig
+from splitserve.engine_core.deadlines import Deadlines
+from splitserve.engine_core.errors import IntegrityError
+from splitserve.engine_core.explain import explain, find_requests, waiting_by_reason
+from splitserve.engine_core.intake import Intake
+from splitserve.engine_core.ipc.messages import (
     AddRequest,
     EngineStats,
     Finished,
@@ -35,11 +35,11 @@ from engine_core.ipc.messages import (
     Started,
     StepOutputs,
 )
-from engine_core.ipc.wire import ModelInfo
-from engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
-from engine_core.kv_events.recorder import KVEventRecorder
-from engine_core.open_requests import OpenRequests
-from engine_core.request import (
+from splitserve.engine_core.ipc.wire import ModelInfo
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
+from splitserve.engine_core.kv_events.recorder import KVEventRecorder
+from splitserve.engine_core.open_requests import OpenRequests
+from splitserve.engine_core.request import (
     EndedRequest,
     FrontendId,
     Request,
@@ -47,12 +47,12 @@ from engine_core.request import (
     RequestState,
     RequestSummary,
 )
-from engine_core.scheduler.apply import StepApplier, StepResult
-from engine_core.scheduler.output import OutputCollector
-from engine_core.scheduler.scheduler import Scheduler
-from engine_core.scheduler.stopping import StopRules
-from engine_core.step_costs import StepCosts
-from engine_core.step_pacer import StepPacer
+from splitserve.engine_core.scheduler.apply import StepApplier, StepResult
+from splitserve.engine_core.scheduler.output import OutputCollector
+from splitserve.engine_core.scheduler.scheduler import Scheduler
+from splitserve.engine_core.scheduler.stopping import StopRules
+from splitserve.engine_core.step_costs import StepCosts
+from splitserve.engine_core.step_pacer import StepPacer
 
 __all__ = ["EngineCore", "FrontendId"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
-from engine_core.ipc.messages import RequestInfo, RequestStage, WaitReason
-from engine_core.open_requests import OpenRequests
-from engine_core.request import Request, RequestState
-from engine_core.scheduler.scheduler import Scheduler
+from splitserve.engine_core.ipc.messages import RequestInfo, RequestStage, WaitReason
+from splitserve.engine_core.open_requests import OpenRequests
+from splitserve.engine_core.request import Request, RequestState
+from splitserve.engine_core.scheduler.scheduler import Scheduler
 
 MAX_EXPLAINED = 100
 

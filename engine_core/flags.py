@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from engine_core.config import (
+from splitserve.engine_core.config import (
     ATTENTION_BACKENDS,
     DEVICES,
     DTYPES,
@@ -18,8 +18,8 @@ from engine_core.config import (
     QUANTIZATIONS,
     EngineConfig,
 )
-from engine_core.errors import ConfigError
-from engine_core.flag_values import parse_bytes, parse_count, parse_dtype, parse_name
+from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.flag_values import parse_bytes, parse_count, parse_dtype, parse_name
 
 
 class Flag(NamedTuple):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine_core.flag_values import parse_bytes, parse_count
-from engine_core.flags import Flag, FlagTable
+from splitserve.engine_core.flag_values import parse_bytes, parse_count
+from splitserve.engine_core.flags import Flag, FlagTable
 
 
 def _text(name: str, metavar: str, help_: str, *, many: bool = False) -> Flag:

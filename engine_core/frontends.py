@@ -17,8 +17,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from engine_core.errors import OverloadedError
-from engine_core.ipc.transport import SendResult
+from splitserve.engine_core.errors import OverloadedError
+from splitserve.engine_core.ipc.transport import SendResult
 
 MAX_FRONTENDS = 256
 # What one frontend may leave unread beyond libzmq's own short queue before it is dropped.

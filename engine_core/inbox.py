@@ -6,8 +6,8 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from engine_core.errors import ProtocolError
-from engine_core.ipc.transport import Received
+from splitserve.engine_core.errors import ProtocolError
+from splitserve.engine_core.ipc.transport import Received
 
 
 class Bound(NamedTuple):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from engine_core.errors import InvalidRequestError
-from engine_core.ipc.messages import AddRequest
-from engine_core.open_requests import OpenRequests
-from engine_core.request import (
+from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.engine_core.ipc.messages import AddRequest
+from splitserve.engine_core.open_requests import OpenRequests
+from splitserve.engine_core.request import (
     FrontendId,
     Request,
     RequestLimits,

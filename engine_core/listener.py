@@ -6,8 +6,8 @@ import errno
 import os
 import socket
 
-from engine_core.errors import ConfigError
-from engine_core.ipc.addresses import remove_stale_socket
+from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.ipc.addresses import remove_stale_socket
 
 BACKLOG = 2048
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from engine_core.errors import ModelLoadError
+from splitserve.engine_core.errors import ModelLoadError
 
 DEMO_MODEL = Path(__file__).parent / "demo_model"
 

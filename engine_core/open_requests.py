@@ -5,8 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 
-from engine_core.errors import IntegrityError, InvalidRequestError
-from engine_core.request import FrontendId, Request
+from splitserve.engine_core.errors import IntegrityError, InvalidRequestError
+from splitserve.engine_core.request import FrontendId, Request
 
 
 class OpenRequests:

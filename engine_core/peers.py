@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 
-from engine_core.logs import log_event
+from splitserve.engine_core.logs import log_event
 
 _log = logging.getLogger("engine_core")
 

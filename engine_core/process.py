@@ -121,6 +121,14 @@ class DeathSignals:
         return now_s - self._first_s < DEATH_SIGNALS_S and os.getppid() != self._parent_pid
 
 
+def python_module(name: str) -> list[str]:
+    """The words that run one of our modules as a command.
+
+    With -P Python does not look for modules in the working directory, where a user's own files lie.
+    """
+    return [sys.executable, "-P", "-m", name]
+
+
 def describe_exit(code: int) -> str:
     """Say how a process ended: "exit code 3" or "killed by SIGKILL"."""
     if code >= 0:

@@ -7,8 +7,8 @@ import sys
 
 from tqdm import tqdm
 
-from engine_core.clock import Clock
-from engine_core.logs import log_event
+from splitserve.engine_core.clock import Clock
+from splitserve.engine_core.logs import log_event
 
 _log = logging.getLogger("engine_core")
 

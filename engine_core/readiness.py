@@ -16,12 +16,12 @@ from collections.abc import Callable, Sequence
 
 import zmq
 
-from engine_core.clock import Clock
-from engine_core.config import software_version
-from engine_core.errors import ProtocolError
-from engine_core.http_probe import HttpProbe
-from engine_core.ipc.codec import encode, engine_decoder
-from engine_core.ipc.messages import (
+from splitserve.engine_core.clock import Clock
+from splitserve.engine_core.config import software_version
+from splitserve.engine_core.errors import ProtocolError
+from splitserve.engine_core.http_probe import HttpProbe
+from splitserve.engine_core.ipc.codec import encode, engine_decoder
+from splitserve.engine_core.ipc.messages import (
     EngineMessage,
     FrontendMessage,
     Hello,
@@ -30,8 +30,8 @@ from engine_core.ipc.messages import (
     Pong,
     Ready,
 )
-from engine_core.ipc.transport import connect_engine
-from engine_core.ipc.wire import PROTOCOL_VERSION
+from splitserve.engine_core.ipc.transport import connect_engine
+from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
 
 ASK_INTERVAL_S = 0.1
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from engine_core.clock import Clock
-from engine_core.errors import ProtocolError
-from engine_core.frontends import FrontendTable
-from engine_core.inbox import STRANGER_BOUND, Inbox
-from engine_core.ipc.transport import NO_DESCRIPTOR, BoundRouter, Received
-from engine_core.service import Service
+from splitserve.engine_core.clock import Clock
+from splitserve.engine_core.errors import ProtocolError
+from splitserve.engine_core.frontends import FrontendTable
+from splitserve.engine_core.inbox import STRANGER_BOUND, Inbox
+from splitserve.engine_core.ipc.transport import NO_DESCRIPTOR, BoundRouter, Received
+from splitserve.engine_core.service import Service
 
 # Of a turn: a signal, a worker's answer and the next step wait no longer for the messages of frontends, but
 # for the one that is just being taken.

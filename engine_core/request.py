@@ -19,11 +19,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from engine_core.errors import ContextLengthError, InvalidRequestError
-from engine_core.ipc.codec import unpack_int32
-from engine_core.ipc.messages import AddRequest, FinishReason
-from engine_core.repetition import RepetitionTail
-from engine_core.sampling_params import MAX_PRIORITY, MAX_STEP_LOGPROBS, SamplingParams
+from splitserve.engine_core.errors import ContextLengthError, InvalidRequestError
+from splitserve.engine_core.ipc.codec import unpack_int32
+from splitserve.engine_core.ipc.messages import AddRequest, FinishReason
+from splitserve.engine_core.repetition import RepetitionTail
+from splitserve.engine_core.sampling_params import MAX_PRIORITY, MAX_STEP_LOGPROBS, SamplingParams
 
 FrontendId: TypeAlias = bytes
 """ZMQ identity of a frontend; the engine only compares and hashes it."""

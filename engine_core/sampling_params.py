@@ -8,8 +8,8 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from engine_core.errors import InvalidRequestError
-from engine_core.near_names import NearNamesMeta
+from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.engine_core.near_names import NearNamesMeta
 
 MAX_N = 16
 MAX_LOGPROBS = 20

@@ -12,18 +12,18 @@ from typing import NamedTuple
 
 import zmq
 
-from engine_core.banner import banner
-from engine_core.clock import Clock
-from engine_core.config import leave_runtime_directory, runtime_directory
-from engine_core.errors import EXIT_FAILED, ConfigError
-from engine_core.ipc.addresses import make_private_directory
-from engine_core.ipc.connection_counts import NOT_SERVING, ConnectionCounts
-from engine_core.ipc.messages import Ready
-from engine_core.listener import bind_tcp, bind_unix
-from engine_core.process import Child
-from engine_core.readiness import ReadinessProbe, Stage
-from engine_core.signals import SignalInbox
-from engine_core.supervisor import Action, ChildSpec, Say, Send, ServerState, Start, Supervisor
+from splitserve.engine_core.banner import banner
+from splitserve.engine_core.clock import Clock
+from splitserve.engine_core.config import leave_runtime_directory, runtime_directory
+from splitserve.engine_core.errors import EXIT_FAILED, ConfigError
+from splitserve.engine_core.ipc.addresses import make_private_directory
+from splitserve.engine_core.ipc.connection_counts import NOT_SERVING, ConnectionCounts
+from splitserve.engine_core.ipc.messages import Ready
+from splitserve.engine_core.listener import bind_tcp, bind_unix
+from splitserve.engine_core.process import Child, python_module
+from splitserve.engine_core.readiness import ReadinessProbe, Stage
+from splitserve.engine_core.signals import SignalInbox
+from splitserve.engine_core.supervisor import Action, ChildSpec, Say, Send, ServerState, Start, Supervisor
 
 FRONTEND_STAGE, ENGINE_STAGE = 0, 1
 # Beyond the time that running requests are given: closing sockets, ending the worker.
@@ -191,20 +191,19 @@ class Server:
     def _engine_argv(self) -> list[str]:
         options = self._options
         return [
-            *(
-                sys.executable,
-                "-m",
-                "engine_core.cli",
-                f"--model={options.model}",
-                f"--listen={self._address}",
-            ),
+            *python_module("splitserve.engine_core.cli"),
+            *(f"--model={options.model}", f"--listen={self._address}"),
             *options.engine_flags,
         ]
 
     def _frontend_argv(self, number: int) -> list[str]:
         return [
-            *(sys.executable, "-m", "frontend.cli", f"--engine={self._address}"),
-            *(f"--fd={self._listener.fileno()}", f"--launch-dir={self._directory}"),
+            *python_module("splitserve.frontend.cli"),
+            *(
+                f"--engine={self._address}",
+                f"--fd={self._listener.fileno()}",
+                f"--launch-dir={self._directory}",
+            ),
             *(f"--launch-number={number}", f"--launch-fd={self._counts.fd}"),
             *self._options.frontend_flags,
         ]

@@ -17,29 +17,29 @@ import time
 
 import zmq
 
-from engine_core.clock import Clock
-from engine_core.config import MAX_SEQUENCE_TOKENS, EngineConfig, leave_runtime_directory
-from engine_core.engine import EngineCore
-from engine_core.errors import EXIT_OK, WorkerError
-from engine_core.executor.base import Executor
-from engine_core.file_limit import raise_file_limit
-from engine_core.frontends import MAX_FRONTENDS, FrontendTable
-from engine_core.inbox import Inbox
-from engine_core.ipc.addresses import ipc_path, is_ipc
-from engine_core.ipc.curve import KeyGuard, ServerKeys, load_server_keys
-from engine_core.ipc.sockets import SocketLimits
-from engine_core.ipc.transport import SEND_HWM, BoundRouter
-from engine_core.ipc.worker_messages import FromWorkerMessage, ModelRunnerOutput
-from engine_core.kv_events.publisher import KVEventPublisher
-from engine_core.logs import log_event
-from engine_core.process import DeathSignals
-from engine_core.progress import StartupReport
-from engine_core.reception import Reception
-from engine_core.request import TOKEN_BYTES
-from engine_core.service import Phase, Service
-from engine_core.signals import SignalInbox
-from engine_core.startup import Loaded, Startup
-from engine_core.upkeep import NEVER, Upkeep
+from splitserve.engine_core.clock import Clock
+from splitserve.engine_core.config import MAX_SEQUENCE_TOKENS, EngineConfig, leave_runtime_directory
+from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.errors import EXIT_OK, WorkerError
+from splitserve.engine_core.executor.base import Executor
+from splitserve.engine_core.file_limit import raise_file_limit
+from splitserve.engine_core.frontends import MAX_FRONTENDS, FrontendTable
+from splitserve.engine_core.inbox import Inbox
+from splitserve.engine_core.ipc.addresses import ipc_path, is_ipc
+from splitserve.engine_core.ipc.curve import KeyGuard, ServerKeys, load_server_keys
+from splitserve.engine_core.ipc.sockets import SocketLimits
+from splitserve.engine_core.ipc.transport import SEND_HWM, BoundRouter
+from splitserve.engine_core.ipc.worker_messages import FromWorkerMessage, ModelRunnerOutput
+from splitserve.engine_core.kv_events.publisher import KVEventPublisher
+from splitserve.engine_core.logs import log_event
+from splitserve.engine_core.process import DeathSignals
+from splitserve.engine_core.progress import StartupReport
+from splitserve.engine_core.reception import Reception
+from splitserve.engine_core.request import TOKEN_BYTES
+from splitserve.engine_core.service import Phase, Service
+from splitserve.engine_core.signals import SignalInbox
+from splitserve.engine_core.startup import Loaded, Startup
+from splitserve.engine_core.upkeep import NEVER, Upkeep
 
 _log = logging.getLogger("engine_core")
 

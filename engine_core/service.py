@@ -15,20 +15,20 @@ import logging
 
 import msgspec
 
-from engine_core.arrivals import Arrivals
-from engine_core.clock import Clock
-from engine_core.config import EngineConfig, software_version
-from engine_core.engine import EngineCore
-from engine_core.errors import (
+from splitserve.engine_core.arrivals import Arrivals
+from splitserve.engine_core.clock import Clock
+from splitserve.engine_core.config import EngineConfig, software_version
+from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.errors import (
     EngineUnavailableError,
     InvalidRequestError,
     OverloadedError,
     ProtocolError,
     SplitServeError,
 )
-from engine_core.frontends import FrontendTable
-from engine_core.ipc.codec import encode, frontend_decoder
-from engine_core.ipc.messages import (
+from splitserve.engine_core.frontends import FrontendTable
+from splitserve.engine_core.ipc.codec import encode, frontend_decoder
+from splitserve.engine_core.ipc.messages import (
     Abort,
     AddRequest,
     Call,
@@ -49,13 +49,13 @@ from engine_core.ipc.messages import (
     RequestInfo,
     StepOutputs,
 )
-from engine_core.ipc.transport import Content, SendResult
-from engine_core.ipc.wire import PROTOCOL_VERSION
-from engine_core.logs import log_event
-from engine_core.peers import PeerFaults
-from engine_core.request import RequestSummary
-from engine_core.sampling_params import MAX_STEP_LOGPROBS
-from engine_core.startup import Loaded, Startup
+from splitserve.engine_core.ipc.transport import Content, SendResult
+from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
+from splitserve.engine_core.logs import log_event
+from splitserve.engine_core.peers import PeerFaults
+from splitserve.engine_core.request import RequestSummary
+from splitserve.engine_core.sampling_params import MAX_STEP_LOGPROBS
+from splitserve.engine_core.startup import Loaded, Startup
 
 _log = logging.getLogger("engine_core")
 

@@ -8,18 +8,18 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from engine_core.errors import EXIT_CONFIG, EXIT_MODEL, EXIT_OK
-from engine_core.parser import CommandParser
+from splitserve.engine_core.errors import EXIT_CONFIG, EXIT_MODEL, EXIT_OK
+from splitserve.engine_core.parser import CommandParser
 
 if TYPE_CHECKING:
-    from engine_core.config import EngineConfig
+    from splitserve.engine_core.config import EngineConfig
 
 MAX_FRONTENDS = 64
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    from engine_core.errors import ConfigError, ModelLoadError
+    from splitserve.engine_core.errors import ConfigError, ModelLoadError
 
     parser = _parser()
     args = parser.parse_args(argv)
@@ -41,7 +41,7 @@ def _fail(message: str, code: int) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from engine_core.config import software_version
+    from splitserve.engine_core.config import software_version
 
     parser = CommandParser(
         prog="splitserve", allow_abbrev=False, description="Serves language models over the OpenAI API."
@@ -62,8 +62,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_serve(commands: argparse._SubParsersAction[CommandParser]) -> None:
-    from engine_core.flags import add_engine_flags, add_flag
-    from engine_core.frontend_flags import FRONTEND_FLAGS
+    from splitserve.engine_core.flags import add_engine_flags, add_flag
+    from splitserve.engine_core.frontend_flags import FRONTEND_FLAGS
 
     serve = commands.add_parser(
         "serve",
@@ -98,10 +98,10 @@ def _add_serve(commands: argparse._SubParsersAction[CommandParser]) -> None:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from engine_core.config import default_engine_address
-    from engine_core.errors import ConfigError
-    from engine_core.flags import ENGINE_FLAGS, engine_config, given_words
-    from engine_core.frontend_flags import FRONTEND_FLAGS
+    from splitserve.engine_core.config import default_engine_address
+    from splitserve.engine_core.errors import ConfigError
+    from splitserve.engine_core.flags import ENGINE_FLAGS, engine_config, given_words
+    from splitserve.engine_core.frontend_flags import FRONTEND_FLAGS
 
     if not 0 <= args.port <= 65535:
         raise ConfigError(f"--port must be from 0 to 65535, got {args.port}")
@@ -119,8 +119,8 @@ def _serve(args: argparse.Namespace) -> int:
     shutdown_s = getattr(args, "frontend_shutdown_timeout", config.drain_timeout_s)
     args.frontend_shutdown_timeout = shutdown_s
 
-    from engine_core.clock import SystemClock
-    from engine_core.serve import ServeOptions, Server
+    from splitserve.engine_core.clock import SystemClock
+    from splitserve.engine_core.serve import ServeOptions, Server
 
     options = ServeOptions(
         model=args.model,
@@ -147,9 +147,10 @@ def check_frontend_flags(words: Iterable[str]) -> None:
     """
     import subprocess
 
-    from engine_core.errors import ConfigError
+    from splitserve.engine_core.errors import ConfigError
+    from splitserve.engine_core.process import python_module
 
-    command = [sys.executable, "-m", "frontend.cli", "--check-config", *words]
+    command = [*python_module("splitserve.frontend.cli"), "--check-config", *words]
     asked = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if asked.returncode:
         said = asked.stderr.strip().rpartition("\n")[2]
@@ -165,9 +166,9 @@ def _check_model(config: EngineConfig, assets_dir: str) -> None:
     """
     from pathlib import Path
 
-    from engine_core.checkpoint.text_files import check_text_files
-    from engine_core.model_check import check_before_start
-    from engine_core.model_source import local_model
+    from splitserve.engine_core.checkpoint.text_files import check_text_files
+    from splitserve.engine_core.model_check import check_before_start
+    from splitserve.engine_core.model_source import local_model
 
     directory = local_model(config.model)
     if directory is not None:
@@ -183,9 +184,9 @@ def _check_model_is_not_swallowed(args: argparse.Namespace) -> None:
     Raises:
         ConfigError: names the flag and the directory.
     """
-    from engine_core.errors import ConfigError
-    from engine_core.flags import ENGINE_FLAGS
-    from engine_core.frontend_flags import FRONTEND_FLAGS
+    from splitserve.engine_core.errors import ConfigError
+    from splitserve.engine_core.flags import ENGINE_FLAGS
+    from splitserve.engine_core.frontend_flags import FRONTEND_FLAGS
 
     tables = (ENGINE_FLAGS, FRONTEND_FLAGS)
     many = [flag for table in tables for flags in table.values() for flag in flags if flag.many]
@@ -196,14 +197,14 @@ def _check_model_is_not_swallowed(args: argparse.Namespace) -> None:
 
 
 def _env(args: argparse.Namespace) -> int:
-    from engine_core.environment import describe
+    from splitserve.engine_core.environment import describe
 
     print(describe())
     return EXIT_OK
 
 
 def _keys(args: argparse.Namespace) -> int:
-    from engine_core.ipc.curve import create_keys
+    from splitserve.engine_core.ipc.curve import create_keys
 
     for path in create_keys(args.directory):
         print(path)

@@ -12,20 +12,20 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
-from engine_core.config import EngineConfig, SchedulerConfig
-from engine_core.errors import WorkerError
-from engine_core.executor.base import Executor
-from engine_core.ipc.wire import ModelInfo
-from engine_core.ipc.worker_messages import (
+from splitserve.engine_core.config import EngineConfig, SchedulerConfig
+from splitserve.engine_core.errors import WorkerError
+from splitserve.engine_core.executor.base import Executor
+from splitserve.engine_core.ipc.wire import ModelInfo
+from splitserve.engine_core.ipc.worker_messages import (
     FromWorkerMessage,
     KVCacheReady,
     LoadProgress,
     WorkerHello,
     WorkerReady,
 )
-from engine_core.kv_sizing import KVSize, scheduler_config, size_kv_cache
-from engine_core.logs import log_event
-from engine_core.progress import StartupReport
+from splitserve.engine_core.kv_sizing import KVSize, scheduler_config, size_kv_cache
+from splitserve.engine_core.logs import log_event
+from splitserve.engine_core.progress import StartupReport
 
 _log = logging.getLogger("engine_core")
 

@@ -21,8 +21,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from engine_core.ipc.codec import pack_int32, unpack_int32
-from engine_core.scheduler.running import IntColumn
+from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
+from splitserve.engine_core.scheduler.running import IntColumn
 
 DECODE_MEMORY = 0.98
 PREFILL_MEMORY = 0.9

@@ -6,8 +6,8 @@ beside the decoding rows, and how fast a token's cost grows with its context.
 
 from __future__ import annotations
 
-from engine_core.scheduler.prefill_cap import PrefillCap
-from engine_core.step_costs import PrefillCost, StepCosts
+from splitserve.engine_core.scheduler.prefill_cap import PrefillCap
+from splitserve.engine_core.step_costs import PrefillCost, StepCosts
 
 # However short the target, prompts get on: by so many tokens in each step, and by what fits into so large
 # a part of the time the decoding rows take. So a target that decoding alone misses is missed by a quarter.

@@ -31,8 +31,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from engine_core.errors import EXIT_CONFIG, EXIT_MODEL, EXIT_OK
-from engine_core.process import describe_exit, shell_code
+from splitserve.engine_core.errors import EXIT_CONFIG, EXIT_MODEL, EXIT_OK
+from splitserve.engine_core.process import describe_exit, shell_code
 
 MAX_RESTARTS = 5
 RESTART_WINDOW_S = 60.0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 
-from engine_core.clock import Clock
-from engine_core.engine import EngineCore
-from engine_core.frontends import FrontendTable
-from engine_core.logs import log_event
-from engine_core.service import Phase, Service
+from splitserve.engine_core.clock import Clock
+from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.frontends import FrontendTable
+from splitserve.engine_core.logs import log_event
+from splitserve.engine_core.service import Phase, Service
 
 _log = logging.getLogger("engine_core")
 

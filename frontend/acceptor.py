@@ -20,7 +20,7 @@ import socket
 import ssl
 from collections.abc import Callable
 
-from engine_core.ipc.connection_counts import NOT_SERVING, ConnectionCounts
+from splitserve.engine_core.ipc.connection_counts import NOT_SERVING, ConnectionCounts
 
 HOLD_S = 0.002
 MAX_HOLDS = 4

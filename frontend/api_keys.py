@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from engine_core.errors import ConfigError
+from splitserve.engine_core.errors import ConfigError
 
 MAX_KEY_CHARS = 512
 # Shorter ones are served, as people have them, with a warning in the log: they can be guessed.

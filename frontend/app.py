@@ -14,35 +14,35 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
-from engine_core.errors import SplitServeError
-from frontend.auth import AuthMiddleware
-from frontend.config import FrontendConfig
-from frontend.connection_limits import ConnectionLimits
-from frontend.debug_requests import list_requests, show_request
-from frontend.disconnect import ClientGoneError
-from frontend.engine_metrics import collect_engines, collect_pool
-from frontend.error_handler import ErrorHandler
-from frontend.head_requests import HeadMiddleware
-from frontend.health import HealthProbe
-from frontend.keep_alive import KeepAlive
-from frontend.launch import Launch
-from frontend.limits import LimitsMiddleware, OpenRequests
-from frontend.metrics import FrontendMetrics
-from frontend.openai.chat import create_chat_completion
-from frontend.openai.completions import create_completion
-from frontend.openai.context import VERSION, ApiContext
-from frontend.openai.load import server_load
-from frontend.openai.models import get_model, list_models
-from frontend.openai.openapi import install_openapi
-from frontend.openai.tokenize import detokenize, tokenize
-from frontend.openai.tokenizer_info import tokenizer_info
-from frontend.openai.unknown_fields import UnknownFields
-from frontend.queue_metrics import collect_queues
-from frontend.request_log import RequestLogMiddleware
-from frontend.root_path import RootPathMiddleware
-from frontend.router import EnginePool
-from frontend.scrape import Scrape
-from frontend.slices import SliceQueue
+from splitserve.engine_core.errors import SplitServeError
+from splitserve.frontend.auth import AuthMiddleware
+from splitserve.frontend.config import FrontendConfig
+from splitserve.frontend.connection_limits import ConnectionLimits
+from splitserve.frontend.debug_requests import list_requests, show_request
+from splitserve.frontend.disconnect import ClientGoneError
+from splitserve.frontend.engine_metrics import collect_engines, collect_pool
+from splitserve.frontend.error_handler import ErrorHandler
+from splitserve.frontend.head_requests import HeadMiddleware
+from splitserve.frontend.health import HealthProbe
+from splitserve.frontend.keep_alive import KeepAlive
+from splitserve.frontend.launch import Launch
+from splitserve.frontend.limits import LimitsMiddleware, OpenRequests
+from splitserve.frontend.metrics import FrontendMetrics
+from splitserve.frontend.openai.chat import create_chat_completion
+from splitserve.frontend.openai.completions import create_completion
+from splitserve.frontend.openai.context import VERSION, ApiContext
+from splitserve.frontend.openai.load import server_load
+from splitserve.frontend.openai.models import get_model, list_models
+from splitserve.frontend.openai.openapi import install_openapi
+from splitserve.frontend.openai.tokenize import detokenize, tokenize
+from splitserve.frontend.openai.tokenizer_info import tokenizer_info
+from splitserve.frontend.openai.unknown_fields import UnknownFields
+from splitserve.frontend.queue_metrics import collect_queues
+from splitserve.frontend.request_log import RequestLogMiddleware
+from splitserve.frontend.root_path import RootPathMiddleware
+from splitserve.frontend.router import EnginePool
+from splitserve.frontend.scrape import Scrape
+from splitserve.frontend.slices import SliceQueue
 
 
 class AppOwners:

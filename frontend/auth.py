@@ -9,8 +9,8 @@ import re
 from starlette._utils import get_route_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from frontend.config import FrontendConfig
-from frontend.errors_http import HttpError, error_response
+from splitserve.frontend.config import FrontendConfig
+from splitserve.frontend.errors_http import HttpError, error_response
 
 ALWAYS_PUBLIC = "/live"
 # Enough of the hash to tell tenants apart; the key cannot be found from it.

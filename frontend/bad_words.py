@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from engine_core.errors import InvalidRequestError
-from engine_core.sampling_params import MAX_BAD_WORD_TOKENS, SamplingParams
-from frontend.tokenizer import Tokenizer
+from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.engine_core.sampling_params import MAX_BAD_WORD_TOKENS, SamplingParams
+from splitserve.frontend.tokenizer import Tokenizer
 
 # Encoding takes 10 to 20 us per word and spelling and 0.1 to 0.2 us per character; beyond this it leaves the
 # event loop.

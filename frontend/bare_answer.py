@@ -6,7 +6,7 @@ from http import HTTPStatus
 
 import msgspec
 
-from frontend.errors_http import HttpError, error_body
+from splitserve.frontend.errors_http import HttpError, error_body
 
 # Every client of HTTP/1.1 skips it, whatever it expected.
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from frontend.beam_search import Found, SearchRules
-from frontend.generation import GenerationRequest, OutputDelta
-from frontend.open_sequence import OpenSequence
-from frontend.pool_status import ServedModel
-from frontend.stream import read_prompt_logprobs
+from splitserve.frontend.beam_search import Found, SearchRules
+from splitserve.frontend.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.open_sequence import OpenSequence
+from splitserve.frontend.pool_status import ServedModel
+from splitserve.frontend.stream import read_prompt_logprobs
 
 
 def make_deltas(

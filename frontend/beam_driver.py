@@ -11,22 +11,22 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-from engine_core.errors import (
+from splitserve.engine_core.errors import (
     EngineRequestError,
     EngineUnavailableError,
     InvalidRequestError,
     ProtocolError,
 )
-from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.messages import AddRequest, FinishReason
-from engine_core.sampling_params import SamplingParams
-from frontend.beam_answer import make_deltas
-from frontend.beam_search import Beam, BeamSearch, SearchRules
-from frontend.engine_client import EngineClient
-from frontend.generation import GenerationRequest, OutputDelta, TokenLogprob
-from frontend.open_sequence import OpenSequence
-from frontend.pool_status import ServedModel
-from frontend.stream import read_token_logprob
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.ipc.messages import AddRequest, FinishReason
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.frontend.beam_answer import make_deltas
+from splitserve.frontend.beam_search import Beam, BeamSearch, SearchRules
+from splitserve.frontend.engine_client import EngineClient
+from splitserve.frontend.generation import GenerationRequest, OutputDelta, TokenLogprob
+from splitserve.frontend.open_sequence import OpenSequence
+from splitserve.frontend.pool_status import ServedModel
+from splitserve.frontend.stream import read_token_logprob
 
 
 def search_rules(request: GenerationRequest, served: ServedModel) -> SearchRules:

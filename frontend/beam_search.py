@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from frontend.generation import TokenLogprob
+from splitserve.frontend.generation import TokenLogprob
 
 
 @dataclass(slots=True, frozen=True)

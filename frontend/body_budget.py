@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from frontend.errors_http import HttpError
+from splitserve.frontend.errors_http import HttpError
 
 _RETRY_S = 1.0
 

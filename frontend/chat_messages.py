@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from engine_core.errors import InvalidRequestError
-from frontend.chat_probes import ContentFormat, TemplateWishes
-from frontend.control_tokens import JsonValue, TextMarker
+from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.frontend.chat_probes import ContentFormat, TemplateWishes
+from splitserve.frontend.control_tokens import JsonValue, TextMarker
 
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from engine_core.errors import InvalidRequestError
-from frontend.control_tokens import JsonValue
-from frontend.template_process import TemplateTimeoutError
+from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.frontend.control_tokens import JsonValue
+from splitserve.frontend.template_process import TemplateTimeoutError
 
 Render = Callable[[list[JsonValue]], str]
 

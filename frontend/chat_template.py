@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from engine_core.checkpoint.files import read_json, read_text
-from engine_core.errors import ContextLengthError, InvalidRequestError
-from frontend.chat_messages import prepare_messages
-from frontend.chat_probes import TemplateWishes, find_wishes
-from frontend.control_tokens import MARK, JsonValue, TextMarker
-from frontend.template_process import RenderLimits, TemplateTooLargeError
-from frontend.template_renderer import Render, TemplateRenderer
-from frontend.tokenizer import MAX_BYTES_PER_TOKEN, Tokenizer
+from splitserve.engine_core.checkpoint.files import read_json, read_text
+from splitserve.engine_core.errors import ContextLengthError, InvalidRequestError
+from splitserve.frontend.chat_messages import prepare_messages
+from splitserve.frontend.chat_probes import TemplateWishes, find_wishes
+from splitserve.frontend.control_tokens import MARK, JsonValue, TextMarker
+from splitserve.frontend.template_process import RenderLimits, TemplateTooLargeError
+from splitserve.frontend.template_renderer import Render, TemplateRenderer
+from splitserve.frontend.tokenizer import MAX_BYTES_PER_TOKEN, Tokenizer
 
 __all__ = ["ChatOptions", "ChatTemplate", "JsonValue", "Message", "RenderedChat", "load_chat_template"]
 

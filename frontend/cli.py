@@ -15,11 +15,11 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from engine_core.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, ConfigError
-from engine_core.flag_values import parse_bytes, parse_count, parse_name
+from splitserve.engine_core.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, ConfigError
+from splitserve.engine_core.flag_values import parse_bytes, parse_count, parse_name
 
 if TYPE_CHECKING:
-    from frontend.config import FrontendConfig
+    from splitserve.frontend.config import FrontendConfig
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _count_short_keys(args: argparse.Namespace) -> int:
-    from frontend.api_keys import count_short_keys
+    from splitserve.frontend.api_keys import count_short_keys
 
     return count_short_keys(args.api_key or [], args.api_key_file)
 
@@ -46,8 +46,8 @@ def _serve(config: FrontendConfig, num_short_keys: int) -> int:
 
     import msgspec
 
-    from engine_core.config import software_version
-    from frontend.event_log import log_event, set_up_logging
+    from splitserve.engine_core.config import software_version
+    from splitserve.frontend.event_log import log_event, set_up_logging
 
     set_up_logging(config.log_level)
     fields = msgspec.to_builtins(config)
@@ -57,11 +57,11 @@ def _serve(config: FrontendConfig, num_short_keys: int) -> int:
         del fields["host"], fields["port"]
     log_event("api_frontend", {"version": software_version()} | {key: str(fields[key]) for key in fields})
     if num_short_keys:
-        from frontend.api_keys import MIN_SAFE_KEY_CHARS
+        from splitserve.frontend.api_keys import MIN_SAFE_KEY_CHARS
 
         safe = {"count": num_short_keys, "safe_from_chars": MIN_SAFE_KEY_CHARS}
         log_event("short_api_keys", safe, logging.WARNING)
-    from frontend.server import run_server
+    from splitserve.frontend.server import run_server
 
     try:
         return run_server(config)
@@ -78,9 +78,9 @@ def make_config(args: argparse.Namespace) -> FrontendConfig:
     Raises:
         ConfigError: names the flag.
     """
-    from engine_core.config import default_engine_address
-    from frontend.api_keys import hash_keys
-    from frontend.config import FrontendConfig
+    from splitserve.engine_core.config import default_engine_address
+    from splitserve.frontend.api_keys import hash_keys
+    from splitserve.frontend.config import FrontendConfig
 
     number = f"{args.launch_number}-" if args.launch_number else ""
     config = FrontendConfig(
@@ -135,8 +135,8 @@ def make_config(args: argparse.Namespace) -> FrontendConfig:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser; importing and building it loads no server code."""
-    from engine_core.config import software_version
-    from engine_core.parser import CommandParser
+    from splitserve.engine_core.config import software_version
+    from splitserve.engine_core.parser import CommandParser
 
     parser = CommandParser(
         prog="api-frontend",

@@ -7,10 +7,10 @@ import re
 
 import msgspec
 
-from engine_core.config import check_address, check_choice, check_range
-from engine_core.errors import ConfigError
-from engine_core.ipc.addresses import check_keys
-from engine_core.sampling_params import MAX_LOGPROBS, MAX_STEP_LOGPROBS
+from splitserve.engine_core.config import check_address, check_choice, check_range
+from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.ipc.addresses import check_keys
+from splitserve.engine_core.sampling_params import MAX_LOGPROBS, MAX_STEP_LOGPROBS
 
 GENERATION_CONFIGS = ("auto", "none")
 # A descriptor is a C int.

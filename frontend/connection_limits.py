@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from frontend.config import FrontendConfig
+from splitserve.frontend.config import FrontendConfig
 
 # Refused connections that are still read, so that their clients get the refusal; any more are cut at once.
 MAX_LINGERING = 64

@@ -16,9 +16,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tokenizers import AddedToken
 
-from engine_core.errors import InvalidRequestError, ModelLoadError
-from frontend.tokenizer_library import LibraryTokenizer
-from frontend.trie_pattern import trie_pattern
+from splitserve.engine_core.errors import InvalidRequestError, ModelLoadError
+from splitserve.frontend.tokenizer_library import LibraryTokenizer
+from splitserve.frontend.trie_pattern import trie_pattern
 
 JsonValue = str | int | float | bool | None | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
 

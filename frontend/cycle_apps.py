@@ -14,7 +14,7 @@ from uvicorn._types import (
 )
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from frontend.errors_http import HttpError
+from splitserve.frontend.errors_http import HttpError
 
 
 def close_delimited(app: ASGI3Application, cycle: RequestResponseCycle) -> ASGI3Application:

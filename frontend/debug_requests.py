@@ -6,10 +6,10 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from engine_core.ipc.messages import RequestInfo, RequestStage, WaitReason
-from frontend.engine_metrics import engine_names
-from frontend.errors_http import HttpError
-from frontend.openai.context import ApiContext, json_response
+from splitserve.engine_core.ipc.messages import RequestInfo, RequestStage, WaitReason
+from splitserve.frontend.engine_metrics import engine_names
+from splitserve.frontend.errors_http import HttpError
+from splitserve.frontend.openai.context import ApiContext, json_response
 
 TIMEOUT_S = 5.0
 # Ids of responses; a client may know its X-Request-Id only.

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from frontend.native_pieces import NativePieces
-from frontend.tokenizer_library import LibraryTokenizer
+from splitserve.frontend.native_pieces import NativePieces
+from splitserve.frontend.tokenizer_library import LibraryTokenizer
 
 _Json = dict[str, object]
 

@@ -13,9 +13,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Protocol
 
-from frontend.decode_table import DecodeRules, Pieces
-from frontend.token_relay import TextState
-from frontend.tokenizer_library import LibraryTokenizer
+from splitserve.frontend.decode_table import DecodeRules, Pieces
+from splitserve.frontend.token_relay import TextState
+from splitserve.frontend.tokenizer_library import LibraryTokenizer
 
 REPLACEMENT = "\ufffd"
 _MAX_HELD_TOKENS = 16

@@ -20,14 +20,14 @@ import msgspec
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from engine_core.errors import EngineUnavailableError, ProtocolError
-from engine_core.ipc.codec import encode, engine_decoder
-from engine_core.ipc.curve import ClientKeys
-from engine_core.ipc.messages import AddRequest, CallKind, CallResult, EngineMessage, Pong
-from engine_core.ipc.transport import CLIENT_HWM, MAX_MESSAGE_BYTES, connect_engine
-from frontend.engine_session import EngineSession, EngineState
-from frontend.handshake import FAILED_EVENTS, HandshakeWatch
-from frontend.open_sequence import OpenSequence
+from splitserve.engine_core.errors import EngineUnavailableError, ProtocolError
+from splitserve.engine_core.ipc.codec import encode, engine_decoder
+from splitserve.engine_core.ipc.curve import ClientKeys
+from splitserve.engine_core.ipc.messages import AddRequest, CallKind, CallResult, EngineMessage, Pong
+from splitserve.engine_core.ipc.transport import CLIENT_HWM, MAX_MESSAGE_BYTES, connect_engine
+from splitserve.frontend.engine_session import EngineSession, EngineState
+from splitserve.frontend.handshake import FAILED_EVENTS, HandshakeWatch
+from splitserve.frontend.open_sequence import OpenSequence
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine_core.errors import (
+from splitserve.engine_core.errors import (
     ContextLengthError,
     EngineRequestError,
     EngineUnavailableError,
@@ -11,7 +11,7 @@ from engine_core.errors import (
     QueueTimeoutError,
     SplitServeError,
 )
-from engine_core.ipc.messages import Finished, FinishReason, Rejected
+from splitserve.engine_core.ipc.messages import Finished, FinishReason, Rejected
 
 
 def rejected_error(rejected: Rejected) -> SplitServeError:

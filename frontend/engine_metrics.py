@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from engine_core.ipc.messages import EngineStats, FinishReason
-from frontend.metrics import PREFIX
-from frontend.router import EngineStatus, PoolStats
+from splitserve.engine_core.ipc.messages import EngineStats, FinishReason
+from splitserve.frontend.metrics import PREFIX
+from splitserve.frontend.router import EngineStatus, PoolStats
 
 STATES = ("connecting", "loading", "ready", "draining", "lost", "refused")
 

@@ -29,9 +29,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from engine_core.errors import EngineUnavailableError, OverloadedError, ProtocolError, SplitServeError
-from engine_core.ipc.codec import unpack_int32, unpack_int64
-from engine_core.ipc.messages import (
+from splitserve.engine_core.errors import (
+    EngineUnavailableError,
+    OverloadedError,
+    ProtocolError,
+    SplitServeError,
+)
+from splitserve.engine_core.ipc.codec import unpack_int32, unpack_int64
+from splitserve.engine_core.ipc.messages import (
     MAX_HANDLES,
     Abort,
     AddRequest,
@@ -51,10 +56,10 @@ from engine_core.ipc.messages import (
     Rejected,
     StepOutputs,
 )
-from engine_core.ipc.wire import PROTOCOL_VERSION, TokenLogprobs
-from frontend.engine_errors import finished_error, rejected_error
-from frontend.open_sequence import OpenSequence
-from frontend.token_relay import TokenRelay
+from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION, TokenLogprobs
+from splitserve.frontend.engine_errors import finished_error, rejected_error
+from splitserve.frontend.open_sequence import OpenSequence
+from splitserve.frontend.token_relay import TokenRelay
 
 HELLO_INTERVAL_S = 1.0
 REFUSED_INTERVAL_S = 10.0

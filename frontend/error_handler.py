@@ -10,9 +10,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from engine_core.errors import SplitServeError
-from frontend.errors_http import HttpError, RouteError, error_response
-from frontend.event_log import log_event
+from splitserve.engine_core.errors import SplitServeError
+from splitserve.frontend.errors_http import HttpError, RouteError, error_response
+from splitserve.frontend.event_log import log_event
 
 WARN_INTERVAL_S = 10.0
 MAX_PATH_CHARS = 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
-from engine_core.errors import SplitServeError
+from splitserve.engine_core.errors import SplitServeError
 
 MAX_MESSAGE_CHARS = 600
 

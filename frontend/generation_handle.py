@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
-from engine_core.errors import SplitServeError
-from frontend.engine_client import EngineClient
-from frontend.generation import OutputDelta
-from frontend.pool_status import PoolStats
-from frontend.stream import ALL_TOKENS, SequenceStream
-from frontend.token_relay import Relayed, RelayedStream, Route
+from splitserve.engine_core.errors import SplitServeError
+from splitserve.frontend.engine_client import EngineClient
+from splitserve.frontend.generation import OutputDelta
+from splitserve.frontend.pool_status import PoolStats
+from splitserve.frontend.stream import ALL_TOKENS, SequenceStream
+from splitserve.frontend.token_relay import Relayed, RelayedStream, Route
 
 
 class Generation(Protocol):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from frontend.generation import OutputDelta
-from frontend.metrics import ModelMetrics
-from frontend.request_metrics import RequestTimes
+from splitserve.frontend.generation import OutputDelta
+from splitserve.frontend.metrics import ModelMetrics
+from splitserve.frontend.request_metrics import RequestTimes
 
 
 class GenerationTimer:

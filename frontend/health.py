@@ -8,9 +8,9 @@ import contextlib
 import msgspec
 from starlette.responses import Response
 
-from engine_core.errors import EngineUnavailableError
-from frontend.engine_metrics import engine_names
-from frontend.router import EnginePool, EngineStatus
+from splitserve.engine_core.errors import EngineUnavailableError
+from splitserve.frontend.engine_metrics import engine_names
+from splitserve.frontend.router import EnginePool, EngineStatus
 
 
 class EngineHealth(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,15 +21,15 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from frontend.bare_answer import CONTINUE, refusal
-from frontend.body_writer import BODY_EXTENSION, BodyWriter
-from frontend.connection_limits import ConnectionLimits
-from frontend.cycle_apps import close_delimited, closing_unread, with_faults
-from frontend.errors_http import HttpError
-from frontend.half_closed import HalfClosedWatch, is_gone
-from frontend.http_head import bad_http, check_head
-from frontend.limits import ABORT_EXTENSION
-from frontend.upgrade_body import body_parser, has_body
+from splitserve.frontend.bare_answer import CONTINUE, refusal
+from splitserve.frontend.body_writer import BODY_EXTENSION, BodyWriter
+from splitserve.frontend.connection_limits import ConnectionLimits
+from splitserve.frontend.cycle_apps import close_delimited, closing_unread, with_faults
+from splitserve.frontend.errors_http import HttpError
+from splitserve.frontend.half_closed import HalfClosedWatch, is_gone
+from splitserve.frontend.http_head import bad_http, check_head
+from splitserve.frontend.limits import ABORT_EXTENSION
+from splitserve.frontend.upgrade_body import body_parser, has_body
 
 MAX_HEADER_BYTES = 16 * 1024
 MAX_HEADERS = 64

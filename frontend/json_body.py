@@ -9,8 +9,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from engine_core.errors import InvalidRequestError
-from frontend.allowed_values import allowed_values
+from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.frontend.allowed_values import allowed_values
 
 MAX_DEPTH = 32
 # Strings, objects and arrays of one body. Token ids are neither, so long prompts do not come near it.

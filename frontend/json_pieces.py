@@ -14,7 +14,7 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from frontend.slices import SLICE_VALUES
+from splitserve.frontend.slices import SLICE_VALUES
 
 T = TypeVar("T")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from engine_core.errors import ConfigError
-from engine_core.ipc.connection_counts import ConnectionCounts
-from frontend.config import FrontendConfig
+from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.ipc.connection_counts import ConnectionCounts
+from splitserve.frontend.config import FrontendConfig
 
 
 class Launch(NamedTuple):

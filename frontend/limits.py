@@ -13,12 +13,12 @@ from functools import partial
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from frontend.body_budget import ArrivingBody, BodyBudget, given_up_error
-from frontend.config import FrontendConfig
-from frontend.errors_http import HttpError, error_response
-from frontend.memory import MemoryReturn
-from frontend.slices import SliceQueue
-from frontend.turn_gate import TurnGate
+from splitserve.frontend.body_budget import ArrivingBody, BodyBudget, given_up_error
+from splitserve.frontend.config import FrontendConfig
+from splitserve.frontend.errors_http import HttpError, error_response
+from splitserve.frontend.memory import MemoryReturn
+from splitserve.frontend.slices import SliceQueue
+from splitserve.frontend.turn_gate import TurnGate
 
 ABORT_EXTENSION = "splitserve.abort"
 # How long an aborted connection may take to be reported as gone.

@@ -12,13 +12,13 @@ from types import TracebackType
 
 import msgspec
 
-from engine_core.config import check_range
-from engine_core.errors import ConfigError, InvalidRequestError
-from engine_core.near_names import names_near_keywords
-from engine_core.sampling_params import MAX_LOGPROBS, MAX_STEP_LOGPROBS, SamplingParams
-from frontend.chat_template import ChatOptions, JsonValue, Message
-from frontend.generation import GenerationRequest
-from frontend.offline_jobs import (
+from splitserve.engine_core.config import check_range
+from splitserve.engine_core.errors import ConfigError, InvalidRequestError
+from splitserve.engine_core.near_names import names_near_keywords
+from splitserve.engine_core.sampling_params import MAX_LOGPROBS, MAX_STEP_LOGPROBS, SamplingParams
+from splitserve.frontend.chat_template import ChatOptions, JsonValue, Message
+from splitserve.frontend.generation import GenerationRequest
+from splitserve.frontend.offline_jobs import (
     ChatJob,
     JobOptions,
     PromptJob,
@@ -28,12 +28,12 @@ from frontend.offline_jobs import (
     list_items,
     list_prompts,
 )
-from frontend.offline_outputs import CompletionOutput, Prompt, RequestOutput, collect_outputs
-from frontend.offline_params import check_params, check_priorities, fit_context
-from frontend.offline_progress import GenerationBar, StartBar
-from frontend.offline_runner import OfflineRunner, run_bounded
-from frontend.request_metrics import RequestTimes
-from frontend.tokenizer import Tokenizer
+from splitserve.frontend.offline_outputs import CompletionOutput, Prompt, RequestOutput, collect_outputs
+from splitserve.frontend.offline_params import check_params, check_priorities, fit_context
+from splitserve.frontend.offline_progress import GenerationBar, StartBar
+from splitserve.frontend.offline_runner import OfflineRunner, run_bounded
+from splitserve.frontend.request_metrics import RequestTimes
+from splitserve.frontend.tokenizer import Tokenizer
 
 # Enough to keep the engine's batch full while results come back.
 _IN_FLIGHT_PER_SEQ = 2

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from frontend.disconnect import ClientGoneError, ClientWatch
-from frontend.slices import SliceQueue
+from splitserve.frontend.disconnect import ClientGoneError, ClientWatch
+from splitserve.frontend.slices import SliceQueue
 
 _HEAD = {
     "type": "http.response.start",

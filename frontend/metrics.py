@@ -8,7 +8,13 @@ from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from frontend.histogram import COUNT_BUCKETS, N_BUCKETS, TIME_BUCKETS, TOKEN_TIME_BUCKETS, Histogram
+from splitserve.frontend.histogram import (
+    COUNT_BUCKETS,
+    N_BUCKETS,
+    TIME_BUCKETS,
+    TOKEN_TIME_BUCKETS,
+    Histogram,
+)
 
 PREFIX = "splitserve:"
 # Routes x methods x statuses stay far below this; it bounds the map whatever a bug feeds it.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine_core.checkpoint.sampling_defaults import SamplingDefaults, load_sampling_defaults
-from engine_core.ipc.wire import ModelInfo
-from frontend.chat_template import ChatTemplate, load_chat_template
-from frontend.tokenizer import Tokenizer
+from splitserve.engine_core.checkpoint.sampling_defaults import SamplingDefaults, load_sampling_defaults
+from splitserve.engine_core.ipc.wire import ModelInfo
+from splitserve.frontend.chat_template import ChatTemplate, load_chat_template
+from splitserve.frontend.tokenizer import Tokenizer
 
 
 @dataclass(slots=True, frozen=True)

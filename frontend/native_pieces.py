@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from frontend._native import FillPiece, load_library
+from splitserve.frontend._native import FillPiece, load_library
 
 
 class NativePieces:

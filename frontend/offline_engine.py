@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-from engine_core.errors import (
+from splitserve.engine_core.errors import (
     EXIT_CONFIG,
     EXIT_MODEL,
     ConfigError,
@@ -20,9 +20,9 @@ from engine_core.errors import (
     ModelLoadError,
     SplitServeError,
 )
-from engine_core.ipc.addresses import ipc_path
-from engine_core.process import Child, describe_exit
-from frontend.engine_output import EngineOutput
+from splitserve.engine_core.ipc.addresses import ipc_path
+from splitserve.engine_core.process import Child, describe_exit, python_module
+from splitserve.frontend.engine_output import EngineOutput
 
 STOP_TIMEOUT_S = 15.0
 _REAP_POLL_S = 0.005
@@ -59,7 +59,7 @@ class EngineProcess:
         """
         self.address = private_address()
         self._output = EngineOutput()
-        argv = [sys.executable, "-m", "engine_core.cli", "--listen", self.address, *flags]
+        argv = [*python_module("splitserve.engine_core.cli"), "--listen", self.address, *flags]
         self._child = Child(argv, death_signal=signal.SIGTERM, capture_output=True)
         self._failure: SplitServeError | None = None
         self._loop = asyncio.get_running_loop()

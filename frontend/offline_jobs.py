@@ -10,12 +10,12 @@ from typing import NamedTuple, TypedDict, TypeVar, cast
 
 import msgspec
 
-from engine_core.errors import InvalidRequestError
-from engine_core.sampling_params import SamplingParams
-from frontend.chat_template import ChatOptions, Message
-from frontend.offline_outputs import Prompt
-from frontend.pool_status import ServedModel
-from frontend.truncation import Truncation, TruncationSide, read_truncation, special_affixes
+from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.frontend.chat_template import ChatOptions, Message
+from splitserve.frontend.offline_outputs import Prompt
+from splitserve.frontend.pool_status import ServedModel
+from splitserve.frontend.truncation import Truncation, TruncationSide, read_truncation, special_affixes
 
 T = TypeVar("T")
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
 
-from frontend.generation import OutputDelta, TokenLogprob
-from frontend.request_metrics import RequestMetrics
-from frontend.tokenizer import Tokenizer
+from splitserve.frontend.generation import OutputDelta, TokenLogprob
+from splitserve.frontend.request_metrics import RequestMetrics
+from splitserve.frontend.tokenizer import Tokenizer
 
 
 class TextPrompt(TypedDict):

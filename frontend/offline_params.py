@@ -6,8 +6,13 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from engine_core.errors import InvalidRequestError
-from engine_core.sampling_params import MAX_LOGPROBS, MAX_PRIORITY, RepetitionDetection, SamplingParams
+from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.engine_core.sampling_params import (
+    MAX_LOGPROBS,
+    MAX_PRIORITY,
+    RepetitionDetection,
+    SamplingParams,
+)
 
 
 def check_params(params: SamplingParams, max_logprobs: int = MAX_LOGPROBS) -> SamplingParams:

@@ -8,7 +8,7 @@ from types import TracebackType
 
 from tqdm.auto import tqdm
 
-from frontend.pool_status import EngineStatus
+from splitserve.frontend.pool_status import EngineStatus
 
 SHOWN_INTERVAL_S = 0.1
 # Into a file or a pipe every refresh is a line of its own.

@@ -10,11 +10,11 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from engine_core.errors import EngineUnavailableError
-from frontend.generation import GenerationRequest, OutputDelta
-from frontend.offline_engine import EngineProcess
-from frontend.pool_status import EngineStatus, ServedModel
-from frontend.router import EnginePool
+from splitserve.engine_core.errors import EngineUnavailableError
+from splitserve.frontend.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.offline_engine import EngineProcess
+from splitserve.frontend.pool_status import EngineStatus, ServedModel
+from splitserve.frontend.router import EnginePool
 
 T = TypeVar("T")
 J = TypeVar("J")

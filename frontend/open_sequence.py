@@ -6,10 +6,10 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from engine_core.errors import ProtocolError, SplitServeError
-from engine_core.ipc.messages import AddRequest, Finished
-from engine_core.ipc.wire import TokenLogprobs
-from frontend.token_relay import Relayed, RelayedStream
+from splitserve.engine_core.errors import ProtocolError, SplitServeError
+from splitserve.engine_core.ipc.messages import AddRequest, Finished
+from splitserve.engine_core.ipc.wire import TokenLogprobs
+from splitserve.frontend.token_relay import Relayed, RelayedStream
 
 
 def _no_tokens() -> array[int]:

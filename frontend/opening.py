@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, islice
 
-from frontend.beam_driver import BeamRun
-from frontend.engine_client import EngineClient
-from frontend.generation import GenerationRequest
-from frontend.generation_handle import EngineGeneration, Generation, SearchGeneration
-from frontend.open_sequence import OpenSequence
-from frontend.pool_status import PoolStats, ServedModel
-from frontend.request_check import check_request
-from frontend.stream import SequenceStream, split_request
+from splitserve.frontend.beam_driver import BeamRun
+from splitserve.frontend.engine_client import EngineClient
+from splitserve.frontend.generation import GenerationRequest
+from splitserve.frontend.generation_handle import EngineGeneration, Generation, SearchGeneration
+from splitserve.frontend.open_sequence import OpenSequence
+from splitserve.frontend.pool_status import PoolStats, ServedModel
+from splitserve.frontend.request_check import check_request
+from splitserve.frontend.stream import SequenceStream, split_request
 
 
 def open_on(

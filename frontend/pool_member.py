@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 
 import zmq
 
-from engine_core.config import software_version
-from engine_core.errors import EngineUnavailableError, ModelLoadError
-from engine_core.ipc.curve import ClientKeys
-from engine_core.ipc.messages import CallKind, Ready
-from engine_core.ipc.wire import ModelInfo
-from frontend.engine_client import EngineClient
-from frontend.engine_session import EngineSession, EngineState
-from frontend.model_assets import ModelAssets, load_model_assets
-from frontend.pool_status import EngineStatus, Explanation, ServedModel
+from splitserve.engine_core.config import software_version
+from splitserve.engine_core.errors import EngineUnavailableError, ModelLoadError
+from splitserve.engine_core.ipc.curve import ClientKeys
+from splitserve.engine_core.ipc.messages import CallKind, Ready
+from splitserve.engine_core.ipc.wire import ModelInfo
+from splitserve.frontend.engine_client import EngineClient
+from splitserve.frontend.engine_session import EngineSession, EngineState
+from splitserve.frontend.model_assets import ModelAssets, load_model_assets
+from splitserve.frontend.pool_status import EngineStatus, Explanation, ServedModel
 
 logger = logging.getLogger(__name__)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from engine_core.ipc.messages import EngineStats, QueueStats, RequestInfo
-from engine_core.ipc.wire import ModelInfo
-from frontend.model_assets import ModelAssets
+from splitserve.engine_core.ipc.messages import EngineStats, QueueStats, RequestInfo
+from splitserve.engine_core.ipc.wire import ModelInfo
+from splitserve.frontend.model_assets import ModelAssets
 
 
 @dataclass(slots=True, frozen=True)

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from engine_core.ipc.messages import QueueStats, WaitReason
-from frontend.engine_metrics import engine_names
-from frontend.metrics import PREFIX
-from frontend.router import EngineStatus
+from splitserve.engine_core.ipc.messages import QueueStats, WaitReason
+from splitserve.frontend.engine_metrics import engine_names
+from splitserve.frontend.metrics import PREFIX
+from splitserve.frontend.router import EngineStatus
 
 _LABELS = ("model_name", "engine")
 

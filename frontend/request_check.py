@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from engine_core.errors import ContextLengthError, InvalidRequestError
-from engine_core.sampling_params import SamplingParams
-from frontend.generation import GenerationRequest
-from frontend.pool_status import ServedModel
+from splitserve.engine_core.errors import ContextLengthError, InvalidRequestError
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.frontend.generation import GenerationRequest
+from splitserve.frontend.pool_status import ServedModel
 
 
 def check_request(request: GenerationRequest, model: ServedModel) -> None:

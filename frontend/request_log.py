@@ -10,10 +10,10 @@ import uuid
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from frontend.body_writer import BODY_BYTES_STATE
-from frontend.errors_http import error_response
-from frontend.event_log import Value, log_event, logger
-from frontend.metrics import FrontendMetrics
+from splitserve.frontend.body_writer import BODY_BYTES_STATE
+from splitserve.frontend.errors_http import error_response
+from splitserve.frontend.event_log import Value, log_event, logger
+from splitserve.frontend.metrics import FrontendMetrics
 
 MAX_REQUEST_ID_CHARS = 100
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:\-]{1,100}")

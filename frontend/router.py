@@ -9,17 +9,17 @@ from dataclasses import replace
 
 import zmq
 
-from engine_core.errors import EngineUnavailableError, InvalidRequestError
-from engine_core.ipc.curve import load_client_keys
-from frontend.bad_words import spell_bad_words
-from frontend.engine_client import EngineClient
-from frontend.engine_session import EngineState
-from frontend.generation import GenerationRequest, OutputDelta
-from frontend.generation_handle import Generation
-from frontend.opening import open_on
-from frontend.pool_member import AssetsCache, PoolMember, make_member
-from frontend.pool_status import EngineStatus, Explanation, PoolStats, ServedModel
-from frontend.spreading import spread
+from splitserve.engine_core.errors import EngineUnavailableError, InvalidRequestError
+from splitserve.engine_core.ipc.curve import load_client_keys
+from splitserve.frontend.bad_words import spell_bad_words
+from splitserve.frontend.engine_client import EngineClient
+from splitserve.frontend.engine_session import EngineState
+from splitserve.frontend.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.generation_handle import Generation
+from splitserve.frontend.opening import open_on
+from splitserve.frontend.pool_member import AssetsCache, PoolMember, make_member
+from splitserve.frontend.pool_status import EngineStatus, Explanation, PoolStats, ServedModel
+from splitserve.frontend.spreading import spread
 
 # How long settle() waits at most: from start() on for the first word of an engine, and for a tokenizer.
 CONNECT_WAIT_S = 1.0

@@ -17,12 +17,12 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.responses import Response
 
-from engine_core.errors import EngineUnavailableError
-from frontend.exposition import Labelled, merge
-from frontend.launch import Launch
-from frontend.metrics import PREFIX
-from frontend.router import EnginePool
-from frontend.siblings import Siblings
+from splitserve.engine_core.errors import EngineUnavailableError
+from splitserve.frontend.exposition import Labelled, merge
+from splitserve.frontend.launch import Launch
+from splitserve.frontend.metrics import PREFIX
+from splitserve.frontend.router import EnginePool
+from splitserve.frontend.siblings import Siblings
 
 # An engine that is in a long step answers after it; its last figures are used then. Another frontend of the
 # launch that is busy for so long is left out.

@@ -21,18 +21,18 @@ from typing import cast
 import uvicorn
 from fastapi import FastAPI
 
-from engine_core.errors import ConfigError
-from engine_core.file_limit import raise_file_limit
-from engine_core.ipc.addresses import remove_stale_socket
-from engine_core.process import DeathSignals
-from frontend.acceptor import Acceptor
-from frontend.app import AppOwners, create_app
-from frontend.config import FrontendConfig
-from frontend.event_log import log_event
-from frontend.http_protocol import protocol_factory
-from frontend.launch import Launch, join_launch
-from frontend.limits import EndReason
-from frontend.router import EnginePool
+from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.file_limit import raise_file_limit
+from splitserve.engine_core.ipc.addresses import remove_stale_socket
+from splitserve.engine_core.process import DeathSignals
+from splitserve.frontend.acceptor import Acceptor
+from splitserve.frontend.app import AppOwners, create_app
+from splitserve.frontend.config import FrontendConfig
+from splitserve.frontend.event_log import log_event
+from splitserve.frontend.http_protocol import protocol_factory
+from splitserve.frontend.launch import Launch, join_launch
+from splitserve.frontend.limits import EndReason
+from splitserve.frontend.router import EnginePool
 
 BACKLOG = 2048
 # Longer than the idle time of common load balancers (60 s), so that they never reuse a link we are closing.

@@ -11,8 +11,8 @@ import os
 import socket
 from collections.abc import AsyncGenerator, Callable
 
-from engine_core.config import leave_runtime_directory
-from frontend.launch import Launch
+from splitserve.engine_core.config import leave_runtime_directory
+from splitserve.frontend.launch import Launch
 
 # Some hundred kilobytes are usual with many models; what is longer is no answer.
 MAX_BYTES = 16 * 2**20

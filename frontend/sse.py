@@ -26,15 +26,15 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from engine_core.errors import SplitServeError
-from frontend.body_writer import BODY_BYTES_STATE, BODY_EXTENSION, BodyWriter
-from frontend.disconnect import ClientGoneError
-from frontend.errors_http import HttpError, error_body, error_response
-from frontend.event_log import log_event, logger
-from frontend.keep_alive import KeepAlive
-from frontend.limits import EndReason, OpenRequest
-from frontend.slices import SliceQueue
-from frontend.token_relay import Relayed, RelayedStream
+from splitserve.engine_core.errors import SplitServeError
+from splitserve.frontend.body_writer import BODY_BYTES_STATE, BODY_EXTENSION, BodyWriter
+from splitserve.frontend.disconnect import ClientGoneError
+from splitserve.frontend.errors_http import HttpError, error_body, error_response
+from splitserve.frontend.event_log import log_event, logger
+from splitserve.frontend.keep_alive import KeepAlive
+from splitserve.frontend.limits import EndReason, OpenRequest
+from splitserve.frontend.slices import SliceQueue
+from splitserve.frontend.token_relay import Relayed, RelayedStream
 
 DONE = b"data: [DONE]\n\n"
 _KEEP_ALIVE = b": keep-alive\n\n"

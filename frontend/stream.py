@@ -8,19 +8,19 @@ from functools import partial
 
 import msgspec
 
-from engine_core.errors import ProtocolError
-from engine_core.ipc.codec import pack_int32, unpack_float32, unpack_int32
-from engine_core.ipc.messages import AddRequest, Finished, FinishReason
-from engine_core.ipc.wire import TokenLogprobs
-from engine_core.sampling_params import MAX_SEED, SamplingParams
-from frontend.detokenizer import Detokenizer
-from frontend.generation import GenerationRequest, OutputDelta, TokenLogprob
-from frontend.lazy_list import LazyList
-from frontend.open_sequence import OpenSequence, check_columns
-from frontend.silent_detokenizer import SilentDetokenizer
-from frontend.stop_strings import StopMatcher
-from frontend.token_relay import Relayed, RelayedStream, Route, TokenRelay
-from frontend.tokenizer import Tokenizer
+from splitserve.engine_core.errors import ProtocolError
+from splitserve.engine_core.ipc.codec import pack_int32, unpack_float32, unpack_int32
+from splitserve.engine_core.ipc.messages import AddRequest, Finished, FinishReason
+from splitserve.engine_core.ipc.wire import TokenLogprobs
+from splitserve.engine_core.sampling_params import MAX_SEED, SamplingParams
+from splitserve.frontend.detokenizer import Detokenizer
+from splitserve.frontend.generation import GenerationRequest, OutputDelta, TokenLogprob
+from splitserve.frontend.lazy_list import LazyList
+from splitserve.frontend.open_sequence import OpenSequence, check_columns
+from splitserve.frontend.silent_detokenizer import SilentDetokenizer
+from splitserve.frontend.stop_strings import StopMatcher
+from splitserve.frontend.token_relay import Relayed, RelayedStream, Route, TokenRelay
+from splitserve.frontend.tokenizer import Tokenizer
 
 # More than any sequence has.
 ALL_TOKENS = 2**31

@@ -17,6 +17,7 @@ import json
 import math
 import resource
 import socket
+import sys
 import time
 from collections.abc import Sequence
 from importlib import import_module
@@ -24,7 +25,7 @@ from typing import Any
 
 import jinja2
 
-from frontend.template_engine import BadTemplateError, CompiledTemplate, TooLargeError
+from splitserve.frontend.template_engine import BadTemplateError, CompiledTemplate, TooLargeError
 
 # Some error messages quote what the template made.
 _MAX_WORDS = 1000
@@ -145,3 +146,7 @@ def main(arguments: Sequence[str]) -> None:
     _limit(resource.RLIMIT_NOFILE, 0)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         serve(connection, max_cpu_s)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

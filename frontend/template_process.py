@@ -10,25 +10,17 @@ from __future__ import annotations
 import json
 import signal
 import socket
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from engine_core.errors import InvalidRequestError, ModelLoadError
-from engine_core.process import Child, describe_exit
-from frontend.control_tokens import MARK
+from splitserve.engine_core.errors import InvalidRequestError, ModelLoadError
+from splitserve.engine_core.process import Child, describe_exit, python_module
+from splitserve.frontend.control_tokens import MARK
 
 # What a template makes of it has to fit into the memory of the process, too.
 MAX_REQUEST_BYTES = 64 * 2**20
 _REAP_S = 10.0
-# The child comes from the same tree as its parent, installed or not; jinja2 from where it is ever found.
-_ROOT = str(Path(__file__).resolve().parent.parent)
-_START = (
-    "import importlib, sys; sys.path.insert(0, sys.argv.pop(1)); import frontend; del sys.path[0]; "
-    "importlib.import_module(sys.argv.pop(1)).main(sys.argv[1:])"
-)
 # Of frontend.template_child, which is not imported here: that would bring jinja2 into every process.
 _TEXT, _TOO_LARGE, _REFUSED, _FAILED, _NESTED, _OUT_OF_MEMORY = b"=", b"+", b"!", b"?", b"^", b"m"
 _MAX_UTF8_BYTES = 4
@@ -209,8 +201,7 @@ class TemplateProcess:
 def _start(fd: int, limits: RenderLimits) -> Child:
     # The kernel's limit is for a process that nobody kills any more; it counts in whole seconds.
     max_cpu_s = max(limits.render_s, limits.compile_s) + 1
-    # -P: what lies in the working directory is not imported.
-    argv = [sys.executable, "-P", "-c", _START, _ROOT, "frontend.template_child"]
+    argv = python_module("splitserve.frontend.template_child")
     return Child(
         [*argv, str(fd), str(limits.memory_bytes), str(max_cpu_s)],
         death_signal=signal.SIGKILL,

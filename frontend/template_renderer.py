@@ -21,13 +21,13 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from engine_core.errors import (
+from splitserve.engine_core.errors import (
     EngineUnavailableError,
     InvalidRequestError,
     ModelLoadError,
     OverloadedError,
 )
-from frontend.template_process import (
+from splitserve.frontend.template_process import (
     ProcessEndedError,
     RenderLimits,
     TemplateProcess,

@@ -19,9 +19,9 @@ from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from frontend._native import HeldBytes, StreamSpec, load_library
-from frontend.histogram import Histogram
-from frontend.native_pieces import NativePieces
+from splitserve.frontend._native import HeldBytes, StreamSpec, load_library
+from splitserve.frontend.histogram import Histogram
+from splitserve.frontend.native_pieces import NativePieces
 
 # A write to a socket takes 5 to 7 us, so this is 4 ms; then the event loop gets its turn.
 MAX_FLUSHED_PER_TURN = 512

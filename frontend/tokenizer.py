@@ -9,15 +9,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from engine_core.checkpoint.files import read_json
-from engine_core.checkpoint.text_files import TOKENIZER, read_tokenizer_json
-from engine_core.errors import ContextLengthError, InvalidRequestError, ModelLoadError
-from frontend.control_tokens import ControlEncoder
-from frontend.decode_table import DecodeRules, Pieces, read_decode_rules
-from frontend.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
-from frontend.prefix_space import with_prefix_space
-from frontend.text_patterns import has_unknown_pattern
-from frontend.tokenizer_library import LibraryTokenizer
+from splitserve.engine_core.checkpoint.files import read_json
+from splitserve.engine_core.checkpoint.text_files import TOKENIZER, read_tokenizer_json
+from splitserve.engine_core.errors import ContextLengthError, InvalidRequestError, ModelLoadError
+from splitserve.frontend.control_tokens import ControlEncoder
+from splitserve.frontend.decode_table import DecodeRules, Pieces, read_decode_rules
+from splitserve.frontend.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
+from splitserve.frontend.prefix_space import with_prefix_space
+from splitserve.frontend.text_patterns import has_unknown_pattern
+from splitserve.frontend.tokenizer_library import LibraryTokenizer
 
 MAX_BYTES_PER_TOKEN = 16
 # Beyond what is in use: a million ids (XLM-V), 0.6 million merges.

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from tokenizers import AddedToken, Encoding
 from tokenizers import Tokenizer as RawTokenizer
 
-from engine_core.errors import InvalidRequestError
+from splitserve.engine_core.errors import InvalidRequestError
 
 _MAX_WORDS = 300
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from engine_core.errors import InvalidRequestError
-from frontend.tokenizer import Tokenizer
+from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.frontend.tokenizer import Tokenizer
 
 TruncationSide = Literal["left", "right"]
 

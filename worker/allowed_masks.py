@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from worker.device.base import Device
-from worker.input_batch import Index, InputBatch, Int32
-from worker.sampling_state import Feature
+from splitserve.worker.device.base import Device
+from splitserve.worker.input_batch import Index, InputBatch, Int32
+from splitserve.worker.sampling_state import Feature
 
 _WORD_BITS = 32
 

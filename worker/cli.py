@@ -1,4 +1,4 @@
-"""The command line of one worker process, started by an engine-core: `python -m worker.cli`."""
+"""The command line of one worker process, started by an engine-core: `python -m splitserve.worker.cli`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from engine_core.errors import EXIT_CONFIG, EXIT_OK, ConfigError
-from engine_core.ipc.curve import ClientKeys
-from worker.config import WorkerConfig
-from worker.loop import run
+from splitserve.engine_core.errors import EXIT_CONFIG, EXIT_OK, ConfigError
+from splitserve.engine_core.ipc.curve import ClientKeys
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.loop import run
 
 _PR_SET_PDEATHSIG = 1
 

@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from engine_core.config import (
+from splitserve.engine_core.config import (
     ATTENTION_BACKENDS,
     DEVICES,
     DTYPES,
@@ -17,7 +17,7 @@ from engine_core.config import (
     check_choice,
     check_range,
 )
-from engine_core.errors import ConfigError
+from splitserve.engine_core.errors import ConfigError
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):

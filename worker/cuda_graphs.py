@@ -9,19 +9,19 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from engine_core.ipc.codec import unpack_int32
-from engine_core.ipc.worker_messages import SchedulerOutput
-from worker.arriving_caches import ArrivingCaches
-from worker.attention.base import AttentionBackend
-from worker.cuda_step import CudaStep
-from worker.device.cuda import CudaDevice
-from worker.device.out_of_memory import is_out_of_memory
-from worker.input_batch import InputBatch, Int32, StepInputs
-from worker.kv_cache import KVCache
-from worker.models.base import Model
-from worker.parallel.agreement import all_could
-from worker.parallel.group import RankGroup
-from worker.step_graphs import Drawn
+from splitserve.engine_core.ipc.codec import unpack_int32
+from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
+from splitserve.worker.arriving_caches import ArrivingCaches
+from splitserve.worker.attention.base import AttentionBackend
+from splitserve.worker.cuda_step import CudaStep
+from splitserve.worker.device.cuda import CudaDevice
+from splitserve.worker.device.out_of_memory import is_out_of_memory
+from splitserve.worker.input_batch import InputBatch, Int32, StepInputs
+from splitserve.worker.kv_cache import KVCache
+from splitserve.worker.models.base import Model
+from splitserve.worker.parallel.agreement import all_could
+from splitserve.worker.parallel.group import RankGroup
+from splitserve.worker.step_graphs import Drawn
 
 logger = logging.getLogger(__name__)
 

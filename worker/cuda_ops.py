@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
-from worker._native import load_library
+from splitserve.worker._native import load_library
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from worker.dense_weight import DenseWeight
-    from worker.device.kernels import VocabularyPart
+    from splitserve.worker.dense_weight import DenseWeight
+    from splitserve.worker.device.kernels import VocabularyPart
 
 
 @cache

@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from worker.attention.metadata import AttentionMetadata
-from worker.device.base import Device
-from worker.device.kernels import Kernels, Matrix
-from worker.input_batch import InputBatch, StepInputs
-from worker.parallel.group import RankGroup
+from splitserve.worker.attention.metadata import AttentionMetadata
+from splitserve.worker.device.base import Device
+from splitserve.worker.device.kernels import Kernels, Matrix
+from splitserve.worker.input_batch import InputBatch, StepInputs
+from splitserve.worker.parallel.group import RankGroup
 
 
 class _Column(NamedTuple):

@@ -7,15 +7,15 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from engine_core.errors import WorkerError
-from engine_core.ipc.worker_messages import SchedulerOutput
-from worker.arriving_caches import ArrivingCaches
-from worker.decode_ops import Recording
-from worker.decode_step import DecodeStep
-from worker.input_batch import BatchLimits, InputBatch, StepInputs
-from worker.models.base import Model
-from worker.parallel.group import RankGroup
-from worker.step_graphs import Drawn
+from splitserve.engine_core.errors import WorkerError
+from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
+from splitserve.worker.arriving_caches import ArrivingCaches
+from splitserve.worker.decode_ops import Recording
+from splitserve.worker.decode_step import DecodeStep
+from splitserve.worker.input_batch import BatchLimits, InputBatch, StepInputs
+from splitserve.worker.models.base import Model
+from splitserve.worker.parallel.group import RankGroup
+from splitserve.worker.step_graphs import Drawn
 
 # Steps of more rows run eagerly: beside their kernels a replay saves nothing. This bounds the recordings,
 # one per number of rows, each of some 300 bytes per kernel.

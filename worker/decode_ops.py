@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from worker._native import load_library
+from splitserve.worker._native import load_library
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from worker import ops
-from worker.attention.metadata import AttentionMetadata
-from worker.decode_ops import BatchColumns, StepTensors, append_tokens, decode_inputs, take_rows
-from worker.input_batch import BatchLimits, InputBatch, Int32, StepInputs
-from worker.parallel.group import RankGroup
+from splitserve.worker import ops
+from splitserve.worker.attention.metadata import AttentionMetadata
+from splitserve.worker.decode_ops import BatchColumns, StepTensors, append_tokens, decode_inputs, take_rows
+from splitserve.worker.input_batch import BatchLimits, InputBatch, Int32, StepInputs
+from splitserve.worker.parallel.group import RankGroup
 
 
 class DecodeStep:

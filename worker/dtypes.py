@@ -6,9 +6,9 @@ import logging
 
 import torch
 
-from engine_core.checkpoint.model_config import ModelConfig
-from engine_core.errors import ConfigError
-from worker.device.base import Device
+from splitserve.engine_core.checkpoint.model_config import ModelConfig
+from splitserve.engine_core.errors import ConfigError
+from splitserve.worker.device.base import Device
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import tvm_ffi
 
-from engine_core.errors import RankLostError
-from worker._native import load_library
-from worker.parallel.group import StepAbandonedError
+from splitserve.engine_core.errors import RankLostError
+from splitserve.worker._native import load_library
+from splitserve.worker.parallel.group import StepAbandonedError
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import time
 
-from engine_core.errors import ConfigError
-from worker.device.out_of_memory import is_out_of_memory
-from worker.input_batch import BatchLimits
-from worker.largest_step import run_largest_step
-from worker.model_runner import ModelRunner
+from splitserve.engine_core.errors import ConfigError
+from splitserve.worker.device.out_of_memory import is_out_of_memory
+from splitserve.worker.input_batch import BatchLimits
+from splitserve.worker.largest_step import run_largest_step
+from splitserve.worker.model_runner import ModelRunner
 
 logger = logging.getLogger(__name__)
 

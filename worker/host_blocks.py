@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine_core.errors import ConfigError, WorkerError
-from worker.arriving_caches import Arrival
-from worker.device.base import Device
-from worker.host import available_memory_bytes
-from worker.kv_cache import BlockShape
-from worker.parallel.shares import share
+from splitserve.engine_core.errors import ConfigError, WorkerError
+from splitserve.worker.arriving_caches import Arrival
+from splitserve.worker.device.base import Device
+from splitserve.worker.host import available_memory_bytes
+from splitserve.worker.kv_cache import BlockShape
+from splitserve.worker.parallel.shares import share
 
 Int32 = npt.NDArray[np.int32]
 

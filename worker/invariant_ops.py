@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from worker._native import load_library
-from worker.cuda_ops import CudaOps
+from splitserve.worker._native import load_library
+from splitserve.worker.cuda_ops import CudaOps
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from worker.dense_weight import DenseWeight
+    from splitserve.worker.dense_weight import DenseWeight
 
 # A product of so many rows takes a current GPU about as long as reading the weight: decode costs little more,
 # a long prefill reads the weights once per tile.

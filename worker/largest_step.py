@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from engine_core.errors import DeviceMemoryError
-from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
-from engine_core.sampling_params import SamplingParams
-from worker.input_batch import BatchLimits
-from worker.model_runner import ModelRunner
+from splitserve.engine_core.errors import DeviceMemoryError
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.input_batch import BatchLimits
+from splitserve.worker.model_runner import ModelRunner
 
 # Filters, penalties, masks and logprobs, so that their memory is part of the measure.
 _SAMPLING = SamplingParams(

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine_core.ipc.codec import pack_float32, pack_int32
-from engine_core.ipc.wire import TokenLogprobs
-from engine_core.ipc.worker_messages import RowError
-from worker.device.base import Array, Device
+from splitserve.engine_core.ipc.codec import pack_float32, pack_int32
+from splitserve.engine_core.ipc.wire import TokenLogprobs
+from splitserve.engine_core.ipc.worker_messages import RowError
+from splitserve.worker.device.base import Array, Device
 
 # Rank of a token in logits that hold a NaN or an infinity, where there is no order.
 NO_RANK = 0

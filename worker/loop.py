@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from engine_core.config import software_version
-from engine_core.errors import (
+from splitserve.engine_core.config import software_version
+from splitserve.engine_core.errors import (
     EXIT_CONFIG,
     EXIT_MODEL,
     EXIT_OK,
@@ -20,11 +20,11 @@ from engine_core.errors import (
     SplitServeError,
     WorkerError,
 )
-from engine_core.ipc.codec import encode, to_worker_decoder
-from engine_core.ipc.curve import ClientKeys
-from engine_core.ipc.transport import connect_engine
-from engine_core.ipc.wire import PROTOCOL_VERSION
-from engine_core.ipc.worker_messages import (
+from splitserve.engine_core.ipc.codec import encode, to_worker_decoder
+from splitserve.engine_core.ipc.curve import ClientKeys
+from splitserve.engine_core.ipc.transport import connect_engine
+from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
+from splitserve.engine_core.ipc.worker_messages import (
     FromWorkerMessage,
     InitKVCache,
     LoadProgress,
@@ -33,11 +33,11 @@ from engine_core.ipc.worker_messages import (
     WorkerFailed,
     WorkerHello,
 )
-from worker.config import WorkerConfig
-from worker.replies import Replies
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.replies import Replies
 
 if TYPE_CHECKING:
-    from worker.worker import Worker
+    from splitserve.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ def _serve(link: EngineLink, config: WorkerConfig) -> int:
         # Importing torch takes most of the start; the engine has heard the hello by then. Collections find no
         # garbage in it but would cost 0.15 s.
         gc.disable()
-        from worker.worker import Worker
+        from splitserve.worker.worker import Worker
 
         worker = Worker(config)
         link.send(worker.load(_ProgressReporter(link)))
@@ -185,7 +185,7 @@ def _answer(link: EngineLink, worker: Worker) -> int:
 
 
 def _run(link: EngineLink, worker: Worker, replies: Replies) -> int:
-    from worker.step_pipeline import StepPipeline
+    from splitserve.worker.step_pipeline import StepPipeline
 
     steps = StepPipeline(worker, replies.add)
     while True:

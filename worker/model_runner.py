@@ -10,24 +10,24 @@ from functools import partial
 import numpy as np
 import torch
 
-from engine_core.errors import DeviceMemoryError
-from engine_core.ipc.codec import pack_int32, unpack_int32
-from engine_core.ipc.wire import TokenLogprobs
-from engine_core.ipc.worker_messages import ModelRunnerOutput, RowError, SchedulerOutput
-from worker.arriving_caches import ArrivingCaches
-from worker.attention.base import AttentionBackend
-from worker.attention.metadata import AttentionMetadata
-from worker.device.base import Device
-from worker.device.out_of_memory import is_out_of_memory
-from worker.host_blocks import HostBlocks
-from worker.input_batch import InputBatch, Int32, StepInputs
-from worker.models.base import Model
-from worker.parallel.agreement import Agreement, Chosen
-from worker.parallel.group import StepAbandonedError
-from worker.parallel.mesh import ALONE, Mesh
-from worker.prompt_scorer import PromptScorer
-from worker.sampler import Sampled, Sampler, split_errors
-from worker.step_graphs import Drawing, Drawn, StepGraphs, StepInFlight
+from splitserve.engine_core.errors import DeviceMemoryError
+from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
+from splitserve.engine_core.ipc.wire import TokenLogprobs
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowError, SchedulerOutput
+from splitserve.worker.arriving_caches import ArrivingCaches
+from splitserve.worker.attention.base import AttentionBackend
+from splitserve.worker.attention.metadata import AttentionMetadata
+from splitserve.worker.device.base import Device
+from splitserve.worker.device.out_of_memory import is_out_of_memory
+from splitserve.worker.host_blocks import HostBlocks
+from splitserve.worker.input_batch import InputBatch, Int32, StepInputs
+from splitserve.worker.models.base import Model
+from splitserve.worker.parallel.agreement import Agreement, Chosen
+from splitserve.worker.parallel.group import StepAbandonedError
+from splitserve.worker.parallel.mesh import ALONE, Mesh
+from splitserve.worker.prompt_scorer import PromptScorer
+from splitserve.worker.sampler import Sampled, Sampler, split_errors
+from splitserve.worker.step_graphs import Drawing, Drawn, StepGraphs, StepInFlight
 
 logger = logging.getLogger(__name__)
 

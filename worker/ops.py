@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from worker._native import load_library
+from splitserve.worker._native import load_library
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from worker.device.kernels import VocabularyPart
-    from worker.packed_weight import PackedWeight
+    from splitserve.worker.device.kernels import VocabularyPart
+    from splitserve.worker.packed_weight import PackedWeight
 
 _lib = load_library("splitserve_cpu")
 # Looked up once: an attribute of a module object costs more than the call.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from worker._native import load_library
+from splitserve.worker._native import load_library
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from worker.packed_weight import PackedWeight
-    from worker.quantization import Quantized
+    from splitserve.worker.packed_weight import PackedWeight
+    from splitserve.worker.quantization import Quantized
 
 _lib = load_library("splitserve_cpu")
 

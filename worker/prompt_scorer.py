@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from engine_core.ipc.wire import TokenLogprobs
-from engine_core.ipc.worker_messages import RowError
-from worker.device.base import Device
-from worker.input_batch import InputBatch, StepInputs
-from worker.logprobs import NO_RANK, Wanted, gather_logprobs, numerical_error
-from worker.models.base import Model
-from worker.sampling_state import Feature
+from splitserve.engine_core.ipc.wire import TokenLogprobs
+from splitserve.engine_core.ipc.worker_messages import RowError
+from splitserve.worker.device.base import Device
+from splitserve.worker.input_batch import InputBatch, StepInputs
+from splitserve.worker.logprobs import NO_RANK, Wanted, gather_logprobs, numerical_error
+from splitserve.worker.models.base import Model
+from splitserve.worker.sampling_state import Feature
 
 
 class PromptScorer:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
-from worker.device.base import Device
-from worker.layers.parameter import Parameter, Part, WeightPlan
-from worker.weights import Progress
+from splitserve.worker.device.base import Device
+from splitserve.worker.layers.parameter import Parameter, Part, WeightPlan
+from splitserve.worker.weights import Progress
 
 _CHUNK_ELEMENTS = 1 << 24
 

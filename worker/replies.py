@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from engine_core.config import SHORT_STEP_S
-from engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
+from splitserve.engine_core.config import SHORT_STEP_S
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
 
 
 class Replies:

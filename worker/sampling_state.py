@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from engine_core.errors import InvalidRequestError
-from engine_core.sampling_params import SamplingParams
-from worker.bad_words import BadWords
+from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.bad_words import BadWords
 
 
 class Feature(enum.IntFlag):

@@ -7,8 +7,8 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
-from worker.input_batch import Int32, StepInputs
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
+from splitserve.worker.input_batch import Int32, StepInputs
 
 
 class Drawn(NamedTuple):

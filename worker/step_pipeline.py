@@ -18,8 +18,8 @@ from typing import Protocol
 
 import msgspec
 
-from engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
-from worker.step_graphs import StepInFlight
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
+from splitserve.worker.step_graphs import StepInFlight
 
 
 class BeginsSteps(Protocol):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from engine_core.checkpoint.weight_files import Checkpoint, CheckpointTensor, has_weights
-from worker.layers.embedding import HEAD
+from splitserve.engine_core.checkpoint.weight_files import Checkpoint, CheckpointTensor, has_weights
+from splitserve.worker.layers.embedding import HEAD
 
 logger = logging.getLogger(__name__)
 

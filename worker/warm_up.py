@@ -5,12 +5,12 @@ It shows as well whether the worker can compute at all, before it says that it i
 
 from __future__ import annotations
 
-from engine_core.errors import ConfigError, DeviceMemoryError, ModelLoadError
-from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.worker_messages import NewRow, RowError, SchedulerOutput
-from engine_core.sampling_params import SamplingParams
-from worker.input_batch import BatchLimits
-from worker.model_runner import ModelRunner
+from splitserve.engine_core.errors import ConfigError, DeviceMemoryError, ModelLoadError
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.ipc.worker_messages import NewRow, RowError, SchedulerOutput
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.input_batch import BatchLimits
+from splitserve.worker.model_runner import ModelRunner
 
 _PROMPT_TOKENS = 32
 

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine_core.checkpoint.weight_files import Checkpoint, CheckpointTensor
-from engine_core.errors import ModelLoadError
-from worker.device.base import Device
-from worker.layers.parameter import Parameter, Part, WeightPlan, Window
+from splitserve.engine_core.checkpoint.weight_files import Checkpoint, CheckpointTensor
+from splitserve.engine_core.errors import ModelLoadError
+from splitserve.worker.device.base import Device
+from splitserve.worker.layers.parameter import Parameter, Part, WeightPlan, Window
 
 logger = logging.getLogger(__name__)
 

@@ -7,47 +7,47 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from engine_core.checkpoint.architectures import read_model_config
-from engine_core.checkpoint.model_config import ModelConfig
-from engine_core.errors import ConfigError, WorkerError
-from engine_core.ipc.wire import ModelInfo
-from engine_core.ipc.worker_messages import (
+from splitserve.engine_core.checkpoint.architectures import read_model_config
+from splitserve.engine_core.checkpoint.model_config import ModelConfig
+from splitserve.engine_core.errors import ConfigError, WorkerError
+from splitserve.engine_core.ipc.wire import ModelInfo
+from splitserve.engine_core.ipc.worker_messages import (
     KVCacheReady,
     ModelRunnerOutput,
     SchedulerOutput,
     WorkerReady,
 )
-from worker import ops
-from worker.arriving_caches import ArrivingCaches
-from worker.attention.base import AttentionBackend
-from worker.attention.cpu import CpuAttention
-from worker.attention.needs import AttentionNeeds
-from worker.attention.select import choose_backend
-from worker.config import WorkerConfig
-from worker.cuda_graphs import CudaGraphs
-from worker.decode_graphs import DecodeGraphs
-from worker.device.base import Device
-from worker.device.cuda import CudaDevice
-from worker.device.out_of_memory import is_out_of_memory
-from worker.device.select import open_device
-from worker.dtypes import check_quantization, dtype_name, resolve_dtype
-from worker.gpu_ranks import prepare_together
-from worker.host import usable_cores
-from worker.host_blocks import HostBlocks
-from worker.input_batch import BatchLimits, InputBatch
-from worker.kv_cache import BlockShape, layer_caches
-from worker.largest_step import blocks_of_largest_step, run_largest_step
-from worker.model_runner import ModelRunner, max_logits_rows
-from worker.models.base import Model
-from worker.models.registry import load_model
-from worker.parallel.mesh import ALONE, Mesh
-from worker.parallel.shared_memory import SharedMemoryMeeting, can_share_memory
-from worker.step_graphs import StepGraphs, StepInFlight
-from worker.warm_up import warm_up
-from worker.weights import Loader, Progress, load_weights
+from splitserve.worker import ops
+from splitserve.worker.arriving_caches import ArrivingCaches
+from splitserve.worker.attention.base import AttentionBackend
+from splitserve.worker.attention.cpu import CpuAttention
+from splitserve.worker.attention.needs import AttentionNeeds
+from splitserve.worker.attention.select import choose_backend
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.cuda_graphs import CudaGraphs
+from splitserve.worker.decode_graphs import DecodeGraphs
+from splitserve.worker.device.base import Device
+from splitserve.worker.device.cuda import CudaDevice
+from splitserve.worker.device.out_of_memory import is_out_of_memory
+from splitserve.worker.device.select import open_device
+from splitserve.worker.dtypes import check_quantization, dtype_name, resolve_dtype
+from splitserve.worker.gpu_ranks import prepare_together
+from splitserve.worker.host import usable_cores
+from splitserve.worker.host_blocks import HostBlocks
+from splitserve.worker.input_batch import BatchLimits, InputBatch
+from splitserve.worker.kv_cache import BlockShape, layer_caches
+from splitserve.worker.largest_step import blocks_of_largest_step, run_largest_step
+from splitserve.worker.model_runner import ModelRunner, max_logits_rows
+from splitserve.worker.models.base import Model
+from splitserve.worker.models.registry import load_model
+from splitserve.worker.parallel.mesh import ALONE, Mesh
+from splitserve.worker.parallel.shared_memory import SharedMemoryMeeting, can_share_memory
+from splitserve.worker.step_graphs import StepGraphs, StepInFlight
+from splitserve.worker.warm_up import warm_up
+from splitserve.worker.weights import Loader, Progress, load_weights
 
 if TYPE_CHECKING:
-    from worker.parallel.distributed import DistributedMeeting
+    from splitserve.worker.parallel.distributed import DistributedMeeting
 
 
 def _no_progress(loaded_bytes: int, total_bytes: int) -> None:
@@ -171,7 +171,7 @@ class Worker:
             self._meeting = SharedMemoryMeeting(self._config)
         else:
             # torch.distributed takes 0.3 s to import.
-            from worker.parallel.distributed import DistributedMeeting
+            from splitserve.worker.parallel.distributed import DistributedMeeting
 
             self._meeting = DistributedMeeting(self._config, self._device)
         return self._meeting.mesh

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from engine_core.errors import ConfigError
+from splitserve.engine_core.errors import ConfigError
 
 
 class StepWork(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.simulation.report import Report
 from benchmarks.simulation.simulator import Outcome
 from benchmarks.simulation.sweep import Point
-from engine_core.errors import ConfigError
+from splitserve.engine_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.simulation.cost_model import CostModel, StepWork
-from engine_core.errors import ConfigError
-from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
+from splitserve.engine_core.sampling_params import SamplingParams
 
 BLOCK_SIZE = 16
 ROW_COUNTS = (1, 2, 4, 8, 16, 32)
@@ -73,8 +73,8 @@ class StepTimer:
 
     def __init__(self, model: str, num_threads: int, context: int) -> None:
         # Here and not above, since it loads torch and OpenMP.
-        from worker.config import WorkerConfig
-        from worker.worker import Worker
+        from splitserve.worker.config import WorkerConfig
+        from splitserve.worker.worker import Worker
 
         self._blocks_per_row = -(-context // BLOCK_SIZE)
         self._context = context

@@ -7,8 +7,8 @@ import numpy as np
 from benchmarks.simulation.distribution import WeightedValues
 from benchmarks.simulation.settings import Goals
 from benchmarks.simulation.trace import FloatColumn, IntColumn
-from engine_core.ipc.codec import unpack_int32, unpack_int64
-from engine_core.ipc.messages import FinishReason, StepOutputs
+from splitserve.engine_core.ipc.codec import unpack_int32, unpack_int64
+from splitserve.engine_core.ipc.messages import FinishReason, StepOutputs
 
 OPEN, COMPLETE, REJECTED, FAILED = range(4)
 

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.simulation.trace import NO_GROUP, IntColumn, Trace
-from engine_core.errors import ConfigError
+from splitserve.engine_core.errors import ConfigError
 
 _Count = Annotated[int, msgspec.Meta(ge=1, le=10**6)]
 _Key = TypeVar("_Key")

@@ -6,8 +6,8 @@ import numpy as np
 
 from benchmarks.simulation.cost_model import CostModel, StepWork
 from benchmarks.simulation.trace import IntColumn, request_of
-from engine_core.ipc.codec import pack_int32, unpack_int32
-from engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
+from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
 
 
 class WorkerRows:

@@ -8,8 +8,8 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from benchmarks.simulation.cost_model import CostModel
-from engine_core.config import SchedulerConfig
-from engine_core.errors import ConfigError
+from splitserve.engine_core.config import SchedulerConfig
+from splitserve.engine_core.errors import ConfigError
 
 ARRIVALS = ("poisson", "bursts", "closed")
 # Roomier than the engine's defaults, as the default workload is one for a model of some size.

@@ -13,12 +13,12 @@ from benchmarks.simulation.rows import WorkerRows
 from benchmarks.simulation.settings import Settings
 from benchmarks.simulation.trace import PromptMaker, Trace
 from benchmarks.simulation.watch import FairShares, Series
-from engine_core.engine import EngineCore
-from engine_core.errors import InvalidRequestError, OverloadedError
-from engine_core.ipc.messages import AddRequest, EngineStats, StepOutputs
-from engine_core.ipc.wire import ModelInfo
-from engine_core.ipc.worker_messages import ModelRunnerOutput
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.errors import InvalidRequestError, OverloadedError
+from splitserve.engine_core.ipc.messages import AddRequest, EngineStats, StepOutputs
+from splitserve.engine_core.ipc.wire import ModelInfo
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput
+from splitserve.engine_core.sampling_params import SamplingParams
 
 FRONTEND = b"simulated"
 # The simulated worker samples token 0 only, so nothing ends before its length.

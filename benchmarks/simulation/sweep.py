@@ -10,7 +10,7 @@ from benchmarks.simulation.report import Report, make_report
 from benchmarks.simulation.settings import Settings, make_settings
 from benchmarks.simulation.simulator import Outcome, Simulator
 from benchmarks.simulation.synthetic import make_trace
-from engine_core.errors import ConfigError
+from splitserve.engine_core.errors import ConfigError
 
 
 class Axis(NamedTuple):

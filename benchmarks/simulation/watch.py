@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.simulation.trace import FloatColumn, IntColumn, Trace
-from engine_core.ipc.messages import EngineStats, Started
+from splitserve.engine_core.ipc.messages import EngineStats, Started
 
 
 class Sample(NamedTuple):

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from engine_core.checkpoint.common_fields import open_config
-from engine_core.checkpoint.decoder_config import read_llama, read_mistral, read_qwen2, read_qwen3
-from engine_core.checkpoint.fields import Fields
-from engine_core.checkpoint.gpt2_config import read_gpt2
-from engine_core.checkpoint.model_config import ModelConfig
+from splitserve.engine_core.checkpoint.common_fields import open_config
+from splitserve.engine_core.checkpoint.decoder_config import read_llama, read_mistral, read_qwen2, read_qwen3
+from splitserve.engine_core.checkpoint.fields import Fields
+from splitserve.engine_core.checkpoint.gpt2_config import read_gpt2
+from splitserve.engine_core.checkpoint.model_config import ModelConfig
 
 
 class Architecture(NamedTuple):

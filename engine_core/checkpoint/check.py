@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine_core.checkpoint.architectures import read_model_config
-from engine_core.checkpoint.model_config import ModelConfig
-from engine_core.checkpoint.weight_files import Checkpoint
+from splitserve.engine_core.checkpoint.architectures import read_model_config
+from splitserve.engine_core.checkpoint.model_config import ModelConfig
+from splitserve.engine_core.checkpoint.weight_files import Checkpoint
 
 
 def check_model(directory: Path) -> ModelConfig:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine_core.checkpoint.contents import explain
-from engine_core.checkpoint.fields import Fields
-from engine_core.checkpoint.weight_files import stored_dtype
-from engine_core.errors import ModelLoadError
+from splitserve.engine_core.checkpoint.contents import explain
+from splitserve.engine_core.checkpoint.fields import Fields
+from splitserve.engine_core.checkpoint.weight_files import stored_dtype
+from splitserve.engine_core.errors import ModelLoadError
 
 MAX_LAYERS = 1024
 MAX_HEADS = 4096

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Callable
 from pathlib import Path
 
-from engine_core.checkpoint.fields import Fields
-from engine_core.errors import ModelLoadError
+from splitserve.engine_core.checkpoint.fields import Fields
+from splitserve.engine_core.errors import ModelLoadError
 
 _MAX_ENTRIES = 10_000
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")

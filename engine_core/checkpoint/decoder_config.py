@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from engine_core.checkpoint.common_fields import (
+from splitserve.engine_core.checkpoint.common_fields import (
     MAX_HEAD_DIM,
     MAX_HEADS,
     MAX_LAYERS,
@@ -17,10 +17,10 @@ from engine_core.checkpoint.common_fields import (
     read_dtype,
     read_eos_token_ids,
 )
-from engine_core.checkpoint.fields import Fields
-from engine_core.checkpoint.layer_windows import mistral_windows, no_windows, qwen_windows
-from engine_core.checkpoint.model_config import ModelConfig
-from engine_core.checkpoint.rope_config import RopeConfig, read_rope_config
+from splitserve.engine_core.checkpoint.fields import Fields
+from splitserve.engine_core.checkpoint.layer_windows import mistral_windows, no_windows, qwen_windows
+from splitserve.engine_core.checkpoint.model_config import ModelConfig
+from splitserve.engine_core.checkpoint.rope_config import RopeConfig, read_rope_config
 
 
 class _Biases(NamedTuple):

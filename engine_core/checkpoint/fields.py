@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from engine_core.checkpoint.files import read_file
-from engine_core.errors import ModelLoadError
+from splitserve.engine_core.checkpoint.files import read_file
+from splitserve.engine_core.errors import ModelLoadError
 
 MAX_JSON_BYTES = 16 * 2**20
 _MAX_TOKEN_ID = 2**31 - 1

@@ -7,8 +7,8 @@ import os
 import stat
 from pathlib import Path
 
-from engine_core.checkpoint.lfs import refuse_pointer
-from engine_core.errors import ModelLoadError
+from splitserve.engine_core.checkpoint.lfs import refuse_pointer
+from splitserve.engine_core.errors import ModelLoadError
 
 # The largest tokenizer.json in use has 34 MB; the library holds the interpreter lock for 0.1 s per MB.
 MAX_FILE_BYTES = 64 * 2**20

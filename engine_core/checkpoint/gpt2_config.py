@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine_core.checkpoint.common_fields import (
+from splitserve.engine_core.checkpoint.common_fields import (
     MAX_HEADS,
     MAX_LAYERS,
     MAX_LEN,
@@ -14,9 +14,9 @@ from engine_core.checkpoint.common_fields import (
     read_dtype,
     read_eos_token_ids,
 )
-from engine_core.checkpoint.fields import Fields
-from engine_core.checkpoint.layer_windows import no_windows
-from engine_core.checkpoint.model_config import ModelConfig
+from splitserve.engine_core.checkpoint.fields import Fields
+from splitserve.engine_core.checkpoint.layer_windows import no_windows
+from splitserve.engine_core.checkpoint.model_config import ModelConfig
 
 _COMMON_NAMES = {
     "n_embd": "hidden_size",

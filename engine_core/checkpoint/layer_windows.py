@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine_core.checkpoint.common_fields import MAX_LAYERS, MAX_LEN
-from engine_core.checkpoint.fields import Fields
+from splitserve.engine_core.checkpoint.common_fields import MAX_LAYERS, MAX_LEN
+from splitserve.engine_core.checkpoint.fields import Fields
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 # An older name of the same.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine_core.errors import ModelLoadError
+from splitserve.engine_core.errors import ModelLoadError
 
 MAGIC = b"version https://git-lfs.github.com/spec/"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from engine_core.checkpoint.rope_config import RopeConfig
-from engine_core.errors import ConfigError
+from splitserve.engine_core.checkpoint.rope_config import RopeConfig
+from splitserve.engine_core.errors import ConfigError
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from engine_core.checkpoint.fields import Fields
+from splitserve.engine_core.checkpoint.fields import Fields
 
 ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
 _MAX_FACTOR = 1e6

@@ -13,8 +13,8 @@ from typing import Annotated, BinaryIO, NamedTuple
 
 import msgspec
 
-from engine_core.checkpoint.lfs import MAGIC, refuse_pointer
-from engine_core.errors import ModelLoadError
+from splitserve.engine_core.checkpoint.lfs import MAGIC, refuse_pointer
+from splitserve.engine_core.errors import ModelLoadError
 
 MAX_HEADER_BYTES = 16 * 2**20
 MAX_TENSORS = 65536

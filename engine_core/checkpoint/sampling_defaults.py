@@ -7,9 +7,9 @@ from typing import TypeVar
 
 import msgspec
 
-from engine_core.checkpoint.files import read_json
-from engine_core.errors import InvalidRequestError, ModelLoadError
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.checkpoint.files import read_json
+from splitserve.engine_core.errors import InvalidRequestError, ModelLoadError
+from splitserve.engine_core.sampling_params import SamplingParams
 
 T = TypeVar("T")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from engine_core.checkpoint.files import read_file, read_json
-from engine_core.checkpoint.sampling_defaults import load_sampling_defaults
-from engine_core.errors import ModelLoadError
+from splitserve.engine_core.checkpoint.files import read_file, read_json
+from splitserve.engine_core.checkpoint.sampling_defaults import load_sampling_defaults
+from splitserve.engine_core.errors import ModelLoadError
 
 TOKENIZER = "tokenizer.json"
 _OPTIONAL = ("tokenizer_config.json", "special_tokens_map.json")

@@ -8,10 +8,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from engine_core.checkpoint.contents import explain
-from engine_core.checkpoint.fields import Fields
-from engine_core.checkpoint.safetensors_file import SafetensorsFile, TensorEntry
-from engine_core.errors import ModelLoadError
+from splitserve.engine_core.checkpoint.contents import explain
+from splitserve.engine_core.checkpoint.fields import Fields
+from splitserve.engine_core.checkpoint.safetensors_file import SafetensorsFile, TensorEntry
+from splitserve.engine_core.errors import ModelLoadError
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

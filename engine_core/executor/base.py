@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import zmq
 
-from engine_core.ipc.worker_messages import FromWorkerMessage, SchedulerOutput
+from splitserve.engine_core.ipc.worker_messages import FromWorkerMessage, SchedulerOutput
 
 
 class Executor(ABC):

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import zmq
 
-from engine_core.ipc.transport import BoundRouter
+from splitserve.engine_core.ipc.transport import BoundRouter
 
 
 class Crew(Protocol):

@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from engine_core.errors import SplitServeError, WorkerError
-from engine_core.executor.base import Executor
-from engine_core.ipc.worker_messages import (
+from splitserve.engine_core.errors import SplitServeError, WorkerError
+from splitserve.engine_core.executor.base import Executor
+from splitserve.engine_core.ipc.worker_messages import (
     FromWorkerMessage,
     KVCacheReady,
     ModelRunnerOutput,

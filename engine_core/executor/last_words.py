@@ -15,10 +15,10 @@ from collections.abc import Callable, Collection
 
 import zmq
 
-from engine_core.errors import ProtocolError
-from engine_core.ipc.codec import encode, from_worker_decoder
-from engine_core.ipc.transport import BoundRouter, SendResult
-from engine_core.ipc.worker_messages import Shutdown, WorkerFailed
+from splitserve.engine_core.errors import ProtocolError
+from splitserve.engine_core.ipc.codec import encode, from_worker_decoder
+from splitserve.engine_core.ipc.transport import BoundRouter, SendResult
+from splitserve.engine_core.ipc.worker_messages import Shutdown, WorkerFailed
 
 # For a rank that was heard of: its kernel ends the connection at once, but a machine that is gone does not.
 _READ_TO_THE_END_S = 5.0

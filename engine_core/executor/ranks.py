@@ -16,10 +16,10 @@ from typing import TypeVar
 
 import msgspec
 
-from engine_core.clock import Clock
-from engine_core.errors import WorkerError
-from engine_core.ipc.wire import PROTOCOL_VERSION
-from engine_core.ipc.worker_messages import (
+from splitserve.engine_core.clock import Clock
+from splitserve.engine_core.errors import WorkerError
+from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
+from splitserve.engine_core.ipc.worker_messages import (
     FromWorkerMessage,
     KVCacheReady,
     LoadProgress,

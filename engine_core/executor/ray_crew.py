@@ -17,7 +17,6 @@ import importlib.util
 import shutil
 import signal
 import socket
-import sys
 import tempfile
 import time
 from collections.abc import Collection, Sequence
@@ -25,11 +24,11 @@ from collections.abc import Collection, Sequence
 import msgspec
 import zmq
 
-from engine_core.config import EngineConfig
-from engine_core.errors import ConfigError, SplitServeError, WorkerError
-from engine_core.executor.worker_process import Place, WorkerProcess, worker_flags
-from engine_core.ipc.curve import KeyGuard, ServerKeys
-from engine_core.ipc.launcher_messages import (
+from splitserve.engine_core.config import EngineConfig
+from splitserve.engine_core.errors import ConfigError, SplitServeError, WorkerError
+from splitserve.engine_core.executor.worker_process import Place, WorkerProcess, worker_flags
+from splitserve.engine_core.ipc.curve import KeyGuard, ServerKeys
+from splitserve.engine_core.ipc.launcher_messages import (
     FromLauncherMessage,
     LaunchFailed,
     PlaceWorkers,
@@ -37,9 +36,9 @@ from engine_core.ipc.launcher_messages import (
     WorkerEnded,
     WorkersPlaced,
 )
-from engine_core.ipc.line_link import LineLink
-from engine_core.ipc.transport import BoundRouter
-from engine_core.process import describe_exit
+from splitserve.engine_core.ipc.line_link import LineLink
+from splitserve.engine_core.ipc.transport import BoundRouter
+from splitserve.engine_core.process import describe_exit, python_module
 
 # For the launcher to give the room back and, where it has started Ray, to end it; 1.4 s when idle.
 _LAUNCHER_END_S = 10.0
@@ -90,7 +89,7 @@ class RayCrew:
         ours, theirs = socket.socketpair()
         self._link = LineLink(ours, FromLauncherMessage)
         with theirs:
-            argv = [sys.executable, "-m", "worker.ray.launcher", str(theirs.fileno())]
+            argv = [*python_module("splitserve.worker.ray.launcher"), str(theirs.fileno())]
             # It lives on for the second that it takes to end what it has started.
             self._launcher = WorkerProcess(argv, signal.SIGTERM, [theirs.fileno()])
         config = self._config

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from engine_core.errors import WorkerError
+from splitserve.engine_core.errors import WorkerError
 
 # Stands for a block that has left the window.
 _LEFT = -1

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from engine_core.clock import Clock
-from engine_core.errors import WorkerError
-from engine_core.executor.base import Executor
-from engine_core.executor.simulated_worker import SimulatedModel, SimulatedWorker
-from engine_core.ipc.worker_messages import FromWorkerMessage, SchedulerOutput
+from splitserve.engine_core.clock import Clock
+from splitserve.engine_core.errors import WorkerError
+from splitserve.engine_core.executor.base import Executor
+from splitserve.engine_core.executor.simulated_worker import SimulatedModel, SimulatedWorker
+from splitserve.engine_core.ipc.worker_messages import FromWorkerMessage, SchedulerOutput
 
 
 class FaultKind(enum.Enum):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine_core.checkpoint.common_fields import MAX_LEN, MAX_VOCAB, open_config
-from engine_core.executor.simulated_tokens import TokenRule
-from engine_core.executor.simulated_worker import SimulatedModel
+from splitserve.engine_core.checkpoint.common_fields import MAX_LEN, MAX_VOCAB, open_config
+from splitserve.engine_core.executor.simulated_tokens import TokenRule
+from splitserve.engine_core.executor.simulated_worker import SimulatedModel
 
 
 def simulated_model(directory: str) -> SimulatedModel:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sampling_params import SamplingParams
 
 MULTIPLIER = 0x9E3779B97F4A7C15
 _MASK = 2**64 - 1

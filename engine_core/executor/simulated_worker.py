@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from engine_core.errors import DeviceMemoryError, WorkerError
-from engine_core.executor.shadow_kv import ShadowKV
-from engine_core.executor.simulated_tokens import (
+from splitserve.engine_core.errors import DeviceMemoryError, WorkerError
+from splitserve.engine_core.executor.shadow_kv import ShadowKV
+from splitserve.engine_core.executor.simulated_tokens import (
     TokenRule,
     TokenSampler,
     avoid,
@@ -22,7 +22,7 @@ from engine_core.executor.simulated_tokens import (
     seed_of,
     sequence_state,
 )
-from engine_core.ipc.codec import (
+from splitserve.engine_core.ipc.codec import (
     encode,
     from_worker_decoder,
     pack_float32,
@@ -30,8 +30,8 @@ from engine_core.ipc.codec import (
     to_worker_decoder,
     unpack_int32,
 )
-from engine_core.ipc.wire import ModelInfo, TokenLogprobs
-from engine_core.ipc.worker_messages import (
+from splitserve.engine_core.ipc.wire import ModelInfo, TokenLogprobs
+from splitserve.engine_core.ipc.worker_messages import (
     KVCacheReady,
     ModelRunnerOutput,
     NewRow,
@@ -39,7 +39,7 @@ from engine_core.ipc.worker_messages import (
     SchedulerOutput,
     WorkerReady,
 )
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sampling_params import SamplingParams
 
 MAX_ROWS = 65536
 

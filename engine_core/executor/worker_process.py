@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import signal
-import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from engine_core.config import EngineConfig
-from engine_core.errors import WorkerError
-from engine_core.executor.worker_output import WorkerOutput
-from engine_core.process import Child
+from splitserve.engine_core.config import EngineConfig
+from splitserve.engine_core.errors import WorkerError
+from splitserve.engine_core.executor.worker_output import WorkerOutput
+from splitserve.engine_core.process import Child, python_module
 
 _WAIT_SLICE_S = 0.05
 # Of the step's time: who waits for another rank says so before the engine's own deadline, and is not blamed.
@@ -39,7 +38,7 @@ WorkerArgv = Callable[[EngineConfig, Place], list[str]]
 
 def worker_argv(config: EngineConfig, place: Place) -> list[str]:
     """Return the command line of the worker of one rank on this machine."""
-    return [sys.executable, "-m", "worker.cli", *worker_flags(config, place)]
+    return [*python_module("splitserve.worker.cli"), *worker_flags(config, place)]
 
 
 def worker_flags(config: EngineConfig, place: Place) -> list[str]:

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 
 import zmq
 
-from engine_core.clock import Clock
-from engine_core.config import EngineConfig
-from engine_core.errors import (
+from splitserve.engine_core.clock import Clock
+from splitserve.engine_core.config import EngineConfig
+from splitserve.engine_core.errors import (
     ConfigError,
     ModelLoadError,
     ProtocolError,
@@ -27,13 +27,13 @@ from engine_core.errors import (
     SplitServeError,
     WorkerError,
 )
-from engine_core.executor.base import Executor
-from engine_core.executor.crew import Crew
-from engine_core.executor.last_words import LastWords
-from engine_core.executor.ranks import Ranks
-from engine_core.ipc.codec import encode, from_worker_decoder
-from engine_core.ipc.transport import Content, SendResult
-from engine_core.ipc.worker_messages import (
+from splitserve.engine_core.executor.base import Executor
+from splitserve.engine_core.executor.crew import Crew
+from splitserve.engine_core.executor.last_words import LastWords
+from splitserve.engine_core.executor.ranks import Ranks
+from splitserve.engine_core.ipc.codec import encode, from_worker_decoder
+from splitserve.engine_core.ipc.transport import Content, SendResult
+from splitserve.engine_core.ipc.worker_messages import (
     FromWorkerMessage,
     InitKVCache,
     SchedulerOutput,

@@ -10,7 +10,7 @@ import socket
 import stat
 from collections.abc import Iterator
 
-from engine_core.errors import ConfigError
+from splitserve.engine_core.errors import ConfigError
 
 _MAX_TRIES = 100
 

@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from engine_core.errors import ProtocolError
-from engine_core.ipc.messages import EngineMessage, FrontendMessage
-from engine_core.ipc.worker_messages import FromWorkerMessage, ToWorkerMessage
+from splitserve.engine_core.errors import ProtocolError
+from splitserve.engine_core.ipc.messages import EngineMessage, FrontendMessage
+from splitserve.engine_core.ipc.worker_messages import FromWorkerMessage, ToWorkerMessage
 
 _encoder = msgspec.msgpack.Encoder()
 T = TypeVar("T")

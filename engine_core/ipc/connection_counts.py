@@ -10,7 +10,7 @@ import mmap
 import os
 import tempfile
 
-from engine_core.errors import ConfigError
+from splitserve.engine_core.errors import ConfigError
 
 NOT_SERVING = -1
 _BYTES = 8

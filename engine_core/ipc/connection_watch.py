@@ -15,9 +15,9 @@ from typing import NamedTuple, TypeVar
 
 import zmq
 
-from engine_core.ipc.connections import NEVER, ConnectionTable
-from engine_core.ipc.unread_bytes import UnreadBytes
-from engine_core.logs import log_event
+from splitserve.engine_core.ipc.connections import NEVER, ConnectionTable
+from splitserve.engine_core.ipc.unread_bytes import UnreadBytes
+from splitserve.engine_core.logs import log_event
 
 _log = logging.getLogger("engine_core")
 

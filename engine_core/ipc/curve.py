@@ -12,9 +12,9 @@ import zmq
 import zmq.auth
 from zmq.utils import z85
 
-from engine_core.errors import ConfigError
-from engine_core.ipc.addresses import make_private_directory
-from engine_core.logs import log_event
+from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.ipc.addresses import make_private_directory
+from splitserve.engine_core.logs import log_event
 
 ENGINE = "engine"
 FRONTEND = "frontend"

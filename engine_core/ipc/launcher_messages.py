@@ -13,7 +13,7 @@ the end of either process shows to the other as the end of the file, and the key
 
 from __future__ import annotations
 
-from engine_core.ipc.wire import Wire
+from splitserve.engine_core.ipc.wire import Wire
 
 
 class PlaceWorkers(Wire, frozen=True, tag=0):

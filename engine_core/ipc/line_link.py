@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from engine_core.ipc.wire import Wire
+from splitserve.engine_core.ipc.wire import Wire
 
 M = TypeVar("M")
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import msgspec
 
-from engine_core.ipc.wire import ModelInfo, TokenLogprobs, Wire
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.ipc.wire import ModelInfo, TokenLogprobs, Wire
+from splitserve.engine_core.sampling_params import SamplingParams
 
 # Of one message: as many sequences as one frontend may have open on an engine.
 MAX_HANDLES = 16_384

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import zmq
 
-from engine_core.errors import ConfigError
-from engine_core.ipc.addresses import (
+from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.ipc.addresses import (
     check_keys,
     claim_ipc_path,
     ipc_path,
@@ -20,11 +20,11 @@ from engine_core.ipc.addresses import (
     make_private_directory,
     wants_ipv6,
 )
-from engine_core.ipc.connection_watch import ConnectionWatch
-from engine_core.ipc.connections import ConnectionTable
-from engine_core.ipc.curve import ServerKeys
-from engine_core.ipc.unread_bytes import UnreadBytes
-from engine_core.logs import log_event
+from splitserve.engine_core.ipc.connection_watch import ConnectionWatch
+from splitserve.engine_core.ipc.connections import ConnectionTable
+from splitserve.engine_core.ipc.curve import ServerKeys
+from splitserve.engine_core.ipc.unread_bytes import UnreadBytes
+from splitserve.engine_core.logs import log_event
 
 _log = logging.getLogger("engine_core")
 

@@ -9,10 +9,10 @@ from typing import NamedTuple, TypeVar
 
 import zmq
 
-from engine_core.errors import ConfigError, ProtocolError
-from engine_core.ipc.addresses import check_keys, is_ipc
-from engine_core.ipc.curve import ClientKeys, ServerKeys
-from engine_core.ipc.sockets import BoundSocket, SocketLimits, set_limits
+from splitserve.engine_core.errors import ConfigError, ProtocolError
+from splitserve.engine_core.ipc.addresses import check_keys, is_ipc
+from splitserve.engine_core.ipc.curve import ClientKeys, ServerKeys
+from splitserve.engine_core.ipc.sockets import BoundSocket, SocketLimits, set_limits
 
 MAX_MESSAGE_BYTES = 64 * 2**20
 # Messages queued inside libzmq per peer; small, because our own outbox counts bytes and libzmq cannot.

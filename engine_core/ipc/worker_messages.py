@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine_core.ipc.wire import ModelInfo, TokenLogprobs, Wire
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.ipc.wire import ModelInfo, TokenLogprobs, Wire
+from splitserve.engine_core.sampling_params import SamplingParams
 
 # --- engine-core -> worker ---
 

@@ -6,7 +6,7 @@ Whoever is about to be admitted and lacks just this block may wait for it instea
 
 from __future__ import annotations
 
-from engine_core.errors import IntegrityError
+from splitserve.engine_core.errors import IntegrityError
 
 
 class AnnouncedBlocks:

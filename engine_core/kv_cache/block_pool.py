@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from engine_core.errors import IntegrityError
+from splitserve.engine_core.errors import IntegrityError
 
 
 class Allocation(NamedTuple):

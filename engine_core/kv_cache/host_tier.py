@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from engine_core.errors import IntegrityError
-from engine_core.kv_events.recorder import KVEventRecorder
+from splitserve.engine_core.errors import IntegrityError
+from splitserve.engine_core.kv_events.recorder import KVEventRecorder
 
 
 class HostTier:

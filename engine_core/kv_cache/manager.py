@@ -17,15 +17,15 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from engine_core.errors import IntegrityError
-from engine_core.kv_cache.announced import AnnouncedBlocks
-from engine_core.kv_cache.block_pool import BlockPool
-from engine_core.kv_cache.offload import Offload
-from engine_core.kv_cache.prefix_finder import PrefixFinder
-from engine_core.kv_cache.prefix_index import PrefixIndex, chain_hash
-from engine_core.kv_cache.window import LEFT, RowBounds
-from engine_core.kv_events.recorder import KVEventRecorder
-from engine_core.request import TOKEN_BYTES, Request
+from splitserve.engine_core.errors import IntegrityError
+from splitserve.engine_core.kv_cache.announced import AnnouncedBlocks
+from splitserve.engine_core.kv_cache.block_pool import BlockPool
+from splitserve.engine_core.kv_cache.offload import Offload
+from splitserve.engine_core.kv_cache.prefix_finder import PrefixFinder
+from splitserve.engine_core.kv_cache.prefix_index import PrefixIndex, chain_hash
+from splitserve.engine_core.kv_cache.window import LEFT, RowBounds
+from splitserve.engine_core.kv_events.recorder import KVEventRecorder
+from splitserve.engine_core.request import TOKEN_BYTES, Request
 
 IntColumn = npt.NDArray[np.int64]
 

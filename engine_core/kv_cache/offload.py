@@ -19,12 +19,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engine_core.config import SchedulerConfig
-from engine_core.errors import IntegrityError
-from engine_core.ipc.codec import pack_int32
-from engine_core.kv_cache.costs import KVCosts
-from engine_core.kv_cache.host_tier import HostTier
-from engine_core.kv_events.recorder import KVEventRecorder
+from splitserve.engine_core.config import SchedulerConfig
+from splitserve.engine_core.errors import IntegrityError
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.kv_cache.costs import KVCosts
+from splitserve.engine_core.kv_cache.host_tier import HostTier
+from splitserve.engine_core.kv_events.recorder import KVEventRecorder
 
 
 class Moves(NamedTuple):

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from engine_core.kv_cache.offload import Offload
-from engine_core.kv_cache.prefix_index import PrefixIndex, extend_chain
-from engine_core.kv_cache.window import LEFT, RowBounds
-from engine_core.request import TOKEN_BYTES, Request
+from splitserve.engine_core.kv_cache.offload import Offload
+from splitserve.engine_core.kv_cache.prefix_index import PrefixIndex, extend_chain
+from splitserve.engine_core.kv_cache.window import LEFT, RowBounds
+from splitserve.engine_core.request import TOKEN_BYTES, Request
 
 Lookup = Callable[[bytes], int | None]
 

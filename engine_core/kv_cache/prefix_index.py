@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from engine_core.errors import IntegrityError
+from splitserve.engine_core.errors import IntegrityError
 
 
 class PrefixIndex:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from struct import unpack_from
 
-from engine_core.kv_events.format import (
+from splitserve.engine_core.kv_events.format import (
     MEDIUM_CPU,
     MEDIUM_GPU,
     AllBlocksCleared,
@@ -15,7 +15,7 @@ from engine_core.kv_events.format import (
     KVEvent,
     external_hash,
 )
-from engine_core.request import TOKEN_BYTES, Request
+from splitserve.engine_core.request import TOKEN_BYTES, Request
 
 
 @dataclass(slots=True)

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from engine_core.clock import Clock
-from engine_core.ipc.transport import SendResult
-from engine_core.kv_events.history import BatchHistory, NumberedBatch
+from splitserve.engine_core.clock import Clock
+from splitserve.engine_core.ipc.transport import SendResult
+from splitserve.engine_core.kv_events.history import BatchHistory, NumberedBatch
 
 MAX_REPLAYS = 16
 MAX_SLICE_BATCHES = 16

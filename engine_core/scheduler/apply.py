@@ -8,17 +8,17 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from engine_core.errors import DeviceMemoryError, ProtocolError, WorkerError
-from engine_core.ipc.codec import unpack_int32
-from engine_core.ipc.messages import FinishReason
-from engine_core.ipc.wire import TokenLogprobs
-from engine_core.ipc.worker_messages import ModelRunnerOutput, RowError
-from engine_core.request import EndedRequest, FrontendId, Request
-from engine_core.scheduler.chunks import StepInFlight
-from engine_core.scheduler.output import Recipients, TokenColumns
-from engine_core.scheduler.running import IntColumn, RunningRows
-from engine_core.scheduler.scheduler import Scheduler
-from engine_core.scheduler.stopping import StopRules
+from splitserve.engine_core.errors import DeviceMemoryError, ProtocolError, WorkerError
+from splitserve.engine_core.ipc.codec import unpack_int32
+from splitserve.engine_core.ipc.messages import FinishReason
+from splitserve.engine_core.ipc.wire import TokenLogprobs
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowError
+from splitserve.engine_core.request import EndedRequest, FrontendId, Request
+from splitserve.engine_core.scheduler.chunks import StepInFlight
+from splitserve.engine_core.scheduler.output import Recipients, TokenColumns
+from splitserve.engine_core.scheduler.running import IntColumn, RunningRows
+from splitserve.engine_core.scheduler.scheduler import Scheduler
+from splitserve.engine_core.scheduler.stopping import StopRules
 
 
 class StepResult(NamedTuple):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from engine_core.scheduler.running import IntColumn
+from splitserve.engine_core.scheduler.running import IntColumn
 
 
 class Chunks(NamedTuple):

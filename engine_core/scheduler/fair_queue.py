@@ -17,11 +17,11 @@ import heapq
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from engine_core.request import Request
-from engine_core.scheduler.lazy_heap import LazyHeap
-from engine_core.scheduler.queues import WaitingQueue
-from engine_core.scheduler.running import RunningRows
-from engine_core.scheduler.tenants import TenantCounters
+from splitserve.engine_core.request import Request
+from splitserve.engine_core.scheduler.lazy_heap import LazyHeap
+from splitserve.engine_core.scheduler.queues import WaitingQueue
+from splitserve.engine_core.scheduler.running import RunningRows
+from splitserve.engine_core.scheduler.tenants import TenantCounters
 
 
 class FairQueue(WaitingQueue):

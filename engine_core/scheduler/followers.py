@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine_core.kv_cache.manager import KVCacheManager
-from engine_core.request import TOKEN_BYTES, Request, RequestState
-from engine_core.scheduler.running import RunningRows
+from splitserve.engine_core.kv_cache.manager import KVCacheManager
+from splitserve.engine_core.request import TOKEN_BYTES, Request, RequestState
+from splitserve.engine_core.scheduler.running import RunningRows
 
 
 class Followers:

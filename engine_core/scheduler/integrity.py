@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from engine_core.errors import IntegrityError
-from engine_core.kv_cache.manager import KVCacheManager
-from engine_core.request import RequestState
-from engine_core.scheduler.chunks import StepInFlight
-from engine_core.scheduler.queues import WaitingQueue
-from engine_core.scheduler.running import RunningRows
+from splitserve.engine_core.errors import IntegrityError
+from splitserve.engine_core.kv_cache.manager import KVCacheManager
+from splitserve.engine_core.request import RequestState
+from splitserve.engine_core.scheduler.chunks import StepInFlight
+from splitserve.engine_core.scheduler.queues import WaitingQueue
+from splitserve.engine_core.scheduler.running import RunningRows
 
 
 def check_integrity(

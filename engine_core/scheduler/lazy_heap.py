@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-from engine_core.request import Request
+from splitserve.engine_core.request import Request
 
 Key = TypeVar("Key", int, float, tuple[int, int])
 

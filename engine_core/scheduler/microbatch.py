@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine_core.scheduler.running import ONE, IntColumn, RunningRows
+from splitserve.engine_core.scheduler.running import ONE, IntColumn, RunningRows
 
 
 def microbatch(running: RunningRows, num_stages: int) -> IntColumn:

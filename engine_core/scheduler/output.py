@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from engine_core.ipc.codec import pack_int32, pack_int64
-from engine_core.ipc.messages import Finished, Started, StepOutputs
-from engine_core.ipc.wire import TokenLogprobs
-from engine_core.request import FrontendId
-from engine_core.scheduler.running import IntColumn, RunningRows
+from splitserve.engine_core.ipc.codec import pack_int32, pack_int64
+from splitserve.engine_core.ipc.messages import Finished, Started, StepOutputs
+from splitserve.engine_core.ipc.wire import TokenLogprobs
+from splitserve.engine_core.request import FrontendId
+from splitserve.engine_core.scheduler.running import IntColumn, RunningRows
 
 # Short beside what a person or a timeout notices, long beside a step.
 GATHER_S = 0.05

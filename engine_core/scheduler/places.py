@@ -18,10 +18,10 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from engine_core.errors import IntegrityError
-from engine_core.request import FrontendId, Request, Siblings
-from engine_core.scheduler.ranking import Ranking
-from engine_core.scheduler.tenants import VIRTUAL_UNIT
+from splitserve.engine_core.errors import IntegrityError
+from splitserve.engine_core.request import FrontendId, Request, Siblings
+from splitserve.engine_core.scheduler.ranking import Ranking
+from splitserve.engine_core.scheduler.tenants import VIRTUAL_UNIT
 
 
 class Bound(enum.IntEnum):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from engine_core.scheduler.fair_queue import FairQueue
-from engine_core.scheduler.queues import FcfsQueue, PriorityQueue, WaitingQueue
+from splitserve.engine_core.scheduler.fair_queue import FairQueue
+from splitserve.engine_core.scheduler.queues import FcfsQueue, PriorityQueue, WaitingQueue
 
 
 def make_queue(

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engine_core.scheduler.running import IntColumn
+from splitserve.engine_core.scheduler.running import IntColumn
 
 
 class PrefillCap(NamedTuple):

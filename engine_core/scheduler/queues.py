@@ -7,9 +7,9 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import takewhile
 
-from engine_core.request import Request
-from engine_core.scheduler.lazy_heap import LazyHeap
-from engine_core.scheduler.running import RunningRows
+from splitserve.engine_core.request import Request
+from splitserve.engine_core.scheduler.lazy_heap import LazyHeap
+from splitserve.engine_core.scheduler.running import RunningRows
 
 
 class WaitingQueue(ABC):

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine_core.config import SHORT_STEP_S
-from engine_core.ipc.codec import pack_int32
-from engine_core.scheduler.chunks import StepInFlight
-from engine_core.scheduler.running import RunningRows
+from splitserve.engine_core.config import SHORT_STEP_S
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.scheduler.chunks import StepInFlight
+from splitserve.engine_core.scheduler.running import RunningRows
 
 MAX_STEPS_AHEAD = 4
 _ONE_TOKEN = pack_int32([1])

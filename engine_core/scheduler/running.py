@@ -22,9 +22,9 @@ from bisect import bisect_left
 import numpy as np
 import numpy.typing as npt
 
-from engine_core.errors import IntegrityError
-from engine_core.ipc.codec import pack_int32
-from engine_core.request import TOKEN_BYTES, Request, RequestState
+from splitserve.engine_core.errors import IntegrityError
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.request import TOKEN_BYTES, Request, RequestState
 
 IntColumn = npt.NDArray[np.int64]
 

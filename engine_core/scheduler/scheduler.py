@@ -16,28 +16,28 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engine_core.config import SchedulerConfig, max_steps_in_flight
-from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
-from engine_core.kv_cache.costs import KVCosts, RecomputeNs, nothing_known
-from engine_core.kv_cache.manager import KVCacheManager
-from engine_core.kv_cache.offload import NO_MOVES, make_offload
-from engine_core.kv_cache.window import bound_rows
-from engine_core.kv_events.recorder import KVEventRecorder
-from engine_core.request import Request, RequestState
-from engine_core.scheduler.chunks import Chunks, StepInFlight
-from engine_core.scheduler.followers import Followers
-from engine_core.scheduler.integrity import check_integrity
-from engine_core.scheduler.microbatch import microbatch
-from engine_core.scheduler.policies import make_queue
-from engine_core.scheduler.prefill_cap import CapBeside, PrefillRoom, cap_prefill
-from engine_core.scheduler.queues import WaitingQueue
-from engine_core.scheduler.retreats import Retreats
-from engine_core.scheduler.run_ahead import RunAhead
-from engine_core.scheduler.running import NEVER, ONE, IntColumn, RunningRows
-from engine_core.scheduler.step_budget import StepBudget
-from engine_core.scheduler.stopping import StopRules
-from engine_core.scheduler.victims import Victims
+from splitserve.engine_core.config import SchedulerConfig, max_steps_in_flight
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
+from splitserve.engine_core.kv_cache.costs import KVCosts, RecomputeNs, nothing_known
+from splitserve.engine_core.kv_cache.manager import KVCacheManager
+from splitserve.engine_core.kv_cache.offload import NO_MOVES, make_offload
+from splitserve.engine_core.kv_cache.window import bound_rows
+from splitserve.engine_core.kv_events.recorder import KVEventRecorder
+from splitserve.engine_core.request import Request, RequestState
+from splitserve.engine_core.scheduler.chunks import Chunks, StepInFlight
+from splitserve.engine_core.scheduler.followers import Followers
+from splitserve.engine_core.scheduler.integrity import check_integrity
+from splitserve.engine_core.scheduler.microbatch import microbatch
+from splitserve.engine_core.scheduler.policies import make_queue
+from splitserve.engine_core.scheduler.prefill_cap import CapBeside, PrefillRoom, cap_prefill
+from splitserve.engine_core.scheduler.queues import WaitingQueue
+from splitserve.engine_core.scheduler.retreats import Retreats
+from splitserve.engine_core.scheduler.run_ahead import RunAhead
+from splitserve.engine_core.scheduler.running import NEVER, ONE, IntColumn, RunningRows
+from splitserve.engine_core.scheduler.step_budget import StepBudget
+from splitserve.engine_core.scheduler.stopping import StopRules
+from splitserve.engine_core.scheduler.victims import Victims
 
 # A new row travels whole, cached or not: once a step carries this many tokens, further rows wait for the next
 # one. Otherwise many requests over one long cached prompt would not fit the message to the worker.

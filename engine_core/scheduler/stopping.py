@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from engine_core.request import Request
-from engine_core.scheduler.running import IntColumn, RunningRows
+from splitserve.engine_core.request import Request
+from splitserve.engine_core.scheduler.running import IntColumn, RunningRows
 
 
 class StopRules:

@@ -17,9 +17,9 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from engine_core.errors import IntegrityError
-from engine_core.request import Request
-from engine_core.scheduler.running import RunningRows
+from splitserve.engine_core.errors import IntegrityError
+from splitserve.engine_core.request import Request
+from splitserve.engine_core.scheduler.running import RunningRows
 
 # Counters are int64 and would overflow after 2**43 tokens of one tenant of weight 1: 2.8 years at 100,000 a
 # second. A weight's price is exact to MAX_WEIGHT / VIRTUAL_UNIT, a tenth of a percent.

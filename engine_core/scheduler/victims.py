@@ -11,9 +11,9 @@ import sys
 from bisect import bisect_left
 from itertools import takewhile
 
-from engine_core.kv_cache.costs import KVCosts
-from engine_core.kv_cache.manager import KVCacheManager
-from engine_core.scheduler.running import RunningRows
+from splitserve.engine_core.kv_cache.costs import KVCosts
+from splitserve.engine_core.kv_cache.manager import KVCacheManager
+from splitserve.engine_core.scheduler.running import RunningRows
 
 # Prices are whole numbers; of few nanoseconds, or tokens, per block the fraction counts.
 SCALE = 2**20

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine_core.errors import InvalidRequestError
-from frontend.openai.fields import GenerationFields
-from frontend.openai.logprobs import values_per_token
+from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.frontend.openai.fields import GenerationFields
+from splitserve.frontend.openai.logprobs import values_per_token
 
 
 @dataclass(slots=True, frozen=True)

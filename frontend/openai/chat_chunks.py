@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import msgspec
 
-from frontend.generation import OutputDelta
-from frontend.json_pieces import JsonPieces
-from frontend.openai.chat_schema import AnswerMessage, ChatChunkChoice, ChatDelta, ChatRequest
-from frontend.openai.chunk_head import ChunkHead
-from frontend.openai.generation_run import Event, GenerationRun, Plan
-from frontend.openai.logprobs import ChatLogprobs, ChatTokenLogprob, chat_entries, prompt_maps, token_texts
-from frontend.token_relay import Frame
+from splitserve.frontend.generation import OutputDelta
+from splitserve.frontend.json_pieces import JsonPieces
+from splitserve.frontend.openai.chat_schema import AnswerMessage, ChatChunkChoice, ChatDelta, ChatRequest
+from splitserve.frontend.openai.chunk_head import ChunkHead
+from splitserve.frontend.openai.generation_run import Event, GenerationRun, Plan
+from splitserve.frontend.openai.logprobs import (
+    ChatLogprobs,
+    ChatTokenLogprob,
+    chat_entries,
+    prompt_maps,
+    token_texts,
+)
+from splitserve.frontend.token_relay import Frame
 
 _encode = msgspec.json.Encoder().encode
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from frontend.chat_template import ChatOptions
-from frontend.openai.chat_schema import ChatMessage, ChatRequest
-from frontend.openai.prompts import PART_FIELDS
+from splitserve.frontend.chat_template import ChatOptions
+from splitserve.frontend.openai.chat_schema import ChatMessage, ChatRequest
+from splitserve.frontend.openai.prompts import PART_FIELDS
 
 
 def answer_role(body: ChatRequest, options: ChatOptions) -> str:

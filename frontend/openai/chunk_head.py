@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from frontend.openai.context import ResponseHead
-from frontend.openai.usage import Usage
+from splitserve.frontend.openai.context import ResponseHead
+from splitserve.frontend.openai.usage import Usage
 
 _encode = msgspec.json.Encoder().encode
 

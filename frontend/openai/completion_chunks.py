@@ -7,16 +7,16 @@ from itertools import chain
 
 import msgspec
 
-from frontend.generation import OutputDelta, TokenLogprob
-from frontend.json_pieces import JsonPieces
-from frontend.openai.chunk_head import ChunkHead
-from frontend.openai.completion_schema import (
+from splitserve.frontend.generation import OutputDelta, TokenLogprob
+from splitserve.frontend.json_pieces import JsonPieces
+from splitserve.frontend.openai.chunk_head import ChunkHead
+from splitserve.frontend.openai.completion_schema import (
     CompletionChoice,
     CompletionLogprobs,
     CompletionRequest,
 )
-from frontend.openai.generation_run import Event, GenerationRun, Plan
-from frontend.openai.logprobs import (
+from splitserve.frontend.openai.generation_run import Event, GenerationRun, Plan
+from splitserve.frontend.openai.logprobs import (
     clamp,
     completion_name,
     prompt_maps,
@@ -25,11 +25,11 @@ from frontend.openai.logprobs import (
     values_per_token,
     with_top,
 )
-from frontend.openai.prompts import Prompt
-from frontend.openai.text_offsets import TextOffsets, prompt_offsets
-from frontend.slices import SLICE_VALUES
-from frontend.token_relay import Frame
-from frontend.tokenizer import Tokenizer
+from splitserve.frontend.openai.prompts import Prompt
+from splitserve.frontend.openai.text_offsets import TextOffsets, prompt_offsets
+from splitserve.frontend.slices import SLICE_VALUES
+from splitserve.frontend.token_relay import Frame
+from splitserve.frontend.tokenizer import Tokenizer
 
 # Characters of a text encoded in one slice; a surrogate pair is one character here.
 _TEXT_SLICE = 64 * 1024

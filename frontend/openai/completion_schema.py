@@ -7,11 +7,11 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from engine_core.sampling_params import MAX_LOGPROBS
-from frontend.openai.fields import GenerationFields, ranged
-from frontend.openai.logprobs import PromptLogprobs
-from frontend.openai.usage import Usage
-from frontend.request_metrics import RequestMetrics
+from splitserve.engine_core.sampling_params import MAX_LOGPROBS
+from splitserve.frontend.openai.fields import GenerationFields, ranged
+from splitserve.frontend.openai.logprobs import PromptLogprobs
+from splitserve.frontend.openai.usage import Usage
+from splitserve.frontend.request_metrics import RequestMetrics
 
 MAX_PROMPTS = 256
 DEFAULT_MAX_TOKENS = 16

@@ -7,29 +7,29 @@ from collections.abc import Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
-from engine_core.sampling_params import SamplingParams
-from frontend.generation import TokenLogprob
-from frontend.json_body import BodyDecoder
-from frontend.json_pieces import JsonPieces
-from frontend.openai.answer_size import AnswerShape, check_answer_size, shown_per_token
-from frontend.openai.completion_chunks import CompletionText, CompletionWriter
-from frontend.openai.completion_schema import (
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.frontend.generation import TokenLogprob
+from splitserve.frontend.json_body import BodyDecoder
+from splitserve.frontend.json_pieces import JsonPieces
+from splitserve.frontend.openai.answer_size import AnswerShape, check_answer_size, shown_per_token
+from splitserve.frontend.openai.completion_chunks import CompletionText, CompletionWriter
+from splitserve.frontend.openai.completion_schema import (
     DEFAULT_MAX_TOKENS,
     CompletionChoice,
     CompletionRequest,
     CompletionResponse,
 )
-from frontend.openai.context import ApiContext, json_answer, make_head, read_struct
-from frontend.openai.generation_run import CollectedChoice, GenerationRun, Plan, RunEvents
-from frontend.openai.logprobs import prompt_maps
-from frontend.openai.models import find_model
-from frontend.openai.prompts import Prompt, encode_prompts
-from frontend.openai.sampling import check_stream_fields, fit_max_tokens, make_sampling_params
-from frontend.openai.server_defaults import with_server_defaults
-from frontend.openai.unsupported import REFUSED
-from frontend.router import ServedModel
-from frontend.sse import EventStream
-from frontend.truncation import read_truncation
+from splitserve.frontend.openai.context import ApiContext, json_answer, make_head, read_struct
+from splitserve.frontend.openai.generation_run import CollectedChoice, GenerationRun, Plan, RunEvents
+from splitserve.frontend.openai.logprobs import prompt_maps
+from splitserve.frontend.openai.models import find_model
+from splitserve.frontend.openai.prompts import Prompt, encode_prompts
+from splitserve.frontend.openai.sampling import check_stream_fields, fit_max_tokens, make_sampling_params
+from splitserve.frontend.openai.server_defaults import with_server_defaults
+from splitserve.frontend.openai.unsupported import REFUSED
+from splitserve.frontend.router import ServedModel
+from splitserve.frontend.sse import EventStream
+from splitserve.frontend.truncation import read_truncation
 
 decoder = BodyDecoder(CompletionRequest)
 

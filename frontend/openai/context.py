@@ -11,22 +11,22 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from engine_core.checkpoint.sampling_defaults import SamplingDefaults
-from engine_core.config import software_version
-from engine_core.errors import InvalidRequestError
-from frontend.config import FrontendConfig
-from frontend.json_body import BodyDecoder
-from frontend.json_pieces import JsonPieces
-from frontend.keep_alive import KeepAlive
-from frontend.limits import read_body, release_body
-from frontend.long_answer import LongAnswer
-from frontend.metrics import FrontendMetrics
-from frontend.openai.sampling import NO_DEFAULTS, ServedLimits
-from frontend.openai.unknown_fields import UnknownFields
-from frontend.openai.unsupported import IGNORED, Accepted, refuse_unsupported
-from frontend.request_log import is_request_id
-from frontend.router import EnginePool, ServedModel
-from frontend.slices import SliceQueue
+from splitserve.engine_core.checkpoint.sampling_defaults import SamplingDefaults
+from splitserve.engine_core.config import software_version
+from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.frontend.config import FrontendConfig
+from splitserve.frontend.json_body import BodyDecoder
+from splitserve.frontend.json_pieces import JsonPieces
+from splitserve.frontend.keep_alive import KeepAlive
+from splitserve.frontend.limits import read_body, release_body
+from splitserve.frontend.long_answer import LongAnswer
+from splitserve.frontend.metrics import FrontendMetrics
+from splitserve.frontend.openai.sampling import NO_DEFAULTS, ServedLimits
+from splitserve.frontend.openai.unknown_fields import UnknownFields
+from splitserve.frontend.openai.unsupported import IGNORED, Accepted, refuse_unsupported
+from splitserve.frontend.request_log import is_request_id
+from splitserve.frontend.router import EnginePool, ServedModel
+from splitserve.frontend.slices import SliceQueue
 
 T = TypeVar("T", bound=msgspec.Struct)
 VERSION = software_version()

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from engine_core.sampling_params import (
+from splitserve.engine_core.sampling_params import (
     MAX_ALLOWED_TOKEN_IDS,
     MAX_BAD_WORD_BYTES,
     MAX_BAD_WORDS,
@@ -24,7 +24,7 @@ from engine_core.sampling_params import (
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
 )
-from frontend.truncation import TruncationSide
+from splitserve.frontend.truncation import TruncationSide
 
 MAX_CACHE_SALT_CHARS = 128
 MAX_MODEL_CHARS = 512

@@ -10,24 +10,24 @@ from typing import Generic, Protocol, TypeVar
 
 from starlette.requests import Request
 
-from engine_core.errors import EngineRequestError, InvalidRequestError
-from engine_core.sampling_params import SamplingParams
-from frontend.disconnect import ClientWatch
-from frontend.event_log import Value
-from frontend.generation import GenerationRequest, OutputDelta, TokenLogprob
-from frontend.generation_handle import Generation
-from frontend.generation_timer import GenerationTimer
-from frontend.openai.context import ApiContext, ResponseHead
-from frontend.openai.fields import GenerationFields
-from frontend.openai.logprobs import values_per_token
-from frontend.openai.prompts import Prompt
-from frontend.openai.timeouts import read_timeouts
-from frontend.openai.usage import UsageCounter
-from frontend.request_check import check_num_sequences
-from frontend.request_metrics import RequestMetrics
-from frontend.router import ServedModel
-from frontend.slices import SLICE_VALUES
-from frontend.token_relay import Frame, Relayed, RelayedStream, Route
+from splitserve.engine_core.errors import EngineRequestError, InvalidRequestError
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.frontend.disconnect import ClientWatch
+from splitserve.frontend.event_log import Value
+from splitserve.frontend.generation import GenerationRequest, OutputDelta, TokenLogprob
+from splitserve.frontend.generation_handle import Generation
+from splitserve.frontend.generation_timer import GenerationTimer
+from splitserve.frontend.openai.context import ApiContext, ResponseHead
+from splitserve.frontend.openai.fields import GenerationFields
+from splitserve.frontend.openai.logprobs import values_per_token
+from splitserve.frontend.openai.prompts import Prompt
+from splitserve.frontend.openai.timeouts import read_timeouts
+from splitserve.frontend.openai.usage import UsageCounter
+from splitserve.frontend.request_check import check_num_sequences
+from splitserve.frontend.request_metrics import RequestMetrics
+from splitserve.frontend.router import ServedModel
+from splitserve.frontend.slices import SLICE_VALUES
+from splitserve.frontend.token_relay import Frame, Relayed, RelayedStream, Route
 
 BodyT = TypeVar("BodyT", bound=GenerationFields)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
-from frontend.limits import OpenRequests
-from frontend.openai.context import json_response
+from splitserve.frontend.limits import OpenRequests
+from splitserve.frontend.openai.context import json_response
 
 
 class ServerLoad(msgspec.Struct, frozen=True):

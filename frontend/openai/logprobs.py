@@ -8,9 +8,9 @@ from typing import Protocol
 
 import msgspec
 
-from frontend.generation import TokenLogprob
-from frontend.json_pieces import JsonPieces
-from frontend.tokenizer import Tokenizer, TokenText
+from splitserve.frontend.generation import TokenLogprob
+from splitserve.frontend.json_pieces import JsonPieces
+from splitserve.frontend.tokenizer import Tokenizer, TokenText
 
 # JSON has no infinity; OpenAI writes this for "never".
 MIN_LOGPROB = -9999.0

@@ -7,9 +7,9 @@ from typing import Literal
 import msgspec
 from starlette.responses import Response
 
-from engine_core.errors import InvalidRequestError
-from frontend.openai.context import ApiContext, json_response
-from frontend.router import ServedModel
+from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.frontend.openai.context import ApiContext, json_response
+from splitserve.frontend.router import ServedModel
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,23 +8,27 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from engine_core.sampling_params import MAX_LOGPROBS
-from frontend.debug_requests import OpenRequestList
-from frontend.errors_http import ErrorBody
-from frontend.health import Health
-from frontend.openai.chat_schema import ChatChunk, ChatRequest, ChatResponse
-from frontend.openai.completion_schema import CompletionChunk, CompletionRequest, CompletionResponse
-from frontend.openai.context import VERSION
-from frontend.openai.load import ServerLoad
-from frontend.openai.models import ModelCard, ModelList
-from frontend.openai.schema_rules import add_rules
-from frontend.openai.tokenize_schema import (
+from splitserve.engine_core.sampling_params import MAX_LOGPROBS
+from splitserve.frontend.debug_requests import OpenRequestList
+from splitserve.frontend.errors_http import ErrorBody
+from splitserve.frontend.health import Health
+from splitserve.frontend.openai.chat_schema import ChatChunk, ChatRequest, ChatResponse
+from splitserve.frontend.openai.completion_schema import (
+    CompletionChunk,
+    CompletionRequest,
+    CompletionResponse,
+)
+from splitserve.frontend.openai.context import VERSION
+from splitserve.frontend.openai.load import ServerLoad
+from splitserve.frontend.openai.models import ModelCard, ModelList
+from splitserve.frontend.openai.schema_rules import add_rules
+from splitserve.frontend.openai.tokenize_schema import (
     DetokenizeRequest,
     DetokenizeResponse,
     TokenizeRequest,
     TokenizeResponse,
 )
-from frontend.openai.tokenizer_info import TokenizerInfo
+from splitserve.frontend.openai.tokenizer_info import TokenizerInfo
 
 # A JSON document of OpenAPI's own shape; the only place of this package where the type says no more.
 Json = dict[str, Any]

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from engine_core.errors import InvalidRequestError
-from frontend.chat_template import ChatOptions, JsonValue
-from frontend.model_assets import ModelAssets
-from frontend.openai.chat_schema import ChatMessage, ContentPart, JsonScalar, ToolCall
-from frontend.openai.completion_schema import MAX_PROMPTS
-from frontend.slices import SliceQueue
-from frontend.truncation import Truncation, special_affixes
+from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.frontend.chat_template import ChatOptions, JsonValue
+from splitserve.frontend.model_assets import ModelAssets
+from splitserve.frontend.openai.chat_schema import ChatMessage, ContentPart, JsonScalar, ToolCall
+from splitserve.frontend.openai.completion_schema import MAX_PROMPTS
+from splitserve.frontend.slices import SliceQueue
+from splitserve.frontend.truncation import Truncation, special_affixes
 
 T = TypeVar("T")
 

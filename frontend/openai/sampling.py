@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeVar
 
-from engine_core.checkpoint.sampling_defaults import SamplingDefaults
-from engine_core.errors import ContextLengthError, InvalidRequestError
-from engine_core.sampling_params import MAX_SEED, RepetitionDetection, SamplingParams
-from frontend.openai.fields import INT64_MIN, GenerationFields, RepetitionOptions
+from splitserve.engine_core.checkpoint.sampling_defaults import SamplingDefaults
+from splitserve.engine_core.errors import ContextLengthError, InvalidRequestError
+from splitserve.engine_core.sampling_params import MAX_SEED, RepetitionDetection, SamplingParams
+from splitserve.frontend.openai.fields import INT64_MIN, GenerationFields, RepetitionOptions
 
 T = TypeVar("T")
 

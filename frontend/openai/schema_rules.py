@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from frontend.openai.completion_schema import MAX_PROMPTS
-from frontend.openai.prompts import PART_FIELDS
+from splitserve.frontend.openai.completion_schema import MAX_PROMPTS
+from splitserve.frontend.openai.prompts import PART_FIELDS
 
 Json = dict[str, Any]
 

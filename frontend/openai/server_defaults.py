@@ -6,8 +6,8 @@ from typing import TypeVar
 
 import msgspec
 
-from frontend.config import FrontendConfig
-from frontend.openai.fields import GenerationFields, StreamOptions
+from splitserve.frontend.config import FrontendConfig
+from splitserve.frontend.openai.fields import GenerationFields, StreamOptions
 
 T = TypeVar("T", bound=GenerationFields)
 

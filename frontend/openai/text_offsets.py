@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from frontend.detokenizer import Detokenizer
-from frontend.tokenizer import Tokenizer
+from splitserve.frontend.detokenizer import Detokenizer
+from splitserve.frontend.tokenizer import Tokenizer
 
 
 class TextOffsets:

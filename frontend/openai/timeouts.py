@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine_core.errors import InvalidRequestError
-from frontend.openai.fields import MAX_TIMEOUT_S, GenerationFields
+from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.frontend.openai.fields import MAX_TIMEOUT_S, GenerationFields
 
 
 def read_timeouts(body: GenerationFields) -> tuple[float, float]:

@@ -7,22 +7,22 @@ from collections.abc import Iterator
 from starlette.requests import Request
 from starlette.responses import Response
 
-from engine_core.errors import InvalidRequestError
-from frontend.json_body import BodyDecoder
-from frontend.json_pieces import JsonPieces
-from frontend.model_assets import ModelAssets
-from frontend.openai.context import ApiContext, json_answer, read_struct
-from frontend.openai.models import find_model
-from frontend.openai.prompts import chat_options, check_token_ids, encode_chat
-from frontend.openai.tokenize_schema import (
+from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.frontend.json_body import BodyDecoder
+from splitserve.frontend.json_pieces import JsonPieces
+from splitserve.frontend.model_assets import ModelAssets
+from splitserve.frontend.openai.context import ApiContext, json_answer, read_struct
+from splitserve.frontend.openai.models import find_model
+from splitserve.frontend.openai.prompts import chat_options, check_token_ids, encode_chat
+from splitserve.frontend.openai.tokenize_schema import (
     DetokenizeRequest,
     DetokenizeResponse,
     TokenizeRequest,
     TokenizeResponse,
 )
-from frontend.openai.unsupported import REFUSED_TOKENIZE
-from frontend.slices import SLICE_VALUES
-from frontend.tokenizer import Tokenizer
+from splitserve.frontend.openai.unsupported import REFUSED_TOKENIZE
+from splitserve.frontend.slices import SLICE_VALUES
+from splitserve.frontend.tokenizer import Tokenizer
 
 tokenize_decoder = BodyDecoder(TokenizeRequest)
 detokenize_decoder = BodyDecoder(DetokenizeRequest)

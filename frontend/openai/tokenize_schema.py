@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from frontend.openai.chat_schema import (
+from splitserve.frontend.openai.chat_schema import (
     MAX_MESSAGES,
     AddGenerationPrompt,
     AddSpecialTokens,
@@ -16,7 +16,7 @@ from frontend.openai.chat_schema import (
     Documents,
     TemplateVariables,
 )
-from frontend.openai.fields import ModelName, TokenId
+from splitserve.frontend.openai.fields import ModelName, TokenId
 
 MAX_TOKENS = 2**20
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine_core.errors import InvalidRequestError
-from frontend.event_log import log_event
+from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.frontend.event_log import log_event
 
 MAX_NAMES = 256
 

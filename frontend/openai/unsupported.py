@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
-from engine_core.errors import InvalidRequestError
-from frontend.openai.missing_features import FEATURES
+from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.frontend.openai.missing_features import FEATURES
 
 
 class Accepted:

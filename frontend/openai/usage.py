@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from frontend.generation import OutputDelta
+from splitserve.frontend.generation import OutputDelta
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True):

@@ -24,7 +24,7 @@ def test_counters_are_summed_over_engines() -> None:
 
 
 def test_processes_are_known_by_their_module() -> None:
-    assert role_of(b"/usr/bin/python3\0-m\0worker.cli\0--rank\x000\0") == "worker"
+    assert role_of(b"/usr/bin/python3\0-P\0-m\0splitserve.worker.cli\0--rank\x000\0") == "worker"
     assert role_of(b"/usr/bin/python3\0-m\0engine_core.cli\0") == "engine"
     assert role_of(b"/usr/bin/python3\0-m\0engine_core.splitserve\0serve\0") == ""
 

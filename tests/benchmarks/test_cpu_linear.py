@@ -10,7 +10,7 @@ import torch
 
 from benchmarks import cpu_linear
 from benchmarks.cpu_linear import in_turns, result
-from worker import ops
+from splitserve.worker import ops
 
 
 @pytest.mark.parametrize(

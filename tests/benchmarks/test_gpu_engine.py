@@ -11,7 +11,7 @@ import torch
 from benchmarks import gpu_engine, gpu_engine_peers
 from benchmarks.gpu_engine_bench import Bench, Beside
 from benchmarks.gpu_engine_shapes import SHAPES, write_config
-from worker.device.cpu import CpuDevice
+from splitserve.worker.device.cpu import CpuDevice
 
 ARGS = ["--shape", "tiny", "--device", "cpu", "--dtype", "float32", "--batches", "1,3", "--context", "40"]
 ARGS += ["--requests", "2", "--request-tokens", "8", "--copy-bytes", "1048576"]

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import step_kernels, worker
 from benchmarks.worker import DEMO_MODEL, Bench
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sampling_params import SamplingParams
 
 
 @pytest.mark.parametrize(

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from engine_core.clock import ManualClock
-from engine_core.config import SchedulerConfig
-from engine_core.engine import EngineCore
-from engine_core.executor.simulated import Fault, SimulatedExecutor
-from engine_core.executor.simulated_tokens import TokenRule, reference_output
-from engine_core.executor.simulated_worker import SimulatedModel
-from engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
-from engine_core.ipc.messages import AddRequest, Finished, FinishReason, Started, StepOutputs
-from engine_core.ipc.wire import TokenLogprobs
-from engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
-from engine_core.kv_events.format import encode_batch, external_hash
-from engine_core.kv_events.recorder import KVEventRecorder
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.clock import ManualClock
+from splitserve.engine_core.config import SchedulerConfig
+from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.executor.simulated import Fault, SimulatedExecutor
+from splitserve.engine_core.executor.simulated_tokens import TokenRule, reference_output
+from splitserve.engine_core.executor.simulated_worker import SimulatedModel
+from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
+from splitserve.engine_core.ipc.messages import AddRequest, Finished, FinishReason, Started, StepOutputs
+from splitserve.engine_core.ipc.wire import TokenLogprobs
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
+from splitserve.engine_core.kv_events.format import encode_batch, external_hash
+from splitserve.engine_core.kv_events.recorder import KVEventRecorder
+from splitserve.engine_core.sampling_params import SamplingParams
 from tests.engine_core.kv_events.router import Router
 from tests.engine_core.loops import cut_at_loop, ends_in_loop
 

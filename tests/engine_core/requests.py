@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from engine_core.ipc.codec import pack_int32
-from engine_core.request import Request
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.request import Request
+from splitserve.engine_core.sampling_params import SamplingParams
 
 
 def make_request(

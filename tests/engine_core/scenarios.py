@@ -10,11 +10,11 @@ import contextlib
 from random import Random
 from typing import NamedTuple
 
-from engine_core.config import SHORT_STEP_S, SchedulerConfig
-from engine_core.errors import OverloadedError
-from engine_core.executor.simulated import Fault, FaultKind
-from engine_core.executor.simulated_tokens import TokenRule
-from engine_core.sampling_params import RepetitionDetection
+from splitserve.engine_core.config import SHORT_STEP_S, SchedulerConfig
+from splitserve.engine_core.errors import OverloadedError
+from splitserve.engine_core.executor.simulated import Fault, FaultKind
+from splitserve.engine_core.executor.simulated_tokens import TokenRule
+from splitserve.engine_core.sampling_params import RepetitionDetection
 from tests.engine_core.engine_driver import COMPLETE, STEP_S, EngineDriver
 
 STEM_LEN = 24

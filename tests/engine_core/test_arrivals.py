@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from engine_core.arrivals import Arrivals
-from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.messages import AddRequest
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.arrivals import Arrivals
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.ipc.messages import AddRequest
+from splitserve.engine_core.sampling_params import SamplingParams
 
 
 def message(handle: int, *, more: bool = False) -> AddRequest:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from engine_core.config import SchedulerConfig
-from engine_core.errors import InvalidRequestError
-from engine_core.executor.simulated_tokens import TokenRule
-from engine_core.sampling_params import MAX_STEP_LOGPROBS
+from splitserve.engine_core.config import SchedulerConfig
+from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.engine_core.executor.simulated_tokens import TokenRule
+from splitserve.engine_core.sampling_params import MAX_STEP_LOGPROBS
 from tests.engine_core.engine_driver import EngineDriver
 
 CONFIG = SchedulerConfig(

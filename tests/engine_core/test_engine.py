@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from engine_core.clock import ManualClock
-from engine_core.config import SchedulerConfig
-from engine_core.engine import EngineCore
-from engine_core.errors import (
+from splitserve.engine_core.clock import ManualClock
+from splitserve.engine_core.config import SchedulerConfig
+from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.errors import (
     ContextLengthError,
     IntegrityError,
     InvalidRequestError,
@@ -13,13 +13,13 @@ from engine_core.errors import (
     ProtocolError,
     SplitServeError,
 )
-from engine_core.executor.simulated_tokens import TokenRule
-from engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
-from engine_core.ipc.messages import AddRequest, FinishReason, StepOutputs
-from engine_core.ipc.wire import ModelInfo
-from engine_core.ipc.worker_messages import ModelRunnerOutput
-from engine_core.sampling_params import SamplingParams
-from engine_core.scheduler.output import GATHER_S, NEVER
+from splitserve.engine_core.executor.simulated_tokens import TokenRule
+from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
+from splitserve.engine_core.ipc.messages import AddRequest, FinishReason, StepOutputs
+from splitserve.engine_core.ipc.wire import ModelInfo
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.scheduler.output import GATHER_S, NEVER
 from tests.engine_core.engine_driver import EngineDriver
 
 CONFIG = SchedulerConfig(

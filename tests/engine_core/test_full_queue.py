@@ -6,16 +6,16 @@ from collections import Counter
 
 import pytest
 
-from engine_core.clock import ManualClock
-from engine_core.config import SchedulerConfig
-from engine_core.engine import EngineCore
-from engine_core.errors import OverloadedError
-from engine_core.executor.simulated import SimulatedExecutor
-from engine_core.executor.simulated_worker import SimulatedModel
-from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.messages import AddRequest, FinishReason
-from engine_core.ipc.worker_messages import ModelRunnerOutput
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.clock import ManualClock
+from splitserve.engine_core.config import SchedulerConfig
+from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.errors import OverloadedError
+from splitserve.engine_core.executor.simulated import SimulatedExecutor
+from splitserve.engine_core.executor.simulated_worker import SimulatedModel
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.ipc.messages import AddRequest, FinishReason
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput
+from splitserve.engine_core.sampling_params import SamplingParams
 
 NUM_CONNECTIONS = 200
 NUM_MODEST = 50

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine_core.config import SchedulerConfig
-from engine_core.executor.simulated_tokens import TokenRule
-from engine_core.ipc.codec import unpack_int32
-from engine_core.ipc.worker_messages import SchedulerOutput
+from splitserve.engine_core.config import SchedulerConfig
+from splitserve.engine_core.executor.simulated_tokens import TokenRule
+from splitserve.engine_core.ipc.codec import unpack_int32
+from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
 from tests.engine_core.engine_driver import EngineDriver
 
 RULE = TokenRule(vocab_size=50, eos_token_ids=(0,), eos_probability=0.0)

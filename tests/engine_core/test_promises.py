@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from engine_core.config import SchedulerConfig
-from engine_core.engine import EngineCore
-from engine_core.errors import OverloadedError
-from engine_core.ipc.messages import FinishReason, RequestInfo, RequestStage, WaitReason
+from splitserve.engine_core.config import SchedulerConfig
+from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.errors import OverloadedError
+from splitserve.engine_core.ipc.messages import FinishReason, RequestInfo, RequestStage, WaitReason
 from tests.engine_core.engine_driver import EngineDriver, Tracked
 
 

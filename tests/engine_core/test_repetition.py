@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_core.config import SchedulerConfig
-from engine_core.errors import InvalidRequestError
-from engine_core.executor.simulated_tokens import TokenRule
-from engine_core.ipc.messages import FinishReason
-from engine_core.repetition import RepetitionTail
-from engine_core.sampling_params import RepetitionDetection
-from engine_core.scheduler.running import RunningRows
-from engine_core.scheduler.stopping import StopRules
+from splitserve.engine_core.config import SchedulerConfig
+from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.engine_core.executor.simulated_tokens import TokenRule
+from splitserve.engine_core.ipc.messages import FinishReason
+from splitserve.engine_core.repetition import RepetitionTail
+from splitserve.engine_core.sampling_params import RepetitionDetection
+from splitserve.engine_core.scheduler.running import RunningRows
+from splitserve.engine_core.scheduler.stopping import StopRules
 from tests.engine_core.engine_driver import EngineDriver
 from tests.engine_core.loops import ends_in_loop
 from tests.engine_core.requests import make_request

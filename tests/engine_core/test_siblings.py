@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from engine_core.config import SchedulerConfig
-from engine_core.engine import EngineCore
-from engine_core.errors import ContextLengthError, InvalidRequestError, OverloadedError
-from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.messages import AddRequest, Finished, FinishReason
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.config import SchedulerConfig
+from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.errors import ContextLengthError, InvalidRequestError, OverloadedError
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.ipc.messages import AddRequest, Finished, FinishReason
+from splitserve.engine_core.sampling_params import SamplingParams
 from tests.engine_core.engine_driver import EngineDriver
 
 

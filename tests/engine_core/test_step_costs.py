@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_core.clock import ManualClock
-from engine_core.config import SchedulerConfig
-from engine_core.engine import EngineCore
-from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.messages import AddRequest
-from engine_core.ipc.wire import ModelInfo
-from engine_core.ipc.worker_messages import ModelRunnerOutput
-from engine_core.sampling_params import SamplingParams
-from engine_core.step_costs import MAX_NS, MAX_RISE, FadingLine, StepCosts
+from splitserve.engine_core.clock import ManualClock
+from splitserve.engine_core.config import SchedulerConfig
+from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.ipc.messages import AddRequest
+from splitserve.engine_core.ipc.wire import ModelInfo
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.step_costs import MAX_NS, MAX_RISE, FadingLine, StepCosts
 
 FIXED_S, ROW_S, TOKEN_S, CONTEXT_S = 0.002, 0.0005, 0.0007, 0.00000065
 

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_core.ipc.codec import pack_int32
-from engine_core.scheduler.prefill_cap import PrefillRoom
-from engine_core.step_costs import StepCosts
-from engine_core.step_pacer import FIRST_CHUNK_TOKENS, MIN_CHUNK_TOKENS, StepPacer
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.scheduler.prefill_cap import PrefillRoom
+from splitserve.engine_core.step_costs import StepCosts
+from splitserve.engine_core.step_pacer import FIRST_CHUNK_TOKENS, MIN_CHUNK_TOKENS, StepPacer
 
 BUDGET = 4096
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import count
 
-from engine_core.admission import Admission, Displaced
-from engine_core.request import Request, Siblings
+from splitserve.engine_core.admission import Admission, Displaced
+from splitserve.engine_core.request import Request, Siblings
 from tests.engine_core.requests import make_request
 
 _arrivals = count()

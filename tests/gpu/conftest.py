@@ -11,10 +11,10 @@ import torch
 import tvm_ffi
 from torch import Tensor
 
+from splitserve.worker.cuda_ops import CudaOps, cuda_ops
+from splitserve.worker.dense_weight import DenseWeight
 from tests.gpu.emulated.build import SANITIZERS, build
 from tests.worker.runner.checkpoints import write_tiny_llama
-from worker.cuda_ops import CudaOps, cuda_ops
-from worker.dense_weight import DenseWeight
 
 
 class EmulatedOps(CudaOps):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from splitserve.worker.cuda_ops import AttentionShape
 from tests.gpu.conftest import Gpu
 from tests.worker.ops.paged import PagedBatch, Sequence, Shape
-from worker.cuda_ops import AttentionShape
 
 # As csrc/cuda/attention.h has it: words before the values of a partial row.
 PARTIAL_HEADER = 4

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from worker.device.base import SideStream
-from worker.device.cuda import CudaDevice
-from worker.device.side_stream import CudaSideStream
+from splitserve.worker.device.base import SideStream
+from splitserve.worker.device.cuda import CudaDevice
+from splitserve.worker.device.side_stream import CudaSideStream
 
 # Several times as long as a step of the tests takes.
 _LATE_CYCLES = 20_000_000

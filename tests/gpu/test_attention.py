@@ -7,12 +7,12 @@ import random
 import pytest
 import torch
 
+from splitserve.worker import ops
+from splitserve.worker.cuda_ops import AttentionShape
 from tests.gpu.conftest import Gpu
 from tests.gpu.paged import attend, paged
 from tests.worker.ops.helpers import assert_as_exact_as_torch, assert_same_bits
 from tests.worker.ops.paged import Sequence, Shape, reference, widened
-from worker import ops
-from worker.cuda_ops import AttentionShape
 
 SHAPES = [
     Shape(4, 4, 8),

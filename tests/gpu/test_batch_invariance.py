@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.dense_weight import DenseWeight
+from splitserve.worker.invariant_ops import ROW_TILE, InvariantOps, invariant_ops
+from splitserve.worker.worker import Worker
 from tests.gpu.conftest import Gpu
 from tests.gpu.whole_worker import NUM_BLOCKS, device_of
 from tests.worker.ops.helpers import assert_same_bits
 from tests.worker.runner.checkpoints import write_tiny_llama
 from tests.worker.runner.driver import Driver
 from tests.worker.runner.test_batch_invariance import random_jobs, run_alone
-from worker.config import WorkerConfig
-from worker.dense_weight import DenseWeight
-from worker.invariant_ops import ROW_TILE, InvariantOps, invariant_ops
-from worker.worker import Worker
 
 
 @pytest.fixture

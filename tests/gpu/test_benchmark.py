@@ -15,11 +15,11 @@ from benchmarks.gpu_engine_bench import Bench
 from benchmarks.gpu_engine_shapes import SHAPES, write_config
 from benchmarks.gpu_kernels import Result, Sizes, all_cases, median_us
 from benchmarks.gpu_sampling import sampling_cases
-from engine_core.ipc.worker_messages import SchedulerOutput
+from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
+from splitserve.worker import cuda_graphs
+from splitserve.worker.step_graphs import StepInFlight
 from tests.gpu.conftest import Gpu
 from tests.gpu.whole_worker import device_of
-from worker import cuda_graphs
-from worker.step_graphs import StepInFlight
 
 TINY = Sizes("tiny", 6, 64, 48, 4, 2, 16, 50, layers=2, moves=3)
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from splitserve.worker.dense_weight import DenseWeight
 from tests.gpu.conftest import Gpu
 from tests.worker.ops.helpers import assert_same_bits
-from worker.dense_weight import DenseWeight
 
 
 @pytest.mark.parametrize("hidden", [1, 33, 256, 9000])

@@ -6,19 +6,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from splitserve.worker.attention.base import Rotation
+from splitserve.worker.attention.cuda import CudaAttention
+from splitserve.worker.attention.flash import FlashAttention
+from splitserve.worker.attention.flash_editions import EDITIONS, Edition, open_edition
+from splitserve.worker.attention.metadata import AttentionMetadata
+from splitserve.worker.attention.needs import AttentionNeeds
+from splitserve.worker.device.cuda import CudaDevice
+from splitserve.worker.kv_cache import BlockShape, KVCache, layer_caches
 from tests.gpu.conftest import Gpu
 from tests.gpu.paged import attend, paged
 from tests.worker.ops.helpers import assert_as_exact_as_torch, assert_same_bits
 from tests.worker.ops.paged import PagedBatch, Sequence, Shape, reference, widened
 from tests.worker.ops.turning import make_table
-from worker.attention.base import Rotation
-from worker.attention.cuda import CudaAttention
-from worker.attention.flash import FlashAttention
-from worker.attention.flash_editions import EDITIONS, Edition, open_edition
-from worker.attention.metadata import AttentionMetadata
-from worker.attention.needs import AttentionNeeds
-from worker.device.cuda import CudaDevice
-from worker.kv_cache import BlockShape, KVCache, layer_caches
 
 # What an edition compiles for one of these takes it a few seconds.
 CASES = [

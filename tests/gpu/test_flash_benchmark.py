@@ -18,9 +18,9 @@ from torch import Tensor
 from benchmarks import gpu_flash
 from benchmarks.gpu_attention import Step, Work
 from benchmarks.gpu_flash import WORK, Compared, collect, compare, compare_edition, prefill_speed, row
+from splitserve.worker.attention.flash_editions import EDITIONS, Attend
 from tests.gpu.conftest import Gpu
 from tests.worker.attention.flash_modules import Flash3
-from worker.attention.flash_editions import EDITIONS, Attend
 
 (FLASH_3,) = (edition for edition in EDITIONS if edition.name == "FlashAttention 3")
 WORKS = [Work(2, 1, 32, 4, 2, 64), Work(1, 32, 32, 4, 2, 64), Work(2, 1, 32, 4, 2, 64, chunk=9)]

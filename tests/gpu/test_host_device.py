@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from splitserve.worker import ops
 from tests.gpu.emulated.build import build
-from worker import ops
 
 Array = npt.NDArray
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from splitserve.worker import ops
 from tests.gpu.conftest import Gpu
 from tests.worker.ops.helpers import assert_as_exact_as_torch, assert_same_bits
 from tests.worker.ops.turning import make_table, turned
-from worker import ops
 
 # Chunks of whole and of partial vectors; a part of the head unturned.
 SHAPES = [(64, 64), (128, 128), (24, 24), (80, 32), (10, 6), (64, 48), (256, 256)]

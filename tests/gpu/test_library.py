@@ -13,9 +13,9 @@ import pytest
 import torch
 import tvm_ffi
 
+from splitserve.worker import ops
+from splitserve.worker.cuda_ops import CudaOps, cuda_ops
 from tests.gpu.emulated.build import sources
-from worker import ops
-from worker.cuda_ops import CudaOps, cuda_ops
 
 ROOT = Path(__file__).resolve().parents[2]
 REPORTS = ROOT / "build" / "ninja" / "ptxas"
@@ -86,7 +86,7 @@ def test_the_library_loads_without_a_gpu_and_refuses_cpu_tensors() -> None:
 
 
 def test_without_the_library_the_error_names_nvcc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("worker._native.__file__", str(tmp_path / "_native.py"))
+    monkeypatch.setattr("splitserve.worker._native.__file__", str(tmp_path / "_native.py"))
     cuda_ops.cache_clear()
     with pytest.raises(ImportError, match=r"libsplitserve_cuda\.so is missing.*nvcc.*SPLITSERVE_CUDA=1"):
         cuda_ops()

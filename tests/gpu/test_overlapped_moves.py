@@ -9,9 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker import host_blocks
+from splitserve.worker.arriving_caches import ArrivingCaches
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.cuda_graphs import CudaGraphs
+from splitserve.worker.device.cpu import CpuDevice
+from splitserve.worker.host_blocks import HostBlocks
+from splitserve.worker.kv_cache import BlockShape, layer_caches
+from splitserve.worker.worker import Worker
 from tests.gpu.conftest import Gpu
 from tests.gpu.side_streams import LastMoment, side_streams
 from tests.gpu.whole_worker import NUM_BLOCKS, NUM_HOST_BLOCKS, device_of, start_on
@@ -20,14 +28,6 @@ from tests.worker.runner.checkpoints import NUM_LAYERS, VOCAB
 from tests.worker.runner.driver import Driver, Job
 from tests.worker.runner.pairing import decoding_jobs
 from tests.worker.runner.test_batch_invariance import random_jobs
-from worker import host_blocks
-from worker.arriving_caches import ArrivingCaches
-from worker.config import WorkerConfig
-from worker.cuda_graphs import CudaGraphs
-from worker.device.cpu import CpuDevice
-from worker.host_blocks import HostBlocks
-from worker.kv_cache import BlockShape, layer_caches
-from worker.worker import Worker
 
 HOST = NUM_BLOCKS
 

@@ -12,22 +12,22 @@ import numpy as np
 import pytest
 import torch
 
-from engine_core.errors import ConfigError
-from engine_core.ipc.codec import pack_int32, unpack_int32
-from engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.cuda_graphs import CudaGraph, CudaGraphs
+from splitserve.worker.cuda_ops import CudaOps
+from splitserve.worker.device.cuda import CudaDevice
+from splitserve.worker.parallel.distributed import DistributedGroup
+from splitserve.worker.step_pipeline import StepPipeline
+from splitserve.worker.worker import Worker
 from tests.gpu.whole_worker import NUM_BLOCKS, emulated_device
 from tests.worker.parallel.ranks import ParallelWorker, RankPool
 from tests.worker.runner.checkpoints import VOCAB, write_tiny_llama
 from tests.worker.runner.driver import Driver
 from tests.worker.runner.pairing import batch_of, decoding_jobs
-from worker.config import WorkerConfig
-from worker.cuda_graphs import CudaGraph, CudaGraphs
-from worker.cuda_ops import CudaOps
-from worker.device.cuda import CudaDevice
-from worker.parallel.distributed import DistributedGroup
-from worker.step_pipeline import StepPipeline
-from worker.worker import Worker
 
 HOST_BLOCKS = 24
 # Beyond those of the warm-up.

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from splitserve.worker import ops
 from tests.gpu.conftest import Gpu
 from tests.worker.ops.draws import Filters, mask_bits
-from worker import ops
 
 # One thread block per row; and a cluster of them.
 VOCABS = [3, 37, 1009, 9001]

@@ -7,18 +7,23 @@ from collections import deque
 
 import pytest
 
-from engine_core.executor.inproc import InprocExecutor
-from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.worker_messages import FromWorkerMessage, ModelRunnerOutput, NewRow, SchedulerOutput
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.executor.inproc import InprocExecutor
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.ipc.worker_messages import (
+    FromWorkerMessage,
+    ModelRunnerOutput,
+    NewRow,
+    SchedulerOutput,
+)
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.step_pipeline import StepPipeline
+from splitserve.worker.worker import Worker
 from tests.gpu.conftest import Gpu
 from tests.gpu.whole_worker import device_of
 from tests.worker.runner.checkpoints import VOCAB, write_tiny_llama
 from tests.worker.runner.pairing import plain_sampling
 from tests.worker.runner.test_engine_core import Loaded, Loop, Served, random_requests
-from worker.config import WorkerConfig
-from worker.step_pipeline import StepPipeline
-from worker.worker import Worker
 
 
 class AheadExecutor(InprocExecutor):

@@ -9,15 +9,15 @@ import msgspec
 import pytest
 import torch
 
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.device.cpu import CpuDevice
+from splitserve.worker.worker import Worker
 from tests.gpu.conftest import Gpu
 from tests.gpu.whole_worker import NUM_BLOCKS, NUM_HOST_BLOCKS, start_on, start_worker
 from tests.worker.runner.checkpoints import write_tiny_llama
 from tests.worker.runner.driver import Driver, Job
 from tests.worker.runner.test_batch_invariance import random_jobs
-from worker.config import WorkerConfig
-from worker.device.cpu import CpuDevice
-from worker.worker import Worker
 
 DEMO_MODEL = Path(__file__).parents[2] / "engine_core" / "demo_model"
 

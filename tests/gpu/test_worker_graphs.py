@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine_core.errors import WorkerError
-from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.errors import WorkerError
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.cuda_graphs import MAX_GRAPH_ROWS, CudaGraph, CudaGraphs, ladder
+from splitserve.worker.cuda_step import CudaStep
+from splitserve.worker.worker import Worker
 from tests.gpu.conftest import Gpu
 from tests.gpu.whole_worker import NUM_BLOCKS, device_of, start_worker
 from tests.worker.runner.checkpoints import VOCAB, write_tiny_llama
 from tests.worker.runner.driver import Driver
 from tests.worker.runner.pairing import Pair, decoding_jobs, pair_of
-from worker.cuda_graphs import MAX_GRAPH_ROWS, CudaGraph, CudaGraphs, ladder
-from worker.cuda_step import CudaStep
-from worker.worker import Worker
 
 HOST_BLOCKS = 40
 
@@ -269,7 +269,7 @@ def test_a_graph_that_finds_no_memory_is_gone_at_once(
     monkeypatch.setattr(CudaGraphs, "_make", noted)
     monkeypatch.setattr(worker._device, "capture", lacking)
     # pytest keeps what is logged, and so the error, the frames that it went through, and the graph.
-    monkeypatch.setattr("worker.cuda_graphs.logger.disabled", True)
+    monkeypatch.setattr("splitserve.worker.cuda_graphs.logger.disabled", True)
     # As while a worker starts.
     gc.disable()
     try:

@@ -7,12 +7,12 @@ from pathlib import Path
 import torch
 import tvm_ffi
 
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.device.base import Device
+from splitserve.worker.device.cuda import CudaDevice
+from splitserve.worker.worker import Worker
 from tests.gpu.conftest import EmulatedOps, Gpu
 from tests.gpu.emulated.build import build
-from worker.config import WorkerConfig
-from worker.device.base import Device
-from worker.device.cuda import CudaDevice
-from worker.worker import Worker
 
 NUM_BLOCKS = 96
 NUM_HOST_BLOCKS = 24

@@ -57,8 +57,10 @@ class Process:
 
 
 @contextlib.contextmanager
-def run(log: Path, *args: str, runtime_dir: str = "", pass_fds: tuple[int, ...] = ()) -> Iterator[Process]:
-    """Start a command of this project (`python -m MODULE ...`); it is stopped when the block ends.
+def run(
+    log: Path, *args: str, runtime_dir: str = "", pass_fds: tuple[int, ...] = (), cwd: Path = ROOT
+) -> Iterator[Process]:
+    """Start a command of this project (`python -P -m MODULE ...`); it is stopped when the block ends.
 
     With `runtime_dir` its sockets are made there, and not where XDG_RUNTIME_DIR says. It inherits `pass_fds`.
     """
@@ -67,8 +69,8 @@ def run(log: Path, *args: str, runtime_dir: str = "", pass_fds: tuple[int, ...] 
         env["XDG_RUNTIME_DIR"] = runtime_dir
     with log.open("wb") as stream:
         popen = subprocess.Popen(
-            [sys.executable, "-m", *args],
-            cwd=ROOT,
+            [sys.executable, "-P", "-m", *args],
+            cwd=cwd,
             stdout=stream,
             stderr=stream,
             stdin=subprocess.DEVNULL,
@@ -134,7 +136,7 @@ def frontend(folder: Path, *engines: str, flags: tuple[str, ...] = ()) -> Iterat
     with contextlib.ExitStack() as stack:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port, fd = listener.getsockname()[1], listener.fileno()
-            args = ["frontend.cli", "--fd", str(fd), *flags]
+            args = ["splitserve.frontend.cli", "--fd", str(fd), *flags]
             for address in engines:
                 args += ["--engine", address]
             log = folder / f"frontend-{port}.log"
@@ -143,10 +145,12 @@ def frontend(folder: Path, *engines: str, flags: tuple[str, ...] = ()) -> Iterat
 
 
 @contextlib.contextmanager
-def serve_command(log: Path, *flags: str, runtime_dir: str = "") -> Iterator[tuple[str, Process]]:
+def serve_command(
+    log: Path, *flags: str, runtime_dir: str = "", cwd: Path = ROOT
+) -> Iterator[tuple[str, Process]]:
     """`splitserve serve` on a port of its own; yields its URL and the process, not waited for."""
-    args = ("engine_core.splitserve", "serve", "--port", "0", *flags)
-    with run(log, *args, runtime_dir=runtime_dir) as process:
+    args = ("splitserve.engine_core.splitserve", "serve", "--port", "0", *flags)
+    with run(log, *args, runtime_dir=runtime_dir, cwd=cwd) as process:
         _wait_until(lambda: " listening on " in process.text(), process)
         (url,) = re.findall(r" listening on (http://\S+)\n", process.text())
         yield url, process
@@ -156,7 +160,7 @@ def serve_command(log: Path, *flags: str, runtime_dir: str = "") -> Iterator[tup
 def engine(folder: Path, *flags: str) -> Iterator[tuple[str, Process]]:
     """An engine-core on an ipc address in `folder`; yields the address and the process, not waited for."""
     address = f"ipc://{folder}/engine.sock"
-    with run(folder / "engine.log", "engine_core.cli", "--listen", address, *flags) as process:
+    with run(folder / "engine.log", "splitserve.engine_core.cli", "--listen", address, *flags) as process:
         yield address, process
 
 

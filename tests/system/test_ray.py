@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from frontend import LLM, SamplingParams
+from splitserve import LLM, SamplingParams
 from tests.system.processes import ROOT, Process, engine, run
 
 pytestmark = [
@@ -192,7 +192,7 @@ def test_a_ray_of_its_own_ends_with_the_engine_that_is_killed(
 def test_a_ray_of_its_own_leaves_no_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(folder))
     with run(
-        folder / "engine.log", "engine_core.cli", *FLAGS, "--listen", f"ipc://{folder}/s/e.sock"
+        folder / "engine.log", "splitserve.engine_core.cli", *FLAGS, "--listen", f"ipc://{folder}/s/e.sock"
     ) as core:
         wait_ready(core)
         (directory,) = (path for path in folder.iterdir() if path.name.startswith("splitserve-ray-"))

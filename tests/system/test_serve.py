@@ -67,22 +67,22 @@ def test_a_killed_frontend_is_replaced_and_the_engine_stays(
         wait_all_ready(url, 2, process)
         by_name = {
             name: [c for c in process.children() if name in command_of(c)]
-            for name in ("frontend.cli", "engine_core.cli", "worker")
+            for name in ("splitserve.frontend.cli", "splitserve.engine_core.cli", "splitserve.worker.cli")
         }
-        assert len(by_name["frontend.cli"]) == 2
-        by_name["frontend.cli"][0].kill()
+        assert len(by_name["splitserve.frontend.cli"]) == 2
+        by_name["splitserve.frontend.cli"][0].kill()
 
         def replaced() -> bool:
-            pids = {c.pid for c in process.children() if "frontend.cli" in command_of(c)}
-            return len(pids) == 2 and by_name["frontend.cli"][0].pid not in pids
+            pids = {c.pid for c in process.children() if "splitserve.frontend.cli" in command_of(c)}
+            return len(pids) == 2 and by_name["splitserve.frontend.cli"][0].pid not in pids
 
         deadline = time.monotonic() + 20
         while not replaced():
             assert time.monotonic() < deadline, process.text()
             time.sleep(0.05)
         wait_all_ready(url, 2, process)
-        assert by_name["engine_core.cli"][0].is_running()
-        assert by_name["worker"][0].is_running()
+        assert by_name["splitserve.engine_core.cli"][0].is_running()
+        assert by_name["splitserve.worker.cli"][0].is_running()
         assert httpx.get(f"{url}/health").status_code == 200
 
 
@@ -94,7 +94,7 @@ def test_a_port_in_use_is_said_before_anything_starts(folder: Path) -> None:
         sock.listen()
         port = sock.getsockname()[1]
         done = subprocess.run(
-            [sys.executable, "-m", "engine_core.splitserve", "serve", "--port", str(port)],
+            [sys.executable, "-m", "splitserve.engine_core.splitserve", "serve", "--port", str(port)],
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -112,7 +112,7 @@ def test_a_model_that_cannot_be_served_is_said_once_and_ends_the_command(folder:
         [
             sys.executable,
             "-m",
-            "engine_core.splitserve",
+            "splitserve.engine_core.splitserve",
             "serve",
             str(folder / "model"),
             "--port",
@@ -128,7 +128,9 @@ def test_a_model_that_cannot_be_served_is_said_once_and_ends_the_command(folder:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("module", ["engine_core.splitserve", "engine_core.cli", "frontend.cli"])
+@pytest.mark.parametrize(
+    "module", ["splitserve.engine_core.splitserve", "splitserve.engine_core.cli", "splitserve.frontend.cli"]
+)
 def test_version_and_help_load_nothing_heavy(module: str) -> None:
     for flag in ("--version", "--help"):
         done = subprocess.run(

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import torch
 
-from worker.attention.metadata import AttentionMetadata
-from worker.kv_cache import BlockShape, KVCache
+from splitserve.worker.attention.metadata import AttentionMetadata
+from splitserve.worker.kv_cache import BlockShape, KVCache
 
 
 class Rotation(NamedTuple):

@@ -6,8 +6,8 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from worker.attention.base import Rotation
-from worker.attention.metadata import AttentionMetadata
+from splitserve.worker.attention.base import Rotation
+from splitserve.worker.attention.metadata import AttentionMetadata
 
 
 class CacheWriter(Protocol):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from worker import ops
-from worker.attention.base import AttentionBackend, Rotation
-from worker.attention.cache_writer import Projected, write_cache
-from worker.attention.metadata import AttentionMetadata
-from worker.kv_cache import BlockShape, KVCache
-from worker.pages import zero_pages
+from splitserve.worker import ops
+from splitserve.worker.attention.base import AttentionBackend, Rotation
+from splitserve.worker.attention.cache_writer import Projected, write_cache
+from splitserve.worker.attention.metadata import AttentionMetadata
+from splitserve.worker.kv_cache import BlockShape, KVCache
+from splitserve.worker.pages import zero_pages
 
 
 class CpuAttention(AttentionBackend):

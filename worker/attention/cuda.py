@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from worker.attention.base import AttentionBackend, Rotation
-from worker.attention.cache_writer import Projected, write_cache
-from worker.attention.metadata import AttentionMetadata
-from worker.cuda_ops import AttentionShape, CudaOps
-from worker.kv_cache import BlockShape, KVCache
+from splitserve.worker.attention.base import AttentionBackend, Rotation
+from splitserve.worker.attention.cache_writer import Projected, write_cache
+from splitserve.worker.attention.metadata import AttentionMetadata
+from splitserve.worker.cuda_ops import AttentionShape, CudaOps
+from splitserve.worker.kv_cache import BlockShape, KVCache
 
 # As csrc/cuda/attention.h has it: words before the values of a partial row.
 _PARTIAL_HEADER = 4

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from worker.attention.base import AttentionBackend, Rotation
-from worker.attention.cache_writer import CacheWriter, Projected, write_cache
-from worker.attention.flash_editions import Attend, Paged
-from worker.attention.metadata import AttentionMetadata
-from worker.kv_cache import BlockShape, KVCache
+from splitserve.worker.attention.base import AttentionBackend, Rotation
+from splitserve.worker.attention.cache_writer import CacheWriter, Projected, write_cache
+from splitserve.worker.attention.flash_editions import Attend, Paged
+from splitserve.worker.attention.metadata import AttentionMetadata
+from splitserve.worker.kv_cache import BlockShape, KVCache
 
 
 class FlashAttention(AttentionBackend):

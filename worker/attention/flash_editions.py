@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from worker.attention.metadata import AttentionMetadata
-from worker.attention.needs import AttentionNeeds
+from splitserve.worker.attention.metadata import AttentionMetadata
+from splitserve.worker.attention.needs import AttentionNeeds
 
 # Characters of a package's own error that are shown; a compiler's may fill pages.
 _MAX_REASON = 200

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from worker.attention.base import AttentionBackend, Rotation
-from worker.attention.metadata import AttentionMetadata
-from worker.kv_cache import BlockShape, KVCache
+from splitserve.worker.attention.base import AttentionBackend, Rotation
+from splitserve.worker.attention.metadata import AttentionMetadata
+from splitserve.worker.kv_cache import BlockShape, KVCache
 
 
 class TorchAttention(AttentionBackend):

@@ -8,18 +8,18 @@ from typing import NamedTuple
 
 import torch
 
-from engine_core.config import ATTENTION_BACKENDS
-from engine_core.errors import ConfigError
-from worker.attention.base import AttentionBackend
-from worker.attention.cpu import CpuAttention
-from worker.attention.cuda import CudaAttention
-from worker.attention.flash import FlashAttention
-from worker.attention.flash_editions import find_edition
-from worker.attention.needs import AttentionNeeds
-from worker.attention.reference import TorchAttention
-from worker.device.base import Device
-from worker.device.cuda import CudaDevice
-from worker.dtypes import dtype_name
+from splitserve.engine_core.config import ATTENTION_BACKENDS
+from splitserve.engine_core.errors import ConfigError
+from splitserve.worker.attention.base import AttentionBackend
+from splitserve.worker.attention.cpu import CpuAttention
+from splitserve.worker.attention.cuda import CudaAttention
+from splitserve.worker.attention.flash import FlashAttention
+from splitserve.worker.attention.flash_editions import find_edition
+from splitserve.worker.attention.needs import AttentionNeeds
+from splitserve.worker.attention.reference import TorchAttention
+from splitserve.worker.device.base import Device
+from splitserve.worker.device.cuda import CudaDevice
+from splitserve.worker.dtypes import dtype_name
 
 logger = logging.getLogger(__name__)
 

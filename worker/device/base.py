@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from worker.device.kernels import Kernels, Matrix
-from worker.quantization import WeightForm
+from splitserve.worker.device.kernels import Kernels, Matrix
+from splitserve.worker.quantization import WeightForm
 
 # Of the dtype of the tensor it comes from.
 Array = npt.NDArray[Any]

@@ -6,12 +6,12 @@ import logging
 
 import torch
 
-from engine_core.errors import ConfigError
-from worker.cuda_ops import cuda_ops
-from worker.device.base import Device
-from worker.device.cpu import CpuDevice
-from worker.device.cuda import CudaDevice
-from worker.invariant_ops import invariant_ops
+from splitserve.engine_core.errors import ConfigError
+from splitserve.worker.cuda_ops import cuda_ops
+from splitserve.worker.device.base import Device
+from splitserve.worker.device.cpu import CpuDevice
+from splitserve.worker.device.cuda import CudaDevice
+from splitserve.worker.invariant_ops import invariant_ops
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from engine_core.errors import RankLostError
+from splitserve.engine_core.errors import RankLostError
 
 
 class Event(Protocol):

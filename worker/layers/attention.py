@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import torch
 
-from worker.attention.base import Rotation
-from worker.attention.metadata import AttentionMetadata
-from worker.kv_cache import KVCache
-from worker.layers.context import LayerContext
-from worker.layers.linear import ColumnLinear, RowLinear
-from worker.layers.norm import HeadNorms
-from worker.layers.rotary import RotaryEmbedding
+from splitserve.worker.attention.base import Rotation
+from splitserve.worker.attention.metadata import AttentionMetadata
+from splitserve.worker.kv_cache import KVCache
+from splitserve.worker.layers.context import LayerContext
+from splitserve.worker.layers.linear import ColumnLinear, RowLinear
+from splitserve.worker.layers.norm import HeadNorms
+from splitserve.worker.layers.rotary import RotaryEmbedding
 
 
 class HeadLayout(NamedTuple):

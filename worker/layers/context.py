@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from engine_core.checkpoint.model_config import ModelConfig
-from worker.attention.base import AttentionBackend
-from worker.device.kernels import Kernels, Matrix
-from worker.layers.parameter import WeightPlan
-from worker.layers.workspace import Workspace
-from worker.parallel.group import RankGroup
-from worker.parallel.shares import HeadShare, head_share, share
-from worker.parallel.stage import Stage
+from splitserve.engine_core.checkpoint.model_config import ModelConfig
+from splitserve.worker.attention.base import AttentionBackend
+from splitserve.worker.device.kernels import Kernels, Matrix
+from splitserve.worker.layers.parameter import WeightPlan
+from splitserve.worker.layers.workspace import Workspace
+from splitserve.worker.parallel.group import RankGroup
+from splitserve.worker.parallel.shares import HeadShare, head_share, share
+from splitserve.worker.parallel.stage import Stage
 
 
 class LayerContext(NamedTuple):

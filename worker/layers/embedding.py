@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from engine_core.checkpoint.model_config import ModelConfig
-from worker.device.kernels import VocabularyPart
-from worker.layers.context import LayerContext
+from splitserve.engine_core.checkpoint.model_config import ModelConfig
+from splitserve.worker.device.kernels import VocabularyPart
+from splitserve.worker.layers.context import LayerContext
 
 # An output head's tensor is `lm_head`.weight in every architecture.
 HEAD = "lm_head"

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import torch
 
-from worker.layers.context import LayerContext
-from worker.layers.parameter import DenseParameter, PackedParameter, Part, WeightPlan
+from splitserve.worker.layers.context import LayerContext
+from splitserve.worker.layers.parameter import DenseParameter, PackedParameter, Part, WeightPlan
 
 
 class Source(NamedTuple):

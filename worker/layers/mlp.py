@@ -6,8 +6,8 @@ from typing import Literal
 
 import torch
 
-from worker.layers.context import LayerContext
-from worker.layers.linear import ColumnLinear, LinearSpec, RowLinear, Source
+from splitserve.worker.layers.context import LayerContext
+from splitserve.worker.layers.linear import ColumnLinear, LinearSpec, RowLinear, Source
 
 
 class GatedMLP:

@@ -6,8 +6,8 @@ from typing import Protocol
 
 import torch
 
-from worker.layers.context import LayerContext
-from worker.layers.parameter import Part
+from splitserve.worker.layers.context import LayerContext
+from splitserve.worker.layers.parameter import Part
 
 _ROLE = "normed"
 

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import torch
 
-from worker.device.base import Device
-from worker.device.kernels import Matrix
-from worker.quantization import FORMS, WeightForm, WeightForms
+from splitserve.worker.device.base import Device
+from splitserve.worker.device.kernels import Matrix
+from splitserve.worker.quantization import FORMS, WeightForm, WeightForms
 
 
 class Part(NamedTuple):

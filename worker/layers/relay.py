@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from worker.layers.context import LayerContext
-from worker.parallel.shares import share
+from splitserve.worker.layers.context import LayerContext
+from splitserve.worker.parallel.shares import share
 
 
 class Relay:

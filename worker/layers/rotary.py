@@ -6,8 +6,8 @@ import math
 
 import torch
 
-from engine_core.checkpoint.rope_config import RopeConfig
-from worker.layers.context import LayerContext
+from splitserve.engine_core.checkpoint.rope_config import RopeConfig
+from splitserve.worker.layers.context import LayerContext
 
 
 class RotaryEmbedding:

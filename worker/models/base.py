@@ -7,9 +7,9 @@ from typing import Protocol
 
 import torch
 
-from worker.attention.metadata import AttentionMetadata
-from worker.kv_cache import KVCache
-from worker.layers.workspace import Workspace
+from splitserve.worker.attention.metadata import AttentionMetadata
+from splitserve.worker.kv_cache import KVCache
+from splitserve.worker.layers.workspace import Workspace
 
 
 class Model(Protocol):

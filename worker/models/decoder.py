@@ -6,19 +6,19 @@ from collections.abc import Iterable
 
 import torch
 
-from engine_core.checkpoint.model_config import ModelConfig
-from worker.attention.metadata import AttentionMetadata
-from worker.kv_cache import KVCache
-from worker.layers.attention import Attention, HeadLayout
-from worker.layers.context import LayerContext
-from worker.layers.embedding import output_head, token_embedding
-from worker.layers.linear import ColumnLinear, LinearSpec, RowLinear, Source
-from worker.layers.mlp import GatedMLP
-from worker.layers.norm import HeadNorms, RMSNorm
-from worker.layers.relay import Relay
-from worker.layers.rotary import RotaryEmbedding
-from worker.models.base import Model
-from worker.parallel.shares import scaled
+from splitserve.engine_core.checkpoint.model_config import ModelConfig
+from splitserve.worker.attention.metadata import AttentionMetadata
+from splitserve.worker.kv_cache import KVCache
+from splitserve.worker.layers.attention import Attention, HeadLayout
+from splitserve.worker.layers.context import LayerContext
+from splitserve.worker.layers.embedding import output_head, token_embedding
+from splitserve.worker.layers.linear import ColumnLinear, LinearSpec, RowLinear, Source
+from splitserve.worker.layers.mlp import GatedMLP
+from splitserve.worker.layers.norm import HeadNorms, RMSNorm
+from splitserve.worker.layers.relay import Relay
+from splitserve.worker.layers.rotary import RotaryEmbedding
+from splitserve.worker.models.base import Model
+from splitserve.worker.parallel.shares import scaled
 
 # Checkpoints of the bare model leave it out.
 PREFIX = "model."

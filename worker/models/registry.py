@@ -9,20 +9,20 @@ from typing import NamedTuple
 import msgspec
 import torch
 
-from engine_core.checkpoint.model_config import ModelConfig
-from worker.attention.base import AttentionBackend
-from worker.device.base import Device
-from worker.layers.context import LayerContext
-from worker.layers.embedding import HEAD
-from worker.layers.parameter import WeightPlan
-from worker.layers.workspace import Workspace
-from worker.models import decoder, gpt2
-from worker.models.base import Model
-from worker.parallel.mesh import ALONE, Mesh
-from worker.parallel.shares import check_shares, check_stages
-from worker.quantization import FORMS
-from worker.tied_head import has_own_head
-from worker.weights import Loader, Progress, load_weights
+from splitserve.engine_core.checkpoint.model_config import ModelConfig
+from splitserve.worker.attention.base import AttentionBackend
+from splitserve.worker.device.base import Device
+from splitserve.worker.layers.context import LayerContext
+from splitserve.worker.layers.embedding import HEAD
+from splitserve.worker.layers.parameter import WeightPlan
+from splitserve.worker.layers.workspace import Workspace
+from splitserve.worker.models import decoder, gpt2
+from splitserve.worker.models.base import Model
+from splitserve.worker.parallel.mesh import ALONE, Mesh
+from splitserve.worker.parallel.shares import check_shares, check_stages
+from splitserve.worker.quantization import FORMS
+from splitserve.worker.tied_head import has_own_head
+from splitserve.worker.weights import Loader, Progress, load_weights
 
 
 class Family(NamedTuple):

@@ -17,15 +17,15 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 
-from engine_core.errors import RankLostError
-from worker.config import WorkerConfig
-from worker.device.base import Device
-from worker.device.out_of_memory import is_out_of_memory
-from worker.layers.workspace import Workspace
-from worker.parallel.group import RankGroup
-from worker.parallel.mesh import Mesh
-from worker.parallel.shared_memory import MEETING_S, SharedMemoryGroup, can_share_memory
-from worker.parallel.shares import scaled, share
+from splitserve.engine_core.errors import RankLostError
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.device.base import Device
+from splitserve.worker.device.out_of_memory import is_out_of_memory
+from splitserve.worker.layers.workspace import Workspace
+from splitserve.worker.parallel.group import RankGroup
+from splitserve.worker.parallel.mesh import Mesh
+from splitserve.worker.parallel.shared_memory import MEETING_S, SharedMemoryGroup, can_share_memory
+from splitserve.worker.parallel.shares import scaled, share
 
 # Each tensor goes over the backend of its own device, so tokens can travel between the CPUs of GPU workers.
 _BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from worker.parallel.group import RankGroup
-from worker.parallel.stage import Stage
+from splitserve.worker.parallel.group import RankGroup
+from splitserve.worker.parallel.stage import Stage
 
 
 class Mesh(NamedTuple):

@@ -10,12 +10,12 @@ from datetime import timedelta
 import torch
 from torch._C._distributed_c10d import FileStore, Store
 
-from engine_core.errors import RankLostError
-from worker import exchange_ops
-from worker.config import WorkerConfig
-from worker.device.base import Device
-from worker.exchange_ops import Exchange
-from worker.parallel.mesh import Mesh
+from splitserve.engine_core.errors import RankLostError
+from splitserve.worker import exchange_ops
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.device.base import Device
+from splitserve.worker.exchange_ops import Exchange
+from splitserve.worker.parallel.mesh import Mesh
 
 # Nobody may shrink what others have mapped: they would die of it.
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL

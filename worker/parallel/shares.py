@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from engine_core.checkpoint.model_config import ModelConfig
-from engine_core.errors import ConfigError
-from worker.quantization import GROUP_COLUMNS
+from splitserve.engine_core.checkpoint.model_config import ModelConfig
+from splitserve.engine_core.errors import ConfigError
+from splitserve.worker.quantization import GROUP_COLUMNS
 
 
 def share(total: int, rank: int, num_ranks: int) -> range:

@@ -10,8 +10,8 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from engine_core.ipc.curve import ClientKeys
-from worker.cli import run_worker
+from splitserve.engine_core.ipc.curve import ClientKeys
+from splitserve.worker.cli import run_worker
 
 _SIOCGIFADDR = 0x8915
 

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from engine_core.errors import SplitServeError, WorkerError
-from engine_core.ipc.launcher_messages import PlaceWorkers
+from splitserve.engine_core.errors import SplitServeError, WorkerError
+from splitserve.engine_core.ipc.launcher_messages import PlaceWorkers
 
 LOCAL = "local"
 # Ray's smallest store for objects; no tensor passes through it.

@@ -8,11 +8,11 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from engine_core.errors import WorkerError
-from engine_core.ipc.curve import ClientKeys
-from engine_core.ipc.launcher_messages import Seat
-from worker.ray.actor import Spot, WorkerActor
-from worker.ray.cluster import Cluster, node_name
+from splitserve.engine_core.errors import WorkerError
+from splitserve.engine_core.ipc.curve import ClientKeys
+from splitserve.engine_core.ipc.launcher_messages import Seat
+from splitserve.worker.ray.actor import Spot, WorkerActor
+from splitserve.worker.ray.cluster import Cluster, node_name
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle

@@ -1,7 +1,8 @@
-"""The launcher, started by an engine-core: `python -m worker.ray.launcher FD`, FD its end of a socket pair.
+"""The launcher, started by an engine-core: `python -m splitserve.worker.ray.launcher FD`.
 
-It is the driver of a Ray job. Ray ends the actors of a job and gives their room back when its driver ends,
-however that comes; and this process ends with its engine, even if that is killed.
+FD is its end of a socket pair. It is the driver of a Ray job. Ray ends the actors of a job and gives their
+room back when its driver ends, however that comes; and this process ends with its engine, even if that is
+killed.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from functools import partial
 from types import FrameType
 from typing import TypeVar
 
-from engine_core.errors import EXIT_OK, SplitServeError, WorkerError
-from engine_core.ipc.curve import ClientKeys
-from engine_core.ipc.launcher_messages import (
+from splitserve.engine_core.errors import EXIT_OK, SplitServeError, WorkerError
+from splitserve.engine_core.ipc.curve import ClientKeys
+from splitserve.engine_core.ipc.launcher_messages import (
     LaunchFailed,
     PlaceWorkers,
     RunWorkers,
@@ -26,9 +27,9 @@ from engine_core.ipc.launcher_messages import (
     WorkerEnded,
     WorkersPlaced,
 )
-from engine_core.ipc.line_link import LineLink
-from worker.ray.cluster import joined_cluster
-from worker.ray.crew import Crew, describe_end, reserved_room
+from splitserve.engine_core.ipc.line_link import LineLink
+from splitserve.worker.ray.cluster import joined_cluster
+from splitserve.worker.ray.crew import Crew, describe_end, reserved_room
 
 M = TypeVar("M", PlaceWorkers, RunWorkers)
 Link = LineLink[ToLauncherMessage]

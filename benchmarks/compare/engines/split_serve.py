@@ -1,4 +1,4 @@
-"""How does SplitServe take part? Offline through frontend.LLM, online through `splitserve serve`."""
+"""How does SplitServe take part? Offline through splitserve.LLM, online through `splitserve serve`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.compare.engines.base import KV_CACHE_BYTES, Engine, Generator
 
 if TYPE_CHECKING:
-    from frontend import LLM
+    from splitserve import LLM
 
 
 class SplitServe(Engine):
@@ -36,20 +36,28 @@ class SplitServe(Engine):
 
     def missing(self, root: Path, model: Path) -> str:
         """Return whether this version cannot quantise."""
-        from frontend import LLM
+        from splitserve import LLM
 
         lacking = self._options.keys() - inspect.signature(LLM).parameters.keys()
         return "this version of SplitServe has no option " + ", ".join(lacking) if lacking else ""
 
     def server_command(self, root: Path, model: Path, port: int) -> list[str]:
         """Return `splitserve serve` with its defaults but for the size of the KV cache."""
-        command = [sys.executable, "-m", "engine_core.splitserve", "serve", str(model), "--port", str(port)]
+        command = [
+            sys.executable,
+            "-m",
+            "splitserve.engine_core.splitserve",
+            "serve",
+            str(model),
+            "--port",
+            str(port),
+        ]
         command += ["--served-model-name", model.name, f"--kv-cache-memory-bytes={KV_CACHE_BYTES}"]
         return command + [f"--{name}={value}" for name, value in self._options.items()]
 
     def load(self, model: Path) -> Generator:
         """Start an engine of its own."""
-        from frontend import LLM
+        from splitserve import LLM
 
         options = {"kv_cache_memory_bytes": KV_CACHE_BYTES, "use_tqdm": False, **self._options}
         return _Offline(LLM(str(model), **options))
@@ -60,7 +68,7 @@ class _Offline:
         self._llm = llm
 
     def generate(self, prompts: Sequence[list[int]], num_new: int) -> list[int]:
-        from frontend import SamplingParams
+        from splitserve import SamplingParams
 
         params = SamplingParams(temperature=0, max_tokens=num_new, ignore_eos=True)
         outputs = self._llm.generate([list(prompt) for prompt in prompts], params, use_tqdm=False)

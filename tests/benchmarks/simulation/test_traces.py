@@ -11,7 +11,7 @@ from benchmarks.simulation.recorded import read_trace
 from benchmarks.simulation.settings import KEYS, MEASURED, make_settings
 from benchmarks.simulation.synthetic import make_trace
 from benchmarks.simulation.trace import NO_GROUP, PromptMaker, Trace, request_of
-from engine_core.errors import ConfigError
+from splitserve.engine_core.errors import ConfigError
 
 
 def draw(**values: object) -> Trace:

@@ -12,10 +12,10 @@ from benchmarks.simulation.settings import make_settings
 from benchmarks.simulation.sweep import simulate
 from benchmarks.simulation.trace import NO_GROUP, Trace
 from benchmarks.simulation.watch import FairShares, jain_index
-from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.messages import Started
-from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.ipc.messages import Started
+from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
+from splitserve.engine_core.sampling_params import SamplingParams
 
 
 def two_tenants(*tenants: int) -> FairShares:

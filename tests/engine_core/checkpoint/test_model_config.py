@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from engine_core.checkpoint.architectures import read_model_config
-from engine_core.checkpoint.model_config import ModelConfig
-from engine_core.errors import ConfigError, ModelLoadError
+from splitserve.engine_core.checkpoint.architectures import read_model_config
+from splitserve.engine_core.checkpoint.model_config import ModelConfig
+from splitserve.engine_core.errors import ConfigError, ModelLoadError
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],

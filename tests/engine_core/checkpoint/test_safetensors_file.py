@@ -11,9 +11,9 @@ import pytest
 import torch
 from safetensors.torch import save, save_file
 
-from engine_core.checkpoint import safetensors_file
-from engine_core.checkpoint.safetensors_file import SafetensorsFile, parse_header
-from engine_core.errors import ModelLoadError
+from splitserve.engine_core.checkpoint import safetensors_file
+from splitserve.engine_core.checkpoint.safetensors_file import SafetensorsFile, parse_header
+from splitserve.engine_core.errors import ModelLoadError
 from tests.engine_core.checkpoint.writing import entry, file_bytes
 
 GOOD = {

@@ -13,11 +13,11 @@ from collections.abc import Callable
 import msgspec
 import zmq
 
-from engine_core.executor.simulated_worker import SimulatedModel, SimulatedWorker
-from engine_core.ipc.codec import encode, to_worker_decoder
-from engine_core.ipc.transport import connect_engine
-from engine_core.ipc.wire import PROTOCOL_VERSION
-from engine_core.ipc.worker_messages import (
+from splitserve.engine_core.executor.simulated_worker import SimulatedModel, SimulatedWorker
+from splitserve.engine_core.ipc.codec import encode, to_worker_decoder
+from splitserve.engine_core.ipc.transport import connect_engine
+from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
+from splitserve.engine_core.ipc.worker_messages import (
     FromWorkerMessage,
     InitKVCache,
     KVCacheReady,

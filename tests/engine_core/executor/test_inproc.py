@@ -2,18 +2,18 @@ from __future__ import annotations
 
 import pytest
 
-from engine_core.errors import ModelLoadError, WorkerError
-from engine_core.executor.inproc import InprocExecutor
-from engine_core.executor.simulated_worker import SimulatedModel, SimulatedWorker
-from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.worker_messages import (
+from splitserve.engine_core.errors import ModelLoadError, WorkerError
+from splitserve.engine_core.executor.inproc import InprocExecutor
+from splitserve.engine_core.executor.simulated_worker import SimulatedModel, SimulatedWorker
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.ipc.worker_messages import (
     KVCacheReady,
     ModelRunnerOutput,
     NewRow,
     SchedulerOutput,
     WorkerReady,
 )
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sampling_params import SamplingParams
 
 
 class RefusingWorker(SimulatedWorker):

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from engine_core.executor import last_words
-from engine_core.executor.last_words import LastWords
-from engine_core.ipc.codec import encode
-from engine_core.ipc.transport import BoundRouter, SendResult, connect_engine
-from engine_core.ipc.worker_messages import LoadProgress, WorkerFailed
+from splitserve.engine_core.executor import last_words
+from splitserve.engine_core.executor.last_words import LastWords
+from splitserve.engine_core.ipc.codec import encode
+from splitserve.engine_core.ipc.transport import BoundRouter, SendResult, connect_engine
+from splitserve.engine_core.ipc.worker_messages import LoadProgress, WorkerFailed
 
 FAILED = WorkerFailed("worker_failed", "the device fell off the bus")
 LINGER_MS = 10_000

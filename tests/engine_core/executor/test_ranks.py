@@ -5,11 +5,11 @@ from __future__ import annotations
 import psutil
 import pytest
 
-from engine_core.clock import ManualClock
-from engine_core.errors import ModelLoadError, WorkerError
-from engine_core.executor.ranks import Ranks
-from engine_core.ipc.wire import PROTOCOL_VERSION
-from engine_core.ipc.worker_messages import (
+from splitserve.engine_core.clock import ManualClock
+from splitserve.engine_core.errors import ModelLoadError, WorkerError
+from splitserve.engine_core.executor.ranks import Ranks
+from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
+from splitserve.engine_core.ipc.worker_messages import (
     KVCacheReady,
     LoadProgress,
     ModelRunnerOutput,

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import zmq
 
-from engine_core.clock import ManualClock
-from engine_core.config import EngineConfig
-from engine_core.errors import ConfigError, WorkerError
-from engine_core.executor.ray_crew import RayCrew
-from engine_core.executor.workers import WorkersExecutor
-from engine_core.ipc.curve import ClientKeys
-from engine_core.ipc.launcher_messages import (
+from splitserve.engine_core.clock import ManualClock
+from splitserve.engine_core.config import EngineConfig
+from splitserve.engine_core.errors import ConfigError, WorkerError
+from splitserve.engine_core.executor.ray_crew import RayCrew
+from splitserve.engine_core.executor.workers import WorkersExecutor
+from splitserve.engine_core.ipc.curve import ClientKeys
+from splitserve.engine_core.ipc.launcher_messages import (
     FromLauncherMessage,
     RunWorkers,
     Seat,
@@ -25,8 +25,8 @@ from engine_core.ipc.launcher_messages import (
     WorkerEnded,
     WorkersPlaced,
 )
-from engine_core.ipc.line_link import LineLink
-from engine_core.ipc.transport import connect_engine
+from splitserve.engine_core.ipc.line_link import LineLink
+from splitserve.engine_core.ipc.transport import connect_engine
 
 DEADLINE_MS = 20_000
 

@@ -2,21 +2,21 @@ from __future__ import annotations
 
 import pytest
 
-from engine_core.clock import ManualClock
-from engine_core.config import SchedulerConfig
-from engine_core.errors import WorkerError
-from engine_core.executor.simulated import Fault, FaultKind, SimulatedExecutor
-from engine_core.executor.simulated_worker import SimulatedModel
-from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.messages import FinishReason
-from engine_core.ipc.worker_messages import (
+from splitserve.engine_core.clock import ManualClock
+from splitserve.engine_core.config import SchedulerConfig
+from splitserve.engine_core.errors import WorkerError
+from splitserve.engine_core.executor.simulated import Fault, FaultKind, SimulatedExecutor
+from splitserve.engine_core.executor.simulated_worker import SimulatedModel
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.ipc.messages import FinishReason
+from splitserve.engine_core.ipc.worker_messages import (
     KVCacheReady,
     ModelRunnerOutput,
     NewRow,
     SchedulerOutput,
     WorkerReady,
 )
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sampling_params import SamplingParams
 from tests.engine_core.engine_driver import EngineDriver
 
 

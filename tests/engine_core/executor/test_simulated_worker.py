@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_core.errors import WorkerError
-from engine_core.executor.simulated_tokens import (
+from splitserve.engine_core.errors import WorkerError
+from splitserve.engine_core.executor.simulated_tokens import (
     TokenRule,
     TokenSampler,
     make_powers,
@@ -14,10 +14,10 @@ from engine_core.executor.simulated_tokens import (
     reference_output,
     sequence_state,
 )
-from engine_core.executor.simulated_worker import SimulatedModel, SimulatedWorker
-from engine_core.ipc.codec import pack_int32, unpack_int32
-from engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.executor.simulated_worker import SimulatedModel, SimulatedWorker
+from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
+from splitserve.engine_core.sampling_params import SamplingParams
 
 RULE = TokenRule(vocab_size=50, eos_token_ids=(0,))
 

@@ -13,14 +13,14 @@ import psutil
 import pytest
 import zmq
 
-from engine_core.clock import ManualClock
-from engine_core.config import EngineConfig
-from engine_core.errors import ConfigError, ModelLoadError, SplitServeError, WorkerError
-from engine_core.executor.local_crew import LocalCrew
-from engine_core.executor.worker_process import Place, worker_argv
-from engine_core.executor.workers import WorkersExecutor
-from engine_core.ipc.codec import pack_int32, unpack_int32
-from engine_core.ipc.worker_messages import (
+from splitserve.engine_core.clock import ManualClock
+from splitserve.engine_core.config import EngineConfig
+from splitserve.engine_core.errors import ConfigError, ModelLoadError, SplitServeError, WorkerError
+from splitserve.engine_core.executor.local_crew import LocalCrew
+from splitserve.engine_core.executor.worker_process import Place, worker_argv
+from splitserve.engine_core.executor.workers import WorkersExecutor
+from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
+from splitserve.engine_core.ipc.worker_messages import (
     FromWorkerMessage,
     KVCacheReady,
     LoadProgress,
@@ -30,7 +30,7 @@ from engine_core.ipc.worker_messages import (
     WorkerHello,
     WorkerReady,
 )
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sampling_params import SamplingParams
 
 DEADLINE_S = 20.0
 

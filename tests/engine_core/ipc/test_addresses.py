@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from engine_core.config import EngineConfig
-from engine_core.errors import ConfigError
-from engine_core.ipc.addresses import (
+from splitserve.engine_core.config import EngineConfig
+from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.ipc.addresses import (
     check_keys,
     claim_ipc_path,
     make_private_directory,
     needs_keys,
     remove_stale_socket,
 )
-from frontend.config import FrontendConfig
+from splitserve.frontend.config import FrontendConfig
 
 
 @pytest.mark.parametrize(

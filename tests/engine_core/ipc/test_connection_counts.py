@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from engine_core.errors import ConfigError
-from engine_core.ipc.connection_counts import MAX_COUNTS, NOT_SERVING, ConnectionCounts
+from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.ipc.connection_counts import MAX_COUNTS, NOT_SERVING, ConnectionCounts
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -26,7 +26,7 @@ def test_another_process_sees_and_changes_them() -> None:
     counts = ConnectionCounts.create(2)
     counts[1] = 7
     code = (
-        "import sys; from engine_core.ipc.connection_counts import ConnectionCounts\n"
+        "import sys; from splitserve.engine_core.ipc.connection_counts import ConnectionCounts\n"
         "counts = ConnectionCounts(int(sys.argv[1])); counts[2] = counts[1] + 1"
     )
     subprocess.run([sys.executable, "-c", code, str(counts.fd)], cwd=ROOT, pass_fds=[counts.fd], check=True)

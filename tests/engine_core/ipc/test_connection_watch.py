@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from engine_core.ipc.connections import STUCK_S
-from engine_core.ipc.sockets import SocketLimits, affordable_connections
-from engine_core.ipc.transport import SEND_HWM, BoundRouter, Received
+from splitserve.engine_core.ipc.connections import STUCK_S
+from splitserve.engine_core.ipc.sockets import SocketLimits, affordable_connections
+from splitserve.engine_core.ipc.transport import SEND_HWM, BoundRouter, Received
 from tests.engine_core.server.raw_peer import PING, connect, frame, has_ended, joined
 
 DEADLINE_MS = 20_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine_core.ipc.connections import STUCK_S, SWEEP_S, ConnectionTable
+from splitserve.engine_core.ipc.connections import STUCK_S, SWEEP_S, ConnectionTable
 
 PATIENCE_S = 30.0
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine_core.ipc.launcher_messages import (
+from splitserve.engine_core.ipc.launcher_messages import (
     FromLauncherMessage,
     LaunchFailed,
     Seat,
@@ -15,7 +15,7 @@ from engine_core.ipc.launcher_messages import (
     WorkerEnded,
     WorkersPlaced,
 )
-from engine_core.ipc.line_link import LineLink
+from splitserve.engine_core.ipc.line_link import LineLink
 
 Pair = tuple[LineLink[FromLauncherMessage], LineLink[ToLauncherMessage], socket.socket]
 

@@ -11,10 +11,10 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from engine_core.errors import ConfigError, ProtocolError
-from engine_core.ipc.curve import KeyGuard, create_keys, load_client_keys, load_server_keys
-from engine_core.ipc.sockets import SocketLimits
-from engine_core.ipc.transport import SEND_HWM, BoundRouter, SendResult, connect_engine
+from splitserve.engine_core.errors import ConfigError, ProtocolError
+from splitserve.engine_core.ipc.curve import KeyGuard, create_keys, load_client_keys, load_server_keys
+from splitserve.engine_core.ipc.sockets import SocketLimits
+from splitserve.engine_core.ipc.transport import SEND_HWM, BoundRouter, SendResult, connect_engine
 
 DEADLINE_MS = 10_000
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine_core.ipc.unread_bytes import UnreadBytes
+from splitserve.engine_core.ipc.unread_bytes import UnreadBytes
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine_core.errors import IntegrityError
-from engine_core.kv_cache.announced import AnnouncedBlocks
+from splitserve.engine_core.errors import IntegrityError
+from splitserve.engine_core.kv_cache.announced import AnnouncedBlocks
 
 
 def test_a_row_announces_one_block_at_a_time() -> None:

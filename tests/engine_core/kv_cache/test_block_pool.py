@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine_core.errors import IntegrityError
-from engine_core.kv_cache.block_pool import BlockPool
+from splitserve.engine_core.errors import IntegrityError
+from splitserve.engine_core.kv_cache.block_pool import BlockPool
 
 
 def test_plain_blocks_go_out_lowest_first() -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from engine_core.kv_cache.costs import KVCosts, nothing_known
+from splitserve.engine_core.kv_cache.costs import KVCosts, nothing_known
 
 BLOCK_SIZE = 4
 

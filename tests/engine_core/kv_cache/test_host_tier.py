@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine_core.errors import IntegrityError
-from engine_core.kv_cache.host_tier import HostTier
+from splitserve.engine_core.errors import IntegrityError
+from splitserve.engine_core.kv_cache.host_tier import HostTier
 
 A, B, C = b"a" * 32, b"b" * 32, b"c" * 32
 

@@ -3,11 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engine_core.errors import IntegrityError
-from engine_core.kv_cache.manager import KVCacheManager
-from engine_core.kv_cache.window import LEFT, bound_rows
-from engine_core.request import Request
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.errors import IntegrityError
+from splitserve.engine_core.kv_cache.manager import KVCacheManager
+from splitserve.engine_core.kv_cache.window import LEFT, bound_rows
+from splitserve.engine_core.request import Request
+from splitserve.engine_core.sampling_params import SamplingParams
 from tests.engine_core.requests import make_request
 
 

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from engine_core.errors import IntegrityError
-from engine_core.ipc.codec import unpack_int32
-from engine_core.kv_cache.costs import KVCosts, nothing_known
-from engine_core.kv_cache.offload import Offload, max_moves_per_step
+from splitserve.engine_core.errors import IntegrityError
+from splitserve.engine_core.ipc.codec import unpack_int32
+from splitserve.engine_core.kv_cache.costs import KVCosts, nothing_known
+from splitserve.engine_core.kv_cache.offload import Offload, max_moves_per_step
 
 NUM_BLOCKS = 10
 

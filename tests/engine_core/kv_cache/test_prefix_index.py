@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine_core.ipc.codec import pack_int32
-from engine_core.kv_cache.prefix_index import PrefixIndex, extend_chain
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.kv_cache.prefix_index import PrefixIndex, extend_chain
 
 SECRET = b"x" * 32
 BLOCK_BYTES = 8

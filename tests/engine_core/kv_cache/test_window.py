@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine_core.kv_cache.window import bound_rows
+from splitserve.engine_core.kv_cache.window import bound_rows
 
 
 @pytest.mark.parametrize("window", [1, 2, 5, 8, 17])

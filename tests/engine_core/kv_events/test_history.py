@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from engine_core.kv_events.history import BatchHistory
+from splitserve.engine_core.kv_events.history import BatchHistory
 
 
 def kept(history: BatchHistory) -> list[tuple[int, bytes]]:

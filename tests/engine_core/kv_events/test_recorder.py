@@ -6,14 +6,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from engine_core.kv_cache.costs import KVCosts, nothing_known
-from engine_core.kv_cache.manager import KVCacheManager
-from engine_core.kv_cache.offload import Offload
-from engine_core.kv_cache.prefix_index import extend_chain
-from engine_core.kv_cache.window import bound_rows
-from engine_core.kv_events.format import encode_batch, external_hash
-from engine_core.kv_events.recorder import KVEventRecorder
-from engine_core.request import Request
+from splitserve.engine_core.kv_cache.costs import KVCosts, nothing_known
+from splitserve.engine_core.kv_cache.manager import KVCacheManager
+from splitserve.engine_core.kv_cache.offload import Offload
+from splitserve.engine_core.kv_cache.prefix_index import extend_chain
+from splitserve.engine_core.kv_cache.window import bound_rows
+from splitserve.engine_core.kv_events.format import encode_batch, external_hash
+from splitserve.engine_core.kv_events.recorder import KVEventRecorder
+from splitserve.engine_core.request import Request
 from tests.engine_core.kv_events.router import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch, Router
 from tests.engine_core.requests import make_request
 

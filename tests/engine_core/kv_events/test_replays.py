@@ -6,10 +6,10 @@ from collections import defaultdict
 
 import pytest
 
-from engine_core.clock import ManualClock
-from engine_core.ipc.transport import SendResult
-from engine_core.kv_events.history import BatchHistory, NumberedBatch
-from engine_core.kv_events.replays import (
+from splitserve.engine_core.clock import ManualClock
+from splitserve.engine_core.ipc.transport import SendResult
+from splitserve.engine_core.kv_events.history import BatchHistory, NumberedBatch
+from splitserve.engine_core.kv_events.replays import (
     END_MARK,
     MAX_REPLAYS,
     MAX_SLICE_BATCHES,

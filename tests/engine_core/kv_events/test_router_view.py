@@ -8,7 +8,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_core.config import SchedulerConfig
+from splitserve.engine_core.config import SchedulerConfig
 from tests.engine_core.engine_driver import EngineDriver
 from tests.engine_core.requests import make_request
 from tests.engine_core.test_engine_properties import SETTINGS

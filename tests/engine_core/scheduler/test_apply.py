@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from engine_core.clock import ManualClock
-from engine_core.config import SchedulerConfig
-from engine_core.engine import EngineCore
-from engine_core.errors import WorkerError
-from engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
-from engine_core.ipc.messages import AddRequest, FinishReason, StepOutputs
-from engine_core.ipc.wire import ModelInfo, TokenLogprobs
-from engine_core.ipc.worker_messages import ModelRunnerOutput, RowError
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.clock import ManualClock
+from splitserve.engine_core.config import SchedulerConfig
+from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.errors import WorkerError
+from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
+from splitserve.engine_core.ipc.messages import AddRequest, FinishReason, StepOutputs
+from splitserve.engine_core.ipc.wire import ModelInfo, TokenLogprobs
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowError
+from splitserve.engine_core.sampling_params import SamplingParams
 
 FRONTEND = b"frontend"
 

@@ -6,11 +6,11 @@ import hashlib
 
 import pytest
 
-from engine_core.config import SchedulerConfig
-from engine_core.executor.simulated_tokens import TokenRule
-from engine_core.ipc.codec import unpack_int32
-from engine_core.ipc.messages import WaitReason
-from engine_core.ipc.worker_messages import SchedulerOutput
+from splitserve.engine_core.config import SchedulerConfig
+from splitserve.engine_core.executor.simulated_tokens import TokenRule
+from splitserve.engine_core.ipc.codec import unpack_int32
+from splitserve.engine_core.ipc.messages import WaitReason
+from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
 from tests.engine_core.engine_driver import EngineDriver
 
 BLOCK = 4
@@ -199,7 +199,7 @@ def test_followers_take_the_hashes_of_their_leader(monkeypatch: pytest.MonkeyPat
     driver = make_driver(max_prefill_tokens=40)
     for _ in range(5):
         driver.add(prompt(50), max_tokens=1)
-    monkeypatch.setattr("engine_core.kv_cache.prefix_index.sha256", counting)
+    monkeypatch.setattr("splitserve.engine_core.kv_cache.prefix_index.sha256", counting)
     driver.run()
     # The leader hashes its twelve blocks once; the others hash at most the first to find it.
     assert num_hashed[0] <= 12 + 4

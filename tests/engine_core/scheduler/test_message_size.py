@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from engine_core.clock import ManualClock
-from engine_core.config import SchedulerConfig
-from engine_core.engine import EngineCore
-from engine_core.ipc.codec import encode, pack_int32
-from engine_core.ipc.messages import AddRequest
-from engine_core.ipc.transport import MAX_MESSAGE_BYTES
-from engine_core.ipc.wire import ModelInfo
-from engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.clock import ManualClock
+from splitserve.engine_core.config import SchedulerConfig
+from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.ipc.codec import encode, pack_int32
+from splitserve.engine_core.ipc.messages import AddRequest
+from splitserve.engine_core.ipc.transport import MAX_MESSAGE_BYTES
+from splitserve.engine_core.ipc.wire import ModelInfo
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
+from splitserve.engine_core.sampling_params import SamplingParams
 
 NUM_TOKENS = 2**18
 NUM_REQUESTS = 80

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from engine_core.config import SchedulerConfig
-from engine_core.ipc.codec import unpack_int32
-from engine_core.ipc.worker_messages import SchedulerOutput
+from splitserve.engine_core.config import SchedulerConfig
+from splitserve.engine_core.ipc.codec import unpack_int32
+from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
 from tests.engine_core.engine_driver import EngineDriver
 
 

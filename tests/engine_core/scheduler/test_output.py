@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine_core.ipc.codec import pack_int32, pack_int64, unpack_int32, unpack_int64
-from engine_core.ipc.messages import Finished, FinishReason, Started
-from engine_core.scheduler.output import GATHER_S, NEVER, OutputCollector, Recipients, TokenColumns
-from engine_core.scheduler.running import RunningRows
+from splitserve.engine_core.ipc.codec import pack_int32, pack_int64, unpack_int32, unpack_int64
+from splitserve.engine_core.ipc.messages import Finished, FinishReason, Started
+from splitserve.engine_core.scheduler.output import GATHER_S, NEVER, OutputCollector, Recipients, TokenColumns
+from splitserve.engine_core.scheduler.running import RunningRows
 from tests.engine_core.requests import make_request
 
 

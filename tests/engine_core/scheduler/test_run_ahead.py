@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from engine_core.config import SHORT_STEP_S, SchedulerConfig
-from engine_core.executor.simulated_tokens import TokenRule
-from engine_core.scheduler.run_ahead import MAX_STEPS_AHEAD
+from splitserve.engine_core.config import SHORT_STEP_S, SchedulerConfig
+from splitserve.engine_core.executor.simulated_tokens import TokenRule
+from splitserve.engine_core.scheduler.run_ahead import MAX_STEPS_AHEAD
 from tests.engine_core.engine_driver import EngineDriver
 
 NEVER_STOPS = TokenRule(vocab_size=50, eos_token_ids=())

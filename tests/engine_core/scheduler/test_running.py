@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engine_core.errors import IntegrityError
-from engine_core.ipc.codec import unpack_int32
-from engine_core.request import Request, RequestState
-from engine_core.scheduler.running import RunningRows
+from splitserve.engine_core.errors import IntegrityError
+from splitserve.engine_core.ipc.codec import unpack_int32
+from splitserve.engine_core.request import Request, RequestState
+from splitserve.engine_core.scheduler.running import RunningRows
 from tests.engine_core.requests import make_request
 
 BLOCK_SIZE = 4

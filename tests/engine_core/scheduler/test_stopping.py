@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engine_core.sampling_params import SamplingParams
-from engine_core.scheduler.running import RunningRows
-from engine_core.scheduler.stopping import StopRules
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.scheduler.running import RunningRows
+from splitserve.engine_core.scheduler.stopping import StopRules
 from tests.engine_core.requests import make_request
 
 EOS = 2

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from engine_core.kv_cache.costs import KVCosts, RecomputeNs, nothing_known
-from engine_core.kv_cache.manager import KVCacheManager
-from engine_core.kv_cache.window import bound_rows
-from engine_core.request import Request
-from engine_core.scheduler.running import RunningRows
-from engine_core.scheduler.victims import Victims
+from splitserve.engine_core.kv_cache.costs import KVCosts, RecomputeNs, nothing_known
+from splitserve.engine_core.kv_cache.manager import KVCacheManager
+from splitserve.engine_core.kv_cache.window import bound_rows
+from splitserve.engine_core.request import Request
+from splitserve.engine_core.scheduler.running import RunningRows
+from splitserve.engine_core.scheduler.victims import Victims
 from tests.engine_core.requests import make_request
 
 BLOCK_SIZE = 4

@@ -8,10 +8,10 @@ from __future__ import annotations
 import functools
 import sys
 
-from engine_core import cli, model_check
-from engine_core.config import EngineConfig
-from engine_core.executor import local_crew
-from engine_core.executor.worker_process import Place
+from splitserve.engine_core import cli, model_check
+from splitserve.engine_core.config import EngineConfig
+from splitserve.engine_core.executor import local_crew
+from splitserve.engine_core.executor.worker_process import Place
 
 
 def fake_argv(behaviour: str, config: EngineConfig, place: Place) -> list[str]:

@@ -19,9 +19,9 @@ from typing import TypeVar
 import psutil
 import zmq
 
-from engine_core.ipc.codec import encode, engine_decoder, pack_int32, unpack_int32, unpack_int64
-from engine_core.ipc.curve import ClientKeys
-from engine_core.ipc.messages import (
+from splitserve.engine_core.ipc.codec import encode, engine_decoder, pack_int32, unpack_int32, unpack_int64
+from splitserve.engine_core.ipc.curve import ClientKeys
+from splitserve.engine_core.ipc.messages import (
     AddRequest,
     EngineMessage,
     EngineStats,
@@ -33,14 +33,14 @@ from engine_core.ipc.messages import (
     Ready,
     StepOutputs,
 )
-from engine_core.ipc.transport import connect_engine
-from engine_core.ipc.wire import PROTOCOL_VERSION
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.ipc.transport import connect_engine
+from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
+from splitserve.engine_core.sampling_params import SamplingParams
 from tests.engine_core.processes import wait_ended
 
 ROOT = Path(__file__).resolve().parents[3]
 DEADLINE_S = 20.0
-SIMULATED = ("engine_core.cli", "--executor", "simulated")
+SIMULATED = ("splitserve.engine_core.cli", "--executor", "simulated")
 FAKE_ENGINE = "tests.engine_core.server.fake_engine"
 MODEL = {"vocab_size": 32000, "max_position_embeddings": 4096, "eos_token_id": 2}
 KEPT = ("log", "tmp", "model", "config.json")

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from engine_core.ipc.codec import encode, pack_int32
-from engine_core.ipc.messages import (
+from splitserve.engine_core.ipc.codec import encode, pack_int32
+from splitserve.engine_core.ipc.messages import (
     Abort,
     AddRequest,
     Call,
@@ -18,8 +18,8 @@ from engine_core.ipc.messages import (
     Pong,
     Rejected,
 )
-from engine_core.ipc.wire import PROTOCOL_VERSION
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
+from splitserve.engine_core.sampling_params import SamplingParams
 from tests.engine_core.server.harness import Engine
 
 NUM_MUTATIONS = 4000

@@ -7,9 +7,9 @@ import tempfile
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from engine_core.ipc.codec import encode, pack_int32, unpack_int64
-from engine_core.ipc.curve import create_keys, load_client_keys
-from engine_core.ipc.messages import (
+from splitserve.engine_core.ipc.codec import encode, pack_int32, unpack_int64
+from splitserve.engine_core.ipc.curve import create_keys, load_client_keys
+from splitserve.engine_core.ipc.messages import (
     Abort,
     AddRequest,
     Call,
@@ -23,8 +23,8 @@ from engine_core.ipc.messages import (
     Rejected,
     StepOutputs,
 )
-from engine_core.ipc.wire import PROTOCOL_VERSION
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
+from splitserve.engine_core.sampling_params import SamplingParams
 from tests.engine_core.server.harness import DEADLINE_S, Engine, Sequence, held_port, running_engine
 
 

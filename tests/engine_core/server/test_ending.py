@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engine_core.ipc.curve import create_keys
-from engine_core.ipc.messages import Draining, FinishReason, Ready, Rejected, StepOutputs
+from splitserve.engine_core.ipc.curve import create_keys
+from splitserve.engine_core.ipc.messages import Draining, FinishReason, Ready, Rejected, StepOutputs
 from tests.engine_core.server.harness import DEADLINE_S, ROOT, engine_with, running_engine
 
 
@@ -48,7 +48,7 @@ def test_an_address_that_cannot_be_bound_is_told_and_ends_the_process(tmp_path: 
     create_keys(str(tmp_path / "keys"))
     words = ["--executor", "simulated", "--listen", "tcp://192.0.2.1:5555", "--keys", str(tmp_path / "keys")]
     done = subprocess.run(
-        [sys.executable, "-m", "engine_core.cli", *words],
+        [sys.executable, "-m", "splitserve.engine_core.cli", *words],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -136,9 +136,10 @@ def test_an_idle_engine_uses_no_cpu() -> None:
 
 def test_engine_core_loads_no_torch() -> None:
     code = (
-        "import sys, engine_core.server, engine_core.cli, engine_core.executor.workers, "
-        "engine_core.executor.simulated, engine_core.splitserve, engine_core.serve; "
-        "print(sorted({'torch', 'transformers', 'frontend', 'worker'} & set(sys.modules)))"
+        "import sys; from splitserve.engine_core import cli, serve, server, splitserve; "
+        "from splitserve.engine_core.executor import simulated, workers; "
+        "heavy = {'torch', 'transformers', 'splitserve.frontend', 'splitserve.worker'}; "
+        "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

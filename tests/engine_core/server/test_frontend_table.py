@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from engine_core.errors import OverloadedError
-from engine_core.frontends import FrontendTable
-from engine_core.ipc.transport import SendResult
+from splitserve.engine_core.errors import OverloadedError
+from splitserve.engine_core.frontends import FrontendTable
+from splitserve.engine_core.ipc.transport import SendResult
 
 A, B, C = b"a", b"b", b"c"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import zmq
 
-from engine_core.ipc.codec import encode
-from engine_core.ipc.messages import Hello, StepOutputs
-from engine_core.ipc.wire import PROTOCOL_VERSION
+from splitserve.engine_core.ipc.codec import encode
+from splitserve.engine_core.ipc.messages import Hello, StepOutputs
+from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
 from tests.engine_core.server.harness import Engine, running_engine
 
 

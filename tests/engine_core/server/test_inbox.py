@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from engine_core.errors import ProtocolError
-from engine_core.inbox import Bound, Inbox
-from engine_core.ipc.transport import Received
+from splitserve.engine_core.errors import ProtocolError
+from splitserve.engine_core.inbox import Bound, Inbox
+from splitserve.engine_core.ipc.transport import Received
 
 BOUND = Bound(num_messages=3, num_bytes=100)
 

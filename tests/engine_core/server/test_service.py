@@ -7,12 +7,12 @@ import logging
 import msgspec
 import pytest
 
-from engine_core.clock import ManualClock
-from engine_core.config import EngineConfig, SchedulerConfig
-from engine_core.engine import EngineCore
-from engine_core.frontends import FrontendTable
-from engine_core.ipc.codec import encode, engine_decoder, pack_int32
-from engine_core.ipc.messages import (
+from splitserve.engine_core.clock import ManualClock
+from splitserve.engine_core.config import EngineConfig, SchedulerConfig
+from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.frontends import FrontendTable
+from splitserve.engine_core.ipc.codec import encode, engine_decoder, pack_int32
+from splitserve.engine_core.ipc.messages import (
     Abort,
     AddRequest,
     Call,
@@ -27,12 +27,12 @@ from engine_core.ipc.messages import (
     RequestStage,
     StepOutputs,
 )
-from engine_core.ipc.transport import SendResult
-from engine_core.ipc.wire import PROTOCOL_VERSION, ModelInfo
-from engine_core.progress import StartupReport
-from engine_core.sampling_params import SamplingParams
-from engine_core.service import Service
-from engine_core.startup import Loaded, Startup
+from splitserve.engine_core.ipc.transport import SendResult
+from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION, ModelInfo
+from splitserve.engine_core.progress import StartupReport
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.service import Service
+from splitserve.engine_core.startup import Loaded, Startup
 from tests.engine_core.server.test_start import RecordingExecutor
 
 MODEL = ModelInfo("m", "LlamaForCausalLM", "bfloat16", 1000, 1000, [2])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from engine_core.clock import ManualClock
-from engine_core.config import EngineConfig
-from engine_core.errors import ConfigError, WorkerError
-from engine_core.executor.base import Executor
-from engine_core.ipc.wire import PROTOCOL_VERSION, ModelInfo
-from engine_core.ipc.worker_messages import (
+from splitserve.engine_core.clock import ManualClock
+from splitserve.engine_core.config import EngineConfig
+from splitserve.engine_core.errors import ConfigError, WorkerError
+from splitserve.engine_core.executor.base import Executor
+from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION, ModelInfo
+from splitserve.engine_core.ipc.worker_messages import (
     FromWorkerMessage,
     KVCacheReady,
     LoadProgress,
@@ -18,9 +18,9 @@ from engine_core.ipc.worker_messages import (
     WorkerHello,
     WorkerReady,
 )
-from engine_core.kv_sizing import size_kv_cache
-from engine_core.progress import StartupReport
-from engine_core.startup import Startup
+from splitserve.engine_core.kv_sizing import size_kv_cache
+from splitserve.engine_core.progress import StartupReport
+from splitserve.engine_core.startup import Startup
 
 MODEL = ModelInfo("m", "LlamaForCausalLM", "bfloat16", 1000, 1000, [2])
 HELLO = WorkerHello(PROTOCOL_VERSION, "x", 0, 1)

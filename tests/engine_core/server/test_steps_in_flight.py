@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine_core.ipc.messages import Abort, FinishReason, StepOutputs
-from engine_core.scheduler.run_ahead import MAX_STEPS_AHEAD
+from splitserve.engine_core.ipc.messages import Abort, FinishReason, StepOutputs
+from splitserve.engine_core.scheduler.run_ahead import MAX_STEPS_AHEAD
 from tests.engine_core.server.harness import Engine, RawClient, engine_with, running_engine
 
 LATE = "answer when the next step is there"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from engine_core.clock import ManualClock
-from engine_core.scheduler.output import GATHER_S, NEVER
-from engine_core.upkeep import PROBE_DELAYS_S, Upkeep
+from splitserve.engine_core.clock import ManualClock
+from splitserve.engine_core.scheduler.output import GATHER_S, NEVER
+from splitserve.engine_core.upkeep import PROBE_DELAYS_S, Upkeep
 from tests.engine_core.server.test_service import Bench
 
 SOON_S, LATE_S = PROBE_DELAYS_S

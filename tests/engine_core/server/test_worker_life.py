@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from engine_core.ipc.messages import Draining, Loading, Ready, Rejected, StepOutputs
+from splitserve.engine_core.ipc.messages import Draining, Loading, Ready, Rejected, StepOutputs
 from tests.engine_core.processes import wait_ended
 from tests.engine_core.server.harness import DEADLINE_S, engine_with, running_engine
 

@@ -70,7 +70,7 @@ class Serving:
         found = [
             child
             for child in psutil.Process(self.popen.pid).children(recursive=True)
-            if _words(child)[1:3] == ["-m", module]
+            if _words(child)[1:4] == ["-P", "-m", module]
         ]
         self._seen += found
         return sorted(found, key=lambda child: child.create_time())
@@ -132,7 +132,16 @@ def serving(*flags: str, port: str = "0") -> Iterator[Serving]:
         (folder / "tmp").mkdir()
         model = [str(folder / "model"), "--executor", "simulated", "--served-model-name", "tiny"]
         popen = subprocess.Popen(
-            [sys.executable, "-m", "engine_core.splitserve", "serve", *model, "--port", port, *flags],
+            [
+                sys.executable,
+                "-m",
+                "splitserve.engine_core.splitserve",
+                "serve",
+                *model,
+                "--port",
+                port,
+                *flags,
+            ],
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -14,13 +14,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine_core import cli, splitserve
-from engine_core.config import EngineConfig, default_engine_address, software_version
-from engine_core.errors import ConfigError
-from engine_core.flag_values import parse_bytes, parse_count, parse_dtype
-from engine_core.flags import ENGINE_FLAGS, add_engine_flags, engine_config, given_words
-from engine_core.frontend_flags import FRONTEND_FLAGS, OWN_FLAGS
-from engine_core.logs import log_event
+from splitserve.engine_core import cli, splitserve
+from splitserve.engine_core.config import EngineConfig, default_engine_address, software_version
+from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.flag_values import parse_bytes, parse_count, parse_dtype
+from splitserve.engine_core.flags import ENGINE_FLAGS, add_engine_flags, engine_config, given_words
+from splitserve.engine_core.frontend_flags import FRONTEND_FLAGS, OWN_FLAGS
+from splitserve.engine_core.logs import log_event
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -305,7 +305,11 @@ def test_data_types_have_short_names(typed: str, meant: str) -> None:
 
 def test_what_serve_passes_on_is_what_api_frontend_takes() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "frontend.cli", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "splitserve.frontend.cli", "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     real = set(re.findall(r"^\s+(--[a-z-]+)", done.stdout, flags=re.MULTILINE)) - {"--version", "--help"}
     passed_on = {flag.name for flags in FRONTEND_FLAGS.values() for flag in flags}

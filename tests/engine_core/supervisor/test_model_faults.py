@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from engine_core.config import EngineConfig
-from engine_core.errors import EXIT_CONFIG, EXIT_MODEL
-from engine_core.model_check import check_before_start
+from splitserve.engine_core.config import EngineConfig
+from splitserve.engine_core.errors import EXIT_CONFIG, EXIT_MODEL
+from splitserve.engine_core.model_check import check_before_start
 from tests.engine_core.checkpoint.test_model_config import LLAMA
 from tests.engine_core.checkpoint.writing import entry, file_bytes
 
@@ -141,7 +141,7 @@ def run(runtime: Path, module: str, *words: str, **environment: str) -> subproce
 
 
 def serve(runtime: Path, model: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    return run(runtime, "engine_core.splitserve", "serve", str(model), "--port", "0", *flags)
+    return run(runtime, "splitserve.engine_core.splitserve", "serve", str(model), "--port", "0", *flags)
 
 
 def test_what_the_faults_start_from_has_none(model: Path) -> None:
@@ -168,7 +168,7 @@ def test_an_engine_core_names_the_fault_and_starts_no_worker(fault: str, model: 
     damage, words = FAULTS[fault]
     damage(model)
     listen = f"--listen=ipc://{tmp_path}/run/engine.sock"
-    done = run(tmp_path, "engine_core.cli", f"--model={model}", listen)
+    done = run(tmp_path, "splitserve.engine_core.cli", f"--model={model}", listen)
     assert done.returncode == EXIT_MODEL
     [line] = done.stderr.splitlines()
     assert line.startswith("engine-core: error: ")
@@ -212,7 +212,7 @@ def test_an_end_token_that_the_vocabulary_does_not_have_is_worth_a_note(model: P
 def test_a_hub_id_that_cannot_be_fetched_is_told_once_and_not_retried(tmp_path: Path) -> None:
     flags = ("serve", "owner/name", "--port", "0")
     offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
-    done = run(tmp_path, "engine_core.splitserve", *flags, **offline)
+    done = run(tmp_path, "splitserve.engine_core.splitserve", *flags, **offline)
     assert done.returncode == EXIT_MODEL
     assert done.stderr.count("engine-core: error: model 'owner/name' is not in the local cache") == 1
     assert done.stderr.count("starting engine-core") == 1
@@ -227,7 +227,7 @@ def test_a_fault_of_a_hub_id_is_found_before_its_worker_starts(model: Path, tmp_
     model.rename(cached / "snapshots" / "abc")
     listen = f"--listen=ipc://{tmp_path}/run/engine.sock"
     offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
-    done = run(tmp_path, "engine_core.cli", "--model=owner/name", listen, **offline)
+    done = run(tmp_path, "splitserve.engine_core.cli", "--model=owner/name", listen, **offline)
     assert done.returncode == EXIT_MODEL
     assert "tokenizer.json does not exist" in done.stderr.splitlines()[-1]
     assert not (tmp_path / "run").exists()

@@ -19,7 +19,7 @@ import pytest
 from tests.engine_core.processes import wait_ended
 from tests.engine_core.supervisor.serving import DEADLINE_S, ROOT, Serving, serving
 
-ENGINE, FRONTEND = "engine_core.cli", "frontend.cli"
+ENGINE, FRONTEND = "splitserve.engine_core.cli", "splitserve.frontend.cli"
 
 
 def test_two_frontends_share_one_port_and_the_banner_tells_how_to_ask_them() -> None:
@@ -208,7 +208,7 @@ def test_a_configuration_error_of_the_engine_is_told_once_and_not_retried() -> N
 
 def run(runtime: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "engine_core.splitserve", *words],
+        [sys.executable, "-m", "splitserve.engine_core.splitserve", *words],
         cwd=ROOT,
         env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)},
         capture_output=True,

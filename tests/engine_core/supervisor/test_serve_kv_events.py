@@ -7,7 +7,7 @@ from pathlib import Path
 
 import zmq
 
-from engine_core.ipc.curve import create_keys, load_client_keys
+from splitserve.engine_core.ipc.curve import create_keys, load_client_keys
 from tests.engine_core.kv_events.router import AllBlocksCleared, BlockStored, Router
 from tests.engine_core.supervisor.serving import DEADLINE_S, serving
 

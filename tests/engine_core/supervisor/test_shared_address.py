@@ -18,7 +18,7 @@ import pytest
 
 from tests.engine_core.supervisor.serving import DEADLINE_S, Serving, serving
 
-FRONTEND = "frontend.cli"
+FRONTEND = "splitserve.frontend.cli"
 REQUEST = b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from engine_core.clock import ManualClock
-from engine_core.config import SchedulerConfig
-from engine_core.engine import EngineCore
-from engine_core.executor.inproc import InprocExecutor
-from engine_core.ipc.messages import Abort, AddRequest
-from engine_core.ipc.worker_messages import KVCacheReady, ModelRunnerOutput
-from engine_core.sampling_params import MAX_STEP_LOGPROBS, SamplingParams
-from frontend.beam_driver import BeamRun
-from frontend.engine_session import EngineSession
-from frontend.generation import GenerationRequest, OutputDelta
-from frontend.model_assets import load_model_assets
-from frontend.open_sequence import OpenSequence
-from frontend.pool_status import ServedModel
-from frontend.request_check import check_request
+from splitserve.engine_core.clock import ManualClock
+from splitserve.engine_core.config import SchedulerConfig
+from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.executor.inproc import InprocExecutor
+from splitserve.engine_core.ipc.messages import Abort, AddRequest
+from splitserve.engine_core.ipc.worker_messages import KVCacheReady, ModelRunnerOutput
+from splitserve.engine_core.sampling_params import MAX_STEP_LOGPROBS, SamplingParams
+from splitserve.frontend.beam_driver import BeamRun
+from splitserve.frontend.engine_session import EngineSession
+from splitserve.frontend.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.model_assets import load_model_assets
+from splitserve.frontend.open_sequence import OpenSequence
+from splitserve.frontend.pool_status import ServedModel
+from splitserve.frontend.request_check import check_request
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.worker import Worker
 from tests.frontend.client.messages import ready
-from worker.config import WorkerConfig
-from worker.worker import Worker
 
 _FRONTEND = b"f"
 

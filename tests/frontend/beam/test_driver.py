@@ -8,23 +8,23 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
-from engine_core.errors import (
+from splitserve.engine_core.errors import (
     EngineRequestError,
     EngineUnavailableError,
     InvalidRequestError,
     ProtocolError,
     SplitServeError,
 )
-from engine_core.ipc.codec import pack_float32, pack_int32, unpack_int32
-from engine_core.ipc.messages import AddRequest, Finished, FinishReason, Rejected
-from engine_core.ipc.wire import TokenLogprobs
-from engine_core.sampling_params import SamplingParams
-from frontend.beam_driver import BeamRun
-from frontend.engine_session import EngineSession
-from frontend.generation import GenerationRequest, OutputDelta
-from frontend.model_assets import load_model_assets
-from frontend.open_sequence import OpenSequence
-from frontend.pool_status import ServedModel
+from splitserve.engine_core.ipc.codec import pack_float32, pack_int32, unpack_int32
+from splitserve.engine_core.ipc.messages import AddRequest, Finished, FinishReason, Rejected
+from splitserve.engine_core.ipc.wire import TokenLogprobs
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.frontend.beam_driver import BeamRun
+from splitserve.frontend.engine_session import EngineSession
+from splitserve.frontend.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.model_assets import load_model_assets
+from splitserve.frontend.open_sequence import OpenSequence
+from splitserve.frontend.pool_status import ServedModel
 from tests.frontend.checkpoints import write_checkpoint
 from tests.frontend.client.messages import MODEL, end, outputs, ready
 

@@ -9,11 +9,11 @@ from contextlib import aclosing
 
 import pytest
 
-from engine_core.errors import EngineUnavailableError
-from engine_core.ipc.wire import ModelInfo
-from engine_core.sampling_params import SamplingParams
-from frontend.generation import OutputDelta
-from frontend.router import EnginePool
+from splitserve.engine_core.errors import EngineUnavailableError
+from splitserve.engine_core.ipc.wire import ModelInfo
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.frontend.generation import OutputDelta
+from splitserve.frontend.router import EnginePool
 from tests.frontend.client.conftest import MakePool
 from tests.frontend.client.test_simulated_engine import DEADLINE_S, collect, engine, request, until_stats
 

@@ -2,9 +2,9 @@
 
 import asyncio
 
-from frontend.generation import OutputDelta
-from frontend.generation_handle import SearchGeneration
-from frontend.pool_status import PoolStats
+from splitserve.frontend.generation import OutputDelta
+from splitserve.frontend.generation_handle import SearchGeneration
+from splitserve.frontend.pool_status import PoolStats
 
 
 async def never() -> list[OutputDelta]:

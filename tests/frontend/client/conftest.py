@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine_core.ipc.wire import ModelInfo
-from frontend.router import EnginePool
+from splitserve.engine_core.ipc.wire import ModelInfo
+from splitserve.frontend.router import EnginePool
 from tests.frontend.checkpoints import write_checkpoint
 from tests.frontend.client.fake_engine import DEADLINE_S
 from tests.frontend.client.messages import MODEL

@@ -9,8 +9,8 @@ from typing import TypeVar
 import zmq
 import zmq.asyncio
 
-from engine_core.ipc.codec import encode, frontend_decoder
-from engine_core.ipc.messages import (
+from splitserve.engine_core.ipc.codec import encode, frontend_decoder
+from splitserve.engine_core.ipc.messages import (
     AddRequest,
     Call,
     CallResult,
@@ -20,7 +20,7 @@ from engine_core.ipc.messages import (
     Ping,
     Ready,
 )
-from engine_core.ipc.wire import ModelInfo
+from splitserve.engine_core.ipc.wire import ModelInfo
 from tests.frontend.client.messages import pong, ready
 
 M = TypeVar("M", bound=FrontendMessage)

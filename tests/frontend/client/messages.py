@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine_core.ipc.codec import pack_float32, pack_int32, pack_int64
-from engine_core.ipc.messages import (
+from splitserve.engine_core.ipc.codec import pack_float32, pack_int32, pack_int64
+from splitserve.engine_core.ipc.messages import (
     AddRequest,
     EngineStats,
     Finished,
@@ -12,8 +12,8 @@ from engine_core.ipc.messages import (
     Ready,
     StepOutputs,
 )
-from engine_core.ipc.wire import PROTOCOL_VERSION, ModelInfo, TokenLogprobs
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION, ModelInfo, TokenLogprobs
+from splitserve.engine_core.sampling_params import SamplingParams
 
 MODEL = ModelInfo("/nowhere", "LlamaForCausalLM", "float32", 387, 512, [2])
 

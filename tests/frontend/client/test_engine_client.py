@@ -8,15 +8,15 @@ import time
 import pytest
 import zmq
 
-from engine_core.errors import EngineUnavailableError
-from engine_core.ipc.codec import encode
-from engine_core.ipc.messages import AddRequest, CallKind
-from engine_core.ipc.wire import ModelInfo
-from engine_core.sampling_params import SamplingParams
-from frontend.engine_client import MAX_FRAMES_PER_WAKEUP, EngineClient
-from frontend.engine_session import EngineSession
-from frontend.generation import GenerationRequest
-from frontend.router import EnginePool
+from splitserve.engine_core.errors import EngineUnavailableError
+from splitserve.engine_core.ipc.codec import encode
+from splitserve.engine_core.ipc.messages import AddRequest, CallKind
+from splitserve.engine_core.ipc.wire import ModelInfo
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.frontend.engine_client import MAX_FRAMES_PER_WAKEUP, EngineClient
+from splitserve.frontend.engine_session import EngineSession
+from splitserve.frontend.generation import GenerationRequest
+from splitserve.frontend.router import EnginePool
 from tests.frontend.client.conftest import MakePool
 from tests.frontend.client.fake_engine import DEADLINE_S, FakeEngine
 from tests.frontend.client.messages import end, outputs, ready, tokens

@@ -8,19 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_core.errors import EngineUnavailableError, OverloadedError
-from engine_core.ipc.messages import (
-    Abort,
-    CallResult,
-    Draining,
-    Hello,
-    Loading,
-    Ping,
-    Refused,
-)
-from frontend import engine_session
-from frontend.engine_session import EngineSession, EngineState
-from frontend.open_sequence import OpenSequence
+from splitserve.engine_core.errors import EngineUnavailableError, OverloadedError
+from splitserve.engine_core.ipc.messages import Abort, CallResult, Draining, Hello, Loading, Ping, Refused
+from splitserve.frontend import engine_session
+from splitserve.frontend.engine_session import EngineSession, EngineState
+from splitserve.frontend.open_sequence import OpenSequence
 from tests.frontend.client.messages import add, pong, ready, tokens
 
 S = EngineState

@@ -9,14 +9,14 @@ import tempfile
 import pytest
 import zmq
 
-from engine_core.ipc.codec import encode
-from engine_core.ipc.curve import KeyGuard, create_keys, load_client_keys, load_server_keys
-from engine_core.ipc.messages import Hello
-from engine_core.ipc.transport import BoundRouter
-from engine_core.ipc.wire import PROTOCOL_VERSION
-from frontend.engine_client import EngineClient
-from frontend.engine_session import EngineSession
-from frontend.handshake import RETRY_S, HandshakeWatch
+from splitserve.engine_core.ipc.codec import encode
+from splitserve.engine_core.ipc.curve import KeyGuard, create_keys, load_client_keys, load_server_keys
+from splitserve.engine_core.ipc.messages import Hello
+from splitserve.engine_core.ipc.transport import BoundRouter
+from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
+from splitserve.frontend.engine_client import EngineClient
+from splitserve.frontend.engine_session import EngineSession
+from splitserve.frontend.handshake import RETRY_S, HandshakeWatch
 
 AUTH = int(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
 HELLO = encode(Hello(PROTOCOL_VERSION, "f", "0"))
@@ -39,7 +39,10 @@ async def test_a_frontend_whose_key_is_accepted_later_gets_in(caplog: pytest.Log
         client.start()
         with caplog.at_level(logging.WARNING):
             await answer_until(guard, 2)
-        assert sorted(record.name for record in caplog.records) == ["engine_core", "frontend.handshake"]
+        assert sorted(record.name for record in caplog.records) == [
+            "engine_core",
+            "splitserve.frontend.handshake",
+        ]
         assert "does not know the key" in caplog.text
         guard._accepted = frozenset((keys.public,))
         assert await asyncio.to_thread(guard.socket.poll, 10_000)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine_core.errors import (
+from splitserve.engine_core.errors import (
     ContextLengthError,
     EngineRequestError,
     EngineUnavailableError,
@@ -12,10 +12,10 @@ from engine_core.errors import (
     OverloadedError,
     ProtocolError,
 )
-from engine_core.ipc.codec import pack_int32, pack_int64
-from engine_core.ipc.messages import Abort, Finished, FinishReason, Rejected, Started, StepOutputs
-from frontend.engine_session import EngineSession
-from frontend.open_sequence import OpenSequence
+from splitserve.engine_core.ipc.codec import pack_int32, pack_int64
+from splitserve.engine_core.ipc.messages import Abort, Finished, FinishReason, Rejected, Started, StepOutputs
+from splitserve.frontend.engine_session import EngineSession
+from splitserve.frontend.open_sequence import OpenSequence
 from tests.frontend.client.messages import add, end, logprob, outputs, ready, tokens
 
 NOW = 100.0

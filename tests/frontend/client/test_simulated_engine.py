@@ -11,11 +11,11 @@ from contextlib import aclosing, asynccontextmanager
 
 import pytest
 
-from engine_core.errors import EngineUnavailableError, OverloadedError
-from engine_core.ipc.wire import ModelInfo
-from engine_core.sampling_params import SamplingParams
-from frontend.generation import GenerationRequest, OutputDelta
-from frontend.router import EnginePool
+from splitserve.engine_core.errors import EngineUnavailableError, OverloadedError
+from splitserve.engine_core.ipc.wire import ModelInfo
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.frontend.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.router import EnginePool
 from tests.frontend.client.conftest import MakePool
 
 pytestmark = pytest.mark.system
@@ -37,7 +37,7 @@ async def engine(address: str, model: ModelInfo, *flags: str) -> AsyncIterator[s
         "--log-level",
         "warning",
     ]
-    process = subprocess.Popen([sys.executable, "-m", "engine_core.cli", *command, *flags])
+    process = subprocess.Popen([sys.executable, "-m", "splitserve.engine_core.cli", *command, *flags])
     try:
         yield process
     finally:

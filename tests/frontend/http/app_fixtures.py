@@ -10,10 +10,10 @@ import httpx
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from frontend.app import create_app
-from frontend.body_writer import BODY_EXTENSION, BodyWriter
-from frontend.config import FrontendConfig
-from frontend.server import FrontendServer, describe, open_listener
+from splitserve.frontend.app import create_app
+from splitserve.frontend.body_writer import BODY_EXTENSION, BodyWriter
+from splitserve.frontend.config import FrontendConfig
+from splitserve.frontend.server import FrontendServer, describe, open_listener
 from tests.frontend.http.fake_pool import FakePool
 
 ENGINES = ("ipc:///tmp/never-connected",)

@@ -10,17 +10,17 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType, SimpleNamespace
 from typing import NamedTuple
 
-from engine_core.checkpoint.sampling_defaults import SamplingDefaults
-from engine_core.errors import EngineUnavailableError, InvalidRequestError
-from engine_core.ipc.messages import EngineStats, QueueStats, RequestInfo
-from engine_core.ipc.wire import ModelInfo
-from engine_core.sampling_params import MAX_STEP_LOGPROBS
-from frontend.chat_template import ChatOptions, RenderedChat
-from frontend.generation import GenerationRequest, OutputDelta, TokenLogprob
-from frontend.pool_status import Explanation
-from frontend.router import EngineStatus, PoolStats, ServedModel
-from frontend.token_relay import Route
-from frontend.tokenizer import TokenText
+from splitserve.engine_core.checkpoint.sampling_defaults import SamplingDefaults
+from splitserve.engine_core.errors import EngineUnavailableError, InvalidRequestError
+from splitserve.engine_core.ipc.messages import EngineStats, QueueStats, RequestInfo
+from splitserve.engine_core.ipc.wire import ModelInfo
+from splitserve.engine_core.sampling_params import MAX_STEP_LOGPROBS
+from splitserve.frontend.chat_template import ChatOptions, RenderedChat
+from splitserve.frontend.generation import GenerationRequest, OutputDelta, TokenLogprob
+from splitserve.frontend.pool_status import Explanation
+from splitserve.frontend.router import EngineStatus, PoolStats, ServedModel
+from splitserve.frontend.token_relay import Route
+from splitserve.frontend.tokenizer import TokenText
 
 BOS = 256
 VOCAB_SIZE = 260

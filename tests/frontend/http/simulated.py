@@ -30,7 +30,7 @@ def simulated_engine(checkpoint: Path, *more_flags: str) -> Iterator[Engine]:
         flags = ["--model", str(checkpoint), "--served-model-name", "org/sim", "--listen", address]
         flags += ["--executor", "simulated", "--max-num-seqs", "8", "--max-num-waiting", "8"]
         flags += ["--log-level", "warning", *more_flags]
-        process = subprocess.Popen([sys.executable, "-m", "engine_core.cli", *flags])
+        process = subprocess.Popen([sys.executable, "-m", "splitserve.engine_core.cli", *flags])
         try:
             yield Engine(address, process)
         finally:

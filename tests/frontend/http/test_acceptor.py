@@ -10,8 +10,8 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 
 import pytest
 
-from engine_core.ipc.connection_counts import NOT_SERVING, ConnectionCounts
-from frontend.acceptor import Acceptor
+from splitserve.engine_core.ipc.connection_counts import NOT_SERVING, ConnectionCounts
+from splitserve.frontend.acceptor import Acceptor
 
 
 class Frontends:

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_core.errors import InvalidRequestError
-from frontend.json_body import BodyDecoder
-from frontend.openai.chat_schema import ChatRequest
-from frontend.openai.completion_schema import CompletionRequest
-from frontend.openai.tokenize_schema import DetokenizeRequest, TokenizeRequest
-from frontend.openai.unsupported import IGNORED, REFUSED, REFUSED_TOKENIZE, refuse_unsupported
+from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.frontend.json_body import BodyDecoder
+from splitserve.frontend.openai.chat_schema import ChatRequest
+from splitserve.frontend.openai.completion_schema import CompletionRequest
+from splitserve.frontend.openai.tokenize_schema import DetokenizeRequest, TokenizeRequest
+from splitserve.frontend.openai.unsupported import IGNORED, REFUSED, REFUSED_TOKENIZE, refuse_unsupported
 from tests.frontend.http.app_fixtures import ServerFactory
 
 ENDPOINTS = {

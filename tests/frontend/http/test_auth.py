@@ -9,9 +9,9 @@ import httpx
 import pytest
 from starlette.routing import Route
 
-from engine_core.errors import ConfigError
-from frontend.api_keys import MIN_SAFE_KEY_CHARS, count_short_keys, hash_key, hash_keys
-from frontend.app import create_app
+from splitserve.engine_core.errors import ConfigError
+from splitserve.frontend.api_keys import MIN_SAFE_KEY_CHARS, count_short_keys, hash_key, hash_keys
+from splitserve.frontend.app import create_app
 from tests.frontend.http.app_fixtures import ClientFactory, make_config
 from tests.frontend.http.fake_pool import FakePool
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from engine_core.checkpoint.sampling_defaults import SamplingDefaults
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.checkpoint.sampling_defaults import SamplingDefaults
+from splitserve.engine_core.sampling_params import SamplingParams
 from tests.frontend.http.fake_pool import FakePool
 
 PATHS = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from engine_core.checkpoint.sampling_defaults import SamplingDefaults
-from engine_core.sampling_params import SamplingParams
-from frontend.chat_template import ChatOptions
+from splitserve.engine_core.checkpoint.sampling_defaults import SamplingDefaults
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.frontend.chat_template import ChatOptions
 from tests.frontend.http.fake_pool import BOS, FakePool
 
 USER = {"role": "user", "content": "hello"}

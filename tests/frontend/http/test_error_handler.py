@@ -8,8 +8,8 @@ import httpx
 import pytest
 from starlette.requests import Request
 
-from engine_core.errors import EngineRequestError, EngineUnavailableError, InvalidRequestError
-from frontend.error_handler import WARN_INTERVAL_S, ErrorHandler
+from splitserve.engine_core.errors import EngineRequestError, EngineUnavailableError, InvalidRequestError
+from splitserve.frontend.error_handler import WARN_INTERVAL_S, ErrorHandler
 from tests.frontend.http.fake_pool import FakePool
 
 

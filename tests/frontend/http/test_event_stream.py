@@ -12,13 +12,13 @@ from collections.abc import AsyncGenerator, Callable
 import pytest
 from starlette.types import Message, Scope
 
-from engine_core.errors import OverloadedError
-from frontend.body_writer import BODY_BYTES_STATE, BODY_EXTENSION, BodyWriter
-from frontend.keep_alive import KeepAlive, SilentStream, TimerLoop
-from frontend.limits import OpenRequest
-from frontend.slices import SliceQueue
-from frontend.sse import EventStream
-from frontend.token_relay import Relayed
+from splitserve.engine_core.errors import OverloadedError
+from splitserve.frontend.body_writer import BODY_BYTES_STATE, BODY_EXTENSION, BodyWriter
+from splitserve.frontend.keep_alive import KeepAlive, SilentStream, TimerLoop
+from splitserve.frontend.limits import OpenRequest
+from splitserve.frontend.slices import SliceQueue
+from splitserve.frontend.sse import EventStream
+from splitserve.frontend.token_relay import Relayed
 from tests.frontend.http.fake_pool import turns
 
 

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from engine_core.checkpoint.sampling_defaults import SamplingDefaults
-from frontend.json_pieces import JsonPieces
-from frontend.slices import SLICE_VALUES, SliceQueue
+from splitserve.engine_core.checkpoint.sampling_defaults import SamplingDefaults
+from splitserve.frontend.json_pieces import JsonPieces
+from splitserve.frontend.slices import SLICE_VALUES, SliceQueue
 from tests.frontend.http.app_fixtures import ClientFactory, ServerFactory
 from tests.frontend.http.fake_pool import ByteTokenizer, FakePool
 from tests.frontend.http.sse_events import events

@@ -5,14 +5,14 @@ from __future__ import annotations
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from engine_core.ipc.messages import EngineStats, QueueStats
-from frontend.engine_metrics import collect_engines, collect_pool, engine_names
-from frontend.generation import OutputDelta
-from frontend.generation_timer import GenerationTimer
-from frontend.histogram import Histogram
-from frontend.metrics import MAX_HTTP_SERIES, HttpMetrics, ModelMetrics
-from frontend.request_metrics import RequestTimes
-from frontend.router import EngineStatus, PoolStats
+from splitserve.engine_core.ipc.messages import EngineStats, QueueStats
+from splitserve.frontend.engine_metrics import collect_engines, collect_pool, engine_names
+from splitserve.frontend.generation import OutputDelta
+from splitserve.frontend.generation_timer import GenerationTimer
+from splitserve.frontend.histogram import Histogram
+from splitserve.frontend.metrics import MAX_HTTP_SERIES, HttpMetrics, ModelMetrics
+from splitserve.frontend.request_metrics import RequestTimes
+from splitserve.frontend.router import EngineStatus, PoolStats
 from tests.frontend.http.fake_pool import FakePool
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]

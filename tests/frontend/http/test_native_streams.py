@@ -15,10 +15,10 @@ import httpx
 import pytest
 import uvloop
 
-from engine_core.ipc.messages import AddRequest
-from engine_core.ipc.wire import ModelInfo
-from frontend.router import EnginePool
-from frontend.token_relay import Relayed, RelayedStream, Route, TokenRelay
+from splitserve.engine_core.ipc.messages import AddRequest
+from splitserve.engine_core.ipc.wire import ModelInfo
+from splitserve.frontend.router import EnginePool
+from splitserve.frontend.token_relay import Relayed, RelayedStream, Route, TokenRelay
 from tests.frontend.checkpoints import write_checkpoint
 from tests.frontend.client.fake_engine import FakeEngine
 from tests.frontend.client.messages import end, outputs, tokens

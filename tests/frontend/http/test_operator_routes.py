@@ -7,8 +7,8 @@ import asyncio
 import httpx
 import pytest
 
-from frontend.api_keys import hash_key
-from frontend.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.api_keys import hash_key
+from splitserve.frontend.generation import GenerationRequest, OutputDelta
 from tests.frontend.http.app_fixtures import ClientFactory
 from tests.frontend.http.fake_pool import BOS, FakePool
 

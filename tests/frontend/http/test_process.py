@@ -16,9 +16,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from frontend.cli import main
+from splitserve.frontend.cli import main
 
-COMMAND = [sys.executable, "-m", "frontend.cli"]
+COMMAND = [sys.executable, "-m", "splitserve.frontend.cli"]
 NO_ENGINE = "ipc:///tmp/splitserve-test-no-such-engine.sock"
 
 
@@ -193,7 +193,10 @@ def test_a_configuration_is_checked_without_serving(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err.startswith("api-frontend: error: --root-path")
 
 
-@pytest.mark.parametrize("statement", ["import frontend.server, frontend.openai.chat, frontend.cli"])
+@pytest.mark.parametrize(
+    "statement",
+    ["import splitserve.frontend.server, splitserve.frontend.openai.chat, splitserve.frontend.cli"],
+)
 def test_nothing_of_the_http_side_loads_torch(statement: str) -> None:
     check = "import sys; print([m for m in ('torch', 'transformers', 'worker') if m in sys.modules])"
     result = subprocess.run(
@@ -207,7 +210,7 @@ def test_nothing_of_the_http_side_loads_torch(statement: str) -> None:
 )
 def test_version_help_and_errors_load_no_server(flags: list[str]) -> None:
     code = (
-        "import sys\nfrom frontend.cli import main\n"
+        "import sys\nfrom splitserve.frontend.cli import main\n"
         "try:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
         "print([m for m in ('fastapi', 'uvicorn', 'zmq', 'tokenizers', 'numpy') if m in sys.modules])"
     )

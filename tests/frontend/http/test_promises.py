@@ -7,8 +7,8 @@ import json
 import httpx
 import pytest
 
-from engine_core.errors import EngineUnavailableError
-from engine_core.ipc.messages import (
+from splitserve.engine_core.errors import EngineUnavailableError
+from splitserve.engine_core.ipc.messages import (
     Finished,
     FinishReason,
     Rejected,
@@ -16,9 +16,9 @@ from engine_core.ipc.messages import (
     RequestStage,
     WaitReason,
 )
-from frontend.api_keys import hash_key
-from frontend.engine_errors import finished_error, rejected_error
-from frontend.errors_http import error_response
+from splitserve.frontend.api_keys import hash_key
+from splitserve.frontend.engine_errors import finished_error, rejected_error
+from splitserve.frontend.errors_http import error_response
 from tests.frontend.http.app_fixtures import ClientFactory
 from tests.frontend.http.fake_pool import FakePool
 

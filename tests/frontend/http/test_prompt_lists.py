@@ -13,8 +13,8 @@ import httpx
 import msgspec
 import pytest
 
-from engine_core.ipc.messages import Abort, AddRequest, Finished, FinishReason, Rejected
-from frontend.router import EnginePool
+from splitserve.engine_core.ipc.messages import Abort, AddRequest, Finished, FinishReason, Rejected
+from splitserve.frontend.router import EnginePool
 from tests.frontend.checkpoints import write_checkpoint
 from tests.frontend.client.fake_engine import DEADLINE_S, FakeEngine
 from tests.frontend.client.messages import MODEL, end, outputs

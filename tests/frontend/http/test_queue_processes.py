@@ -14,8 +14,8 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from frontend.api_keys import hash_key
-from frontend.router import EnginePool
+from splitserve.frontend.api_keys import hash_key
+from splitserve.frontend.router import EnginePool
 from tests.frontend.checkpoints import write_checkpoint
 from tests.frontend.http.app_fixtures import serving
 
@@ -51,7 +51,9 @@ async def service(tmp_path: Path, *flags: str, **config: object) -> AsyncGenerat
     with tempfile.TemporaryDirectory(prefix="ss-") as directory, log.open("wb") as stderr:
         address = f"ipc://{Path(directory)}/engine.sock"
         words = ["--model", str(checkpoint), "--listen", address, "--executor", "simulated", *flags]
-        process = subprocess.Popen([sys.executable, "-m", "engine_core.cli", *words], stderr=stderr)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "splitserve.engine_core.cli", *words], stderr=stderr
+        )
         try:
             pool = EnginePool([address], "queue-test")
             async with (

@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator
 import openai
 import pytest
 
-from frontend.api_keys import hash_key
-from frontend.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.api_keys import hash_key
+from splitserve.frontend.generation import GenerationRequest, OutputDelta
 from tests.frontend.http.app_fixtures import ServerFactory
 from tests.frontend.http.fake_pool import FakePool, turns
 

@@ -9,8 +9,8 @@ import signal
 import httpx
 import pytest
 
-from frontend.generation import GenerationRequest, OutputDelta
-from frontend.server import FrontendServer
+from splitserve.frontend.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.server import FrontendServer
 from tests.frontend.http.app_fixtures import make_config, serving
 from tests.frontend.http.fake_pool import FakePool
 from tests.frontend.http.sse_events import events, joined
@@ -67,7 +67,7 @@ async def test_a_first_signal_lets_open_streams_finish_and_takes_no_new_connecti
 
 
 async def test_a_draining_frontend_is_not_ready() -> None:
-    from frontend.health import HealthProbe
+    from splitserve.frontend.health import HealthProbe
 
     probe = HealthProbe(FakePool(), 1.0)
     assert (await probe.check()).status_code == 200
@@ -147,8 +147,8 @@ async def test_a_second_signal_cuts_everything_at_once(pool: FakePool) -> None:
 
 
 async def test_a_signal_during_start_up_ends_the_server(pool: FakePool) -> None:
-    from frontend.app import create_app
-    from frontend.server import open_listener
+    from splitserve.frontend.app import create_app
+    from splitserve.frontend.server import open_listener
 
     config = make_config(port=0)
     listener = open_listener(config)

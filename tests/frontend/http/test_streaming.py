@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator
 import httpx
 import pytest
 
-from engine_core.errors import EngineRequestError, OverloadedError
-from frontend.generation import GenerationRequest, OutputDelta
+from splitserve.engine_core.errors import EngineRequestError, OverloadedError
+from splitserve.frontend.generation import GenerationRequest, OutputDelta
 from tests.frontend.http.app_fixtures import ClientFactory
 from tests.frontend.http.fake_pool import FakePool, deltas_of, turns
 from tests.frontend.http.sse_events import events, joined

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from frontend import LLM
+from splitserve import LLM
 from tests.frontend.checkpoints import write_checkpoint
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from engine_core.errors import InvalidRequestError
-from frontend import LLM, SamplingParams
+from splitserve import LLM, SamplingParams
+from splitserve.engine_core.errors import InvalidRequestError
 from tests.checkpoints import CheckpointCache, CheckpointSpec
 
 pytestmark = pytest.mark.system

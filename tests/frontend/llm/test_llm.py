@@ -13,7 +13,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from engine_core.errors import (
+from splitserve import LLM, RepetitionDetection, SamplingParams
+from splitserve.engine_core.errors import (
     ConfigError,
     ContextLengthError,
     EngineUnavailableError,
@@ -21,9 +22,8 @@ from engine_core.errors import (
     ModelLoadError,
     SplitServeError,
 )
-from frontend import LLM, RepetitionDetection, SamplingParams
-from frontend.offline_jobs import TokenizationKwargs
-from frontend.offline_outputs import Logprob
+from splitserve.frontend.offline_jobs import TokenizationKwargs
+from splitserve.frontend.offline_outputs import Logprob
 
 pytestmark = pytest.mark.system
 
@@ -427,10 +427,11 @@ def test_a_closed_llm_says_so(model: Path) -> None:
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
     code = (
-        "import sys, frontend\n"
+        "import sys, splitserve\n"
         "assert not {'zmq', 'tokenizers', 'jinja2', 'msgspec', 'asyncio'} & set(sys.modules)\n"
-        "from frontend import LLM, SamplingParams\n"
-        "assert LLM.__module__ == 'frontend.llm' and not {'torch', 'transformers'} & set(sys.modules)\n"
+        "from splitserve import LLM, SamplingParams\n"
+        "assert LLM.__module__ == 'splitserve.frontend.llm'\n"
+        "assert not {'torch', 'transformers'} & set(sys.modules)\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr

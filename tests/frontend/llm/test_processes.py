@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engine_core.errors import EngineUnavailableError
-from frontend import LLM, SamplingParams
+from splitserve import LLM, SamplingParams
+from splitserve.engine_core.errors import EngineUnavailableError
 
 pytestmark = pytest.mark.system
 
@@ -23,7 +23,7 @@ LONG = SamplingParams(max_tokens=500, ignore_eos=True)
 
 SCRIPT = """
 import sys
-from frontend import LLM, SamplingParams
+from splitserve import LLM, SamplingParams
 llm = LLM({model!r}, executor="simulated", use_tqdm=False)
 print(llm._runner.engine_pid, flush=True)
 {then}
@@ -108,7 +108,9 @@ def test_an_engine_that_ends_while_generating_is_told_by_its_end(
     with LLM(str(model), executor="simulated", use_tqdm=False) as llm:
         pid = llm._runner.engine_pid
         once = iter([number])
-        monkeypatch.setattr("frontend.llm.collect_outputs", lambda *_: [os.kill(pid, each) for each in once])
+        monkeypatch.setattr(
+            "splitserve.frontend.llm.collect_outputs", lambda *_: [os.kill(pid, each) for each in once]
+        )
         with pytest.raises(EngineUnavailableError, match=words):
             llm.generate([[5]] * 50, LONG, use_tqdm=False)
         with pytest.raises(EngineUnavailableError, match=words):

@@ -7,7 +7,12 @@ import sys
 
 import pytest
 
-from frontend.offline_progress import LOGGED_INTERVAL_S, SHOWN_INTERVAL_S, GenerationBar, refresh_interval_s
+from splitserve.frontend.offline_progress import (
+    LOGGED_INTERVAL_S,
+    SHOWN_INTERVAL_S,
+    GenerationBar,
+    refresh_interval_s,
+)
 
 
 class Terminal(io.StringIO):

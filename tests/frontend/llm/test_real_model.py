@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from frontend import LLM, SamplingParams
+from splitserve import LLM, SamplingParams
 from tests.checkpoints import CheckpointCache, CheckpointSpec
 
 pytestmark = pytest.mark.system

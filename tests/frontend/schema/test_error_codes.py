@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from engine_core.errors import SplitServeError
-from frontend.errors_http import HttpError, error_body
+from splitserve.engine_core.errors import SplitServeError
+from splitserve.frontend.errors_http import HttpError, error_body
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = ("engine_core", "frontend", "worker")
@@ -97,11 +97,7 @@ def all_errors(kind: type[SplitServeError]) -> Iterator[type[SplitServeError]]:
 def test_the_statuses_of_error_classes_are_the_documented_ones() -> None:
     table = documented()
     for kind in all_errors(SplitServeError):
-        if (
-            kind.code in table
-            and kind.__module__.startswith(("engine_core", "frontend"))
-            and kind is not HttpError
-        ):
+        if kind.code in table and kind.__module__.startswith("splitserve.") and kind is not HttpError:
             assert kind.status in table[kind.code], kind
 
 

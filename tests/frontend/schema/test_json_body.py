@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_core.errors import InvalidRequestError
-from frontend.json_body import MAX_DEPTH, MAX_TOKENS, BodyDecoder, scan_structure
-from frontend.openai.chat_schema import ChatRequest
+from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.frontend.json_body import MAX_DEPTH, MAX_TOKENS, BodyDecoder, scan_structure
+from splitserve.frontend.openai.chat_schema import ChatRequest
 
 KEYS = st.text(max_size=4)
 JSON = st.recursive(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from engine_core.errors import InvalidRequestError
-from engine_core.sampling_params import SamplingParams
-from frontend.openai.chat_schema import ChatRequest
-from frontend.openai.completion_schema import CompletionRequest
+from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.frontend.openai.chat_schema import ChatRequest
+from splitserve.frontend.openai.completion_schema import CompletionRequest
 from tests.frontend.http.app_fixtures import ClientFactory
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from engine_core.errors import InvalidRequestError
-from engine_core.sampling_params import (
+from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.engine_core.sampling_params import (
     MAX_BAD_WORD_SEQUENCES,
     MAX_BAD_WORD_TOKENS,
     MAX_BAD_WORDS,
     SamplingParams,
 )
-from frontend import bad_words
-from frontend.bad_words import spell_bad_words, spellings
+from splitserve.frontend import bad_words
+from splitserve.frontend.bad_words import spell_bad_words, spellings
 from tests.frontend.checkpoints import KINDS
 from tests.frontend.text.conftest import TokenizerOf
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from engine_core.errors import ContextLengthError, InvalidRequestError, ModelLoadError
-from frontend.chat_template import ChatOptions, ChatTemplate, Message, load_chat_template
-from frontend.template_process import RenderLimits
-from frontend.tokenizer import Tokenizer
+from splitserve.engine_core.errors import ContextLengthError, InvalidRequestError, ModelLoadError
+from splitserve.frontend.chat_template import ChatOptions, ChatTemplate, Message, load_chat_template
+from splitserve.frontend.template_process import RenderLimits
+from splitserve.frontend.tokenizer import Tokenizer
 from tests.frontend.checkpoints import KINDS, write_checkpoint
 from tests.frontend.text import templates
 

@@ -12,17 +12,17 @@ from tokenizers import Tokenizer as RawTokenizer
 from tokenizers import decoders
 from transformers import PreTrainedTokenizerFast
 
-from engine_core.checkpoint.sampling_defaults import SamplingDefaults
-from engine_core.sampling_params import SamplingParams
-from frontend.beam_answer import make_deltas
-from frontend.beam_search import Beam, Found, SearchRules
-from frontend.engine_session import EngineSession
-from frontend.generation import GenerationRequest, TokenLogprob
-from frontend.model_assets import ModelAssets
-from frontend.openai.text_offsets import TextOffsets, prompt_offsets
-from frontend.pool_status import ServedModel
-from frontend.stream import SequenceStream
-from frontend.tokenizer import Tokenizer
+from splitserve.engine_core.checkpoint.sampling_defaults import SamplingDefaults
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.frontend.beam_answer import make_deltas
+from splitserve.frontend.beam_search import Beam, Found, SearchRules
+from splitserve.frontend.engine_session import EngineSession
+from splitserve.frontend.generation import GenerationRequest, TokenLogprob
+from splitserve.frontend.model_assets import ModelAssets
+from splitserve.frontend.openai.text_offsets import TextOffsets, prompt_offsets
+from splitserve.frontend.pool_status import ServedModel
+from splitserve.frontend.stream import SequenceStream
+from splitserve.frontend.tokenizer import Tokenizer
 from tests.frontend.checkpoints import KINDS, metaspace, wordpiece, write_checkpoint
 from tests.frontend.client.messages import MODEL, add, ready, tokens
 from tests.frontend.text.conftest import TokenizerOf

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_core.ipc.codec import pack_int32, pack_int64
-from frontend.body_writer import BodyWriter
-from frontend.decode_table import DecodeRules, Pieces
-from frontend.detokenizer import ByteDetokenizer, Detokenizer
-from frontend.histogram import Histogram
-from frontend.token_relay import Frame, Relayed, Route, TokenRelay
+from splitserve.engine_core.ipc.codec import pack_int32, pack_int64
+from splitserve.frontend.body_writer import BodyWriter
+from splitserve.frontend.decode_table import DecodeRules, Pieces
+from splitserve.frontend.detokenizer import ByteDetokenizer, Detokenizer
+from splitserve.frontend.histogram import Histogram
+from splitserve.frontend.token_relay import Frame, Relayed, Route, TokenRelay
 from tests.frontend.text.conftest import TokenizerOf
 
 FRAME = Frame(b'data: {"choices":[{"text":', b"}]}\n\n")

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from engine_core.checkpoint import files
-from engine_core.errors import InvalidRequestError, ModelLoadError
-from engine_core.sampling_params import SamplingParams
-from frontend import tokenizer, tokenizer_library
-from frontend.bad_words import spell_bad_words
-from frontend.chat_template import load_chat_template
-from frontend.text_patterns import has_unknown_pattern
-from frontend.tokenizer import Tokenizer
+from splitserve.engine_core.checkpoint import files
+from splitserve.engine_core.errors import InvalidRequestError, ModelLoadError
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.frontend import tokenizer, tokenizer_library
+from splitserve.frontend.bad_words import spell_bad_words
+from splitserve.frontend.chat_template import load_chat_template
+from splitserve.frontend.text_patterns import has_unknown_pattern
+from splitserve.frontend.tokenizer import Tokenizer
 from tests.frontend.checkpoints import byte_level, sentencepiece, write_checkpoint
 
 Json = dict

@@ -10,10 +10,10 @@ import psutil
 from tests.system.processes import Process
 
 _ROLES = {
-    "frontend.cli": "frontend",
-    "frontend.template_child": "template-renderer",
-    "engine_core.cli": "engine-core",
-    "worker.cli": "worker",
+    "splitserve.frontend.cli": "frontend",
+    "splitserve.frontend.template_child": "template-renderer",
+    "splitserve.engine_core.cli": "engine-core",
+    "splitserve.worker.cli": "worker",
 }
 MIB = 2**20
 # Growth from the end of the first third to the end of the run that still counts as flat: allocators keep a

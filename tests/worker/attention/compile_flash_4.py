@@ -16,8 +16,8 @@ from typing import NamedTuple
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from worker.attention.flash_editions import EDITIONS, Attend, Paged
-from worker.attention.metadata import AttentionMetadata
+from splitserve.worker.attention.flash_editions import EDITIONS, Attend, Paged
+from splitserve.worker.attention.metadata import AttentionMetadata
 
 
 class Call(NamedTuple):

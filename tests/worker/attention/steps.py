@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from splitserve.worker.attention.base import AttentionBackend, Rotation
+from splitserve.worker.attention.metadata import AttentionMetadata
+from splitserve.worker.kv_cache import BlockShape, layer_caches
 from tests.worker.ops.turning import make_table
-from worker.attention.base import AttentionBackend, Rotation
-from worker.attention.metadata import AttentionMetadata
-from worker.kv_cache import BlockShape, layer_caches
 
 NUM_BLOCKS = 40
 

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from splitserve.worker.attention.cpu import CpuAttention
+from splitserve.worker.attention.flash import FlashAttention
+from splitserve.worker.attention.flash_editions import EDITIONS, Paged
+from splitserve.worker.attention.metadata import AttentionMetadata
+from splitserve.worker.kv_cache import BlockShape, layer_caches
 from tests.worker.attention.flash_modules import MODULES
 from tests.worker.attention.steps import Case, run_steps
 from tests.worker.ops.turning import turned
-from worker.attention.cpu import CpuAttention
-from worker.attention.flash import FlashAttention
-from worker.attention.flash_editions import EDITIONS, Paged
-from worker.attention.metadata import AttentionMetadata
-from worker.kv_cache import BlockShape, layer_caches
 
 
 class PlainWriter:

@@ -14,10 +14,10 @@ from types import ModuleType
 import pytest
 import torch
 
+from splitserve.worker.attention.flash_editions import EDITIONS, Edition, find_edition
+from splitserve.worker.attention.needs import AttentionNeeds
 from tests.worker.attention.compile_flash_4 import CALLS
 from tests.worker.attention.flash_modules import MODULES
-from worker.attention.flash_editions import EDITIONS, Edition, find_edition
-from worker.attention.needs import AttentionNeeds
 
 ROOT = Path(__file__).resolve().parents[3]
 CPU = torch.device("cpu")

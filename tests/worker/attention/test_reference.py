@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from splitserve.worker.attention.cpu import CpuAttention
+from splitserve.worker.attention.metadata import AttentionMetadata
+from splitserve.worker.attention.reference import TorchAttention
+from splitserve.worker.kv_cache import BlockShape, layer_caches
 from tests.worker.attention.steps import Case, run_steps
-from worker.attention.cpu import CpuAttention
-from worker.attention.metadata import AttentionMetadata
-from worker.attention.reference import TorchAttention
-from worker.kv_cache import BlockShape, layer_caches
 
 CPU = torch.device("cpu")
 CASES = [

@@ -10,18 +10,18 @@ from typing import cast
 import pytest
 import torch
 
-from engine_core.errors import ConfigError
+from splitserve.engine_core.errors import ConfigError
+from splitserve.worker.attention.cpu import CpuAttention
+from splitserve.worker.attention.cuda import CudaAttention
+from splitserve.worker.attention.flash import FlashAttention
+from splitserve.worker.attention.needs import AttentionNeeds
+from splitserve.worker.attention.reference import TorchAttention
+from splitserve.worker.attention.select import choose_backend
+from splitserve.worker.cuda_ops import CudaOps
+from splitserve.worker.device.base import Device
+from splitserve.worker.device.cpu import CpuDevice
+from splitserve.worker.device.cuda import CudaDevice
 from tests.worker.attention.flash_modules import Flash3
-from worker.attention.cpu import CpuAttention
-from worker.attention.cuda import CudaAttention
-from worker.attention.flash import FlashAttention
-from worker.attention.needs import AttentionNeeds
-from worker.attention.reference import TorchAttention
-from worker.attention.select import choose_backend
-from worker.cuda_ops import CudaOps
-from worker.device.base import Device
-from worker.device.cpu import CpuDevice
-from worker.device.cuda import CudaDevice
 
 
 class SharedMemory:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from worker.device.captures import Captures
+from splitserve.worker.device.captures import Captures
 
 
 class FakeCuda:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from worker.device.memory import DeviceMemory, cache_bytes
+from splitserve.worker.device.memory import DeviceMemory, cache_bytes
 
 GIB = 1 << 30
 

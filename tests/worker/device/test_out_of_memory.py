@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from worker.device.out_of_memory import is_out_of_memory
+from splitserve.worker.device.out_of_memory import is_out_of_memory
 
 
 def test_a_tensor_that_no_memory_holds() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine_core.errors import ConfigError
-from worker.device import select
-from worker.device.cpu import CpuDevice
-from worker.device.cuda import CudaDevice
-from worker.device.select import open_device
+from splitserve.engine_core.errors import ConfigError
+from splitserve.worker.device import select
+from splitserve.worker.device.cpu import CpuDevice
+from splitserve.worker.device.cuda import CudaDevice
+from splitserve.worker.device.select import open_device
 
 
 @pytest.fixture

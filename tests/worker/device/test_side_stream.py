@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 import torch
 
-from worker.device.side_stream import CudaSideStream
+from splitserve.worker.device.side_stream import CudaSideStream
 
 
 class Event:

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from engine_core.errors import RankLostError
-from worker.device.waiting import wait_for
+from splitserve.engine_core.errors import RankLostError
+from splitserve.worker.device.waiting import wait_for
 
 
 class FakeEvent:

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 import zmq
 
-from engine_core.ipc.codec import encode, from_worker_decoder
-from engine_core.ipc.worker_messages import (
+from splitserve.engine_core.ipc.codec import encode, from_worker_decoder
+from splitserve.engine_core.ipc.worker_messages import (
     FromWorkerMessage,
     InitKVCache,
     LoadProgress,
@@ -79,7 +79,7 @@ class FakeEngine:
 
 def worker_argv(address: str, model: Path, *flags: str) -> list[str]:
     return [
-        *(sys.executable, "-m", "worker.cli", "--connect", address, "--model", str(model)),
+        *(sys.executable, "-m", "splitserve.worker.cli", "--connect", address, "--model", str(model)),
         *("--num-threads", "1", "--max-num-seqs", "4", "--block-size", "4", *flags),
     ]
 

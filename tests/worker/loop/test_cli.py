@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from engine_core.errors import ConfigError
+from splitserve.engine_core.errors import ConfigError
+from splitserve.worker.cli import read_config
+from splitserve.worker.config import WorkerConfig
 from tests.worker.loop.engine import ROOT
-from worker.cli import read_config
-from worker.config import WorkerConfig
 
 REQUIRED = ["--connect", "ipc:///tmp/w.sock", "--model", "/m"]
 FLAGS = {
@@ -94,19 +94,19 @@ def test_values_out_of_range_are_refused_by_name(flag: str, value: str) -> None:
 
 
 def test_a_bad_value_exits_with_code_2_and_says_why() -> None:
-    argv = [sys.executable, "-m", "worker.cli", *REQUIRED, "--block-size", "0"]
+    argv = [sys.executable, "-m", "splitserve.worker.cli", *REQUIRED, "--block-size", "0"]
     run = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (run.returncode, run.stderr) == (2, "worker: --block-size must be from 2 to 256, got 0\n")
 
 
 def test_the_hello_is_sent_before_torch_is_imported() -> None:
-    code = "import sys, worker.cli, worker.loop; sys.exit('torch' in sys.modules)"
+    code = "import sys, splitserve.worker.cli, splitserve.worker.loop; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60).returncode == 0
 
 
 def test_loading_a_worker_imports_neither_the_compiler_nor_transformers() -> None:
     code = (
-        "import sys, worker.worker\n"
+        "import sys, splitserve.worker.worker\n"
         "heavy = {'torch._dynamo', 'torch._inductor', 'transformers', 'sympy'} & set(sys.modules)\n"
         "sys.exit(f'loaded {heavy}' if heavy else 0)\n"
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from engine_core.ipc.codec import encode
-from engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput, Shutdown
-from worker import loop
-from worker.replies import Replies
-from worker.step_graphs import StepInFlight
+from splitserve.engine_core.ipc.codec import encode
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput, Shutdown
+from splitserve.worker import loop
+from splitserve.worker.replies import Replies
+from splitserve.worker.step_graphs import StepInFlight
 
 
 class Script:

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import zmq
 
-from engine_core.ipc.transport import CLIENT_HWM
-from engine_core.ipc.worker_messages import LoadProgress, WorkerHello
+from splitserve.engine_core.ipc.transport import CLIENT_HWM
+from splitserve.engine_core.ipc.worker_messages import LoadProgress, WorkerHello
+from splitserve.worker import loop
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.loop import EngineGoneError, EngineLink
 from tests.worker.loop.engine import FakeEngine
-from worker import loop
-from worker.config import WorkerConfig
-from worker.loop import EngineGoneError, EngineLink
 
 NO_PARENT = 2**22 + 1
 

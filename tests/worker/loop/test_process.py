@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from engine_core.ipc.codec import pack_int32, unpack_int32
-from engine_core.ipc.wire import PROTOCOL_VERSION
-from engine_core.ipc.worker_messages import (
+from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
+from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
+from splitserve.engine_core.ipc.worker_messages import (
     KVCacheReady,
     ModelRunnerOutput,
     NewRow,
@@ -23,10 +23,10 @@ from engine_core.ipc.worker_messages import (
     WorkerHello,
     WorkerReady,
 )
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.worker import Worker
 from tests.worker.loop.engine import DEADLINE_S, ROOT, FakeEngine, wait_for_end, worker_argv, worker_process
-from worker.config import WorkerConfig
-from worker.worker import Worker
 
 pytestmark = pytest.mark.system
 

@@ -6,13 +6,18 @@ from typing import cast
 
 import msgspec
 
-from engine_core.config import SHORT_STEP_S
-from engine_core.errors import EXIT_OK
-from engine_core.ipc.codec import encode, pack_int32
-from engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput, Shutdown, ToWorkerMessage
-from worker.loop import EngineLink, _run
-from worker.replies import Replies
-from worker.worker import Worker
+from splitserve.engine_core.config import SHORT_STEP_S
+from splitserve.engine_core.errors import EXIT_OK
+from splitserve.engine_core.ipc.codec import encode, pack_int32
+from splitserve.engine_core.ipc.worker_messages import (
+    ModelRunnerOutput,
+    SchedulerOutput,
+    Shutdown,
+    ToWorkerMessage,
+)
+from splitserve.worker.loop import EngineLink, _run
+from splitserve.worker.replies import Replies
+from splitserve.worker.worker import Worker
 
 
 class Sent:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
-from worker.step_graphs import StepInFlight
-from worker.step_pipeline import StepPipeline
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
+from splitserve.worker.step_graphs import StepInFlight
+from splitserve.worker.step_pipeline import StepPipeline
 
 
 class FakeWorker:

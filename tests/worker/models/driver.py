@@ -9,14 +9,14 @@ from pathlib import Path
 
 import torch
 
-from engine_core.checkpoint.architectures import read_model_config
-from engine_core.checkpoint.model_config import ModelConfig
-from worker.attention.cpu import CpuAttention
-from worker.attention.metadata import AttentionMetadata
-from worker.device.cpu import CpuDevice
-from worker.kv_cache import BlockShape, layer_caches
-from worker.models.base import Model
-from worker.models.registry import load_model
+from splitserve.engine_core.checkpoint.architectures import read_model_config
+from splitserve.engine_core.checkpoint.model_config import ModelConfig
+from splitserve.worker.attention.cpu import CpuAttention
+from splitserve.worker.attention.metadata import AttentionMetadata
+from splitserve.worker.device.cpu import CpuDevice
+from splitserve.worker.kv_cache import BlockShape, layer_caches
+from splitserve.worker.models.base import Model
+from splitserve.worker.models.registry import load_model
 
 BLOCK_SIZE = 8
 NUM_BLOCKS = 96

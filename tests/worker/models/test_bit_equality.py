@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 import torch
 
+from splitserve.worker.layers import workspace
 from tests.checkpoints import CheckpointCache
 from tests.worker.models.cases import CASES, MAIN_CASES, prompt
 from tests.worker.models.driver import Driver, Row
-from worker.layers import workspace
 
 LENGTH = 41
 DTYPES = [torch.float32, torch.bfloat16]

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine_core.checkpoint.architectures import read_model_config
-from engine_core.errors import ModelLoadError
+from splitserve.engine_core.checkpoint.architectures import read_model_config
+from splitserve.engine_core.errors import ModelLoadError
 from tests.checkpoints import CheckpointCache, CheckpointSpec, load_reference
 from tests.worker.models.cases import prompt
 from tests.worker.models.driver import Driver

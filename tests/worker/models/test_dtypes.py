@@ -8,12 +8,12 @@ from typing import cast
 import pytest
 import torch
 
-from engine_core.errors import ConfigError
+from splitserve.engine_core.errors import ConfigError
+from splitserve.worker.cuda_ops import CudaOps
+from splitserve.worker.device.cpu import CpuDevice
+from splitserve.worker.device.cuda import CudaDevice
+from splitserve.worker.dtypes import check_quantization, resolve_dtype
 from tests.engine_core.checkpoint.test_model_config import read
-from worker.cuda_ops import CudaOps
-from worker.device.cpu import CpuDevice
-from worker.device.cuda import CudaDevice
-from worker.dtypes import check_quantization, resolve_dtype
 
 
 @pytest.mark.parametrize(

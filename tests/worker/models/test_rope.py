@@ -10,11 +10,11 @@ import torch
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from engine_core.checkpoint.architectures import read_model_config
-from engine_core.checkpoint.model_config import ModelConfig
-from engine_core.errors import ModelLoadError
+from splitserve.engine_core.checkpoint.architectures import read_model_config
+from splitserve.engine_core.checkpoint.model_config import ModelConfig
+from splitserve.engine_core.errors import ModelLoadError
+from splitserve.worker.layers.rotary import cos_sin_table
 from tests.engine_core.checkpoint.test_model_config import LLAMA
-from worker.layers.rotary import cos_sin_table
 
 LLAMA3 = {
     "rope_type": "llama3",

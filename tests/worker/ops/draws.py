@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from worker import ops
+from splitserve.worker import ops
 
 
 @dataclass(slots=True, frozen=True)

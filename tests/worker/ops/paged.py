@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from worker import ops
+from splitserve.worker import ops
 
 
 @dataclass(slots=True)

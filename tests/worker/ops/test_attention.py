@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from splitserve.worker import ops
 from tests.worker.ops.helpers import assert_as_exact_as_torch, assert_same_bits
 from tests.worker.ops.paged import PagedBatch, Sequence, Shape, reference, widened
-from worker import ops
 
 SHAPES = [
     Shape(4, 4, 8),

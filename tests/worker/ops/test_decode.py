@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from worker import ops
-from worker.decode_ops import (
+from splitserve.worker import ops
+from splitserve.worker.decode_ops import (
     NOT_LAST_TOKEN,
     BatchColumns,
     Recording,

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from splitserve.worker import ops
+from splitserve.worker.device.kernels import VocabularyPart
+from splitserve.worker.packed_weight import PackedWeight
 from tests.worker.ops.helpers import assert_same_bits
-from worker import ops
-from worker.device.kernels import VocabularyPart
-from worker.packed_weight import PackedWeight
 
 
 def interleaved(k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from splitserve.worker import ops
 from tests.worker.ops.helpers import assert_same_bits
-from worker import ops
 
 PIECES, NUM_BLOCKS, NUM_HOST_BLOCKS, ELEMENTS = 6, 7, 5, 48
 NUM_PLACES = NUM_BLOCKS + NUM_HOST_BLOCKS

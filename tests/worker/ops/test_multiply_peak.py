@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from worker import ops
+from splitserve.worker import ops
 
 
 @pytest.mark.parametrize("threads", [1, 2])

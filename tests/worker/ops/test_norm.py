@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from splitserve.worker import ops
 from tests.worker.ops.helpers import assert_as_exact_as_torch, assert_same_bits
-from worker import ops
 
 SIZES = [1, 7, 64, 100, 129, 1000]
 EPS = 1e-6

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from splitserve.worker.packed_weight import PackedWeight
 from tests.worker.ops.helpers import assert_same_bits
-from worker.packed_weight import PackedWeight
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (31, 3), (33, 8), (70, 129)])

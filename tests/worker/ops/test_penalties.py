@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from worker import ops
+from splitserve.worker import ops
 
 VOCAB = 60
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from splitserve.worker import ops
+from splitserve.worker.packed_weight import PackedWeight, WeightForm
 from tests.worker.ops.helpers import assert_same_bits
 from tests.worker.ops.quantized import FORMS, weight_and_values
-from worker import ops
-from worker.packed_weight import PackedWeight, WeightForm
 
 SHAPES = [(1, 1, 1), (1, 64, 9), (2, 33, 5), (3, 100, 64), (5, 257, 131), (18, 128, 70), (1, 31, 33)]
 

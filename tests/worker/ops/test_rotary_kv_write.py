@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from splitserve.worker import ops
 from tests.worker.ops.helpers import assert_as_exact_as_torch, assert_same_bits
 from tests.worker.ops.turning import make_table, turned
-from worker import ops
 
 EPS = 1e-5
 # Whole registers of each instruction set; partial ones; a part of the head unturned.

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from splitserve.worker import ops
 from tests.worker.ops.draws import Filters, draw, draw_many, kept_tokens, mask_bits
-from worker import ops
 
 COUNT = 20000
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from splitserve.worker import ops
 from tests.worker.ops.helpers import assert_same_bits, sum_in_order
-from worker import ops
 
 PART_DTYPES = [
     (torch.float32, torch.float32),

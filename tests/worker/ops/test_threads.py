@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
+from splitserve.worker import ops
+from splitserve.worker.decode_ops import Recording
+from splitserve.worker.packed_weight import PackedWeight
 from tests.worker.ops.helpers import assert_same_bits
-from worker import ops
-from worker.decode_ops import Recording
-from worker.packed_weight import PackedWeight
 
 
 def test_the_number_of_threads_is_what_was_set() -> None:

@@ -11,13 +11,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.worker import Worker
 from tests.checkpoints import VOCAB_SIZE
 from tests.worker.parallel.ranks import ParallelWorker, RankPool
 from tests.worker.runner.driver import Driver, Job
 from tests.worker.runner.test_batch_invariance import random_sampling
-from worker.config import WorkerConfig
-from worker.worker import Worker
 
 NUM_BLOCKS = 96
 NUM_HOST_BLOCKS = 20

@@ -13,10 +13,15 @@ from typing import TypeVar
 
 import msgspec
 
-from engine_core.ipc.worker_messages import KVCacheReady, ModelRunnerOutput, SchedulerOutput, WorkerReady
-from worker.config import WorkerConfig
-from worker.device.base import Device
-from worker.worker import Worker
+from splitserve.engine_core.ipc.worker_messages import (
+    KVCacheReady,
+    ModelRunnerOutput,
+    SchedulerOutput,
+    WorkerReady,
+)
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.device.base import Device
+from splitserve.worker.worker import Worker
 
 DEADLINE_S = 120.0
 T = TypeVar("T")
@@ -69,7 +74,7 @@ class RankPool:
 
     def __init__(self, folder: Path, size: int) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["worker.worker", "worker.parallel.distributed"])
+        context.set_forkserver_preload(["splitserve.worker.worker", "splitserve.worker.parallel.distributed"])
         self._rendezvous = (f"file://{folder}/{number}" for number in itertools.count())
         self._processes: list[BaseProcess] = []
         self._links: list[Connection] = []

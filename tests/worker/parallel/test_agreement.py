@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
-from engine_core.sampling_params import SamplingParams
-from worker.device.cpu import CpuDevice
-from worker.input_batch import BatchLimits, InputBatch
-from worker.parallel.agreement import Agreement, Chosen
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.device.cpu import CpuDevice
+from splitserve.worker.input_batch import BatchLimits, InputBatch
+from splitserve.worker.parallel.agreement import Agreement, Chosen
 
 LIMITS = BatchLimits(
     max_num_seqs=6, max_num_batched_tokens=64, max_model_len=32, block_size=4, num_blocks=40, vocab_size=50

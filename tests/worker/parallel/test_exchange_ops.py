@@ -11,12 +11,12 @@ from typing import TypeVar
 import pytest
 import torch
 
-from engine_core.errors import RankLostError
+from splitserve.engine_core.errors import RankLostError
+from splitserve.worker import exchange_ops
+from splitserve.worker.exchange_ops import OWN_WORDS, TIMEOUT_NS, Exchange
+from splitserve.worker.parallel.group import StepAbandonedError
+from splitserve.worker.parallel.shares import share
 from tests.worker.ops.helpers import assert_same_bits, sum_in_order
-from worker import exchange_ops
-from worker.exchange_ops import OWN_WORDS, TIMEOUT_NS, Exchange
-from worker.parallel.group import StepAbandonedError
-from worker.parallel.shares import share
 
 T = TypeVar("T")
 DEADLINE_S = 60.0

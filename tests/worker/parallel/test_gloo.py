@@ -13,8 +13,13 @@ from unittest.mock import patch
 import pytest
 import torch
 
-import worker.parallel.distributed
-import worker.worker
+from splitserve.worker import worker
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.device.base import Device
+from splitserve.worker.parallel import distributed
+from splitserve.worker.parallel.distributed import DistributedGroup
+from splitserve.worker.parallel.shared_memory import SharedMemoryGroup, can_share_memory
+from splitserve.worker.worker import Worker
 from tests.checkpoints import CheckpointCache
 from tests.worker.ops.helpers import assert_same_bits, sum_in_order
 from tests.worker.parallel.both import NUM_BLOCKS, NUM_HOST_BLOCKS, jobs_of
@@ -22,11 +27,6 @@ from tests.worker.parallel.ranks import ParallelWorker, RankPool
 from tests.worker.parallel.test_tensor_parallel import CASES
 from tests.worker.runner.checkpoints import write_tiny_llama
 from tests.worker.runner.driver import Driver, Job
-from worker.config import WorkerConfig
-from worker.device.base import Device
-from worker.parallel.distributed import DistributedGroup
-from worker.parallel.shared_memory import SharedMemoryGroup, can_share_memory
-from worker.worker import Worker
 
 
 def cannot_share_memory(config: WorkerConfig, device: Device) -> bool:
@@ -41,7 +41,7 @@ class ShareMemory:
 
     def __call__(self, _: Worker) -> None:
         answer = can_share_memory if self.is_possible else cannot_share_memory
-        worker.worker.can_share_memory = worker.parallel.distributed.can_share_memory = answer
+        worker.can_share_memory = distributed.can_share_memory = answer
 
 
 def group_of(rank: Worker) -> DistributedGroup:

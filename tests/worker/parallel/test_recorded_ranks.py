@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 import torch
 
-from engine_core.ipc.codec import pack_int32, unpack_int32
-from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
+from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.decode_graphs import DecodeGraph, DecodeGraphs
+from splitserve.worker.worker import Worker
 from tests.checkpoints import VOCAB_SIZE, CheckpointCache, CheckpointSpec
 from tests.worker.parallel.ranks import ParallelWorker, RankPool
 from tests.worker.parallel.test_tensor_parallel import CASES
 from tests.worker.runner.checkpoints import write_tiny_llama
 from tests.worker.runner.driver import Driver
 from tests.worker.runner.pairing import batch_of, decoding_jobs
-from worker.config import WorkerConfig
-from worker.decode_graphs import DecodeGraph, DecodeGraphs
-from worker.worker import Worker
 
 NUM_BLOCKS, NUM_HOST_BLOCKS = 96, 40
 

@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from engine_core.checkpoint.architectures import read_model_config
-from engine_core.checkpoint.model_config import ModelConfig
+from splitserve.engine_core.checkpoint.architectures import read_model_config
+from splitserve.engine_core.checkpoint.model_config import ModelConfig
+from splitserve.worker import ops
+from splitserve.worker.device.cpu import CpuDevice
+from splitserve.worker.layers.parameter import PackedParameter, Part, WeightPlan
+from splitserve.worker.parallel.shares import check_shares, head_share, scaled, share
+from splitserve.worker.quantization import FORMS
+from splitserve.worker.weights import load_weights
 from tests.checkpoints import CheckpointCache, CheckpointSpec
-from worker import ops
-from worker.device.cpu import CpuDevice
-from worker.layers.parameter import PackedParameter, Part, WeightPlan
-from worker.parallel.shares import check_shares, head_share, scaled, share
-from worker.quantization import FORMS
-from worker.weights import load_weights
 
 
 @given(total=st.integers(1, 500), num_ranks=st.integers(1, 64))

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.worker import Worker
 from tests.worker.parallel.ranks import RankPool
 from tests.worker.runner.checkpoints import write_tiny_llama
 from tests.worker.runner.test_engine_core import Loop, random_requests
 from tests.worker.runner.test_out_of_memory import ShortMemory
-from worker.config import WorkerConfig
-from worker.worker import Worker
 
 
 def owner_of(worker: Worker, method: str) -> object:

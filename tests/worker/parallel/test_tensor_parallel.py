@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine_core.errors import ConfigError
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.config import WorkerConfig
 from tests.checkpoints import CheckpointCache, CheckpointSpec
 from tests.worker.parallel.both import GQA, MakeBoth, assert_close, jobs_of, make_both
 from tests.worker.parallel.ranks import RankPool
 from tests.worker.runner.checkpoints import write_tiny_llama
 from tests.worker.runner.driver import Job
-from worker.config import WorkerConfig
 
 _WIDE = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 256}
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from worker.ray.actor import WorkerActor, interface_of
+from splitserve.worker.ray.actor import WorkerActor, interface_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.worker import Worker
 from tests.worker.runner.checkpoints import write_tiny_llama
-from worker.config import WorkerConfig
-from worker.worker import Worker
 
 NUM_BLOCKS = 96
 StartWorker = Callable[[Path], tuple[Worker, WorkerConfig]]

@@ -6,12 +6,12 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from engine_core.ipc.codec import pack_int32, unpack_int32
-from engine_core.ipc.wire import TokenLogprobs
-from engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, RowError, SchedulerOutput
-from engine_core.sampling_params import SamplingParams
-from worker.config import WorkerConfig
-from worker.worker import Worker
+from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
+from splitserve.engine_core.ipc.wire import TokenLogprobs
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, RowError, SchedulerOutput
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.worker import Worker
 
 
 @dataclass(slots=True)

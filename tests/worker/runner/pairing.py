@@ -10,15 +10,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.decode_graphs import DecodeGraph
+from splitserve.worker.device.base import Device
+from splitserve.worker.input_batch import InputBatch
+from splitserve.worker.worker import Worker
 from tests.worker.runner.driver import Job
 from tests.worker.runner.test_batch_invariance import random_sampling
-from worker.config import WorkerConfig
-from worker.decode_graphs import DecodeGraph
-from worker.device.base import Device
-from worker.input_batch import InputBatch
-from worker.worker import Worker
 
 
 @dataclass

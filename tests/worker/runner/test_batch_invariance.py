@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.worker import Worker
 from tests.worker.runner.checkpoints import VOCAB
 from tests.worker.runner.conftest import NUM_BLOCKS
 from tests.worker.runner.driver import Driver, Job
-from worker.config import WorkerConfig
-from worker.worker import Worker
 
 NUM_JOBS = 14
 
@@ -82,7 +82,7 @@ def test_requests_in_any_company_equal_themselves_alone(
 
 
 def test_thread_count_does_not_change_a_token(tiny_worker: tuple[Worker, WorkerConfig]) -> None:
-    from worker import ops
+    from splitserve.worker import ops
 
     worker, config = tiny_worker
     jobs = random_jobs(random.Random(77))

@@ -11,10 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_core.errors import ProtocolError, WorkerError
-from engine_core.ipc.codec import pack_int32, unpack_int32
-from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.errors import ProtocolError, WorkerError
+from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
+from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
+from splitserve.engine_core.sampling_params import SamplingParams
 from tests.checkpoints import VOCAB_SIZE, CheckpointCache
 from tests.worker.models.cases import CASES, MAIN_CASES
 from tests.worker.runner.checkpoints import MAX_LEN, VOCAB, write_tiny_llama
@@ -249,7 +249,10 @@ def test_recordings_are_dropped_when_the_buffers_move(fresh: Pair, monkeypatch: 
 
 @pytest.mark.parametrize(
     ("where", "limit"),
-    [("worker.decode_graphs.MAX_GRAPH_ROWS", 1), ("worker.worker.max_logits_rows", lambda vocab_size: 1)],
+    [
+        ("splitserve.worker.decode_graphs.MAX_GRAPH_ROWS", 1),
+        ("splitserve.worker.worker.max_logits_rows", lambda vocab_size: 1),
+    ],
     ids=["recordings", "logits"],
 )
 def test_steps_of_more_rows_than_are_recorded_run_eagerly(

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine_core.clock import ManualClock
-from engine_core.config import SchedulerConfig
-from engine_core.engine import EngineCore
-from engine_core.executor.inproc import InprocExecutor
-from engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
-from engine_core.ipc.messages import AddRequest, Finished, FinishReason
-from engine_core.ipc.worker_messages import ModelRunnerOutput, WorkerReady
-from engine_core.sampling_params import RepetitionDetection, SamplingParams
+from splitserve.engine_core.clock import ManualClock
+from splitserve.engine_core.config import SchedulerConfig
+from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.executor.inproc import InprocExecutor
+from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
+from splitserve.engine_core.ipc.messages import AddRequest, Finished, FinishReason
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, WorkerReady
+from splitserve.engine_core.sampling_params import RepetitionDetection, SamplingParams
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.worker import Worker
 from tests.worker.runner.checkpoints import EOS, VOCAB, write_tiny_llama
 from tests.worker.runner.test_batch_invariance import random_sampling
-from worker.config import WorkerConfig
-from worker.worker import Worker
 
 FRONTEND = b"f"
 NUM_BLOCKS = 24

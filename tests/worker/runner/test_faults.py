@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from engine_core.errors import ConfigError, ProtocolError, WorkerError
-from engine_core.ipc.codec import pack_int32, unpack_int32
-from engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.errors import ConfigError, ProtocolError, WorkerError
+from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.worker import Worker
 from tests.worker.runner.checkpoints import VOCAB, write_tiny_llama
 from tests.worker.runner.conftest import NUM_BLOCKS, start_worker
 from tests.worker.runner.driver import Driver, Job
-from worker.config import WorkerConfig
-from worker.worker import Worker
 
 POISON = 7
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from worker.host import available_memory_bytes, usable_cores
-from worker.kv_cache import BlockShape
-from worker.pages import zero_pages
+from splitserve.worker.host import available_memory_bytes, usable_cores
+from splitserve.worker.kv_cache import BlockShape
+from splitserve.worker.pages import zero_pages
 
 
 def write(folder: Path, **files: str) -> None:

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine_core.errors import ConfigError, WorkerError
-from engine_core.ipc.codec import pack_int32, unpack_int32
-from engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.errors import ConfigError, WorkerError
+from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker import host_blocks
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.worker import Worker
 from tests.worker.runner.checkpoints import HEAD_DIM, NUM_KV_HEADS, NUM_LAYERS, VOCAB, write_tiny_llama
 from tests.worker.runner.conftest import start_worker
 from tests.worker.runner.driver import Driver
 from tests.worker.runner.test_batch_invariance import random_jobs, run_alone
-from worker import host_blocks
-from worker.config import WorkerConfig
-from worker.worker import Worker
 
 NUM_BLOCKS = 96
 NUM_HOST_BLOCKS = 40

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine_core.errors import ConfigError
+from splitserve.engine_core.errors import ConfigError
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.device.cpu import CpuDevice
+from splitserve.worker.input_batch import BatchLimits
+from splitserve.worker.largest_step import blocks_of_largest_step
+from splitserve.worker.layers.workspace import Workspace
+from splitserve.worker.models.decoder import Decoder
+from splitserve.worker.worker import Worker
 from tests.worker.runner.conftest import NUM_BLOCKS
 from tests.worker.runner.driver import Driver
 from tests.worker.runner.test_batch_invariance import random_jobs
-from worker.config import WorkerConfig
-from worker.device.cpu import CpuDevice
-from worker.input_batch import BatchLimits
-from worker.largest_step import blocks_of_largest_step
-from worker.layers.workspace import Workspace
-from worker.models.decoder import Decoder
-from worker.worker import Worker
 
 
 class MeasuringDevice(CpuDevice):
@@ -87,7 +87,7 @@ def test_it_is_refused_too_where_the_driver_has_no_memory_and_no_rank_can_be_tol
     def run(*args: object) -> None:
         raise RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported")
 
-    monkeypatch.setattr("worker.worker.run_largest_step", run)
+    monkeypatch.setattr("splitserve.worker.worker.run_largest_step", run)
     config = WorkerConfig(model=str(tiny_llama), num_threads=1, max_num_batched_tokens=64)
     with pytest.raises(ConfigError, match="no memory for a step of --max-num-batched-tokens 64"):
         Worker(config, MeasuringDevice()).load()

@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from engine_core.clock import ManualClock
-from engine_core.config import SchedulerConfig
-from engine_core.engine import EngineCore
-from engine_core.executor.inproc import InprocExecutor
-from engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
-from engine_core.ipc.messages import AddRequest
-from engine_core.ipc.wire import ModelInfo
-from engine_core.ipc.worker_messages import ModelRunnerOutput
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.clock import ManualClock
+from splitserve.engine_core.config import SchedulerConfig
+from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.executor.inproc import InprocExecutor
+from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
+from splitserve.engine_core.ipc.messages import AddRequest
+from splitserve.engine_core.ipc.wire import ModelInfo
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.worker import Worker
 from tests.checkpoints import VOCAB_SIZE, CheckpointCache, CheckpointSpec
-from worker.config import WorkerConfig
-from worker.worker import Worker
 
 FRONTEND = b"f"
 WINDOW = 24

@@ -10,14 +10,14 @@ from typing import cast
 import pytest
 import torch
 
-from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.parallel.mesh import Mesh
+from splitserve.worker.parallel.stage import Stage
+from splitserve.worker.worker import Worker
 from tests.worker.runner.test_engine_core import Loaded, Loop, random_requests
-from worker.config import WorkerConfig
-from worker.parallel.mesh import Mesh
-from worker.parallel.stage import Stage
-from worker.worker import Worker
 
 
 class ShortMemory:

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from engine_core.ipc.codec import unpack_float32, unpack_int32
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.ipc.codec import unpack_float32, unpack_int32
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.worker import Worker
 from tests.worker.runner.checkpoints import VOCAB
 from tests.worker.runner.conftest import NUM_BLOCKS
 from tests.worker.runner.driver import Driver, Job
-from worker.config import WorkerConfig
-from worker.worker import Worker
 
 
 class Reference(NamedTuple):
@@ -103,7 +103,7 @@ def test_logits_in_small_pieces_give_the_same_tokens(
     jobs = [Job(prompt, sampling, 6) for prompt in prompts(4, [20, 3, 41, 8, 17])]
     again = [job.again() for job in jobs]
     Driver(worker, config, NUM_BLOCKS).run(jobs)
-    monkeypatch.setattr("worker.model_runner._MAX_LOGITS_BYTES", 3 * 4 * VOCAB)
+    monkeypatch.setattr("splitserve.worker.model_runner._MAX_LOGITS_BYTES", 3 * 4 * VOCAB)
     worker.init_kv_cache(NUM_BLOCKS)
     try:
         Driver(worker, config, NUM_BLOCKS).run(again)

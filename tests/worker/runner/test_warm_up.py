@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from engine_core.errors import ConfigError, DeviceMemoryError, ModelLoadError
-from engine_core.ipc.worker_messages import ModelRunnerOutput, RowError, SchedulerOutput
-from worker.config import WorkerConfig
-from worker.input_batch import BatchLimits
-from worker.warm_up import warm_up
-from worker.worker import Worker
+from splitserve.engine_core.errors import ConfigError, DeviceMemoryError, ModelLoadError
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowError, SchedulerOutput
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.input_batch import BatchLimits
+from splitserve.worker.warm_up import warm_up
+from splitserve.worker.worker import Worker
 
 EMBEDDING = "model.embed_tokens.weight"
 

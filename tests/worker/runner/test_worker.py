@@ -8,11 +8,13 @@ import msgspec
 import pytest
 import torch
 
-from engine_core.errors import ConfigError
-from engine_core.ipc.codec import pack_int32, unpack_int32
-from engine_core.ipc.wire import ModelInfo
-from engine_core.ipc.worker_messages import KVCacheReady, NewRow, SchedulerOutput
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
+from splitserve.engine_core.ipc.wire import ModelInfo
+from splitserve.engine_core.ipc.worker_messages import KVCacheReady, NewRow, SchedulerOutput
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.worker import Worker
 from tests.worker.runner.checkpoints import (
     EOS,
     HEAD_DIM,
@@ -22,8 +24,6 @@ from tests.worker.runner.checkpoints import (
     VOCAB,
     write_tiny_llama,
 )
-from worker.config import WorkerConfig
-from worker.worker import Worker
 
 
 def ignore(loaded_bytes: int, total_bytes: int) -> None:

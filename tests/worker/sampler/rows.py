@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
-from engine_core.sampling_params import SamplingParams
-from worker.device.cpu import CpuDevice
-from worker.input_batch import BatchLimits, InputBatch
-from worker.sampler import Sampled, Sampler
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.device.cpu import CpuDevice
+from splitserve.worker.input_batch import BatchLimits, InputBatch
+from splitserve.worker.sampler import Sampled, Sampler
 
 VOCAB = 64
 EOS = 3

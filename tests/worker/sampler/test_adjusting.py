@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.device.cpu import CpuDevice
+from splitserve.worker.sampler import Sampler
+from splitserve.worker.sampling_state import Feature
 from tests.worker.sampler.rows import EOS, Row, make_batch, peaked, sample, tokens
-from worker.device.cpu import CpuDevice
-from worker.sampler import Sampler
-from worker.sampling_state import Feature
 
 GREEDY = {"temperature": 0.0, "seed": 0}
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.device.cpu import CpuDevice
+from splitserve.worker.sampler import Sampler
 from tests.worker.sampler.rows import VOCAB, Row, draws, make_batch, peaked, tokens
-from worker.device.cpu import CpuDevice
-from worker.sampler import Sampler
 
 NUM_DRAWS = 4000
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from engine_core.ipc.codec import unpack_float32, unpack_int32
-from engine_core.ipc.wire import TokenLogprobs
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.ipc.codec import unpack_float32, unpack_int32
+from splitserve.engine_core.ipc.wire import TokenLogprobs
+from splitserve.engine_core.sampling_params import SamplingParams
 from tests.worker.sampler.rows import VOCAB, Row, sample
 
 

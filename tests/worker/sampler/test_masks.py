@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from engine_core.errors import InvalidRequestError
-from engine_core.ipc.codec import pack_int32
-from engine_core.ipc.worker_messages import NewRow, SchedulerOutput
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker import allowed_masks, ops
+from splitserve.worker.device.cpu import CpuDevice
+from splitserve.worker.sampler import Sampler
+from splitserve.worker.sampling_state import SamplingState
 from tests.worker.sampler.rows import EOS, VOCAB, Row, draws, make_batch, peaked, sample, tokens
 from tests.worker.sampler.test_adjusting import choose, greedy
-from worker import allowed_masks, ops
-from worker.device.cpu import CpuDevice
-from worker.sampler import Sampler
-from worker.sampling_state import SamplingState
 
 
 def test_only_allowed_tokens_are_drawn() -> None:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker import ops
+from splitserve.worker.device.cpu import CpuDevice
+from splitserve.worker.sampler import Sampler
 from tests.worker.sampler.rows import EOS, VOCAB, Row, make_batch, sample
-from worker import ops
-from worker.device.cpu import CpuDevice
-from worker.sampler import Sampler
 
 Fields = dict[str, object]
 KINDS: dict[str, Callable[[random.Random], Fields]] = {

@@ -12,22 +12,22 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine_core.checkpoint.architectures import read_model_config
-from engine_core.checkpoint.safetensors_file import SafetensorsFile
-from engine_core.checkpoint.weight_files import Checkpoint, stored_dtype
-from engine_core.errors import ModelLoadError
+from splitserve.engine_core.checkpoint.architectures import read_model_config
+from splitserve.engine_core.checkpoint.safetensors_file import SafetensorsFile
+from splitserve.engine_core.checkpoint.weight_files import Checkpoint, stored_dtype
+from splitserve.engine_core.errors import ModelLoadError
+from splitserve.worker import ops, tied_head, weights
+from splitserve.worker.attention.cpu import CpuAttention
+from splitserve.worker.device.base import Device
+from splitserve.worker.device.cpu import CpuDevice
+from splitserve.worker.layers.parameter import PackedParameter, Part, WeightPlan
+from splitserve.worker.models.base import Model
+from splitserve.worker.models.registry import load_model
+from splitserve.worker.packed_weight import PackedWeight
+from splitserve.worker.quantization import FORMS
+from splitserve.worker.weights import load_weights
 from tests.checkpoints import CheckpointCache, CheckpointSpec
 from tests.engine_core.checkpoint.writing import file_bytes, split
-from worker import ops, tied_head, weights
-from worker.attention.cpu import CpuAttention
-from worker.device.base import Device
-from worker.device.cpu import CpuDevice
-from worker.layers.parameter import PackedParameter, Part, WeightPlan
-from worker.models.base import Model
-from worker.models.registry import load_model
-from worker.packed_weight import PackedWeight
-from worker.quantization import FORMS
-from worker.weights import load_weights
 
 CPU = CpuDevice()
 SHARDED = CheckpointSpec("llama", {"attention_bias": True, "mlp_bias": True}, max_shard_bytes=40_000)

@@ -1,0 +1,27 @@
+"""A multi-process LLM serving engine; each process is a package of its own, see docs/architecture.md.
+
+`from splitserve import LLM, SamplingParams` is what a script needs; each is imported when first asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from splitserve.engine_core.sampling_params import RepetitionDetection, SamplingParams
+    from splitserve.frontend.llm import LLM
+
+__all__ = ["LLM", "RepetitionDetection", "SamplingParams"]
+
+_HOMES = {
+    "LLM": "splitserve.frontend.llm",
+    "RepetitionDetection": "splitserve.engine_core.sampling_params",
+    "SamplingParams": "splitserve.engine_core.sampling_params",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
