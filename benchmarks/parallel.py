@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.frontend.llm import LLM
+from splitserve.frontend.offline.llm import LLM
 
 NUM_TOKENS = 48
 ROUNDS = 3

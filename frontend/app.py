@@ -15,34 +15,34 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
 from splitserve.engine_core.errors import SplitServeError
-from splitserve.frontend.auth import AuthMiddleware
 from splitserve.frontend.config import FrontendConfig
-from splitserve.frontend.connection_limits import ConnectionLimits
-from splitserve.frontend.debug_requests import list_requests, show_request
-from splitserve.frontend.disconnect import ClientGoneError
-from splitserve.frontend.engine_metrics import collect_engines, collect_pool
-from splitserve.frontend.error_handler import ErrorHandler
-from splitserve.frontend.head_requests import HeadMiddleware
-from splitserve.frontend.health import HealthProbe
-from splitserve.frontend.keep_alive import KeepAlive
+from splitserve.frontend.engines.pool import EnginePool
+from splitserve.frontend.http.auth import AuthMiddleware
+from splitserve.frontend.http.connection.connection_limits import ConnectionLimits
+from splitserve.frontend.http.connection.disconnect import ClientGoneError
+from splitserve.frontend.http.error_handler import ErrorHandler
+from splitserve.frontend.http.head_requests import HeadMiddleware
+from splitserve.frontend.http.limits import LimitsMiddleware, OpenRequests
+from splitserve.frontend.http.request_log import RequestLogMiddleware
+from splitserve.frontend.http.response.keep_alive import KeepAlive
+from splitserve.frontend.http.root_path import RootPathMiddleware
+from splitserve.frontend.http.slices import SliceQueue
 from splitserve.frontend.launch import Launch
-from splitserve.frontend.limits import LimitsMiddleware, OpenRequests
-from splitserve.frontend.metrics import FrontendMetrics
+from splitserve.frontend.metrics.engines import collect_engines, collect_pool
+from splitserve.frontend.metrics.process import FrontendMetrics
+from splitserve.frontend.metrics.queues import collect_queues
+from splitserve.frontend.metrics.scrape import Scrape
 from splitserve.frontend.openai.chat import create_chat_completion
 from splitserve.frontend.openai.completions import create_completion
 from splitserve.frontend.openai.context import VERSION, ApiContext
-from splitserve.frontend.openai.load import server_load
 from splitserve.frontend.openai.models import get_model, list_models
-from splitserve.frontend.openai.openapi import install_openapi
+from splitserve.frontend.openai.schema.unknown_fields import UnknownFields
 from splitserve.frontend.openai.tokenize import detokenize, tokenize
 from splitserve.frontend.openai.tokenizer_info import tokenizer_info
-from splitserve.frontend.openai.unknown_fields import UnknownFields
-from splitserve.frontend.queue_metrics import collect_queues
-from splitserve.frontend.request_log import RequestLogMiddleware
-from splitserve.frontend.root_path import RootPathMiddleware
-from splitserve.frontend.router import EnginePool
-from splitserve.frontend.scrape import Scrape
-from splitserve.frontend.slices import SliceQueue
+from splitserve.frontend.openapi import install_openapi
+from splitserve.frontend.operator.debug_requests import list_requests, show_request
+from splitserve.frontend.operator.health import HealthProbe
+from splitserve.frontend.operator.load import server_load
 
 
 class AppOwners:

@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _count_short_keys(args: argparse.Namespace) -> int:
-    from splitserve.frontend.api_keys import count_short_keys
+    from splitserve.frontend.http.api_keys import count_short_keys
 
     return count_short_keys(args.api_key or [], args.api_key_file)
 
@@ -57,7 +57,7 @@ def _serve(config: FrontendConfig, num_short_keys: int) -> int:
         del fields["host"], fields["port"]
     log_event("api_frontend", {"version": software_version()} | {key: str(fields[key]) for key in fields})
     if num_short_keys:
-        from splitserve.frontend.api_keys import MIN_SAFE_KEY_CHARS
+        from splitserve.frontend.http.api_keys import MIN_SAFE_KEY_CHARS
 
         safe = {"count": num_short_keys, "safe_from_chars": MIN_SAFE_KEY_CHARS}
         log_event("short_api_keys", safe, logging.WARNING)
@@ -79,8 +79,8 @@ def make_config(args: argparse.Namespace) -> FrontendConfig:
         ConfigError: names the flag.
     """
     from splitserve.engine_core.config import default_engine_address
-    from splitserve.frontend.api_keys import hash_keys
     from splitserve.frontend.config import FrontendConfig
+    from splitserve.frontend.http.api_keys import hash_keys
 
     number = f"{args.launch_number}-" if args.launch_number else ""
     config = FrontendConfig(

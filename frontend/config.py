@@ -51,7 +51,7 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True):
         sse_keep_alive_s: idle time after which a stream gets a comment; 0 never.
         max_body_bytes: largest request body.
         max_body_memory_bytes: all bodies that arrive or wait to be decoded, together.
-        max_answer_values: token ids and logprobs in one answer (see frontend.openai.answer_size).
+        max_answer_values: token ids and logprobs in one answer (see frontend.openai.answers.answer_size).
         header_timeout_s, body_timeout_s: time a client has to send them.
         write_stall_s: time a client may leave sent bytes unread before its request is aborted.
         max_open_requests: requests in progress; beyond it 429.

@@ -25,14 +25,14 @@ from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.file_limit import raise_file_limit
 from splitserve.engine_core.ipc.addresses import remove_stale_socket
 from splitserve.engine_core.process import DeathSignals
-from splitserve.frontend.acceptor import Acceptor
 from splitserve.frontend.app import AppOwners, create_app
 from splitserve.frontend.config import FrontendConfig
+from splitserve.frontend.engines.pool import EnginePool
 from splitserve.frontend.event_log import log_event
-from splitserve.frontend.http_protocol import protocol_factory
+from splitserve.frontend.http.connection.acceptor import Acceptor
+from splitserve.frontend.http.connection.http_protocol import protocol_factory
+from splitserve.frontend.http.limits import EndReason
 from splitserve.frontend.launch import Launch, join_launch
-from splitserve.frontend.limits import EndReason
-from splitserve.frontend.router import EnginePool
 
 BACKLOG = 2048
 # Longer than the idle time of common load balancers (60 s), so that they never reuse a link we are closing.

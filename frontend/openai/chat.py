@@ -9,29 +9,33 @@ from starlette.responses import Response
 
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.frontend.json_body import BodyDecoder
-from splitserve.frontend.json_pieces import JsonPieces
-from splitserve.frontend.openai.answer_size import AnswerShape, check_answer_size, shown_per_token
-from splitserve.frontend.openai.chat_chunks import ChatWriter
-from splitserve.frontend.openai.chat_echo import answer_role, echoed_text
-from splitserve.frontend.openai.chat_schema import AnswerMessage, ChatChoice, ChatRequest, ChatResponse
-from splitserve.frontend.openai.context import ApiContext, json_answer, make_head, read_struct
-from splitserve.frontend.openai.generation_run import CollectedChoice, GenerationRun, Plan, RunEvents
-from splitserve.frontend.openai.logprobs import (
+from splitserve.frontend.engines.pool import ServedModel
+from splitserve.frontend.http.json_body import BodyDecoder
+from splitserve.frontend.http.response.json_pieces import JsonPieces
+from splitserve.frontend.http.response.sse import EventStream
+from splitserve.frontend.openai.answers.answer_size import AnswerShape, check_answer_size, shown_per_token
+from splitserve.frontend.openai.answers.chat_chunks import ChatWriter
+from splitserve.frontend.openai.answers.chat_echo import answer_role, echoed_text
+from splitserve.frontend.openai.answers.logprobs import (
     ChatLogprobs,
     TokenTexts,
     chat_entries,
     prompt_maps,
     token_texts,
 )
+from splitserve.frontend.openai.context import ApiContext, json_answer, make_head, read_struct
+from splitserve.frontend.openai.generation_run import CollectedChoice, GenerationRun, Plan, RunEvents
 from splitserve.frontend.openai.models import find_model
 from splitserve.frontend.openai.prompts import Prompt, chat_options, encode_chat
-from splitserve.frontend.openai.sampling import check_stream_fields, fit_max_tokens, make_sampling_params
-from splitserve.frontend.openai.server_defaults import with_server_defaults
-from splitserve.frontend.openai.unsupported import REFUSED
-from splitserve.frontend.router import ServedModel
-from splitserve.frontend.sse import EventStream
-from splitserve.frontend.truncation import read_truncation
+from splitserve.frontend.openai.schema.chat import AnswerMessage, ChatChoice, ChatRequest, ChatResponse
+from splitserve.frontend.openai.schema.sampling import (
+    check_stream_fields,
+    fit_max_tokens,
+    make_sampling_params,
+)
+from splitserve.frontend.openai.schema.server_defaults import with_server_defaults
+from splitserve.frontend.openai.schema.unsupported import REFUSED
+from splitserve.frontend.text.truncation import read_truncation
 
 decoder = BodyDecoder(ChatRequest)
 

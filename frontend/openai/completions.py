@@ -8,28 +8,32 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.frontend.generation import TokenLogprob
-from splitserve.frontend.json_body import BodyDecoder
-from splitserve.frontend.json_pieces import JsonPieces
-from splitserve.frontend.openai.answer_size import AnswerShape, check_answer_size, shown_per_token
-from splitserve.frontend.openai.completion_chunks import CompletionText, CompletionWriter
-from splitserve.frontend.openai.completion_schema import (
+from splitserve.frontend.engines.generation import TokenLogprob
+from splitserve.frontend.engines.pool import ServedModel
+from splitserve.frontend.http.json_body import BodyDecoder
+from splitserve.frontend.http.response.json_pieces import JsonPieces
+from splitserve.frontend.http.response.sse import EventStream
+from splitserve.frontend.openai.answers.answer_size import AnswerShape, check_answer_size, shown_per_token
+from splitserve.frontend.openai.answers.completion_chunks import CompletionText, CompletionWriter
+from splitserve.frontend.openai.answers.logprobs import prompt_maps
+from splitserve.frontend.openai.context import ApiContext, json_answer, make_head, read_struct
+from splitserve.frontend.openai.generation_run import CollectedChoice, GenerationRun, Plan, RunEvents
+from splitserve.frontend.openai.models import find_model
+from splitserve.frontend.openai.prompts import Prompt, encode_prompts
+from splitserve.frontend.openai.schema.completions import (
     DEFAULT_MAX_TOKENS,
     CompletionChoice,
     CompletionRequest,
     CompletionResponse,
 )
-from splitserve.frontend.openai.context import ApiContext, json_answer, make_head, read_struct
-from splitserve.frontend.openai.generation_run import CollectedChoice, GenerationRun, Plan, RunEvents
-from splitserve.frontend.openai.logprobs import prompt_maps
-from splitserve.frontend.openai.models import find_model
-from splitserve.frontend.openai.prompts import Prompt, encode_prompts
-from splitserve.frontend.openai.sampling import check_stream_fields, fit_max_tokens, make_sampling_params
-from splitserve.frontend.openai.server_defaults import with_server_defaults
-from splitserve.frontend.openai.unsupported import REFUSED
-from splitserve.frontend.router import ServedModel
-from splitserve.frontend.sse import EventStream
-from splitserve.frontend.truncation import read_truncation
+from splitserve.frontend.openai.schema.sampling import (
+    check_stream_fields,
+    fit_max_tokens,
+    make_sampling_params,
+)
+from splitserve.frontend.openai.schema.server_defaults import with_server_defaults
+from splitserve.frontend.openai.schema.unsupported import REFUSED
+from splitserve.frontend.text.truncation import read_truncation
 
 decoder = BodyDecoder(CompletionRequest)
 

@@ -15,18 +15,18 @@ from splitserve.engine_core.checkpoint.sampling_defaults import SamplingDefaults
 from splitserve.engine_core.config import software_version
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.frontend.config import FrontendConfig
-from splitserve.frontend.json_body import BodyDecoder
-from splitserve.frontend.json_pieces import JsonPieces
-from splitserve.frontend.keep_alive import KeepAlive
-from splitserve.frontend.limits import read_body, release_body
-from splitserve.frontend.long_answer import LongAnswer
-from splitserve.frontend.metrics import FrontendMetrics
-from splitserve.frontend.openai.sampling import NO_DEFAULTS, ServedLimits
-from splitserve.frontend.openai.unknown_fields import UnknownFields
-from splitserve.frontend.openai.unsupported import IGNORED, Accepted, refuse_unsupported
-from splitserve.frontend.request_log import is_request_id
-from splitserve.frontend.router import EnginePool, ServedModel
-from splitserve.frontend.slices import SliceQueue
+from splitserve.frontend.engines.pool import EnginePool, ServedModel
+from splitserve.frontend.http.json_body import BodyDecoder
+from splitserve.frontend.http.limits import read_body, release_body
+from splitserve.frontend.http.request_log import is_request_id
+from splitserve.frontend.http.response.json_pieces import JsonPieces
+from splitserve.frontend.http.response.keep_alive import KeepAlive
+from splitserve.frontend.http.response.long_answer import LongAnswer
+from splitserve.frontend.http.slices import SliceQueue
+from splitserve.frontend.metrics.process import FrontendMetrics
+from splitserve.frontend.openai.schema.sampling import NO_DEFAULTS, ServedLimits
+from splitserve.frontend.openai.schema.unknown_fields import UnknownFields
+from splitserve.frontend.openai.schema.unsupported import IGNORED, Accepted, refuse_unsupported
 
 T = TypeVar("T", bound=msgspec.Struct)
 VERSION = software_version()

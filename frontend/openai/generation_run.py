@@ -12,22 +12,22 @@ from starlette.requests import Request
 
 from splitserve.engine_core.errors import EngineRequestError, InvalidRequestError
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.frontend.disconnect import ClientWatch
+from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta, TokenLogprob
+from splitserve.frontend.engines.generation_handle import Generation
+from splitserve.frontend.engines.pool import ServedModel
+from splitserve.frontend.engines.request_check import check_num_sequences
+from splitserve.frontend.engines.token_relay import Frame, Relayed, RelayedStream, Route
 from splitserve.frontend.event_log import Value
-from splitserve.frontend.generation import GenerationRequest, OutputDelta, TokenLogprob
-from splitserve.frontend.generation_handle import Generation
-from splitserve.frontend.generation_timer import GenerationTimer
+from splitserve.frontend.http.connection.disconnect import ClientWatch
+from splitserve.frontend.http.slices import SLICE_VALUES
+from splitserve.frontend.metrics.generation_timer import GenerationTimer
+from splitserve.frontend.metrics.request_metrics import RequestMetrics
+from splitserve.frontend.openai.answers.logprobs import values_per_token
+from splitserve.frontend.openai.answers.usage import UsageCounter
 from splitserve.frontend.openai.context import ApiContext, ResponseHead
-from splitserve.frontend.openai.fields import GenerationFields
-from splitserve.frontend.openai.logprobs import values_per_token
 from splitserve.frontend.openai.prompts import Prompt
+from splitserve.frontend.openai.schema.fields import GenerationFields
 from splitserve.frontend.openai.timeouts import read_timeouts
-from splitserve.frontend.openai.usage import UsageCounter
-from splitserve.frontend.request_check import check_num_sequences
-from splitserve.frontend.request_metrics import RequestMetrics
-from splitserve.frontend.router import ServedModel
-from splitserve.frontend.slices import SLICE_VALUES
-from splitserve.frontend.token_relay import Frame, Relayed, RelayedStream, Route
 
 BodyT = TypeVar("BodyT", bound=GenerationFields)
 
@@ -46,7 +46,7 @@ class Plan(Generic[BodyT]):
 
     Attributes:
         params: one per prompt; n is the same in all.
-        num_values: the most that its answer may hold beside text (see frontend.openai.answer_size).
+        num_values: the most that its answer may hold beside text (see frontend.openai.answers.answer_size).
     """
 
     body: BodyT

@@ -8,8 +8,8 @@ import msgspec
 from starlette.responses import Response
 
 from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.frontend.engines.pool import ServedModel
 from splitserve.frontend.openai.context import ApiContext, json_response
-from splitserve.frontend.router import ServedModel
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):

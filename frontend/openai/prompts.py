@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from splitserve.engine_core.errors import InvalidRequestError
-from splitserve.frontend.chat_template import ChatOptions, JsonValue
-from splitserve.frontend.model_assets import ModelAssets
-from splitserve.frontend.openai.chat_schema import ChatMessage, ContentPart, JsonScalar, ToolCall
-from splitserve.frontend.openai.completion_schema import MAX_PROMPTS
-from splitserve.frontend.slices import SliceQueue
-from splitserve.frontend.truncation import Truncation, special_affixes
+from splitserve.frontend.http.slices import SliceQueue
+from splitserve.frontend.openai.schema.chat import ChatMessage, ContentPart, JsonScalar, ToolCall
+from splitserve.frontend.openai.schema.completions import MAX_PROMPTS
+from splitserve.frontend.text.chat.template import ChatOptions, JsonValue
+from splitserve.frontend.text.model_assets import ModelAssets
+from splitserve.frontend.text.truncation import Truncation, special_affixes
 
 T = TypeVar("T")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from splitserve.engine_core.errors import InvalidRequestError
-from splitserve.frontend.openai.fields import MAX_TIMEOUT_S, GenerationFields
+from splitserve.frontend.openai.schema.fields import MAX_TIMEOUT_S, GenerationFields
 
 
 def read_timeouts(body: GenerationFields) -> tuple[float, float]:

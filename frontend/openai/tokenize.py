@@ -8,21 +8,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from splitserve.engine_core.errors import InvalidRequestError
-from splitserve.frontend.json_body import BodyDecoder
-from splitserve.frontend.json_pieces import JsonPieces
-from splitserve.frontend.model_assets import ModelAssets
+from splitserve.frontend.http.json_body import BodyDecoder
+from splitserve.frontend.http.response.json_pieces import JsonPieces
+from splitserve.frontend.http.slices import SLICE_VALUES
 from splitserve.frontend.openai.context import ApiContext, json_answer, read_struct
 from splitserve.frontend.openai.models import find_model
 from splitserve.frontend.openai.prompts import chat_options, check_token_ids, encode_chat
-from splitserve.frontend.openai.tokenize_schema import (
+from splitserve.frontend.openai.schema.tokenize import (
     DetokenizeRequest,
     DetokenizeResponse,
     TokenizeRequest,
     TokenizeResponse,
 )
-from splitserve.frontend.openai.unsupported import REFUSED_TOKENIZE
-from splitserve.frontend.slices import SLICE_VALUES
-from splitserve.frontend.tokenizer import Tokenizer
+from splitserve.frontend.openai.schema.unsupported import REFUSED_TOKENIZE
+from splitserve.frontend.text.model_assets import ModelAssets
+from splitserve.frontend.text.tokenizer import Tokenizer
 
 tokenize_decoder = BodyDecoder(TokenizeRequest)
 detokenize_decoder = BodyDecoder(DetokenizeRequest)

@@ -8,9 +8,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from splitserve.frontend.model_assets import ModelAssets
 from splitserve.frontend.openai.context import ApiContext
 from splitserve.frontend.openai.models import find_model
+from splitserve.frontend.text.model_assets import ModelAssets
 
 # Where files lie and who may fetch them is the operator's business.
 _HIDDEN: Final[frozenset[str]] = frozenset(

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from splitserve.engine_core.sampling_params import RepetitionDetection, SamplingParams
-    from splitserve.frontend.llm import LLM
+    from splitserve.frontend.offline.llm import LLM
 
 __all__ = ["LLM", "RepetitionDetection", "SamplingParams"]
 
 _HOMES = {
-    "LLM": "splitserve.frontend.llm",
+    "LLM": "splitserve.frontend.offline.llm",
     "RepetitionDetection": "splitserve.engine_core.sampling_params",
     "SamplingParams": "splitserve.engine_core.sampling_params",
 }

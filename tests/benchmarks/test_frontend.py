@@ -20,8 +20,8 @@ from benchmarks.frontend import (
     summarise,
 )
 from benchmarks.stream_readers import Counts, StreamReaders, post
-from splitserve.frontend.histogram import TOKEN_TIME_BUCKETS
-from splitserve.frontend.metrics import FrontendMetrics
+from splitserve.frontend.metrics.histogram import TOKEN_TIME_BUCKETS
+from splitserve.frontend.metrics.process import FrontendMetrics
 
 
 def test_cpu_times_are_found_behind_any_process_name() -> None:

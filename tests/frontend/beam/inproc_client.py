@@ -12,13 +12,13 @@ from splitserve.engine_core.executor.inproc import InprocExecutor
 from splitserve.engine_core.ipc.messages import Abort, AddRequest
 from splitserve.engine_core.ipc.worker_messages import KVCacheReady, ModelRunnerOutput
 from splitserve.engine_core.sampling_params import MAX_STEP_LOGPROBS, SamplingParams
-from splitserve.frontend.beam_driver import BeamRun
-from splitserve.frontend.engine_session import EngineSession
-from splitserve.frontend.generation import GenerationRequest, OutputDelta
-from splitserve.frontend.model_assets import load_model_assets
-from splitserve.frontend.open_sequence import OpenSequence
-from splitserve.frontend.pool_status import ServedModel
-from splitserve.frontend.request_check import check_request
+from splitserve.frontend.beam.driver import BeamRun
+from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.engines.open_sequence import OpenSequence
+from splitserve.frontend.engines.request_check import check_request
+from splitserve.frontend.engines.session import EngineSession
+from splitserve.frontend.engines.status import ServedModel
+from splitserve.frontend.text.model_assets import load_model_assets
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.worker import Worker
 from tests.frontend.client.messages import ready

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from splitserve.frontend.beam_search import BeamSearch, SearchRules
-from splitserve.frontend.generation import TokenLogprob
+from splitserve.frontend.beam.search import BeamSearch, SearchRules
+from splitserve.frontend.engines.generation import TokenLogprob
 
 Output = tuple[int, ...]
 Table = Callable[[Output], list[float]]

@@ -19,12 +19,12 @@ from splitserve.engine_core.ipc.codec import pack_float32, pack_int32, unpack_in
 from splitserve.engine_core.ipc.messages import AddRequest, Finished, FinishReason, Rejected
 from splitserve.engine_core.ipc.wire import TokenLogprobs
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.frontend.beam_driver import BeamRun
-from splitserve.frontend.engine_session import EngineSession
-from splitserve.frontend.generation import GenerationRequest, OutputDelta
-from splitserve.frontend.model_assets import load_model_assets
-from splitserve.frontend.open_sequence import OpenSequence
-from splitserve.frontend.pool_status import ServedModel
+from splitserve.frontend.beam.driver import BeamRun
+from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.engines.open_sequence import OpenSequence
+from splitserve.frontend.engines.session import EngineSession
+from splitserve.frontend.engines.status import ServedModel
+from splitserve.frontend.text.model_assets import load_model_assets
 from tests.frontend.checkpoints import write_checkpoint
 from tests.frontend.client.messages import MODEL, end, outputs, ready
 

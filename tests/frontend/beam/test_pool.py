@@ -12,8 +12,8 @@ import pytest
 from splitserve.engine_core.errors import EngineUnavailableError
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.frontend.generation import OutputDelta
-from splitserve.frontend.router import EnginePool
+from splitserve.frontend.engines.generation import OutputDelta
+from splitserve.frontend.engines.pool import EnginePool
 from tests.frontend.client.conftest import MakePool
 from tests.frontend.client.test_simulated_engine import DEADLINE_S, collect, engine, request, until_stats
 

@@ -2,9 +2,9 @@
 
 import asyncio
 
-from splitserve.frontend.generation import OutputDelta
-from splitserve.frontend.generation_handle import SearchGeneration
-from splitserve.frontend.pool_status import PoolStats
+from splitserve.frontend.engines.generation import OutputDelta
+from splitserve.frontend.engines.generation_handle import SearchGeneration
+from splitserve.frontend.engines.status import PoolStats
 
 
 async def never() -> list[OutputDelta]:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from splitserve.engine_core.ipc.wire import ModelInfo
-from splitserve.frontend.router import EnginePool
+from splitserve.frontend.engines.pool import EnginePool
 from tests.frontend.checkpoints import write_checkpoint
 from tests.frontend.client.fake_engine import DEADLINE_S
 from tests.frontend.client.messages import MODEL

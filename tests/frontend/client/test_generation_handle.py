@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from splitserve.frontend.engine_client import EngineClient
-from splitserve.frontend.generation import OutputDelta
-from splitserve.frontend.generation_handle import EngineGeneration
-from splitserve.frontend.pool_status import PoolStats
+from splitserve.frontend.engines.client import EngineClient
+from splitserve.frontend.engines.generation import OutputDelta
+from splitserve.frontend.engines.generation_handle import EngineGeneration
+from splitserve.frontend.engines.status import PoolStats
 
 
 class Backlog:

@@ -29,7 +29,7 @@ from splitserve.engine_core.ipc.messages import (
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.config import FrontendConfig
-from splitserve.frontend.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
 from splitserve.frontend.server import make_pool
 from tests.frontend.client.conftest import MakePool, state_of, until
 from tests.frontend.client.fake_engine import DEADLINE_S, FakeEngine
@@ -122,7 +122,7 @@ async def test_files_that_find_a_bug_of_ours_refuse_their_engine(
     def fail(info: ModelInfo, directory: str) -> None:
         raise RuntimeError("unforeseen")
 
-    monkeypatch.setattr("splitserve.frontend.pool_member.load_model_assets", fail)
+    monkeypatch.setattr("splitserve.frontend.engines.member.load_model_assets", fail)
     async with FakeEngine(addresses[0], model):
         pool = await make_pool(addresses[0])
         with pytest.raises(EngineUnavailableError, match="refused"):

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from splitserve.engine_core.errors import EngineUnavailableError
 from splitserve.engine_core.ipc.messages import Abort, FinishReason
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.frontend.engine_session import MAX_WAKES_PER_TURN, EngineSession
-from splitserve.frontend.histogram import Histogram
-from splitserve.frontend.stream import SequenceStream
-from splitserve.frontend.token_relay import MAX_FLUSHED_PER_TURN, Frame, Route
-from splitserve.frontend.tokenizer import Tokenizer
+from splitserve.frontend.engines.session import MAX_WAKES_PER_TURN, EngineSession
+from splitserve.frontend.engines.stream import SequenceStream
+from splitserve.frontend.engines.token_relay import MAX_FLUSHED_PER_TURN, Frame, Route
+from splitserve.frontend.metrics.histogram import Histogram
+from splitserve.frontend.text.tokenizer import Tokenizer
 from tests.frontend.checkpoints import byte_level, write_checkpoint
 from tests.frontend.client.messages import add, end, outputs, ready, tokens
 

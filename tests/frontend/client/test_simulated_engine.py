@@ -14,8 +14,8 @@ import pytest
 from splitserve.engine_core.errors import EngineUnavailableError, OverloadedError
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.frontend.generation import GenerationRequest, OutputDelta
-from splitserve.frontend.router import EnginePool
+from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.engines.pool import EnginePool
 from tests.frontend.client.conftest import MakePool
 
 pytestmark = pytest.mark.system

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from splitserve.frontend.spreading import spread
+from splitserve.frontend.engines.spreading import spread
 
 
 @pytest.mark.parametrize(

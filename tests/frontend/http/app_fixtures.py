@@ -11,8 +11,8 @@ import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from splitserve.frontend.app import create_app
-from splitserve.frontend.body_writer import BODY_EXTENSION, BodyWriter
 from splitserve.frontend.config import FrontendConfig
+from splitserve.frontend.http.connection.body_writer import BODY_EXTENSION, BodyWriter
 from splitserve.frontend.server import FrontendServer, describe, open_listener
 from tests.frontend.http.fake_pool import FakePool
 

@@ -15,12 +15,12 @@ from splitserve.engine_core.errors import EngineUnavailableError, InvalidRequest
 from splitserve.engine_core.ipc.messages import EngineStats, QueueStats, RequestInfo
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.sampling_params import MAX_STEP_LOGPROBS
-from splitserve.frontend.chat_template import ChatOptions, RenderedChat
-from splitserve.frontend.generation import GenerationRequest, OutputDelta, TokenLogprob
-from splitserve.frontend.pool_status import Explanation
-from splitserve.frontend.router import EngineStatus, PoolStats, ServedModel
-from splitserve.frontend.token_relay import Route
-from splitserve.frontend.tokenizer import TokenText
+from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta, TokenLogprob
+from splitserve.frontend.engines.pool import EngineStatus, PoolStats, ServedModel
+from splitserve.frontend.engines.status import Explanation
+from splitserve.frontend.engines.token_relay import Route
+from splitserve.frontend.text.chat.template import ChatOptions, RenderedChat
+from splitserve.frontend.text.tokenizer import TokenText
 
 BOS = 256
 VOCAB_SIZE = 260

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 import pytest
 
 from splitserve.engine_core.ipc.connection_counts import NOT_SERVING, ConnectionCounts
-from splitserve.frontend.acceptor import Acceptor
+from splitserve.frontend.http.connection.acceptor import Acceptor
 
 
 class Frontends:

@@ -11,11 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from splitserve.engine_core.errors import InvalidRequestError
-from splitserve.frontend.json_body import BodyDecoder
-from splitserve.frontend.openai.chat_schema import ChatRequest
-from splitserve.frontend.openai.completion_schema import CompletionRequest
-from splitserve.frontend.openai.tokenize_schema import DetokenizeRequest, TokenizeRequest
-from splitserve.frontend.openai.unsupported import IGNORED, REFUSED, REFUSED_TOKENIZE, refuse_unsupported
+from splitserve.frontend.http.json_body import BodyDecoder
+from splitserve.frontend.openai.schema.chat import ChatRequest
+from splitserve.frontend.openai.schema.completions import CompletionRequest
+from splitserve.frontend.openai.schema.tokenize import DetokenizeRequest, TokenizeRequest
+from splitserve.frontend.openai.schema.unsupported import (
+    IGNORED,
+    REFUSED,
+    REFUSED_TOKENIZE,
+    refuse_unsupported,
+)
 from tests.frontend.http.app_fixtures import ServerFactory
 
 ENDPOINTS = {

@@ -10,8 +10,8 @@ import pytest
 from starlette.routing import Route
 
 from splitserve.engine_core.errors import ConfigError
-from splitserve.frontend.api_keys import MIN_SAFE_KEY_CHARS, count_short_keys, hash_key, hash_keys
 from splitserve.frontend.app import create_app
+from splitserve.frontend.http.api_keys import MIN_SAFE_KEY_CHARS, count_short_keys, hash_key, hash_keys
 from tests.frontend.http.app_fixtures import ClientFactory, make_config
 from tests.frontend.http.fake_pool import FakePool
 

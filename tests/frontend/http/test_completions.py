@@ -7,7 +7,7 @@ import pytest
 
 from splitserve.engine_core.checkpoint.sampling_defaults import SamplingDefaults
 from splitserve.engine_core.sampling_params import RepetitionDetection, SamplingParams
-from splitserve.frontend.generation import OutputDelta
+from splitserve.frontend.engines.generation import OutputDelta
 from tests.frontend.http.app_fixtures import ClientFactory
 from tests.frontend.http.fake_pool import BOS, MAX_MODEL_LEN, FakePool, deltas_of, fake_logprob
 
@@ -78,7 +78,7 @@ async def test_every_sampling_field_reaches_the_engine(
 
 
 async def test_null_means_unset_for_every_field(client: httpx.AsyncClient, pool: FakePool) -> None:
-    from splitserve.frontend.openai.completion_schema import CompletionRequest
+    from splitserve.frontend.openai.schema.completions import CompletionRequest
 
     names = [name for name in CompletionRequest.__struct_fields__ if name != "prompt"]
     await complete(client, **dict.fromkeys(names))

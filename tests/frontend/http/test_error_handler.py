@@ -9,7 +9,7 @@ import pytest
 from starlette.requests import Request
 
 from splitserve.engine_core.errors import EngineRequestError, EngineUnavailableError, InvalidRequestError
-from splitserve.frontend.error_handler import WARN_INTERVAL_S, ErrorHandler
+from splitserve.frontend.http.error_handler import WARN_INTERVAL_S, ErrorHandler
 from tests.frontend.http.fake_pool import FakePool
 
 

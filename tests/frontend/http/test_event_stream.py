@@ -13,12 +13,12 @@ import pytest
 from starlette.types import Message, Scope
 
 from splitserve.engine_core.errors import OverloadedError
-from splitserve.frontend.body_writer import BODY_BYTES_STATE, BODY_EXTENSION, BodyWriter
-from splitserve.frontend.keep_alive import KeepAlive, SilentStream, TimerLoop
-from splitserve.frontend.limits import OpenRequest
-from splitserve.frontend.slices import SliceQueue
-from splitserve.frontend.sse import EventStream
-from splitserve.frontend.token_relay import Relayed
+from splitserve.frontend.engines.token_relay import Relayed
+from splitserve.frontend.http.connection.body_writer import BODY_BYTES_STATE, BODY_EXTENSION, BodyWriter
+from splitserve.frontend.http.limits import OpenRequest
+from splitserve.frontend.http.response.keep_alive import KeepAlive, SilentStream, TimerLoop
+from splitserve.frontend.http.response.sse import EventStream
+from splitserve.frontend.http.slices import SliceQueue
 from tests.frontend.http.fake_pool import turns
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from splitserve.frontend.keep_alive import MAX_PER_TURN, TICKS_PER_INTERVAL, KeepAlive
+from splitserve.frontend.http.response.keep_alive import MAX_PER_TURN, TICKS_PER_INTERVAL, KeepAlive
 
 INTERVAL_S = 16.0
 TICK_S = INTERVAL_S / TICKS_PER_INTERVAL

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from splitserve.engine_core.checkpoint.sampling_defaults import SamplingDefaults
-from splitserve.frontend.json_pieces import JsonPieces
-from splitserve.frontend.slices import SLICE_VALUES, SliceQueue
+from splitserve.frontend.http.response.json_pieces import JsonPieces
+from splitserve.frontend.http.slices import SLICE_VALUES, SliceQueue
 from tests.frontend.http.app_fixtures import ClientFactory, ServerFactory
 from tests.frontend.http.fake_pool import ByteTokenizer, FakePool
 from tests.frontend.http.sse_events import events

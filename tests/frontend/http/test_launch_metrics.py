@@ -17,10 +17,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from splitserve.engine_core.config import runtime_directory
 from splitserve.engine_core.ipc.connection_counts import ConnectionCounts
 from splitserve.engine_core.ipc.messages import EngineStats
-from splitserve.frontend import scrape, siblings
 from splitserve.frontend.app import create_app
-from splitserve.frontend.exposition import merge
 from splitserve.frontend.launch import Launch
+from splitserve.frontend.metrics import scrape, siblings
+from splitserve.frontend.metrics.exposition import merge
 from tests.frontend.http.app_fixtures import make_config
 from tests.frontend.http.fake_pool import FakePool
 

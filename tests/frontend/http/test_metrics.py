@@ -6,13 +6,13 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from splitserve.engine_core.ipc.messages import EngineStats, QueueStats
-from splitserve.frontend.engine_metrics import collect_engines, collect_pool, engine_names
-from splitserve.frontend.generation import OutputDelta
-from splitserve.frontend.generation_timer import GenerationTimer
-from splitserve.frontend.histogram import Histogram
-from splitserve.frontend.metrics import MAX_HTTP_SERIES, HttpMetrics, ModelMetrics
-from splitserve.frontend.request_metrics import RequestTimes
-from splitserve.frontend.router import EngineStatus, PoolStats
+from splitserve.frontend.engines.generation import OutputDelta
+from splitserve.frontend.engines.pool import EngineStatus, PoolStats
+from splitserve.frontend.metrics.engines import collect_engines, collect_pool, engine_names
+from splitserve.frontend.metrics.generation_timer import GenerationTimer
+from splitserve.frontend.metrics.histogram import Histogram
+from splitserve.frontend.metrics.process import MAX_HTTP_SERIES, HttpMetrics, ModelMetrics
+from splitserve.frontend.metrics.request_metrics import RequestTimes
 from tests.frontend.http.fake_pool import FakePool
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]

@@ -7,8 +7,8 @@ import asyncio
 import httpx
 import pytest
 
-from splitserve.frontend.api_keys import hash_key
-from splitserve.frontend.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.http.api_keys import hash_key
 from tests.frontend.http.app_fixtures import ClientFactory
 from tests.frontend.http.fake_pool import BOS, FakePool
 

@@ -16,9 +16,9 @@ from splitserve.engine_core.ipc.messages import (
     RequestStage,
     WaitReason,
 )
-from splitserve.frontend.api_keys import hash_key
-from splitserve.frontend.engine_errors import finished_error, rejected_error
-from splitserve.frontend.errors_http import error_response
+from splitserve.frontend.engines.errors import finished_error, rejected_error
+from splitserve.frontend.http.api_keys import hash_key
+from splitserve.frontend.http.errors import error_response
 from tests.frontend.http.app_fixtures import ClientFactory
 from tests.frontend.http.fake_pool import FakePool
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from splitserve.frontend.api_keys import hash_key
-from splitserve.frontend.router import EnginePool
+from splitserve.frontend.engines.pool import EnginePool
+from splitserve.frontend.http.api_keys import hash_key
 from tests.frontend.checkpoints import write_checkpoint
 from tests.frontend.http.app_fixtures import serving
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from splitserve.frontend.generation import GenerationRequest, OutputDelta
-from splitserve.frontend.request_metrics import RequestMetrics, RequestTimes
+from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.metrics.request_metrics import RequestMetrics, RequestTimes
 from tests.frontend.http.app_fixtures import ClientFactory
 from tests.frontend.http.fake_pool import FakePool
 from tests.frontend.http.sse_events import events

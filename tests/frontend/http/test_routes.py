@@ -7,9 +7,9 @@ import pytest
 from starlette.routing import Route
 
 from splitserve.engine_core.errors import ConfigError
-from splitserve.frontend.api_keys import hash_key
 from splitserve.frontend.app import create_app
 from splitserve.frontend.config import OWN_PREFIXES
+from splitserve.frontend.http.api_keys import hash_key
 from tests.frontend.http.app_fixtures import ClientFactory, ServerFactory, make_config
 from tests.frontend.http.fake_pool import FakePool
 

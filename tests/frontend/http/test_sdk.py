@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator
 import openai
 import pytest
 
-from splitserve.frontend.api_keys import hash_key
-from splitserve.frontend.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.http.api_keys import hash_key
 from tests.frontend.http.app_fixtures import ServerFactory
 from tests.frontend.http.fake_pool import FakePool, turns
 

@@ -9,7 +9,7 @@ import signal
 import httpx
 import pytest
 
-from splitserve.frontend.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
 from splitserve.frontend.server import FrontendServer
 from tests.frontend.http.app_fixtures import make_config, serving
 from tests.frontend.http.fake_pool import FakePool
@@ -67,7 +67,7 @@ async def test_a_first_signal_lets_open_streams_finish_and_takes_no_new_connecti
 
 
 async def test_a_draining_frontend_is_not_ready() -> None:
-    from splitserve.frontend.health import HealthProbe
+    from splitserve.frontend.operator.health import HealthProbe
 
     probe = HealthProbe(FakePool(), 1.0)
     assert (await probe.check()).status_code == 200

@@ -14,9 +14,9 @@ import httpx
 import openai
 import pytest
 
-from splitserve.frontend.engine_client import MAX_FRAMES_PER_WAKEUP
+from splitserve.frontend.engines.client import MAX_FRAMES_PER_WAKEUP
+from splitserve.frontend.engines.pool import EnginePool
 from splitserve.frontend.openai.generation_run import GenerationRun
-from splitserve.frontend.router import EnginePool
 from tests.frontend.checkpoints import write_checkpoint
 from tests.frontend.http.app_fixtures import serving
 from tests.frontend.http.simulated import Engine, simulated_engine

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from splitserve.engine_core.errors import EngineRequestError, OverloadedError
-from splitserve.frontend.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
 from tests.frontend.http.app_fixtures import ClientFactory
 from tests.frontend.http.fake_pool import FakePool, deltas_of, turns
 from tests.frontend.http.sse_events import events, joined

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from splitserve.frontend.truncation import Truncation
+from splitserve.frontend.text.truncation import Truncation
 from tests.frontend.http.fake_pool import BOS, MAX_MODEL_LEN, FakePool
 
 

@@ -9,8 +9,8 @@ import re
 import httpx
 import pytest
 
-from splitserve.frontend.openai.missing_features import FEATURES
-from splitserve.frontend.openai.unsupported import INSTEAD, REFUSED, Accepted
+from splitserve.frontend.openai.schema.missing_features import FEATURES
+from splitserve.frontend.openai.schema.unsupported import INSTEAD, REFUSED, Accepted
 from tests.frontend.http.app_fixtures import ClientFactory
 from tests.frontend.http.fake_pool import FakePool
 
@@ -136,7 +136,7 @@ async def test_a_field_that_would_change_the_output_is_refused_by_name(
 
 @pytest.mark.parametrize("field", INSTEAD)
 async def test_a_refusal_names_our_field_for_the_same_purpose(client: httpx.AsyncClient, field: str) -> None:
-    from splitserve.frontend.openai.completion_schema import CompletionRequest
+    from splitserve.frontend.openai.schema.completions import CompletionRequest
 
     (value,) = [value for name, value in CHANGES_THE_OUTPUT if name == field]
     response = await client.post("/v1/completions", json={"prompt": "x", field: value})
@@ -239,7 +239,7 @@ async def test_strict_mode_refuses_unknown_fields_by_name(make_client: ClientFac
 
 
 async def test_names_of_unknown_fields_are_remembered_up_to_a_bound() -> None:
-    from splitserve.frontend.openai.unknown_fields import MAX_NAMES, UnknownFields
+    from splitserve.frontend.openai.schema.unknown_fields import MAX_NAMES, UnknownFields
 
     unknown = UnknownFields(strict=False)
     unknown.check(frozenset(f"f{i}" for i in range(1000)), frozenset())

@@ -7,9 +7,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from splitserve.frontend.openai.chat_schema import ChatRequest
-from splitserve.frontend.openai.completion_schema import CompletionRequest
-from splitserve.frontend.openai.unsupported import IGNORED
+from splitserve.frontend.openai.schema.chat import ChatRequest
+from splitserve.frontend.openai.schema.completions import CompletionRequest
+from splitserve.frontend.openai.schema.unsupported import IGNORED
 from tests.frontend.http.fake_pool import FakePool
 
 CHAT = "/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}

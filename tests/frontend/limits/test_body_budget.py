@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from splitserve.frontend.body_budget import ArrivingBody, BodyBudget
-from splitserve.frontend.errors_http import HttpError
-from splitserve.frontend.limits import LimitsMiddleware
+from splitserve.frontend.http.body_budget import ArrivingBody, BodyBudget
+from splitserve.frontend.http.errors import HttpError
+from splitserve.frontend.http.limits import LimitsMiddleware
 from tests.frontend.http.app_fixtures import ServerFactory
 
 HEAD = (

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from splitserve.frontend.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
 from tests.frontend.http.app_fixtures import ServerFactory
 from tests.frontend.http.fake_pool import FakePool
 

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from splitserve.frontend.bare_answer import CONTINUE
-from splitserve.frontend.generation import GenerationRequest, OutputDelta
-from splitserve.frontend.half_closed import is_gone
+from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.http.connection.bare_answer import CONTINUE
+from splitserve.frontend.http.connection.half_closed import is_gone
 from tests.frontend.http.app_fixtures import ServerFactory
 from tests.frontend.http.fake_pool import FakePool
 from tests.frontend.limits.test_http_protocol import ONE, STATUS, post, talk

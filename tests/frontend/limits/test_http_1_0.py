@@ -7,7 +7,7 @@ import re
 import pytest
 
 from splitserve.engine_core.errors import EngineRequestError
-from splitserve.frontend.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
 from tests.frontend.http.app_fixtures import ServerFactory
 from tests.frontend.http.fake_pool import FakePool, turns
 from tests.frontend.limits.test_http_protocol import post, talk

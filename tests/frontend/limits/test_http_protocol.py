@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from splitserve.frontend import http_protocol
-from splitserve.frontend.connection_limits import MAX_LINGERING, ConnectionLimits
-from splitserve.frontend.generation import GenerationRequest, OutputDelta
-from splitserve.frontend.http_protocol import MAX_HEADER_BYTES, MAX_HEADERS, MAX_PIPELINED
+from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.http.connection import http_protocol
+from splitserve.frontend.http.connection.connection_limits import MAX_LINGERING, ConnectionLimits
+from splitserve.frontend.http.connection.http_protocol import MAX_HEADER_BYTES, MAX_HEADERS, MAX_PIPELINED
 from tests.frontend.http.app_fixtures import ServerFactory, make_config
 from tests.frontend.http.fake_pool import FakePool
 

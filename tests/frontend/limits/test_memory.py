@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from splitserve.frontend.memory import LARGE_BYTES, MemoryReturn, find_trim
+from splitserve.frontend.http.memory import LARGE_BYTES, MemoryReturn, find_trim
 
 
 async def test_memory_is_given_back_once_for_several_large_requests_and_again_for_later_ones() -> None:

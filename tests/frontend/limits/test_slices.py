@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from splitserve.frontend.json_pieces import JsonPieces
-from splitserve.frontend.slices import SLICE_VALUES, SliceQueue
+from splitserve.frontend.http.response.json_pieces import JsonPieces
+from splitserve.frontend.http.slices import SLICE_VALUES, SliceQueue
 
 
 async def test_one_slice_is_done_per_turn_of_the_loop() -> None:

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from splitserve.frontend.errors_http import HttpError
-from splitserve.frontend.generation import GenerationRequest, OutputDelta
-from splitserve.frontend.limits import EndReason, OpenRequest, OpenRequests
+from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.http.errors import HttpError
+from splitserve.frontend.http.limits import EndReason, OpenRequest, OpenRequests
 from tests.frontend.http.app_fixtures import ServerFactory, serving
 from tests.frontend.http.fake_pool import FakePool
 

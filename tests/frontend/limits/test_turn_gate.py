@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from splitserve.frontend.generation import GenerationRequest
-from splitserve.frontend.turn_gate import PER_TURN, TurnGate
+from splitserve.frontend.engines.generation import GenerationRequest
+from splitserve.frontend.http.turn_gate import PER_TURN, TurnGate
 from tests.frontend.http.app_fixtures import ServerFactory
 from tests.frontend.http.fake_pool import FakePool, deltas_of
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from splitserve.frontend.engine_output import EngineOutput
+from splitserve.frontend.offline.engine_output import EngineOutput
 
 ERROR = b"engine-core: error: no such model\n"
 

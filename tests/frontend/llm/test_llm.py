@@ -22,8 +22,8 @@ from splitserve.engine_core.errors import (
     ModelLoadError,
     SplitServeError,
 )
-from splitserve.frontend.offline_jobs import TokenizationKwargs
-from splitserve.frontend.offline_outputs import Logprob
+from splitserve.frontend.offline.jobs import TokenizationKwargs
+from splitserve.frontend.offline.outputs import Logprob
 
 pytestmark = pytest.mark.system
 
@@ -430,7 +430,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
         "import sys, splitserve\n"
         "assert not {'zmq', 'tokenizers', 'jinja2', 'msgspec', 'asyncio'} & set(sys.modules)\n"
         "from splitserve import LLM, SamplingParams\n"
-        "assert LLM.__module__ == 'splitserve.frontend.llm'\n"
+        "assert LLM.__module__ == 'splitserve.frontend.offline.llm'\n"
         "assert not {'torch', 'transformers'} & set(sys.modules)\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -109,7 +109,8 @@ def test_an_engine_that_ends_while_generating_is_told_by_its_end(
         pid = llm._runner.engine_pid
         once = iter([number])
         monkeypatch.setattr(
-            "splitserve.frontend.llm.collect_outputs", lambda *_: [os.kill(pid, each) for each in once]
+            "splitserve.frontend.offline.llm.collect_outputs",
+            lambda *_: [os.kill(pid, each) for each in once],
         )
         with pytest.raises(EngineUnavailableError, match=words):
             llm.generate([[5]] * 50, LONG, use_tqdm=False)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from splitserve.frontend.offline_progress import (
+from splitserve.frontend.offline.progress import (
     LOGGED_INTERVAL_S,
     SHOWN_INTERVAL_S,
     GenerationBar,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from splitserve.engine_core.errors import SplitServeError
-from splitserve.frontend.errors_http import HttpError, error_body
+from splitserve.frontend.http.errors import HttpError, error_body
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = ("engine_core", "frontend", "worker")

@@ -9,9 +9,9 @@ import pytest
 from splitserve.engine_core.config import default_engine_address
 from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.ipc.connection_counts import ConnectionCounts
-from splitserve.frontend.api_keys import hash_key
 from splitserve.frontend.cli import main, make_config, make_parser
 from splitserve.frontend.config import FrontendConfig
+from splitserve.frontend.http.api_keys import hash_key
 
 FLAGS = [
     (["--engine", "ipc:///a", "--engine", "tcp://[::1]:1"], "engines", ("ipc:///a", "tcp://[::1]:1")),

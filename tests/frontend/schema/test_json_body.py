@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from splitserve.engine_core.errors import InvalidRequestError
-from splitserve.frontend.json_body import MAX_DEPTH, MAX_TOKENS, BodyDecoder, scan_structure
-from splitserve.frontend.openai.chat_schema import ChatRequest
+from splitserve.frontend.http.json_body import MAX_DEPTH, MAX_TOKENS, BodyDecoder, scan_structure
+from splitserve.frontend.openai.schema.chat import ChatRequest
 
 KEYS = st.text(max_size=4)
 JSON = st.recursive(

@@ -7,8 +7,8 @@ import pytest
 
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.frontend.openai.chat_schema import ChatRequest
-from splitserve.frontend.openai.completion_schema import CompletionRequest
+from splitserve.frontend.openai.schema.chat import ChatRequest
+from splitserve.frontend.openai.schema.completions import CompletionRequest
 from tests.frontend.http.app_fixtures import ClientFactory
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from splitserve.frontend.app import create_app
-from splitserve.frontend.openai.openapi import build_openapi
-from splitserve.frontend.openai.schema_rules import FIELDS, RULES
+from splitserve.frontend.openai.schema.rules import FIELDS, RULES
+from splitserve.frontend.openapi import build_openapi
 from tests.frontend.http.app_fixtures import make_config, with_body_writers
 from tests.frontend.http.fake_pool import FakePool
 from tests.frontend.schema.schema_bodies import Bodies, Json

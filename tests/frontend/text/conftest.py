@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer as RawTokenizer
 
-from splitserve.frontend.tokenizer import Tokenizer
+from splitserve.frontend.text.tokenizer import Tokenizer
 from tests.frontend.checkpoints import KINDS, write_checkpoint
 
 TokenizerOf = Callable[[str], Tokenizer]

@@ -11,8 +11,8 @@ from splitserve.engine_core.sampling_params import (
     MAX_BAD_WORDS,
     SamplingParams,
 )
-from splitserve.frontend import bad_words
-from splitserve.frontend.bad_words import spell_bad_words, spellings
+from splitserve.frontend.text import bad_words
+from splitserve.frontend.text.bad_words import spell_bad_words, spellings
 from tests.frontend.checkpoints import KINDS
 from tests.frontend.text.conftest import TokenizerOf
 

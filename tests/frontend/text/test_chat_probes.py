@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from splitserve.frontend.chat_template import ChatTemplate, Message, load_chat_template
-from splitserve.frontend.tokenizer import Tokenizer
+from splitserve.frontend.text.chat.template import ChatTemplate, Message, load_chat_template
+from splitserve.frontend.text.tokenizer import Tokenizer
 from tests.frontend.checkpoints import write_checkpoint
 from tests.frontend.text import templates
 

@@ -9,9 +9,9 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from splitserve.engine_core.errors import ContextLengthError, InvalidRequestError, ModelLoadError
-from splitserve.frontend.chat_template import ChatOptions, ChatTemplate, Message, load_chat_template
-from splitserve.frontend.template_process import RenderLimits
-from splitserve.frontend.tokenizer import Tokenizer
+from splitserve.frontend.text.chat.template import ChatOptions, ChatTemplate, Message, load_chat_template
+from splitserve.frontend.text.chat.template_process import RenderLimits
+from splitserve.frontend.text.tokenizer import Tokenizer
 from tests.frontend.checkpoints import KINDS, write_checkpoint
 from tests.frontend.text import templates
 

@@ -14,15 +14,15 @@ from transformers import PreTrainedTokenizerFast
 
 from splitserve.engine_core.checkpoint.sampling_defaults import SamplingDefaults
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.frontend.beam_answer import make_deltas
-from splitserve.frontend.beam_search import Beam, Found, SearchRules
-from splitserve.frontend.engine_session import EngineSession
-from splitserve.frontend.generation import GenerationRequest, TokenLogprob
-from splitserve.frontend.model_assets import ModelAssets
-from splitserve.frontend.openai.text_offsets import TextOffsets, prompt_offsets
-from splitserve.frontend.pool_status import ServedModel
-from splitserve.frontend.stream import SequenceStream
-from splitserve.frontend.tokenizer import Tokenizer
+from splitserve.frontend.beam.answer import make_deltas
+from splitserve.frontend.beam.search import Beam, Found, SearchRules
+from splitserve.frontend.engines.generation import GenerationRequest, TokenLogprob
+from splitserve.frontend.engines.session import EngineSession
+from splitserve.frontend.engines.status import ServedModel
+from splitserve.frontend.engines.stream import SequenceStream
+from splitserve.frontend.openai.answers.text_offsets import TextOffsets, prompt_offsets
+from splitserve.frontend.text.model_assets import ModelAssets
+from splitserve.frontend.text.tokenizer import Tokenizer
 from tests.frontend.checkpoints import KINDS, metaspace, wordpiece, write_checkpoint
 from tests.frontend.client.messages import MODEL, add, ready, tokens
 from tests.frontend.text.conftest import TokenizerOf

@@ -12,11 +12,11 @@ from tokenizers import AddedToken, decoders, models
 from tokenizers import Tokenizer as RawTokenizer
 
 from splitserve.engine_core.errors import InvalidRequestError
-from splitserve.frontend.chat_template import ChatTemplate
-from splitserve.frontend.control_tokens import ControlEncoder, TextMarker
-from splitserve.frontend.tokenizer import Tokenizer
-from splitserve.frontend.tokenizer_library import LibraryTokenizer
-from splitserve.frontend.trie_pattern import trie_pattern
+from splitserve.frontend.text.chat.control_tokens import ControlEncoder, TextMarker
+from splitserve.frontend.text.chat.template import ChatTemplate
+from splitserve.frontend.text.tokenizer import Tokenizer
+from splitserve.frontend.text.tokenizer_library import LibraryTokenizer
+from splitserve.frontend.text.trie_pattern import trie_pattern
 from tests.frontend.checkpoints import KINDS, write_checkpoint
 from tests.frontend.text import templates
 from tests.frontend.text.conftest import LibraryOf, TokenizerOf
@@ -119,7 +119,7 @@ def test_structure_that_is_not_special_is_kept_from_users_but_not_from_the_assis
 
 
 def test_tools_and_names_cannot_write_control_tokens(tokenizer_of: TokenizerOf, chatml: ChatTemplate) -> None:
-    from splitserve.frontend.chat_template import ChatOptions
+    from splitserve.frontend.text.chat.template import ChatOptions
 
     tokenizer = tokenizer_of("byte_level")
     tools = [{"name<|im_end|>": "<|im_end|>", "list": ["<|im_start|>"]}]

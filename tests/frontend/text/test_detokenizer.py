@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from splitserve.frontend.detokenizer import ByteDetokenizer, WindowDetokenizer
-from splitserve.frontend.tokenizer import Tokenizer
+from splitserve.frontend.text.detokenizer import ByteDetokenizer, WindowDetokenizer
+from splitserve.frontend.text.tokenizer import Tokenizer
 from tests.frontend.text.conftest import LibraryOf, TokenizerOf
 
 ALL_KINDS = ["byte_level", "with_bos", "sentencepiece", "metaspace", "wordpiece"]

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from splitserve.engine_core.ipc.codec import pack_int32, pack_int64
-from splitserve.frontend.body_writer import BodyWriter
-from splitserve.frontend.decode_table import DecodeRules, Pieces
-from splitserve.frontend.detokenizer import ByteDetokenizer, Detokenizer
-from splitserve.frontend.histogram import Histogram
-from splitserve.frontend.token_relay import Frame, Relayed, Route, TokenRelay
+from splitserve.frontend.engines.token_relay import Frame, Relayed, Route, TokenRelay
+from splitserve.frontend.http.connection.body_writer import BodyWriter
+from splitserve.frontend.metrics.histogram import Histogram
+from splitserve.frontend.text.decode_table import DecodeRules, Pieces
+from splitserve.frontend.text.detokenizer import ByteDetokenizer, Detokenizer
 from tests.frontend.text.conftest import TokenizerOf
 
 FRAME = Frame(b'data: {"choices":[{"text":', b"}]}\n\n")

@@ -8,8 +8,8 @@ import pytest
 import transformers
 from transformers import PreTrainedTokenizerFast
 
-from splitserve.frontend.prefix_space import with_prefix_space
-from splitserve.frontend.tokenizer import Tokenizer
+from splitserve.frontend.text.prefix_space import with_prefix_space
+from splitserve.frontend.text.tokenizer import Tokenizer
 from tests.frontend.checkpoints import KINDS, write_checkpoint
 
 TEXTS = ["hello the", " hello", "", "hello\nthe  the"]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from splitserve.frontend.stop_strings import StopMatcher
+from splitserve.frontend.text.stop_strings import StopMatcher
 
 TEXTS = st.text("abc\n", max_size=40)
 STOPS = st.lists(st.text("abc\n", min_size=1, max_size=5), min_size=1, max_size=4)

@@ -21,9 +21,9 @@ from splitserve.engine_core.errors import (
     ModelLoadError,
     OverloadedError,
 )
-from splitserve.frontend import template_process, template_renderer
-from splitserve.frontend.template_process import ProcessEndedError, RenderLimits, TemplateProcess
-from splitserve.frontend.template_renderer import Render, TemplateRenderer
+from splitserve.frontend.text.chat import template_process, template_renderer
+from splitserve.frontend.text.chat.template_process import ProcessEndedError, RenderLimits, TemplateProcess
+from splitserve.frontend.text.chat.template_renderer import Render, TemplateRenderer
 
 ROOT = Path(__file__).parents[3]
 # Nothing waits for this long unless the test fails.
@@ -241,7 +241,7 @@ def test_a_renderer_that_is_dropped_ends_its_process() -> None:
 def test_the_process_dies_with_its_parent() -> None:
     code = (
         "import sys\n"
-        "from splitserve.frontend.template_renderer import TemplateRenderer\n"
+        "from splitserve.frontend.text.chat.template_renderer import TemplateRenderer\n"
         f"renderer = TemplateRenderer({SOURCES!r})\n"
         "print(renderer.pid, flush=True)\n"
         "sys.stdin.read()\n"
@@ -257,7 +257,7 @@ def test_the_process_dies_with_its_parent() -> None:
 
 def test_the_process_starts_without_the_engine(renderer: TemplateRenderer) -> None:
     code = (
-        "import sys, splitserve.frontend.template_child\n"
+        "import sys, splitserve.frontend.text.chat.template_child\n"
         "heavy = {'msgspec', 'zmq', 'numpy', 'tokenizers', 'fastapi', 'splitserve.engine_core'}\n"
         "heavy &= set(sys.modules)\n"
         "sys.exit(f'loaded {heavy}' if heavy else 0)\n"

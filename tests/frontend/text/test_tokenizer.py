@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from splitserve.engine_core.errors import ContextLengthError, InvalidRequestError, ModelLoadError
-from splitserve.frontend.tokenizer import Tokenizer
+from splitserve.frontend.text.tokenizer import Tokenizer
 from tests.frontend.checkpoints import byte_level
 from tests.frontend.text.conftest import LibraryOf, TokenizerOf
 

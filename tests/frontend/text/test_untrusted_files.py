@@ -13,11 +13,11 @@ import pytest
 from splitserve.engine_core.checkpoint import files
 from splitserve.engine_core.errors import InvalidRequestError, ModelLoadError
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.frontend import tokenizer, tokenizer_library
-from splitserve.frontend.bad_words import spell_bad_words
-from splitserve.frontend.chat_template import load_chat_template
-from splitserve.frontend.text_patterns import has_unknown_pattern
-from splitserve.frontend.tokenizer import Tokenizer
+from splitserve.frontend.text import tokenizer, tokenizer_library
+from splitserve.frontend.text.bad_words import spell_bad_words
+from splitserve.frontend.text.chat.template import load_chat_template
+from splitserve.frontend.text.text_patterns import has_unknown_pattern
+from splitserve.frontend.text.tokenizer import Tokenizer
 from tests.frontend.checkpoints import byte_level, sentencepiece, write_checkpoint
 
 Json = dict

@@ -11,7 +11,7 @@ from tests.system.processes import Process
 
 _ROLES = {
     "splitserve.frontend.cli": "frontend",
-    "splitserve.frontend.template_child": "template-renderer",
+    "splitserve.frontend.text.chat.template_child": "template-renderer",
     "splitserve.engine_core.cli": "engine-core",
     "splitserve.worker.cli": "worker",
 }

@@ -1,0 +1,62 @@
+"""What the reader of a beam search gets: the outputs it found as deltas, one for each completion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from splitserve.frontend.beam.search import Found, SearchRules
+from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.engines.open_sequence import OpenSequence
+from splitserve.frontend.engines.status import ServedModel
+from splitserve.frontend.engines.stream import read_prompt_logprobs
+
+
+def make_deltas(
+    request: GenerationRequest,
+    served: ServedModel,
+    rules: SearchRules,
+    found: Sequence[Found],
+    first: OpenSequence,
+) -> list[OutputDelta]:
+    """Return one delta, which is all of it, for each of the n best outputs.
+
+    Args:
+        request: what was asked.
+        served: the model.
+        rules: of the search.
+        found: what it found, best first; at least n.
+        first: its first request, that of the prompt alone.
+    """
+    sampling = request.sampling
+    deltas = [_delta(index, request, served, rules, found[index]) for index in range(sampling.n)]
+    for delta in deltas:
+        delta.num_cached_tokens, delta.queue_time_s = first.num_cached_tokens, first.queue_time_s
+    if sampling.prompt_logprobs is not None:
+        deltas[0].prompt_logprobs = read_prompt_logprobs(first)
+    return deltas
+
+
+def _delta(
+    index: int, request: GenerationRequest, served: ServedModel, rules: SearchRules, found: Found
+) -> OutputDelta:
+    sampling = request.sampling
+    token_ids = [token.token_id for token in found.beam.tokens]
+    delta = OutputDelta(index, token_ids=token_ids, finish_reason="length")
+    visible = token_ids
+    if token_ids[-1] in rules.end_ids:
+        delta.finish_reason = "stop"
+        delta.stop_reason = _stop_token(request, served, token_ids[-1])
+        visible = token_ids if sampling.include_stop_str_in_output else token_ids[:-1]
+    if sampling.detokenize:
+        tokenizer = served.assets.tokenizer
+        detokenizer = tokenizer.detokenizer(sampling.skip_special_tokens, request.prompt_token_ids)
+        delta.text = detokenizer.push(visible) + detokenizer.finish()
+    if sampling.logprobs is not None:
+        delta.logprobs = list(found.beam.tokens)
+    return delta
+
+
+def _stop_token(request: GenerationRequest, served: ServedModel, token_id: int) -> int | None:
+    """Name the stop token that matched; as on the engine, EOS goes before a stop token of the same id."""
+    is_eos = not request.sampling.ignore_eos and token_id in served.info.eos_token_ids
+    return None if is_eos else token_id

@@ -1,0 +1,194 @@
+"""One beam search on the engines: each step asks for one token of every beam, with what else could follow.
+
+A step is one request of one token per beam, whose prompt is the prompt and the beam's tokens. The prefix
+cache holds their full blocks, so a step computes 1 to block_size tokens per beam; without it, all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Sequence
+
+from splitserve.engine_core.errors import (
+    EngineRequestError,
+    EngineUnavailableError,
+    InvalidRequestError,
+    ProtocolError,
+)
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.ipc.messages import AddRequest, FinishReason
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.frontend.beam.answer import make_deltas
+from splitserve.frontend.beam.search import Beam, BeamSearch, SearchRules
+from splitserve.frontend.engines.client import EngineClient
+from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta, TokenLogprob
+from splitserve.frontend.engines.open_sequence import OpenSequence
+from splitserve.frontend.engines.status import ServedModel
+from splitserve.frontend.engines.stream import read_token_logprob
+
+
+def search_rules(request: GenerationRequest, served: ServedModel) -> SearchRules:
+    """Return the rules of a request's search on a model.
+
+    Raises:
+        InvalidRequestError: more candidates are needed than the vocabulary has or the engine gives.
+    """
+    sampling, info = request.sampling, served.info
+    eos_ids = () if sampling.ignore_eos else info.eos_token_ids
+    room = info.max_model_len - len(request.prompt_token_ids)
+    rules = SearchRules(
+        width=sampling.best_of or sampling.n,
+        max_tokens=room if sampling.max_tokens is None else sampling.max_tokens,
+        end_ids=frozenset(i for i in (*eos_ids, *sampling.stop_token_ids) if 0 <= i < info.vocab_size),
+        min_tokens=sampling.min_tokens,
+        length_penalty=sampling.length_penalty,
+        early_stopping=sampling.early_stopping,
+    )
+    limit = min(served.max_logprobs, info.vocab_size)
+    if rules.num_candidates > limit:
+        raise InvalidRequestError(
+            f"beam search: its width and the number of EOS and stop token ids must come to at most {limit} "
+            f"together, got {rules.num_candidates}",
+            "stop_token_ids",
+        )
+    return rules
+
+
+class BeamRun:
+    """The search of one request; used once."""
+
+    def __init__(
+        self,
+        request: GenerationRequest,
+        served: ServedModel,
+        choose: Callable[[], EngineClient],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare; nothing is sent.
+
+        Args:
+            request: checked against the model.
+            served: the model.
+            choose: returns the engine that takes the next step.
+            clock: seconds; the request's timeout is counted by it.
+
+        Raises:
+            InvalidRequestError: as search_rules().
+        """
+        self._request = request
+        self._served = served
+        self._choose = choose
+        self._clock = clock
+        self._deadline_s = math.inf
+        self._rules = search_rules(request, served)
+        self._search = BeamSearch(self._rules)
+        # Packed once: it may be long, and every beam of every step begins with it.
+        self._prompt = pack_int32(request.prompt_token_ids)
+        self._first: OpenSequence | None = None
+
+    async def run(self) -> list[OutputDelta]:
+        """Search to the end; cancelling it aborts the step that runs.
+
+        Returns:
+            One delta for each of the n best outputs, the best one first; all of it is in there.
+
+        Raises:
+            EngineUnavailableError: no engine took a step, or two in a row were lost with it.
+            SplitServeError: as EnginePool.generate(); any other error of a step.
+        """
+        timeout_s = self._request.timeout_s
+        self._deadline_s = self._clock() + timeout_s if timeout_s else math.inf
+        while not self._search.done:
+            try:
+                sources = await self._step(self._search.beams)
+            except EngineUnavailableError:
+                # A step that came to nothing can be taken anew; a second failure ends the search.
+                sources = await self._step(self._search.beams)
+            self._first = self._first or sources[0]
+            self._search.advance([self._candidates(source) for source in sources])
+        assert self._first is not None, "a search has at least one step"
+        return make_deltas(self._request, self._served, self._rules, self._search.found, self._first)
+
+    def _left_s(self) -> float:
+        """Return the timeout of the next step, 0 for none.
+
+        Raises:
+            EngineRequestError: the search has had its time.
+        """
+        left_s = self._deadline_s - self._clock()
+        if left_s <= 0:
+            error = EngineRequestError(f"the beam search did not end within {self._request.timeout_s:g} s")
+            error.code, error.status = "timeout", 504
+            raise error
+        return left_s if self._request.timeout_s else 0.0
+
+    async def _step(self, beams: Sequence[Beam]) -> list[OpenSequence]:
+        """Return the ended requests of one step, one per beam."""
+        client, changed, timeout_s = self._choose(), asyncio.Event(), self._left_s()
+        sampling = self._step_sampling(is_first=self._first is None)
+        requests = [self._add_request(client, i, beam, sampling, timeout_s) for i, beam in enumerate(beams)]
+        sources = client.open(requests, changed.set)
+        try:
+            while not all(_has_ended(source) for source in sources):
+                await changed.wait()
+                changed.clear()
+        finally:
+            client.abort([request.handle for request in requests])
+        return sources
+
+    def _add_request(
+        self, client: EngineClient, index: int, beam: Beam, sampling: SamplingParams, timeout_s: float
+    ) -> AddRequest:
+        request = self._request
+        return AddRequest(
+            handle=client.session.next_handle(),
+            request_id=f"{request.request_id}-{index}"[:128],
+            prompt_token_ids=self._prompt + pack_int32([token.token_id for token in beam.tokens]),
+            sampling=sampling,
+            priority=request.priority,
+            tenant=request.tenant,
+            cache_salt=request.cache_salt,
+            timeout_s=timeout_s,
+            queue_timeout_s=request.queue_timeout_s,
+            continues=self._first is not None,
+        )
+
+    def _step_sampling(self, *, is_first: bool) -> SamplingParams:
+        sampling, wanted = self._request.sampling, self._rules.num_candidates
+        return SamplingParams(
+            temperature=0.0,
+            seed=0,
+            max_tokens=1,
+            ignore_eos=True,
+            logprobs=min(self._served.info.vocab_size, max(wanted, sampling.logprobs or 0)),
+            logprob_token_ids=sampling.logprob_token_ids,
+            prompt_logprobs=sampling.prompt_logprobs if is_first else None,
+        )
+
+    def _candidates(self, source: OpenSequence) -> list[TokenLogprob]:
+        sampling = self._request.sampling
+        if len(source.logprobs) != 1:
+            raise ProtocolError(f"the engine sent logprobs of {len(source.logprobs)} tokens instead of one")
+        entry = read_token_logprob(source.logprobs[0], sampling.logprob_token_ids)
+        shown = entry.top[: sampling.logprobs or 0]
+        return [
+            TokenLogprob(token_id, logprob, rank, shown, entry.asked)
+            for rank, (token_id, logprob) in enumerate(entry.top, start=1)
+        ]
+
+
+def _has_ended(source: OpenSequence) -> bool:
+    """Whether a request has its token.
+
+    Raises:
+        SplitServeError: it has failed, or the engine ends its requests.
+    """
+    if source.error is not None:
+        raise source.error
+    if source.finished is None:
+        return False
+    if source.finished.reason is FinishReason.ABORT:
+        raise EngineUnavailableError("the engine is shutting down")
+    return True

@@ -1,0 +1,94 @@
+"""One sequence on an engine, as its frontend keeps it: the request, and all that came back."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from splitserve.engine_core.errors import ProtocolError, SplitServeError
+from splitserve.engine_core.ipc.messages import AddRequest, Finished
+from splitserve.engine_core.ipc.wire import TokenLogprobs
+from splitserve.frontend.engines.token_relay import Relayed, RelayedStream
+
+
+def _no_tokens() -> array[int]:
+    return array("i")
+
+
+@dataclass(slots=True)
+class OpenSequence:
+    """One sequence on an engine: the request, and every token that came back so far.
+
+    Holds all that is needed to go on elsewhere: `request` has prompt and parameters, `token_ids` the output.
+
+    Attributes:
+        token_ids: the output so far, in four bytes per token.
+        wake: called when something new is there to take, once per wake_up() and callable.
+        relayed: set while native code writes the stream; its tokens are there and not in token_ids.
+        returned: what native code did, once it is taken back, for whoever handed it over.
+        num_taken: how many of token_ids the stream has taken.
+        logprobs: of the tokens not yet taken.
+        prompt_logprobs: empty, or one per prompt token; None for those that have not come.
+        num_cached_tokens: prompt tokens found in the prefix cache.
+        queue_time_s: how long it waited on the engine before it first ran.
+        finished: set when the engine is through with it.
+        error: set when it failed instead.
+    """
+
+    request: AddRequest
+    wake: Callable[[], None]
+    token_ids: array[int] = field(default_factory=_no_tokens)
+    num_taken: int = 0
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)
+    num_cached_tokens: int = 0
+    queue_time_s: float = 0.0
+    finished: Finished | None = None
+    error: SplitServeError | None = None
+    relayed: RelayedStream | None = None
+    returned: Relayed | None = None
+
+    def add_prompt_logprobs(self, entry: TokenLogprobs) -> None:
+        """Keep the logprobs of one prompt token.
+
+        Raises:
+            ProtocolError: it is malformed, or of no prompt token.
+        """
+        num_prompt_tokens = len(self.request.prompt_token_ids) // 4
+        if not 0 <= entry.token_index < num_prompt_tokens:
+            raise ProtocolError(f"logprobs of prompt token {entry.token_index} of {num_prompt_tokens}")
+        check_columns(entry)
+        if not self.prompt_logprobs:
+            self.prompt_logprobs = [None] * num_prompt_tokens
+        self.prompt_logprobs[entry.token_index] = entry
+
+    def fail(self, error: SplitServeError) -> None:
+        """End with an error and tell the stream at once."""
+        self.recall()
+        self.error = error
+        self.wake()
+
+    def recall(self) -> None:
+        """Take the stream back from native code if it is there; what is not taken is Python's again."""
+        if self.relayed is None:
+            return
+        self.returned, self.relayed = self.relayed.recall(), None
+        self.token_ids += self.returned.token_ids
+        self.num_taken += self.returned.num_taken
+
+
+def check_columns(entry: TokenLogprobs, asked_ids: bytes = b"") -> None:
+    """Check the size of what an engine sent, which is decoded only when it is shown.
+
+    Args:
+        entry: logprobs of one token.
+        asked_ids: column of those that the request asked for beside the alternatives.
+
+    Raises:
+        ProtocolError: the columns do not fit each other or what was asked.
+    """
+    size = len(entry.token_ids)
+    too_short = size < 4 + len(asked_ids) or not entry.token_ids.endswith(asked_ids)
+    if too_short or size % 4 or size != len(entry.logprobs):
+        raise ProtocolError(f"logprobs of {size} bytes of token ids and {len(entry.logprobs)} of values")

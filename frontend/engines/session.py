@@ -1,0 +1,388 @@
+"""The frontend's side of the talk with one engine-core, as a state machine without sockets or clock.
+
+Events are calls with the time of the event; what to send collects in `outbox`. In the table "lose" means:
+every open sequence fails with EngineUnavailableError, and `orphans` remembers their handles.
+
+    event, in state       connecting, lost, refused    loading           ready, draining
+    connected             hello                        hello             hello
+    Loading               -> loading                   new progress      lose, -> loading
+    Ready, same epoch     -> ready                     -> ready          stays; lose if the lease was over
+    Ready, other epoch    -> ready                     -> ready          lose, -> ready
+    Refused               -> refused                   -> refused        lose, -> refused
+    Draining              -                            -                 -> draining
+    Pong, same epoch      hello                        hello             keeps it; -> draining if it says so
+    Pong, other epoch     hello                        hello             lose, -> lost, hello
+    disconnected          refused -> lost              -> lost           lose, -> lost
+    silence of 10 s       -                            -> lost           lose, -> lost, hello
+
+Hello is repeated every second until an answer comes (every ten seconds when refused); a ready or draining
+engine is pinged every second, or four times per lease if that is more often, which renews our lease. When
+this process stood still for longer than its lease it assumes nothing: the engine's Pong has epoch 0 if it
+dropped us. On Ready of the same epoch and lease, orphans are aborted: they still run there.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from splitserve.engine_core.errors import (
+    EngineUnavailableError,
+    OverloadedError,
+    ProtocolError,
+    SplitServeError,
+)
+from splitserve.engine_core.ipc.codec import unpack_int32, unpack_int64
+from splitserve.engine_core.ipc.messages import (
+    MAX_HANDLES,
+    Abort,
+    AddRequest,
+    Call,
+    CallKind,
+    CallResult,
+    Draining,
+    EngineMessage,
+    Finished,
+    FrontendMessage,
+    Hello,
+    Loading,
+    Ping,
+    Pong,
+    Ready,
+    Refused,
+    Rejected,
+    StepOutputs,
+)
+from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION, TokenLogprobs
+from splitserve.frontend.engines.errors import finished_error, rejected_error
+from splitserve.frontend.engines.open_sequence import OpenSequence
+from splitserve.frontend.engines.token_relay import TokenRelay
+
+HELLO_INTERVAL_S = 1.0
+REFUSED_INTERVAL_S = 10.0
+PING_INTERVAL_S = 1.0
+# A lease shorter than four seconds needs pings more often.
+PINGS_PER_LEASE = 4
+SILENCE_S = 10.0
+MAX_OPEN_SEQUENCES = MAX_HANDLES
+# Streams told of something new before the event loop gets its turn: the end of one costs 0.3 ms.
+MAX_WAKES_PER_TURN = 32
+
+
+class EngineState(enum.Enum):
+    """How far the talk with an engine is; see the module's table."""
+
+    CONNECTING = "connecting"
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+    LOST = "lost"
+    REFUSED = "refused"
+
+
+_SERVING = (EngineState.READY, EngineState.DRAINING)
+
+
+@dataclass(slots=True)
+class SessionCounters:
+    """What went wrong on one session since start."""
+
+    losses: int = 0
+    stale_outputs: int = 0
+    sequence_errors: int = 0
+
+
+class EngineSession:
+    """State of one engine and of our sequences on it; owned by one event loop."""
+
+    def __init__(self, frontend_id: str, software_version: str, address: str = "") -> None:
+        self.state = EngineState.CONNECTING
+        self.address = address
+        self.outbox: deque[FrontendMessage] = deque()
+        self.open_sequences: dict[int, OpenSequence] = {}
+        self.orphans: list[int] = []
+        self.counters = SessionCounters()
+        self.loading: Loading | None = None
+        self.ready: Ready | None = None
+        self.last_pong: Pong | None = None
+        self.last_pong_s: float | None = None
+        self.message = ""
+        self.relay = TokenRelay()
+        # Sequences of one request share their callable, which takes what all of them have got.
+        self._to_wake: dict[Callable[[], None], None] = {}
+        self._hello = Hello(PROTOCOL_VERSION, frontend_id, software_version)
+        self._next_id = 0
+        self._last_hello_s = float("-inf")
+        self._last_ping_s = float("-inf")
+        self._last_heard_s = 0.0
+        self._last_tick_s: float | None = None
+
+    # --- events ---
+
+    def connected(self, now_s: float) -> None:
+        """The socket has a connection (again)."""
+        self._say_hello(now_s)
+
+    def disconnected(self, now_s: float) -> None:
+        """The socket lost its connection: the engine's process ended, or the network broke."""
+        if self.state is not EngineState.CONNECTING:
+            self._lose("the connection to the engine was lost")
+
+    def tick(self, now_s: float) -> None:
+        """Time passes; call it a few times a second."""
+        gap_s = 0.0 if self._last_tick_s is None else now_s - self._last_tick_s
+        self._last_tick_s = now_s
+        if self.state in _SERVING:
+            self._tick_serving(now_s, gap_s)
+            return
+        interval_s = REFUSED_INTERVAL_S if self.state is EngineState.REFUSED else HELLO_INTERVAL_S
+        if self.state is EngineState.LOADING and now_s - self._last_heard_s > SILENCE_S:
+            self._lose(f"the engine has been silent for {SILENCE_S:.0f} s")
+        if now_s - self._last_hello_s >= interval_s:
+            self._say_hello(now_s)
+
+    def receive(self, message: EngineMessage, now_s: float) -> None:
+        """Take one message of the engine; wake_up() follows when those that have arrived are taken.
+
+        Raises:
+            ProtocolError: its columns do not fit each other; nothing of it was taken.
+        """
+        self._last_heard_s = now_s
+        match message:
+            case StepOutputs():
+                self._receive_outputs(message)
+            case Pong():
+                self._receive_pong(message, now_s)
+            case Rejected():
+                self._fail_one(message.handle, rejected_error(message))
+            case Ready():
+                self._receive_ready(message, now_s)
+            case Loading():
+                self._leave_serving("the engine was restarted")
+                self.state, self.loading = EngineState.LOADING, message
+            case Refused():
+                self._leave_serving(message.message)
+                self.state, self.message = EngineState.REFUSED, message.message
+            case Draining():
+                if self.state is EngineState.READY:
+                    self.state = EngineState.DRAINING
+            case CallResult():
+                pass
+
+    def wake_up(self, now_s: float) -> bool:
+        """Tell streams that tokens, an end or an error have come; one that is behind gets all in one go.
+
+        Those that native code serves are written; of the others at most 32 are told.
+
+        Args:
+            now_s: monotonic time.
+
+        Returns:
+            Whether some still wait, so that it has to be called again.
+        """
+        for wake in list(islice(self._to_wake, MAX_WAKES_PER_TURN)):
+            del self._to_wake[wake]
+            wake()
+        num_waiting, blocked = self.relay.flush(now_s)
+        for handle in blocked:
+            sequence = self.open_sequences[handle]
+            sequence.recall()
+            sequence.wake()
+        return bool(self._to_wake or num_waiting)
+
+    # --- commands ---
+
+    def next_handle(self) -> int:
+        """Return a number that no request, ping or call of this session has had."""
+        self._next_id += 1
+        return self._next_id
+
+    def open(self, request: AddRequest, wake: Callable[[], None]) -> OpenSequence:
+        """Send a request.
+
+        Raises:
+            EngineUnavailableError: the engine is not ready.
+            OverloadedError: as many sequences as one frontend may have open on an engine are.
+        """
+        if self.state is not EngineState.READY:
+            raise EngineUnavailableError(f"the engine at {self.address} is {self.state.value}")
+        if len(self.open_sequences) >= MAX_OPEN_SEQUENCES:
+            raise OverloadedError(f"{MAX_OPEN_SEQUENCES} sequences are open on the engine at {self.address}")
+        sequence = OpenSequence(request, wake)
+        self.open_sequences[request.handle] = sequence
+        self.outbox.append(request)
+        return sequence
+
+    def abort(self, handles: Sequence[int]) -> None:
+        """End sequences that are still open; nothing more is heard of them."""
+        known = []
+        for handle in handles:
+            sequence = self.open_sequences.pop(handle, None)
+            if sequence is not None:
+                sequence.recall()
+                known.append(handle)
+        if known:
+            self.outbox.append(Abort(known))
+
+    def ping(self, now_s: float) -> int:
+        """Send a ping now; the Pong has the nonce returned."""
+        nonce = self.next_handle()
+        self._last_ping_s = now_s
+        self.outbox.append(Ping(nonce))
+        return nonce
+
+    def call(self, kind: CallKind, request_ids: Sequence[str] = (), tenant: str = "") -> int:
+        """Send a utility call; its CallResult has the call_id returned."""
+        call_id = self.next_handle()
+        self.outbox.append(Call(call_id, kind, list(request_ids), tenant))
+        return call_id
+
+    # --- inside ---
+
+    def _say_hello(self, now_s: float) -> None:
+        self._last_hello_s = now_s
+        # While nobody is connected it stays here, once.
+        if self._hello not in self.outbox:
+            self.outbox.append(self._hello)
+
+    def _tick_serving(self, now_s: float, gap_s: float) -> None:
+        assert self.ready is not None
+        if gap_s > PING_INTERVAL_S:
+            # Our own process stood still. What the engine sent meanwhile is still unread; whether it has
+            # dropped us it knows alone, and the pong to the ping below will say.
+            self._last_heard_s += gap_s
+        if now_s - self._last_heard_s > SILENCE_S:
+            self._lose(f"the engine has been silent for {SILENCE_S:.0f} s")
+            self._say_hello(now_s)
+        elif now_s - self._last_ping_s >= min(PING_INTERVAL_S, self.ready.lease_s / PINGS_PER_LEASE):
+            self.ping(now_s)
+
+    def _receive_ready(self, ready: Ready, now_s: float) -> None:
+        same_life = self.ready is not None and self.ready.epoch == ready.epoch
+        if not same_life:
+            self._leave_serving("the engine was restarted")
+        elif not ready.lease_renewed and self.open_sequences:
+            self._leave_serving("the engine had dropped this frontend")
+        if same_life and ready.lease_renewed and self.orphans:
+            for start in range(0, len(self.orphans), MAX_HANDLES):
+                self.outbox.append(Abort(self.orphans[start : start + MAX_HANDLES]))
+        self.orphans = []
+        if not (same_life and self.state is EngineState.DRAINING):
+            self.state = EngineState.READY
+        self.ready, self.message = ready, ""
+        self.ping(now_s)
+
+    def _receive_pong(self, pong: Pong, now_s: float) -> None:
+        if self.state not in _SERVING or self.ready is None or pong.epoch != self.ready.epoch:
+            if self._leave_serving("the engine was restarted"):
+                self.state = EngineState.LOST
+            self._say_hello(now_s)
+            return
+        self.last_pong, self.last_pong_s = pong, now_s
+        if pong.draining:
+            self.state = EngineState.DRAINING
+
+    def _receive_outputs(self, outputs: StepOutputs) -> None:
+        if self.ready is None or outputs.epoch != self.ready.epoch:
+            self.counters.stale_outputs += 1
+            return
+        sizes = len(outputs.handles), len(outputs.token_ids), len(outputs.token_indices)
+        num_rows = sizes[0] // 8
+        if sizes != (8 * num_rows, 4 * num_rows, 4 * num_rows):
+            raise ProtocolError(f"handles, token ids and indices have {sizes} bytes: not equally many rows")
+        self._add_logprobs(outputs)
+        rows = self.relay.add(outputs.handles, outputs.token_ids, outputs.token_indices, num_rows)
+        if rows:
+            self._add_tokens(outputs, rows)
+        for end in outputs.finished:
+            self._finish(end)
+
+    def _add_tokens(self, outputs: StepOutputs, rows: Sequence[int]) -> None:
+        """Take the rows that native code has left."""
+        handles = unpack_int64(outputs.handles).tolist()
+        token_ids = unpack_int32(outputs.token_ids).tolist()
+        indices = unpack_int32(outputs.token_indices).tolist()
+        find, to_wake = self.open_sequences.get, self._to_wake
+        for row in rows:
+            sequence = find(handles[row])
+            if sequence is None:
+                # Usual for a moment after an abort.
+                self.counters.stale_outputs += 1
+            elif indices[row] == len(sequence.token_ids) and sequence.relayed is None:
+                sequence.token_ids.append(token_ids[row])
+                to_wake[sequence.wake] = None
+            else:
+                self._out_of_order(sequence, indices[row])
+
+    def _add_logprobs(self, outputs: StepOutputs) -> None:
+        for started in outputs.started:
+            if (sequence := self.open_sequences.get(started.handle)) is not None:
+                sequence.num_cached_tokens = started.num_cached_tokens
+                sequence.queue_time_s = started.queue_time_s
+        for entry in outputs.logprobs:
+            if (sequence := self.open_sequences.get(entry.key)) is not None:
+                sequence.logprobs.append(entry)
+        for entry in outputs.prompt_logprobs:
+            if (sequence := self.open_sequences.get(entry.key)) is not None:
+                self._add_prompt_logprobs(sequence, entry)
+
+    def _add_prompt_logprobs(self, sequence: OpenSequence, entry: TokenLogprobs) -> None:
+        try:
+            sequence.add_prompt_logprobs(entry)
+        except ProtocolError as error:
+            self.abort([entry.key])
+            self._end(sequence, error)
+
+    def _finish(self, end: Finished) -> None:
+        sequence = self.open_sequences.pop(end.handle, None)
+        if sequence is not None:
+            sequence.num_cached_tokens = end.num_cached_tokens
+            sequence.finished = end
+            self._end(sequence, finished_error(end))
+
+    def _out_of_order(self, sequence: OpenSequence, index: int) -> None:
+        """Drop a repeated token; a gap cannot be mended, so it ends the request."""
+        self.counters.sequence_errors += 1
+        sequence.recall()
+        # Told in any case: it may have been taken back with tokens that are not written.
+        self._to_wake[sequence.wake] = None
+        expected = len(sequence.token_ids)
+        if index > expected:
+            self.abort([sequence.request.handle])
+            self._end(
+                sequence, EngineUnavailableError(f"tokens {expected} to {index - 1} of the output were lost")
+            )
+
+    def _fail_one(self, handle: int, error: SplitServeError) -> None:
+        sequence = self.open_sequences.pop(handle, None)
+        if sequence is not None:
+            self._end(sequence, error)
+
+    def _end(self, sequence: OpenSequence, error: SplitServeError | None) -> None:
+        sequence.recall()
+        sequence.error = error
+        self._to_wake[sequence.wake] = None
+
+    def _leave_serving(self, reason: str) -> bool:
+        if self.state not in _SERVING:
+            return False
+        self._lose(reason)
+        return True
+
+    def _lose(self, reason: str) -> None:
+        self.state, self.message = EngineState.LOST, reason
+        self.counters.losses += 1
+        # What it said of itself was true of a life, or of a link, that is over.
+        self.last_pong = None
+        for message in self.outbox:
+            if isinstance(message, Abort):
+                self.orphans.extend(message.handles)
+        self.outbox.clear()
+        lost, self.open_sequences = self.open_sequences, {}
+        # Bounded by MAX_OPEN_SEQUENCES per loss; Ready empties it before anything new can be opened.
+        self.orphans.extend(lost)
+        for sequence in lost.values():
+            self._end(sequence, EngineUnavailableError(f"engine {self.address}: {reason}"))

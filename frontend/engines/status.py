@@ -1,0 +1,99 @@
+"""What the engine pool tells the rest of the frontend about models and engines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from splitserve.engine_core.ipc.messages import EngineStats, QueueStats, RequestInfo
+from splitserve.engine_core.ipc.wire import ModelInfo
+from splitserve.frontend.text.model_assets import ModelAssets
+
+
+@dataclass(slots=True, frozen=True)
+class ServedModel:
+    """A model that at least one ready engine serves.
+
+    Attributes:
+        names: what clients may call it; the first is the main one.
+        max_logprobs: largest number of top logprobs the engine gives.
+        max_num_seqs: requests one engine runs at a time.
+        epoch: life of the engine this was learnt from.
+        created: Unix time at which this process first saw the model.
+        max_num_waiting: requests that may wait on one engine beside those that run.
+    """
+
+    names: tuple[str, ...]
+    info: ModelInfo
+    assets: ModelAssets
+    epoch: int
+    max_num_seqs: int
+    max_logprobs: int
+    created: int
+    max_num_waiting: int = 4096
+
+    @property
+    def max_num_open(self) -> int:
+        """Requests that one engine holds at most, running and waiting."""
+        return self.max_num_seqs + self.max_num_waiting
+
+
+@dataclass(slots=True, frozen=True)
+class EngineStatus:
+    """What this frontend knows of one engine.
+
+    Attributes:
+        state: "connecting", "loading", "ready", "draining", "lost" or "refused".
+        stage, fraction: progress while loading, fraction 0..1.
+        message: why it was refused or lost, "" otherwise.
+        last_pong_age_s: seconds since the busy loop last answered; None before its first answer.
+        num_open: requests of this frontend that are open on it.
+        stats, queue: of its last Pong; None before the first.
+    """
+
+    address: str
+    state: str
+    engine_id: str = ""
+    stage: str = ""
+    fraction: float = 0.0
+    message: str = ""
+    last_pong_age_s: float | None = None
+    num_open: int = 0
+    epoch: int = 0
+    model: ServedModel | None = None
+    stats: EngineStats | None = None
+    queue: QueueStats | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Explanation:
+    """Where the open requests of one engine stand; nothing is known of one that did not answer."""
+
+    address: str
+    ok: bool
+    requests: list[RequestInfo] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class PoolStats:
+    """Counters of this process since start, for /metrics; figures per engine are in its EngineStatus.
+
+    A request with n > 1 counts once in the requests_ fields and n times in num_open.
+    """
+
+    num_open: int = 0
+    requests_started: int = 0
+    requests_finished: int = 0
+    requests_aborted: int = 0
+    requests_failed: int = 0
+    engines_lost: int = 0
+    stale_outputs: int = 0
+    protocol_errors: int = 0
+
+    def count_end(self, *, finished: bool, failed: bool) -> None:
+        """Count a request that ended: in an error, in order, or because its owner left."""
+        if failed:
+            self.requests_failed += 1
+        elif finished:
+            self.requests_finished += 1
+        else:
+            self.requests_aborted += 1

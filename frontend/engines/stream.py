@@ -1,0 +1,273 @@
+"""From tokens of a request to deltas of text: detokenising, stop strings, logprobs, n sequences; no I/O."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import msgspec
+
+from splitserve.engine_core.errors import ProtocolError
+from splitserve.engine_core.ipc.codec import pack_int32, unpack_float32, unpack_int32
+from splitserve.engine_core.ipc.messages import AddRequest, Finished, FinishReason
+from splitserve.engine_core.ipc.wire import TokenLogprobs
+from splitserve.engine_core.sampling_params import MAX_SEED, SamplingParams
+from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta, TokenLogprob
+from splitserve.frontend.engines.lazy_list import LazyList
+from splitserve.frontend.engines.open_sequence import OpenSequence, check_columns
+from splitserve.frontend.engines.token_relay import Relayed, RelayedStream, Route, TokenRelay
+from splitserve.frontend.text.detokenizer import Detokenizer
+from splitserve.frontend.text.silent_detokenizer import SilentDetokenizer
+from splitserve.frontend.text.stop_strings import StopMatcher
+from splitserve.frontend.text.tokenizer import Tokenizer
+
+# More than any sequence has.
+ALL_TOKENS = 2**31
+
+_REASONS = {
+    FinishReason.STOP: "stop",
+    FinishReason.LENGTH: "length",
+    FinishReason.ABORT: "abort",
+    FinishReason.REPETITION: "repetition",
+}
+
+
+def split_request(request: GenerationRequest, next_handle: Callable[[], int]) -> list[AddRequest]:
+    """Return the n requests that the engine runs, with seeds seed, seed + 1 and so on (modulo 2**64).
+
+    A seed is drawn when the client gave none. Stop strings stay here; prompt logprobs are asked for once.
+    """
+    sampling = request.sampling
+    seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
+    prompt = pack_int32(request.prompt_token_ids)
+    return [
+        AddRequest(
+            handle=next_handle(),
+            request_id=request.request_id if sampling.n == 1 else f"{request.request_id}-{index}"[:128],
+            prompt_token_ids=prompt,
+            sampling=_engine_sampling(sampling, (seed + index) & MAX_SEED, index),
+            priority=request.priority,
+            tenant=request.tenant,
+            cache_salt=request.cache_salt,
+            timeout_s=request.timeout_s,
+            queue_timeout_s=request.queue_timeout_s,
+            # A stop string is found here, and the engine must not run on for long after it.
+            streams=request.streams or bool(sampling.stop),
+        )
+        for index in range(sampling.n)
+    ]
+
+
+def _engine_sampling(sampling: SamplingParams, seed: int, index: int) -> SamplingParams:
+    return msgspec.structs.replace(
+        sampling,
+        n=1,
+        best_of=None,
+        seed=seed,
+        stop=(),
+        detokenize=True,
+        prompt_logprobs=sampling.prompt_logprobs if index == 0 else None,
+    )
+
+
+class SequenceStream:
+    """Makes the deltas of one sequence out of what has come in for it.
+
+    Attributes:
+        finished: whether the last delta has been made.
+        stopped_here: whether a stop string ended it, so that the engine has to be told.
+    """
+
+    __slots__ = (
+        "_asked_ids",
+        "_detokenizer",
+        "_index",
+        "_sampling",
+        "_stops",
+        "_wants_logprobs",
+        "_wants_prompt_logprobs",
+        "finished",
+        "source",
+        "stopped_here",
+    )
+
+    def __init__(
+        self,
+        index: int,
+        source: OpenSequence,
+        sampling: SamplingParams,
+        prompt_token_ids: Sequence[int],
+        tokenizer: Tokenizer,
+    ) -> None:
+        self.finished = False
+        self.stopped_here = False
+        self.source = source
+        self._index = index
+        self._sampling = sampling
+        self._wants_logprobs = sampling.logprobs is not None
+        self._asked_ids = pack_int32(sampling.logprob_token_ids) if sampling.logprob_token_ids else b""
+        self._wants_prompt_logprobs = sampling.prompt_logprobs is not None and index == 0
+        self._detokenizer: Detokenizer = (
+            tokenizer.detokenizer(sampling.skip_special_tokens, prompt_token_ids)
+            if sampling.detokenize
+            else SilentDetokenizer()
+        )
+        self._stops = (
+            StopMatcher(sampling.stop, sampling.include_stop_str_in_output) if sampling.stop else None
+        )
+
+    @property
+    def behind(self) -> bool:
+        """Whether tokens wait that take() would return now."""
+        return not self.finished and len(self.source.token_ids) > self.source.num_taken
+
+    def take(self, max_tokens: int = ALL_TOKENS) -> OutputDelta | None:
+        """Return what is new as one delta, None if nothing is.
+
+        Args:
+            max_tokens: at least 1; more than these wait for the next call.
+
+        Raises:
+            SplitServeError: the sequence failed.
+            ProtocolError: the engine sent logprobs that do not fit the tokens.
+        """
+        source = self.source
+        if source.error is not None:
+            raise source.error
+        if self.finished or (len(source.token_ids) == source.num_taken and source.finished is None):
+            return None
+        first = source.num_taken
+        token_ids = source.token_ids[first : first + max_tokens].tolist()
+        num_taken = source.num_taken = first + len(token_ids)
+        finished = source.finished if num_taken == len(source.token_ids) else None
+        delta = OutputDelta(
+            self._index,
+            token_ids=token_ids,
+            num_cached_tokens=source.num_cached_tokens,
+            queue_time_s=source.queue_time_s,
+        )
+        self._add_text(delta, first, finished)
+        if self._wants_logprobs:
+            self._add_logprobs(delta, first, num_taken - first)
+        if self._wants_prompt_logprobs:
+            self._wants_prompt_logprobs = False
+            delta.prompt_logprobs = read_prompt_logprobs(source)
+        self.finished = delta.finish_reason is not None
+        return delta
+
+    def hand_over(self, relay: TokenRelay, route: Route) -> RelayedStream | None:
+        """Let native code write what comes next, as the events of plain text, until take_back().
+
+        Returns:
+            None if this is not possible: something is asked for beside text, the text has only begun, or the
+            sequence has ended.
+        """
+        source = self.source
+        asks_more = self._stops is not None or self._wants_logprobs or self._wants_prompt_logprobs
+        state = self._detokenizer.state()
+        if asks_more or state is None or source.finished is not None or source.error is not None:
+            return None
+        new = source.token_ids[source.num_taken :]
+        del source.token_ids[source.num_taken :]
+        source.relayed = relay.attach(source.request.handle, route, state, new, source.num_taken)
+        return source.relayed
+
+    def take_back(self) -> Relayed | None:
+        """Go on after hand_over(); returns what was done, None if nothing was handed over."""
+        self.source.recall()
+        back, self.source.returned = self.source.returned, None
+        if back is not None:
+            self._detokenizer.resume(back.held)
+        return back
+
+    def _add_text(self, delta: OutputDelta, first: int, finished: Finished | None) -> None:
+        visible = delta.token_ids if finished is None else self._visible(delta.token_ids, finished)
+        if self._stops is None:
+            delta.text = self._detokenizer.push(visible)
+        elif self._match_stops(delta, visible, first, self._stops):
+            return
+        if finished is not None:
+            self._finish(delta, finished)
+
+    def _visible(self, token_ids: list[int], finished: Finished) -> list[int]:
+        """Leave out the token that ended the sequence: EOS and stop tokens are no part of the text."""
+        if finished.reason is FinishReason.STOP and not self._sampling.include_stop_str_in_output:
+            return token_ids[:-1]
+        return token_ids
+
+    def _match_stops(self, delta: OutputDelta, visible: list[int], first: int, stops: StopMatcher) -> bool:
+        """Add text token by token, so that the token which completes a stop string is known."""
+        texts: list[str] = []
+        for offset, token_id in enumerate(visible):
+            text = self._detokenizer.push((token_id,))
+            if first + offset + 1 < self._sampling.min_tokens:
+                texts.append(stops.pass_over(text))
+                continue
+            result = stops.push(text)
+            texts.append(result.text)
+            if result.matched is not None:
+                delta.text = "".join(texts)
+                del delta.token_ids[offset + 1 :]
+                self._stop(delta, result.matched)
+                return True
+        delta.text = "".join(texts)
+        return False
+
+    def _stop(self, delta: OutputDelta, matched: str) -> None:
+        delta.finish_reason, delta.stop_reason = "stop", matched
+        self.stopped_here = self.source.finished is None
+
+    def _finish(self, delta: OutputDelta, finished: Finished) -> None:
+        rest = self._detokenizer.finish()
+        if self._stops is not None:
+            if self.source.num_taken < self._sampling.min_tokens:
+                delta.text += self._stops.pass_over(rest)
+                rest = ""
+            result = self._stops.push(rest)
+            delta.text += result.text
+            if result.matched is not None:
+                self._stop(delta, result.matched)
+                return
+            rest = self._stops.finish()
+        delta.text += rest
+        delta.finish_reason, delta.stop_reason = _REASONS[finished.reason], finished.stop_token_id
+
+    def _add_logprobs(self, delta: OutputDelta, first: int, num_taken: int) -> None:
+        entries = self.source.logprobs[: len(delta.token_ids)]
+        del self.source.logprobs[:num_taken]
+        if [entry.token_index for entry in entries] != list(range(first, first + len(delta.token_ids))):
+            raise ProtocolError("the engine sent logprobs that do not fit its tokens")
+        for entry in entries:
+            check_columns(entry, self._asked_ids)
+        asked_ids = self._sampling.logprob_token_ids
+        read = partial(read_token_logprob, asked_ids=asked_ids) if asked_ids else read_token_logprob
+        delta.logprobs = LazyList(entries, read)
+
+
+def read_token_logprob(entry: TokenLogprobs, asked_ids: tuple[int, ...] = ()) -> TokenLogprob:
+    """Decode the logprobs of one token.
+
+    Args:
+        entry: as the engine sent it.
+        asked_ids: the request's logprob_token_ids.
+
+    Raises:
+        ProtocolError: the columns do not fit each other or what was asked.
+    """
+    token_ids, logprobs = unpack_int32(entry.token_ids).tolist(), unpack_float32(entry.logprobs).tolist()
+    num_top = len(token_ids) - 1 - len(asked_ids)
+    if num_top < 0 or len(token_ids) != len(logprobs) or token_ids[1 + num_top :] != list(asked_ids):
+        raise ProtocolError(f"logprobs of tokens {token_ids[:200]} and {len(logprobs)} values")
+    others = list(zip(token_ids[1:], logprobs[1:], strict=True))
+    return TokenLogprob(token_ids[0], logprobs[0], entry.rank, others[:num_top], others[num_top:])
+
+
+def read_prompt_logprobs(source: OpenSequence) -> Sequence[TokenLogprob | None]:
+    """Take what has come; one entry per prompt token, and the first has none, for nothing comes before it."""
+    entries, source.prompt_logprobs = source.prompt_logprobs, []
+    return LazyList(entries or [None] * (len(source.request.prompt_token_ids) // 4), _read_entry)
+
+
+def _read_entry(entry: TokenLogprobs | None) -> TokenLogprob | None:
+    return None if entry is None else read_token_logprob(entry)

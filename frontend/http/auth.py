@@ -1,0 +1,85 @@
+"""API keys: every route needs one but those the operator opened; decided by the path the router reads."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+
+from starlette._utils import get_route_path
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from splitserve.frontend.config import FrontendConfig
+from splitserve.frontend.http.errors import HttpError, error_response
+
+ALWAYS_PUBLIC = "/live"
+# Enough of the hash to tell tenants apart; the key cannot be found from it.
+TENANT_CHARS = 16
+_TENANT = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
+
+
+class AuthMiddleware:
+    """Answers 401 to requests without a valid key, and names the tenant of the others in scope["state"]."""
+
+    def __init__(self, app: ASGIApp, config: FrontendConfig) -> None:
+        self._app = app
+        self._hashes = tuple(bytes.fromhex(digest) for digest in config.api_key_hashes)
+        self._tenant_header = config.tenant_header.lower().encode()
+        self._public = frozenset((ALWAYS_PUBLIC, *config.public_paths))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check one request."""
+        if scope["type"] == "http" and self._hashes and get_route_path(scope) not in self._public:
+            key_hash = self._match(presented_key(scope))
+            if key_hash is None:
+                error = HttpError(
+                    401, "invalid_api_key", "A valid API key is needed: Authorization: Bearer KEY."
+                )
+                await error_response(error)(scope, receive, send)
+                return
+            scope.setdefault("state", {})["tenant"] = key_hash.hex()[:TENANT_CHARS]
+        if scope["type"] == "http" and self._tenant_header:
+            try:
+                named = named_tenant(scope, self._tenant_header)
+            except HttpError as error:
+                await error_response(error)(scope, receive, send)
+                return
+            if named:
+                scope.setdefault("state", {})["tenant"] = named
+        await self._app(scope, receive, send)
+
+    def _match(self, key: bytes | None) -> bytes | None:
+        """Compare with every key in the same time, whichever matches and whether any does."""
+        presented = hashlib.sha256(key or b"").digest()
+        found: bytes | None = None
+        for known in self._hashes:
+            if hmac.compare_digest(presented, known):
+                found = known
+        return None if key is None else found
+
+
+def named_tenant(scope: Scope, header: bytes) -> str:
+    """Return the tenant that a header names, "" if it is not there.
+
+    Raises:
+        HttpError: 400 "invalid_tenant": it comes twice, or is not 1 to 64 letters, digits and . _ : -
+    """
+    values = [value for name, value in scope["headers"] if name == header]
+    if not values:
+        return ""
+    text: str = values[0].decode("latin-1")
+    if len(values) > 1 or _TENANT.fullmatch(text) is None:
+        raise HttpError(
+            400, "invalid_tenant", "The tenant's header must come once: 1 to 64 letters, digits and . _ : -"
+        )
+    return text
+
+
+def presented_key(scope: Scope) -> bytes | None:
+    """Return the bearer token of the one Authorization header; None for none, several or another scheme."""
+    values = [value for name, value in scope["headers"] if name == b"authorization"]
+    if len(values) != 1:
+        return None
+    scheme, _, token = values[0].partition(b" ")
+    token = token.strip()
+    return token if scheme.lower() == b"bearer" and token else None

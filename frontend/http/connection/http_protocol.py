@@ -1,0 +1,325 @@
+"""uvicorn's HTTP protocol with the limits it lacks: header size and time, connections, pipelined requests.
+
+phase of a connection           ends by                           if not in time
+IDLE, no request in progress    first byte                        closed (keep-alive time, header time, or
+                                                                  0.1 s from the beginning of a drain)
+HEADERS                         the blank line                    408
+in progress (body, response)    the end of the response           frontend.http.limits
+
+What cannot be read ends the reading. The requests before it are answered, then it is refused, then the
+connection is closed; a body that cannot be read is refused as the answer of its own request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import httptools
+from uvicorn._types import ASGI3Application
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from splitserve.frontend.http.connection.bare_answer import CONTINUE, refusal
+from splitserve.frontend.http.connection.body_writer import BODY_EXTENSION, BodyWriter
+from splitserve.frontend.http.connection.connection_limits import ConnectionLimits
+from splitserve.frontend.http.connection.cycle_apps import close_delimited, closing_unread, with_faults
+from splitserve.frontend.http.connection.half_closed import HalfClosedWatch, is_gone
+from splitserve.frontend.http.connection.http_head import bad_http, check_head
+from splitserve.frontend.http.connection.upgrade_body import body_parser, has_body
+from splitserve.frontend.http.errors import HttpError
+from splitserve.frontend.http.limits import ABORT_EXTENSION
+
+MAX_HEADER_BYTES = 16 * 1024
+MAX_HEADERS = 64
+MAX_PIPELINED = 8
+# A request that is on its way when the process begins to drain arrives within this; then idle links go.
+DRAIN_GRACE_S = 0.1
+# What a refused client still sends is read for this long, so that it gets the refusal.
+LINGER_S = 1.0
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """One HTTP connection within the limits; refusals have the body of every other error."""
+
+    def __init__(
+        self,
+        limits: ConnectionLimits,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, object],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._limits = limits
+        self._address = ""
+        self._timer: asyncio.TimerHandle | None = None
+        self._in_headers = False
+        self._num_header_bytes = 0
+        self._refusal: HttpError | None = None
+        self._turned_away = self._lingers = False
+        # The one whose application runs; uvicorn's `cycle` is the one that was read last.
+        self._running: RequestResponseCycle | None = None
+        self._half_closed: HalfClosedWatch | None = None
+        self._body: BodyWriter | None = None
+        self._draining = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Count the connection and start the time it has for its first request."""
+        super().connection_made(transport)
+        self._address = self.client[0] if self.client else "local"
+        if self._limits.enter(self._address):
+            self._arm_timer()
+        else:
+            self._turn_away(HttpError(503, "overloaded", "too many connections"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        if self._lingers:
+            self._limits.end_linger()
+        elif not self._turned_away:
+            self._limits.leave(self._address)
+        self._cancel_timer()
+        if self._half_closed is not None:
+            self._half_closed.cancel()
+        self.pipeline.clear()
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.message_event.set()
+        super().connection_lost(exc)
+        if self._body is not None:
+            self._body.lose()
+
+    def pause_writing(self) -> None:
+        """Hold a streamed body back: the client does not read what it has got."""
+        super().pause_writing()
+        if self._body is not None:
+            self._body.set_paused(True)
+
+    def resume_writing(self) -> None:
+        """Let a streamed body go on."""
+        super().resume_writing()
+        if self._body is not None:
+            self._body.set_paused(False)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Answer what the client asked for before it closed its sending half; False closes the connection."""
+        fd = self.transport.get_extra_info("socket").fileno()
+        # TLS has no half of a connection.
+        if self.scheme == "https" or not self._in_progress() or self.cycle.more_body or is_gone(fd):
+            return False
+        if self._refusal is None:
+            self.cycle.keep_alive = False
+        if self._half_closed is None:
+            self._half_closed = HalfClosedWatch(self.loop, fd, self._probe, self.transport.abort)
+        return True
+
+    def data_received(self, data: bytes) -> None:
+        """Parse; time and size of headers count from their first byte to the blank line."""
+        if self._refusal is not None:
+            return
+        self._unset_keepalive_if_required()
+        self._parse(data)
+        if self._refusal is not None or self.transport.is_closing():
+            return
+        if self._in_headers:
+            # A single header that never ends is not seen by on_header, so unfinished data counts as well.
+            self._num_header_bytes += len(data)
+            if self._num_header_bytes > 2 * MAX_HEADER_BYTES:
+                self._refuse(_too_large())
+                return
+        if self._in_headers or not self._in_progress():
+            self._arm_timer()
+
+    def on_message_begin(self) -> None:
+        """Begin to count the headers of one request."""
+        super().on_message_begin()
+        self._in_headers = True
+        self._num_header_bytes = 0
+        # ASGI types extensions as plain data; ours are functions, for this process only.
+        self.scope["extensions"] = {ABORT_EXTENSION: self.transport.abort, BODY_EXTENSION: self._write_body}  # type: ignore[dict-item]
+
+    def on_url(self, url: bytes) -> None:
+        """Count the request line."""
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Count one header; a trailer is none, whatever its name."""
+        self._count(len(name) + len(value))
+        if not self._in_headers:
+            return
+        if len(self.headers) >= MAX_HEADERS:
+            raise self._abandon(_too_large())
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Hand the request to the application."""
+        self._in_headers = False
+        self._cancel_timer()
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise self._abandon(bad_http("Too many pipelined requests."))
+        try:
+            check_head(self.parser.get_http_version(), self.headers)
+        except HttpError as error:
+            raise self._abandon(error) from None
+        super().on_headers_complete()
+        if self._draining:
+            self.cycle.keep_alive = False
+
+    def on_message_complete(self) -> None:
+        """End the request; one that asks for another protocol has its body still to come."""
+        if not (self.parser.should_upgrade() and has_body(self.headers)):
+            super().on_message_complete()
+
+    def shutdown(self) -> None:
+        """Begin to drain: what is in progress or on its way is answered, then the connection is closed.
+
+        Closing an idle connection at once would reset it under a request that was sent but not yet read.
+        """
+        self._draining = True
+        if self._in_progress():
+            super().shutdown()
+        else:
+            self.loop.call_later(DRAIN_GRACE_S, self._close_if_idle)
+
+    def on_response_complete(self) -> None:
+        """Let go of the body; pipelined requests come one after the other, then what could not be read."""
+        self._body = None
+        super().on_response_complete()
+        if self._refusal is not None and not self._in_progress() and not self.transport.is_closing():
+            self._refuse_now(self._refusal)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        if cycle.scope["http_version"] == "1.0":
+            app = close_delimited(app, cycle)
+        if cycle.waiting_for_100_continue:
+            app = closing_unread(app, cycle)
+        if any(name == b"transfer-encoding" for name, _ in cycle.scope["headers"]):
+            app = with_faults(app, lambda: self._refusal if cycle is self.cycle else None)
+        super()._start_asgi_task(cycle, app)
+
+    def _parse(self, data: bytes) -> None:
+        while data:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                # No protocol but this one is spoken, so it goes on.
+                data = data[upgrade.args[0] :]
+                if has_body(self.headers):
+                    self.parser = body_parser(self, self.headers)
+            except httptools.HttpParserError:
+                self._refuse(self._refusal or bad_http("The request is not valid HTTP/1.1."))
+                return
+
+    def _probe(self) -> None:
+        """Send a client that sends no more something that it skips, if its answer has not ended."""
+        cycle = self._running
+        if self._body is not None and cycle is not None and cycle.response_started:
+            self._body.half_close()
+        elif cycle is not None and not cycle.response_started and cycle.scope["http_version"] != "1.0":
+            self.transport.write(CONTINUE)
+
+    def _write_body(self, on_change: Callable[[], None]) -> BodyWriter:
+        """Return the writer of the response in progress; there is one at a time."""
+        chunked = self._running is None or self._running.scope["http_version"] != "1.0"
+        paused = self.flow.write_paused
+        self._body = BodyWriter(self.transport, on_change, paused=paused, chunked=chunked)
+        return self._body
+
+    def _count(self, num_bytes: int) -> None:
+        self._num_header_bytes += num_bytes
+        if self._num_header_bytes > MAX_HEADER_BYTES:
+            raise self._abandon(_too_large())
+
+    def _in_progress(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _arm_timer(self) -> None:
+        if self._timer is None:
+            self._timer = self.loop.call_later(self._limits.header_timeout_s, self._on_timer)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _close_if_idle(self) -> None:
+        # Headers that have begun have their own time.
+        if not self._in_headers and not self._in_progress():
+            self.transport.close()
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self._in_headers:
+            timeout_s = self._limits.header_timeout_s
+            self._refuse(
+                HttpError(408, "request_timeout", f"The headers did not arrive within {timeout_s:g} s.")
+            )
+        elif not self.transport.is_closing():
+            self.transport.close()
+
+    def _refuse(self, error: HttpError) -> None:
+        """Read no more, and say why when what was read before is answered."""
+        self._refusal = error
+        if self.cycle is not None and self.cycle.more_body:
+            # The fault is in the body of a request that has an answer of its own.
+            self.cycle.keep_alive = False
+            self.cycle.message_event.set()
+            if self.cycle.response_complete:
+                self.transport.close()
+        elif not self._in_progress():
+            self._refuse_now(error)
+
+    def _turn_away(self, error: HttpError) -> None:
+        """Refuse a connection that is one too many; it is not counted any more, so that others find room."""
+        self._limits.leave(self._address)
+        self._refusal, self._turned_away = error, True
+        self._lingers = self._limits.linger()
+        if self._lingers:
+            self._refuse_now(error)
+        else:
+            self.transport.write(refusal(error))
+            self.transport.close()
+
+    def _refuse_now(self, error: HttpError) -> None:
+        self.transport.write(refusal(error))
+        self._cancel_timer()
+        if self.transport.can_write_eof():
+            # Closing over unread bytes resets the connection, and with it what a client has not read yet.
+            self.transport.write_eof()
+            self._timer = self.loop.call_later(LINGER_S, self.transport.close)
+        else:
+            self.transport.close()
+
+    def _abandon(self, error: HttpError) -> httptools.HttpParserCallbackError:
+        # Raised inside a parser callback it ends parsing, and _parse() finds the reason.
+        self._refusal = error
+        return httptools.HttpParserCallbackError(error.code)
+
+
+def _too_large() -> HttpError:
+    return HttpError(
+        431,
+        "headers_too_large",
+        f"Headers must be at most {MAX_HEADERS} and {MAX_HEADER_BYTES} bytes in all.",
+    )
+
+
+def protocol_factory(limits: ConnectionLimits) -> type[asyncio.Protocol]:
+    """Return a protocol class for uvicorn whose connections share one set of limits."""
+
+    class Protocol(BoundedHttpProtocol):
+        def __init__(
+            self,
+            config: Config,
+            server_state: ServerState,
+            app_state: dict[str, object],
+            _loop: asyncio.AbstractEventLoop | None = None,
+        ) -> None:
+            super().__init__(limits, config, server_state, app_state, _loop)
+
+    return Protocol

@@ -1,0 +1,106 @@
+"""The outermost layer of every request: its id, its log line, its HTTP metrics, the last net for errors."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import traceback
+import uuid
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from splitserve.frontend.event_log import Value, log_event, logger
+from splitserve.frontend.http.connection.body_writer import BODY_BYTES_STATE
+from splitserve.frontend.http.errors import error_response
+from splitserve.frontend.metrics.process import FrontendMetrics
+
+MAX_REQUEST_ID_CHARS = 100
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:\-]{1,100}")
+# Probes come every few seconds for ever; they are logged only when they fail.
+_QUIET = frozenset(("/live", "/health", "/ready", "/metrics"))
+_METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
+
+
+def is_request_id(text: str) -> bool:
+    """Tell whether a client's request id is taken: 1 to 100 letters, digits and . _ : -"""
+    return _REQUEST_ID.fullmatch(text) is not None
+
+
+class RequestLogMiddleware:
+    """Gives each request an id, answers 500 for what nobody caught, logs and counts the request at its end.
+
+    Handlers add fields to the log line through scope["state"]["log"], a dict.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: FrontendMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        record = _Record(scope, send)
+        try:
+            await self._app(scope, receive, record.send)
+        except Exception as error:
+            logger.error("unhandled_error request_id=%s\n%s", record.request_id, traceback.format_exc())
+            if record.status:
+                raise
+            await error_response(error)(scope, receive, record.send)
+        finally:
+            self._finish(scope, record)
+
+    def _finish(self, scope: Scope, record: _Record) -> None:
+        seconds = time.monotonic() - record.started
+        route = getattr(scope.get("route"), "path", "unmatched")
+        method = scope["method"] if scope["method"] in _METHODS else "OTHER"
+        # 499: the client left before there was an answer.
+        status = record.status or 499
+        self._metrics.http.observe(route, method, status, seconds)
+        if route in _QUIET and status < 400:
+            return
+        fields: dict[str, Value] = {
+            "request_id": record.request_id,
+            "method": method,
+            "path": scope["path"],
+            "status": status,
+            "duration_ms": seconds * 1000,
+            "bytes": record.num_bytes + scope["state"].get(BODY_BYTES_STATE, 0),
+        }
+        log_event("request", fields | record.fields, logging.INFO)
+
+
+class _Record:
+    """What the end of the request will be told: status, bytes sent, fields of handlers."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self._send = send
+        self.started = time.monotonic()
+        self.status = 0
+        self.num_bytes = 0
+        self.request_id = _request_id(scope)
+        self.fields: dict[str, Value] = {}
+        state = scope.setdefault("state", {})
+        state["request_id"] = self.request_id
+        state["log"] = self.fields
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = [*message.get("headers", []), (b"x-request-id", self.request_id.encode())]
+            message = {**message, "headers": headers}
+        else:
+            self.num_bytes += len(message.get("body", b""))
+        await self._send(message)
+
+
+def _request_id(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == b"x-request-id":
+            text: str = value.decode("latin-1")
+            if is_request_id(text):
+                return text
+    return uuid.uuid4().hex

@@ -1,0 +1,143 @@
+"""What the engines report of themselves, from the last Pong of each, as metric families."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from splitserve.engine_core.ipc.messages import EngineStats, FinishReason
+from splitserve.frontend.engines.pool import EngineStatus, PoolStats
+from splitserve.frontend.metrics.process import PREFIX
+
+STATES = ("connecting", "loading", "ready", "draining", "lost", "refused")
+
+
+class _Series(NamedTuple):
+    name: str
+    text: str
+    value: Callable[[EngineStats], float]
+
+
+def _kv_cache_usage(stats: EngineStats) -> float:
+    return 1 - stats.num_free_blocks / stats.num_blocks if stats.num_blocks else 0.0
+
+
+_GAUGES = (
+    _Series("num_requests_running", "Sequences in the running batch.", lambda s: s.num_running),
+    _Series("num_requests_waiting", "Sequences in the waiting queue.", lambda s: s.num_waiting),
+    _Series("kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", _kv_cache_usage),
+    _Series("num_kv_blocks", "KV blocks of the pool.", lambda s: s.num_blocks),
+    _Series("num_cached_kv_blocks", "KV blocks that hold a reusable prefix.", lambda s: s.num_cached_blocks),
+    _Series("num_host_kv_blocks", "KV blocks of the host tier.", lambda s: s.num_host_blocks),
+    _Series(
+        "num_used_host_kv_blocks",
+        "KV blocks of the host tier that hold a reusable prefix.",
+        lambda s: s.num_used_host_blocks,
+    ),
+    _Series("num_frontends", "Frontends with a live lease.", lambda s: s.num_frontends),
+    _Series("last_step_age_seconds", "Time since the last step ended.", lambda s: s.last_step_age_s),
+)
+_COUNTERS = (
+    _Series("prompt_tokens", "Prompt tokens processed.", lambda s: s.prompt_tokens),
+    _Series("generation_tokens", "Tokens generated.", lambda s: s.generation_tokens),
+    _Series(
+        "prefix_cache_queries",
+        "Prompt tokens looked up in the prefix cache.",
+        lambda s: s.prefix_cache_queries,
+    ),
+    _Series("prefix_cache_hits", "Prompt tokens found in the prefix cache.", lambda s: s.prefix_cache_hits),
+    _Series(
+        "prefix_cache_host_hits",
+        "Prompt tokens found in the host tier of the prefix cache.",
+        lambda s: s.num_loaded_blocks * s.block_size,
+    ),
+    _Series("kv_blocks_saved", "KV blocks moved to the host tier.", lambda s: s.num_saved_blocks),
+    _Series("kv_blocks_loaded", "KV blocks moved back from the host tier.", lambda s: s.num_loaded_blocks),
+    _Series("num_preemptions", "Preemptions.", lambda s: s.num_preemptions),
+    _Series("engine_steps", "Steps run.", lambda s: s.num_steps),
+    _Series("worker_compute_seconds", "Time the worker spent in steps.", lambda s: s.worker_compute_s),
+    _Series("worker_wait_seconds", "Time the worker waited for steps.", lambda s: s.worker_wait_s),
+    _Series("engine_protocol_errors", "Invalid messages the engine received.", lambda s: s.protocol_errors),
+)
+_LABELS = ("model_name", "engine")
+# A series that is missing until its first event hides that event from rate(): all begin at 0.
+_NO_FINISHED = {reason.name.lower(): 0 for reason in FinishReason}
+
+
+def collect_engines(statuses: list[EngineStatus]) -> Iterable[Metric]:
+    """Yield the families of all engines; one that has not answered yet has a state and nothing else."""
+    names = engine_names(statuses)
+    known = [
+        ([status.model.names[0] if status.model else "", name], status.stats)
+        for name, status in zip(names, statuses, strict=True)
+        if status.stats is not None
+    ]
+    for series in _GAUGES:
+        gauge = GaugeMetricFamily(PREFIX + series.name, series.text, labels=_LABELS)
+        for labels, stats in known:
+            gauge.add_metric(labels, series.value(stats))
+        yield gauge
+    for series in _COUNTERS:
+        counter = CounterMetricFamily(PREFIX + series.name, series.text, labels=_LABELS)
+        for labels, stats in known:
+            counter.add_metric(labels, series.value(stats))
+        yield counter
+    finished = CounterMetricFamily(
+        PREFIX + "request_success", "Sequences that ended, by reason.", labels=(*_LABELS, "finished_reason")
+    )
+    for labels, stats in known:
+        for reason, count in (_NO_FINISHED | stats.finished).items():
+            finished.add_metric([*labels, reason], count)
+    yield finished
+    yield _states(names, statuses)
+
+
+def collect_pool(statuses: list[EngineStatus], stats: PoolStats, frontend_id: str) -> Iterable[Metric]:
+    """Yield what this frontend knows and counts of its engine links."""
+    labels = ["frontend"]
+    ready = GaugeMetricFamily(
+        PREFIX + "frontend_engines_ready", "Engines that are ready for this frontend.", labels=labels
+    )
+    ready.add_metric([frontend_id], sum(status.state == "ready" for status in statuses))
+    yield ready
+    gauge = GaugeMetricFamily(PREFIX + "frontend_open_sequences", "Sequences open on engines.", labels=labels)
+    gauge.add_metric([frontend_id], stats.num_open)
+    yield gauge
+    counters = (
+        ("frontend_requests_aborted", "Requests given up before their end.", stats.requests_aborted),
+        ("frontend_requests_failed", "Requests that ended in an error.", stats.requests_failed),
+        ("frontend_engines_lost", "Times an engine stopped answering.", stats.engines_lost),
+        ("frontend_stale_outputs", "Outputs dropped as of an earlier engine life.", stats.stale_outputs),
+        ("frontend_protocol_errors", "Invalid messages received from engines.", stats.protocol_errors),
+    )
+    for name, text, value in counters:
+        counter = CounterMetricFamily(PREFIX + name, text, labels=labels)
+        counter.add_metric([frontend_id], value)
+        yield counter
+
+
+def engine_names(statuses: list[EngineStatus]) -> list[str]:
+    """Name each engine by its id, with its place in the list where it has none or shares it.
+
+    Two equal series would void a whole scrape, and addresses are nobody's business outside.
+    """
+    ids = Counter(status.engine_id for status in statuses)
+    return [
+        status.engine_id if status.engine_id and ids[status.engine_id] == 1 else f"{status.engine_id}#{i}"
+        for i, status in enumerate(statuses)
+    ]
+
+
+def _states(names: list[str], statuses: list[EngineStatus]) -> Metric:
+    family = GaugeMetricFamily(
+        PREFIX + "engine_state",
+        "1 for the state the engine is in, 0 for the others.",
+        labels=["engine", "state"],
+    )
+    for name, status in zip(names, statuses, strict=True):
+        for state in STATES:
+            family.add_metric([name, state], float(status.state == state))
+    return family

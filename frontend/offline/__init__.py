@@ -1,0 +1,1 @@
+"""The LLM class: a model in a Python script, without HTTP."""

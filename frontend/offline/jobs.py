@@ -1,0 +1,188 @@
+"""One prompt or conversation of a script on its way to token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from operator import index
+from typing import NamedTuple, TypedDict, TypeVar, cast
+
+import msgspec
+
+from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.frontend.engines.status import ServedModel
+from splitserve.frontend.offline.outputs import Prompt
+from splitserve.frontend.text.chat.template import ChatOptions, Message
+from splitserve.frontend.text.truncation import Truncation, TruncationSide, read_truncation, special_affixes
+
+T = TypeVar("T")
+
+_PROMPT_FORMS = "a text, a list of token ids, {'prompt': text} or {'prompt_token_ids': ids}"
+
+
+class TokenizationKwargs(TypedDict, total=False):
+    """How prompts become tokens, as far as a script may say: the fields of the HTTP API."""
+
+    truncate_prompt_tokens: int | None
+    truncation_side: TruncationSide | None
+    add_special_tokens: bool | None
+
+
+class Tokenization(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """TokenizationKwargs, checked."""
+
+    truncate_prompt_tokens: int | None = None
+    truncation_side: TruncationSide | None = None
+    add_special_tokens: bool | None = None
+
+    def truncation(self, params: SamplingParams, max_model_len: int) -> Truncation | None:
+        """Return how a prompt with these parameters is truncated.
+
+        Raises:
+            InvalidRequestError: names the range.
+        """
+        asked = params.max_tokens or 1
+        return read_truncation(self.truncate_prompt_tokens, self.truncation_side, asked, max_model_len)
+
+
+def check_tokenization(given: TokenizationKwargs | None) -> Tokenization:
+    """Check names and types.
+
+    Raises:
+        InvalidRequestError: names what is wrong.
+    """
+    try:
+        return msgspec.convert(given or {}, Tokenization)
+    except msgspec.ValidationError as error:
+        known = ", ".join(Tokenization.__struct_fields__)
+        text = f"tokenization_kwargs: {str(error).replace('`', '')}; it takes {known}"
+        raise InvalidRequestError(text, "tokenization_kwargs") from None
+
+
+class JobOptions(NamedTuple):
+    """What a job has beside its prompt."""
+
+    params: SamplingParams
+    priority: int
+    tokenization: Tokenization
+
+
+@dataclass(slots=True, frozen=True)
+class PromptJob:
+    """One prompt as a script gave it."""
+
+    prompt: Prompt
+    options: JobOptions
+
+    async def encode(self, served: ServedModel) -> tuple[str | None, list[int]]:
+        """Return the prompt as text, if it is one and nothing was cut off, and as ids."""
+        prompt = _unwrap(self.prompt)
+        tokenizer, limit = served.assets.tokenizer, served.info.max_model_len
+        truncation = self.options.tokenization.truncation(self.options.params, limit)
+        if not isinstance(prompt, str):
+            return None, truncation.cut(prompt) if truncation else prompt
+        add_special_tokens = self.options.tokenization.add_special_tokens is not False
+        ids = await tokenizer.encode_async(
+            prompt,
+            add_special_tokens,
+            parse_special_tokens=True,
+            max_model_len=None if truncation else limit,
+        )
+        if truncation is None or len(ids) <= truncation.num_tokens:
+            return prompt, ids
+        before, after = special_affixes(tokenizer) if add_special_tokens else ([], [])
+        return None, truncation.cut(ids, len(before), len(after))
+
+
+@dataclass(slots=True, frozen=True)
+class ChatJob:
+    """One conversation as a script gave it."""
+
+    messages: Sequence[Message]
+    options: JobOptions
+    template_options: ChatOptions
+
+    async def encode(self, served: ServedModel) -> tuple[str | None, list[int]]:
+        """Return the rendered conversation as text, if nothing was cut off, and as ids."""
+        template = served.assets.chat_template
+        if template is None:
+            raise InvalidRequestError("the model has no chat template", "messages")
+        limit = served.info.max_model_len
+        tokenization = self.options.tokenization
+        truncation = tokenization.truncation(self.options.params, limit)
+        text, ids = await template.render_async(
+            self.messages, self.template_options, max_model_len=None if truncation else limit
+        )
+        before, after = (
+            special_affixes(served.assets.tokenizer) if tokenization.add_special_tokens else ([], [])
+        )
+        ids = [*before, *ids, *after]
+        if truncation is None or len(ids) <= truncation.num_tokens:
+            return text, ids
+        return None, truncation.cut(ids, len(before), len(after))
+
+
+def list_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """Return the prompts that a script gave, one or many.
+
+    Raises:
+        InvalidRequestError: it is neither.
+    """
+    if isinstance(prompts, str | Mapping):
+        return [prompts]
+    many = list_items(prompts, "prompts", f"one prompt or a list of them, each {_PROMPT_FORMS}")
+    is_one = bool(many) and all(isinstance(item, Integral) for item in many)
+    return [cast(list[int], many)] if is_one else cast(list[Prompt], many)
+
+
+def list_conversations(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> list[Sequence[Message]]:
+    """Return the conversations that a script gave, one or many.
+
+    Raises:
+        InvalidRequestError: it is neither.
+    """
+    form = "a list of messages ({'role': ..., 'content': ...}), or a list of such lists"
+    many = list_items(messages, "messages", form)
+    if many and isinstance(many[0], Mapping):
+        many = [cast(Sequence[Message], many)]
+    for chat in many:
+        if not all(isinstance(message, Mapping) for message in list_items(chat, "messages", form)):
+            raise InvalidRequestError(f"messages must be {form}", "messages")
+    return cast(list[Sequence[Message]], many)
+
+
+def list_items(given: Iterable[T], name: str, form: str) -> list[T]:
+    """Return the items of an argument that is a list, or something like one.
+
+    Args:
+        given: as the script gave it, of any type.
+        name: of the argument.
+        form: what it has to be, in words.
+
+    Raises:
+        InvalidRequestError: names the argument, its form, and the type that was given.
+    """
+    if isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping):
+        return list(given)
+    raise InvalidRequestError(f"{name} must be {form}, got {type(given).__name__}", name)
+
+
+def _unwrap(prompt: Prompt) -> str | list[int]:
+    """Return the text or the token ids of a prompt in any of its forms."""
+    value: object = prompt
+    if isinstance(prompt, Mapping):
+        given = cast(Mapping[str, object], prompt)
+        named = [given[key] for key in ("prompt_token_ids", "prompt") if key in given]
+        if not named:
+            raise InvalidRequestError(
+                "a prompt given as a dict needs the key prompt or prompt_token_ids", "prompt"
+            )
+        value = named[0]
+    if isinstance(value, str):
+        return value
+    try:
+        return [index(item) for item in list_items(cast(list[int], value), "a prompt", _PROMPT_FORMS)]
+    except TypeError:
+        raise InvalidRequestError(f"a prompt must be {_PROMPT_FORMS}", "prompt") from None

@@ -1,0 +1,170 @@
+"""A thread with an event loop, an engine-core process and a pool connected to it, for the LLM class."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from splitserve.engine_core.errors import EngineUnavailableError
+from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.engines.pool import EnginePool
+from splitserve.frontend.engines.status import EngineStatus, ServedModel
+from splitserve.frontend.offline.engine import EngineProcess
+
+T = TypeVar("T")
+J = TypeVar("J")
+
+_POLL_S = 0.1
+_READY_POLL_S = 0.2
+_LAST_WORDS_S = 2.0
+
+
+def _do_nothing() -> None:
+    pass
+
+
+class OfflineRunner:
+    """Owns thread, process and pool; its plain methods are for other threads, its coroutines for the loop."""
+
+    def __init__(self) -> None:
+        """Start the thread."""
+        self._loop = asyncio.new_event_loop()
+        # A daemon: the interpreter must not wait for it before its exit handlers, which close it, have run.
+        self._thread = threading.Thread(target=self._loop.run_forever, name="splitserve-llm", daemon=True)
+        self._thread.start()
+        self._engine: EngineProcess | None = None
+        self._pool: EnginePool | None = None
+
+    @property
+    def engine_pid(self) -> int:
+        """Process id of the engine-core."""
+        assert self._engine is not None
+        return self._engine.pid
+
+    def start(
+        self, flags: Sequence[str], timeout_s: float, on_progress: Callable[[EngineStatus], None]
+    ) -> ServedModel:
+        """Start the engine and wait until it serves.
+
+        Args:
+            flags: of engine-core.
+            timeout_s: for all of it.
+            on_progress: told the engine's status about ten times a second, in the calling thread.
+
+        Raises:
+            SplitServeError: what the engine ended with, or EngineUnavailableError after timeout_s.
+        """
+        self.run(self._start(flags))
+        return self.run(self._wait_ready(timeout_s), lambda: on_progress(self.run(self._status())))
+
+    def run(self, coroutine: Coroutine[Any, Any, T], on_poll: Callable[[], None] = _do_nothing) -> T:
+        """Run a coroutine on the loop and wait for it; an interrupt of the calling thread cancels it.
+
+        Args:
+            coroutine: any.
+            on_poll: called about ten times a second, in the calling thread.
+        """
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            while not concurrent.futures.wait([future], _POLL_S).done:
+                on_poll()
+        except BaseException:
+            future.cancel()
+            raise
+        on_poll()
+        return future.result()
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
+        """Run one request.
+
+        Raises:
+            SplitServeError: as EnginePool.generate(); an engine that ended is quoted.
+        """
+        assert self._pool is not None
+        try:
+            async with contextlib.aclosing(self._pool.generate("", request)) as deltas:
+                async for delta in deltas:
+                    if delta.finish_reason == "abort":
+                        raise EngineUnavailableError("the engine is shutting down")
+                    yield delta
+        except EngineUnavailableError as error:
+            raise await self._last_words() or error from None
+
+    def close(self) -> None:
+        """End process, pool and thread; safe to call twice."""
+        if self._loop.is_closed():
+            return
+        if threading.current_thread() is self._thread:
+            # The garbage collector may drop the owner on any thread, and this one cannot wait for itself.
+            threading.Thread(target=self.close).start()
+            return
+        try:
+            self.run(self._stop())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    async def _start(self, flags: Sequence[str]) -> None:
+        self._engine = EngineProcess(flags)
+        self._pool = EnginePool([self._engine.address], "offline")
+        await self._pool.start()
+
+    async def _wait_ready(self, timeout_s: float) -> ServedModel:
+        assert self._engine is not None
+        assert self._pool is not None
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            try:
+                await self._pool.wait_ready(_READY_POLL_S)
+                return self._pool.find_model("")
+            except EngineUnavailableError:
+                if self._engine.ended and (failure := await self._last_words()) is not None:
+                    raise failure from None
+                if time.monotonic() > deadline_s or (await self._status()).state == "refused":
+                    raise
+
+    async def _status(self) -> EngineStatus:
+        assert self._pool is not None
+        return self._pool.status()[0]
+
+    async def _last_words(self) -> Exception | None:
+        """Return why the engine ended, None if it runs on."""
+        assert self._engine is not None
+        await self._engine.wait_end(_LAST_WORDS_S)
+        return self._engine.failure()
+
+    async def _stop(self) -> None:
+        if self._pool is not None:
+            await self._pool.close()
+        if self._engine is not None:
+            await self._engine.stop()
+
+
+async def run_bounded(
+    jobs: Sequence[J], run_one: Callable[[J], Coroutine[Any, Any, T]], max_in_flight: int
+) -> list[T]:
+    """Run a coroutine per job, at most max_in_flight at a time; return their results in the order of jobs.
+
+    Raises:
+        Exception: the first failure; all other coroutines are cancelled.
+    """
+    results: dict[int, T] = {}
+    numbered = iter(enumerate(jobs))
+
+    async def work() -> None:
+        for number, job in numbered:
+            results[number] = await run_one(job)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(max_in_flight, len(jobs))):
+                group.create_task(work())
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [results[number] for number in range(len(jobs))]

@@ -1,0 +1,65 @@
+"""Token counts of one HTTP request over all its prompts and completions."""
+
+from __future__ import annotations
+
+import msgspec
+
+from splitserve.frontend.engines.generation import OutputDelta
+
+
+class PromptTokensDetails(msgspec.Struct, frozen=True):
+    """How many prompt tokens the prefix cache held."""
+
+    cached_tokens: int = 0
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """OpenAI's usage object; a prompt counts once however many completions it has."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class UsageCounter:
+    """Adds up one request's tokens as its deltas pass.
+
+    Attributes:
+        completion_tokens: tokens of all completions so far.
+        cached_tokens: cached prompt tokens; of n completions the least, which computed the rest for all.
+    """
+
+    __slots__ = ("_cached", "_n", "_prompt_tokens", "cached_tokens", "completion_tokens")
+
+    def __init__(self, prompt_lengths: list[int], n: int) -> None:
+        """Start with nothing generated.
+
+        Args:
+            prompt_lengths: tokens of each prompt.
+            n: completions per prompt.
+        """
+        self._prompt_tokens = sum(prompt_lengths)
+        self._n = n
+        # By choice; known from its first token on, or, with max_tokens 0, from its end.
+        self._cached: list[int | None] = [None] * (len(prompt_lengths) * n)
+        self.completion_tokens = self.cached_tokens = 0
+
+    def add(self, choice_idx: int, delta: OutputDelta) -> None:
+        """Count one delta."""
+        if delta.token_ids or delta.finish_reason is not None:
+            self.completion_tokens += len(delta.token_ids)
+            if self._cached[choice_idx] != delta.num_cached_tokens:
+                first = choice_idx - choice_idx % self._n
+                self.cached_tokens -= self._least(first)
+                self._cached[choice_idx] = delta.num_cached_tokens
+                self.cached_tokens += self._least(first)
+
+    def _least(self, first: int) -> int:
+        return min((c for c in self._cached[first : first + self._n] if c is not None), default=0)
+
+    def usage(self) -> Usage:
+        """Return the counts so far."""
+        total = self._prompt_tokens + self.completion_tokens
+        details = PromptTokensDetails(self.cached_tokens)
+        return Usage(self._prompt_tokens, self.completion_tokens, total, details)

@@ -1,0 +1,1 @@
+"""Bodies of requests and responses: their fields, ranges and defaults."""

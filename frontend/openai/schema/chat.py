@@ -1,0 +1,185 @@
+"""Request and response of POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from splitserve.engine_core.sampling_params import MAX_LOGPROBS
+from splitserve.frontend.metrics.request_metrics import RequestMetrics
+from splitserve.frontend.openai.answers.logprobs import ChatLogprobs, PromptLogprobs
+from splitserve.frontend.openai.answers.usage import Usage
+from splitserve.frontend.openai.schema.fields import GenerationFields, ranged
+
+MAX_MESSAGES = 4096
+MAX_ROLE_CHARS = 64
+JsonScalar = str | int | float | bool | None
+
+
+class ContentPart(msgspec.Struct, frozen=True):
+    """One part of a message; only text is served, an earlier refusal is one too."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+class FunctionCall(msgspec.Struct, frozen=True):
+    """A function an earlier answer called, arguments as JSON text."""
+
+    name: Annotated[str, Meta(max_length=256)]
+    arguments: str = ""
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call of an earlier answer."""
+
+    function: FunctionCall
+    id: str = ""
+    type: str = "function"
+
+
+Role = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=MAX_ROLE_CHARS,
+        description="system, developer (= system), user, assistant, tool, or what else the template knows.",
+    ),
+]
+
+
+class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn of the conversation; parts are for templates that take them, else joined by line feeds."""
+
+    role: Role
+    content: str | list[ContentPart] | None = None
+    refusal: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+
+
+# How messages become a prompt; /tokenize takes the same fields.
+AddGenerationPrompt = Annotated[bool | None, Meta(description="Open the assistant's turn. Default true.")]
+ContinueFinalMessage = Annotated[
+    bool | None,
+    Meta(description="Go on with the text of the last message; excludes add_generation_prompt: true."),
+]
+AddSpecialTokens = Annotated[
+    bool | None, Meta(description="Add BOS and the like. Default true for text, false for messages.")
+]
+Documents = Annotated[list[dict[str, str]], Meta(max_length=256, description="Passed to the template.")]
+VariableName = Annotated[
+    str,
+    Meta(
+        extra_json_schema={
+            "pattern": "^[A-Za-z][A-Za-z0-9_]*$",
+            "not": {"enum": ["messages", "tools", "documents", "add_generation_prompt"]},
+        }
+    ),
+]
+TemplateVariables = Annotated[
+    dict[VariableName, JsonScalar],
+    Meta(max_length=32, description="Further variables of the checkpoint's template."),
+]
+
+
+class ChatRequest(GenerationFields, frozen=True, kw_only=True):
+    """The next message of a conversation."""
+
+    messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    max_tokens: Annotated[int | None, ranged(1, 2**31 - 1, "Default: up to the context's end.")] = None
+    max_completion_tokens: Annotated[int | None, ranged(1, 2**31 - 1, "Goes before max_tokens.")] = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int | None, ranged(0, MAX_LOGPROBS, "Needs logprobs.")] = None
+    add_generation_prompt: AddGenerationPrompt = None
+    continue_final_message: ContinueFinalMessage = None
+    echo: Annotated[
+        bool | None, Meta(description="Put the last message before the answer if that goes on with its turn.")
+    ] = None
+    add_special_tokens: AddSpecialTokens = None
+    documents: Documents | None = None
+    chat_template_kwargs: TemplateVariables | None = None
+
+
+class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """The model's message; what is always null stands here for clients that read it without a look."""
+
+    content: str | None
+    role: str = "assistant"
+    refusal: None = None
+    annotations: None = None
+    audio: None = None
+    function_call: None = None
+    reasoning: None = None
+    reasoning_content: None = None
+
+
+class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the n answers."""
+
+    index: int
+    message: AnswerMessage
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    token_ids: list[int] | None = None
+    routed_experts: None = None
+
+
+class ChatResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of a request without stream; what was not asked for is null."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    object: str = "chat.completion"
+    service_tier: None = None
+    system_fingerprint: str | None = None
+    prompt_token_ids: list[int] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
+    prompt_text: None = None
+    kv_transfer_params: None = None
+    ec_transfer_params: None = None
+    metrics: RequestMetrics | None = None
+
+
+# A chunk has a field only when there is something to say: a stream is mostly its chunks.
+class ChatDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """What is new of a message; the first one of a choice carries the role."""
+
+    role: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """What is new of one choice."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of a stream; the usage chunk has no choices."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    object: str = "chat.completion.chunk"
+    system_fingerprint: str | None = None
+    usage: Usage | UnsetType | None = UNSET
+    metrics: RequestMetrics | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET

@@ -1,0 +1,112 @@
+"""What bodies must hold beside the types of their fields, as JSON schema for the OpenAPI document.
+
+The code that handles a field is what enforces these; tests generate bodies from the document and hold the two
+together. What no schema can say, because it depends on the model or on how two numbers compare, stands in
+docs/api.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from splitserve.frontend.openai.prompts import PART_FIELDS
+from splitserve.frontend.openai.schema.completions import MAX_PROMPTS
+
+Json = dict[str, Any]
+
+
+def _given(field: str, schema: Json | None = None) -> Json:
+    """A field is there, not null, and as the schema says."""
+    return {"required": [field], "properties": {field: schema or {"not": {"type": "null"}}}}
+
+
+def _if_given(field: str, schema: Json | None = None) -> Json:
+    return {"properties": {field: schema or {}}}
+
+
+_TRUE: Final[Json] = {"const": True}
+_FILLED: Final[Json] = {"type": "array", "minItems": 1}
+_TOKEN_IDS: Final[Json] = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+_LISTS: Final[Json] = {"minItems": 1, "maxItems": MAX_PROMPTS}
+
+_GENERATION: Final[list[Json]] = [
+    {"if": _given("stream_options"), "then": _given("stream", _TRUE)},
+    {
+        "if": _given("use_beam_search", _TRUE),
+        "then": _if_given("stream", {"not": _TRUE}),
+        "else": {
+            "properties": {
+                "length_penalty": {"enum": [1, None]},
+                "early_stopping": {"enum": [False, None]},
+            }
+        },
+    },
+]
+_ONE_WAY_TO_END: Final[Json] = {
+    "if": _given("continue_final_message", _TRUE),
+    "then": _if_given("add_generation_prompt", {"not": _TRUE}),
+}
+
+# Struct -> rules that hold between its fields.
+RULES: Final[dict[str, list[Json]]] = {
+    "CompletionRequest": [
+        *_GENERATION,
+        {"if": _given("logprob_token_ids", _FILLED), "then": _given("logprobs")},
+    ],
+    "ChatRequest": [
+        *_GENERATION,
+        {"if": _given("logprob_token_ids", _FILLED), "then": _given("logprobs", _TRUE)},
+        {"if": _given("top_logprobs"), "then": _given("logprobs", _TRUE)},
+        _ONE_WAY_TO_END,
+    ],
+    "TokenizeRequest": [{"oneOf": [_given("prompt"), _given("messages")]}, _ONE_WAY_TO_END],
+    "ChatMessage": [
+        {
+            "anyOf": [
+                _given("content"),
+                _given("refusal"),
+                {
+                    "required": ["role", "tool_calls"],
+                    "properties": {"role": {"const": "assistant"}, "tool_calls": _FILLED},
+                },
+            ]
+        }
+    ],
+    "ContentPart": [
+        {"if": _given("type", {"const": kind}), "then": _given(field, {"type": "string"})}
+        for kind, field in PART_FIELDS.items()
+    ],
+}
+
+# Struct and field -> its schema where the type that decodes it is wider than what is taken.
+FIELDS: Final[dict[tuple[str, str], Json]] = {
+    ("CompletionRequest", "prompt"): {
+        "anyOf": [
+            {"type": "string"},
+            _TOKEN_IDS,
+            {"type": "array", "items": {"type": "string"}, **_LISTS},
+            {"type": "array", "items": _TOKEN_IDS, **_LISTS},
+        ]
+    },
+    ("ContentPart", "type"): {"enum": list(PART_FIELDS)},
+}
+# Fields whose largest value the operator sets.
+LOGPROBS_FIELDS: Final[tuple[str, ...]] = ("logprobs", "top_logprobs", "prompt_logprobs")
+
+
+def add_rules(schemas: Json, max_logprobs: int) -> None:
+    """Complete the document's schemas of request bodies.
+
+    Args:
+        schemas: by name; changed.
+        max_logprobs: as the server allows.
+    """
+    for name, rules in RULES.items():
+        schemas[name]["allOf"] = rules
+    for (name, field), schema in FIELDS.items():
+        properties = schemas[name]["properties"]
+        properties[field] = {"description": properties[field].get("description", "")} | schema
+    for name in ("CompletionRequest", "ChatRequest"):
+        for field in LOGPROBS_FIELDS:
+            if "maximum" in schemas[name]["properties"].get(field, {}):
+                schemas[name]["properties"][field]["maximum"] = max_logprobs

@@ -1,0 +1,1 @@
+"""What an operator asks a frontend: is it healthy, how busy is it, what waits?"""

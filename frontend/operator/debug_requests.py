@@ -1,0 +1,106 @@
+"""GET /debug/requests: where open requests stand on the engines, and what those that wait are waiting for."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from splitserve.engine_core.ipc.messages import RequestInfo, RequestStage, WaitReason
+from splitserve.frontend.http.errors import HttpError
+from splitserve.frontend.metrics.engines import engine_names
+from splitserve.frontend.openai.context import ApiContext, json_response
+
+TIMEOUT_S = 5.0
+# Ids of responses; a client may know its X-Request-Id only.
+_PREFIXES = ("", "cmpl-", "chatcmpl-")
+MAX_ID_CHARS = 128
+
+
+class OpenRequestState(msgspec.Struct, frozen=True):
+    """One sequence that is open on an engine; counts are tokens.
+
+    Attributes:
+        state: "waiting", "running" or "preempted".
+        waits_for: "rows", "blocks", "tokens", "fair_share" or "prefix"; null if it runs.
+        position: how many come before it in its queue; null if it runs.
+        queue_time_s: how long it waited, or has waited so far, before it first ran.
+    """
+
+    engine: str
+    request_id: str
+    state: str
+    waits_for: str | None
+    position: int | None
+    priority: int
+    prompt_tokens: int
+    output_tokens: int
+    computed_tokens: int
+    preemptions: int
+    age_s: float
+    queue_time_s: float
+
+
+class OpenRequestList(msgspec.Struct, frozen=True):
+    """The oldest open requests of the caller, at most 100 per engine; engines that did not answer."""
+
+    requests: list[OpenRequestState]
+    unanswered: list[str]
+
+
+async def list_requests(context: ApiContext, request: Request) -> Response:
+    """Tell of all open requests of the caller's tenant; without keys of everybody's.
+
+    Raises:
+        EngineUnavailableError: no engine is ready.
+    """
+    return json_response(await _ask(context, request, []))
+
+
+async def show_request(context: ApiContext, request: Request, request_id: str) -> Response:
+    """Tell of one request, and of its parts if it has several.
+
+    Args:
+        context: of this process.
+        request: the caller's.
+        request_id: the response's id, or the X-Request-Id it was asked with.
+
+    Raises:
+        HttpError: 404 "unknown_request": it is not open, or another tenant's.
+        EngineUnavailableError: no engine is ready.
+    """
+    found = OpenRequestList([], [])
+    if len(request_id) <= MAX_ID_CHARS:
+        found = await _ask(context, request, [prefix + request_id for prefix in _PREFIXES])
+    if not found.requests:
+        raise HttpError(404, "unknown_request", "No open request has this id.")
+    return json_response(found)
+
+
+async def _ask(context: ApiContext, request: Request, request_ids: list[str]) -> OpenRequestList:
+    tenant: str = getattr(request.state, "tenant", "")
+    statuses = context.pool.status()
+    names = dict(zip((status.address for status in statuses), engine_names(statuses), strict=True))
+    outcomes = await context.pool.explain(request_ids, tenant, TIMEOUT_S)
+    return OpenRequestList(
+        [_state(names.get(o.address, ""), info) for o in outcomes for info in o.requests],
+        [names.get(o.address, "") for o in outcomes if not o.ok],
+    )
+
+
+def _state(engine: str, info: RequestInfo) -> OpenRequestState:
+    waits = info.stage is not RequestStage.RUNNING
+    return OpenRequestState(
+        engine=engine,
+        request_id=info.request_id,
+        state=info.stage.name.lower(),
+        waits_for=info.waits_for.name.lower() if info.waits_for is not WaitReason.NONE else None,
+        position=info.position if waits else None,
+        priority=info.priority,
+        prompt_tokens=info.num_prompt_tokens,
+        output_tokens=info.num_output_tokens,
+        computed_tokens=info.num_computed_tokens,
+        preemptions=info.num_preemptions,
+        age_s=info.age_s,
+        queue_time_s=info.queue_time_s,
+    )

@@ -1,0 +1,97 @@
+"""/live, /health and /ready: the process, and a round trip through the engines' busy loops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import msgspec
+from starlette.responses import Response
+
+from splitserve.engine_core.errors import EngineUnavailableError
+from splitserve.frontend.engines.pool import EnginePool, EngineStatus
+from splitserve.frontend.metrics.engines import engine_names
+
+
+class EngineHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine as this frontend sees it.
+
+    Attributes:
+        state: connecting, loading, ready, draining, lost or refused.
+        answered: it answered this probe in time.
+        last_step_age_s: time since its last step ended; an idle engine's grows.
+        last_answer_age_s: time since its busy loop last answered.
+    """
+
+    engine: str
+    state: str
+    answered: bool
+    models: list[str]
+    loading_stage: str | None = None
+    loading_fraction: float | None = None
+    last_step_age_s: float | None = None
+    last_answer_age_s: float | None = None
+    num_running: int | None = None
+    num_waiting: int | None = None
+
+
+class Health(msgspec.Struct, frozen=True):
+    """The answer of /health and /ready; status is "ok", "loading", "draining" or "unavailable"."""
+
+    status: str
+    engines: list[EngineHealth]
+
+
+class HealthProbe:
+    """Answers probes; once shutting_down is set they fail."""
+
+    def __init__(self, pool: EnginePool, timeout_s: float) -> None:
+        self._pool = pool
+        self._timeout_s = timeout_s
+        self._shared: asyncio.Task[Response] | None = None
+        self.shutting_down = False
+
+    async def check(self) -> Response:
+        """Answer one probe; probes that overlap share one round trip, so they cannot flood the engines."""
+        if self._shared is None or self._shared.done():
+            self._shared = asyncio.create_task(self._check(), name="health-probe")
+        return await asyncio.shield(self._shared)
+
+    async def _check(self) -> Response:
+        answered: set[str] = set()
+        with contextlib.suppress(EngineUnavailableError):
+            answered = {status.address for status in await self._pool.ping(self._timeout_s)}
+        statuses = self._pool.status()
+        serving = any(status.state == "ready" and status.address in answered for status in statuses)
+        health = Health(self._verdict(serving, statuses), _engines(statuses, answered))
+        status_code = 200 if health.status == "ok" else 503
+        return Response(msgspec.json.encode(health), status_code, media_type="application/json")
+
+    def _verdict(self, serving: bool, statuses: list[EngineStatus]) -> str:
+        if self.shutting_down:
+            return "draining"
+        if serving:
+            return "ok"
+        states = {status.state for status in statuses}
+        for state in ("loading", "draining"):
+            if state in states:
+                return state
+        return "unavailable"
+
+
+def _engines(statuses: list[EngineStatus], answered: set[str]) -> list[EngineHealth]:
+    return [
+        EngineHealth(
+            engine=name,
+            state=status.state,
+            answered=status.address in answered,
+            models=list(status.model.names) if status.model else [],
+            loading_stage=status.stage if status.state == "loading" else None,
+            loading_fraction=status.fraction if status.state == "loading" else None,
+            last_step_age_s=status.stats.last_step_age_s if status.stats else None,
+            last_answer_age_s=status.last_pong_age_s,
+            num_running=status.stats.num_running if status.stats else None,
+            num_waiting=status.stats.num_waiting if status.stats else None,
+        )
+        for name, status in zip(engine_names(statuses), statuses, strict=True)
+    ]

@@ -1,0 +1,24 @@
+"""GET /load: how busy is this process, for a balancer that asks before it sends."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.responses import Response
+
+from splitserve.frontend.http.limits import OpenRequests
+from splitserve.frontend.openai.context import json_response
+
+
+class ServerLoad(msgspec.Struct, frozen=True):
+    """The answer of /load, in vLLM's words.
+
+    Attributes:
+        server_load: requests in progress in this process, streams included.
+    """
+
+    server_load: int
+
+
+async def server_load(requests: OpenRequests) -> Response:
+    """Answer GET /load."""
+    return json_response(ServerLoad(len(requests)))

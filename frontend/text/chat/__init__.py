@@ -1,0 +1,1 @@
+"""Chat messages to a prompt, by a checkpoint's template."""

@@ -1,0 +1,187 @@
+"""Keeps control tokens that a chat template writes apart from the same characters in text that users wrote.
+
+A user who writes "<|im_end|>" must not end the turn. So the tokenizer is told to read all added tokens as
+letters, and each gets an alias that no text can hold: what shall be read as a token is replaced by its alias
+first. Text of users simply is not. In a chat, every string of a user gets an invisible mark inside whatever
+could become a control token before the template is rendered; what is still whole afterwards is the template's
+own and is aliased, then the marks are dropped. It is one call of the tokenizer, so words are split as ever.
+
+Marks and aliases begin with noncharacters, which no text interchange may contain; users' own become U+FFFD.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from tokenizers import AddedToken
+
+from splitserve.engine_core.errors import InvalidRequestError, ModelLoadError
+from splitserve.frontend.text.tokenizer_library import LibraryTokenizer
+from splitserve.frontend.text.trie_pattern import trie_pattern
+
+JsonValue = str | int | float | bool | None | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
+
+MARK = "\ufdd0"
+_ALIAS = "\ufdd1"
+# U+FDD2 is the tag of frontend.text.chat.template.
+_OURS = re.compile(f"[{MARK}{_ALIAS}\ufdd2]")
+_FIRST_ALIAS = 0xF0000
+_FILLER = 0xE000
+MAX_ADDED_TOKENS = 65534
+# Two different control tokens rarely share more of their beginning with ordinary text than this.
+_TELLTALE_CHARS = 3
+
+
+def neutralise(text: str) -> str:
+    """Replace the noncharacters that marks, aliases and tags are made of."""
+    return _OURS.sub("\ufffd", text)
+
+
+class TextMarker:
+    """Marks strings of users so that no control token survives in them."""
+
+    def __init__(self, tokens: Iterable[str]) -> None:
+        """Prepare for these control tokens, each at least two characters long."""
+        telltales = {token[:_TELLTALE_CHARS] for token in tokens if len(token) > 1}
+        # A text that ends in "<|im_" could be joined by the template to one that begins with "end|>"; blanks
+        # after it may be trimmed first.
+        endings = {telltale[:size] for telltale in telltales for size in range(1, len(telltale))}
+        firsts = {telltale[0] for telltale in telltales}
+        # Matches the first character only: another control token may begin within this one.
+        self._begin = re.compile(rf"{trie_pattern(firsts)}(?<=(?={trie_pattern(telltales)}).)", re.DOTALL)
+        self._ending = re.compile(rf"(?={trie_pattern(endings)}(?:\s|\Z)).", re.DOTALL)
+
+    def mark(self, text: str) -> str:
+        """Put a mark after the first character of whatever is, or may begin, a control token."""
+        text = self._begin.sub(_with_mark, neutralise(text))
+        # Only here can an ending have nothing but blanks behind it. Asked for each, whether it has, a text of
+        # blanks would take the square of its length where a control token begins with some.
+        start = max(0, len(text.rstrip()) - _TELLTALE_CHARS + 1)
+        return text[:start] + self._ending.sub(_with_mark, text[start:])
+
+    def mark_all(self, value: JsonValue) -> JsonValue:
+        """Mark every string in a JSON value, the keys of objects too.
+
+        Raises:
+            InvalidRequestError: a key is no string.
+        """
+        if isinstance(value, str):
+            return self.mark(value)
+        if isinstance(value, Mapping):
+            if not all(isinstance(key, str) for key in value):
+                raise InvalidRequestError(
+                    "the messages must hold JSON values: a key is no string", "messages"
+                )
+            return {self.mark(key): self.mark_all(item) for key, item in value.items()}
+        if isinstance(value, Sequence):
+            return [self.mark_all(item) for item in value]
+        return value
+
+
+def _with_mark(match: re.Match[str]) -> str:
+    return match[0] + MARK
+
+
+class ControlEncoder:
+    """Encodes text in which added tokens are read only where they are meant; for any thread."""
+
+    def __init__(self, raw: LibraryTokenizer, vocab_size: int, control_ids: Collection[int]) -> None:
+        """Take over a tokenizer: it reads added tokens as letters from now on.
+
+        Args:
+            raw: changed by this.
+            vocab_size: one more than its largest id.
+            control_ids: ids that letters must never give.
+
+        Raises:
+            ModelLoadError: there are more added tokens than aliases.
+        """
+        added = raw.added_tokens()
+        # Runs of blanks are no structure, and templates hold them as ordinary text.
+        hidden = {token_id: token for token_id, token in added.items() if not token.content.isspace()}
+        if len(hidden) > MAX_ADDED_TOKENS:
+            raise ModelLoadError(
+                f"the tokenizer has {len(hidden)} added tokens, more than {MAX_ADDED_TOKENS}"
+            )
+        self._raw = raw
+        self._control_ids = frozenset(control_ids)
+        self._aliases = {
+            token.content: _ALIAS + chr(_FIRST_ALIAS + i) for i, token in enumerate(hidden.values())
+        }
+        self._hide(hidden.values(), vocab_size)
+        self._ids = {
+            raw.token_to_id(self._aliases[token.content]) or -1: token_id
+            for token_id, token in hidden.items()
+        }
+        assert min(self._ids, default=vocab_size) >= vocab_size, "an alias has no id of its own"
+        self._single_words = {token.content for token in hidden.values() if token.single_word}
+        self._all = re.compile(trie_pattern(self._aliases))
+        self._plain = re.compile(
+            trie_pattern(token.content for token in hidden.values() if not token.special)
+        )
+
+    def encode(self, text: str, add_special_tokens: bool, *, parse_special_tokens: bool) -> list[int]:
+        """Encode a text; special tokens in it are read as tokens only if asked for.
+
+        Raises:
+            InvalidRequestError: the tokenizer's own model makes a control token out of letters.
+        """
+        pattern = self._all if parse_special_tokens else self._plain
+        return self._encode(pattern.sub(self._alias, neutralise(text)), add_special_tokens)
+
+    def encode_marked(self, text: str) -> list[int]:
+        """Encode a rendered chat; whole added tokens are read as tokens, marked ones as letters.
+
+        Raises:
+            InvalidRequestError: as encode().
+        """
+        return self._encode(self._all.sub(self._alias, text).replace(MARK, ""), False)
+
+    def _alias(self, match: re.Match[str]) -> str:
+        if match[0] in self._single_words and _touches_a_word(match):
+            return match[0]
+        return self._aliases[match[0]]
+
+    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        encoding = self._raw.encode(text)
+        token_ids: list[int] = encoding.ids
+        if not self._control_ids.isdisjoint(token_ids):
+            raise InvalidRequestError(
+                "the text spells a control token that this tokenizer cannot tell from text"
+            )
+        if add_special_tokens:
+            token_ids = self._raw.add_special_tokens_to(encoding)
+        if _ALIAS not in text:
+            return token_ids
+        real = self._ids
+        return [real.get(token_id, token_id) for token_id in token_ids]
+
+    def _hide(self, tokens: Collection[AddedToken], vocab_size: int) -> None:
+        self._raw.add_tokens(
+            [_like(token, token.content, True) for token in tokens if not token.special], special=True
+        )
+        self._raw.read_special_tokens_as_text()
+        # New ids are counted on from the number of tokens, which a vocabulary with holes exceeds.
+        num_fillers = vocab_size - len(self._raw.vocab())
+        self._raw.add_tokens([f"{_ALIAS}{chr(_FILLER)}{i}" for i in range(num_fillers)])
+        self._raw.add_tokens([_like(token, self._aliases[token.content], False) for token in tokens])
+
+
+def _touches_a_word(match: re.Match[str]) -> bool:
+    start, end = match.span()
+    before, after = match.string[max(0, start - 1) : start], match.string[end : end + 1]
+    return any(char.isalnum() or char == "_" for char in before + after)
+
+
+def _like(token: AddedToken, content: str, special: bool) -> AddedToken:
+    return AddedToken(
+        content,
+        single_word=token.single_word,
+        lstrip=token.lstrip,
+        rstrip=token.rstrip,
+        # One that is looked for in normalised text (the library's default for tokens that are not special) is
+        # missed after a letter when the normaliser puts "▁" before every text. Ours are always found.
+        normalized=False,
+        special=special,
+    )

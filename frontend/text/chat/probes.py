@@ -1,0 +1,145 @@
+"""What a chat template wants of its messages, found out by rendering short ones; no two families agree."""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.frontend.text.chat.control_tokens import JsonValue
+from splitserve.frontend.text.chat.template_process import TemplateTimeoutError
+
+Render = Callable[[list[JsonValue]], str]
+
+_PROBE, _SECOND_PROBE = "Xq7 probe", "Xq8 probe"
+# How the list would look if the template took it for text, or wrote it as JSON.
+_PRINTED_LISTS = (f"'text': '{_PROBE}'", f'"text": "{_PROBE}"')
+_FUNCTION, _ARGUMENT, _VALUE = "xq7_function", "xq7_argument", "xq7_value"
+# Mistral's templates want ids of nine letters and digits.
+_CALL_ID = "Xq7probe1"
+_ARGUMENTS: JsonValue = {_ARGUMENT: _VALUE}
+_ARGUMENTS_TEXT: JsonValue = f'{{"{_ARGUMENT}": "{_VALUE}"}}'
+_USER: dict[str, JsonValue] = {"role": "user", "content": "Hello"}
+
+
+class ContentFormat(enum.Enum):
+    """How a template wants a message's content: as one string, as a list of parts, or as it comes."""
+
+    TEXT = "text"
+    PARTS = "parts"
+    BOTH = "both"
+
+
+@dataclass(slots=True, frozen=True)
+class TemplateWishes:
+    """What a template wants.
+
+    Attributes:
+        formats: of content, by role.
+        empty_call_content: content of a message that holds nothing but tool calls.
+        wants_argument_text: arguments of tool calls are to be JSON text, not objects.
+    """
+
+    formats: Mapping[str, ContentFormat] = field(default_factory=lambda: MappingProxyType({}))
+    empty_call_content: JsonValue = ""
+    wants_argument_text: bool = False
+
+    def format_of(self, role: JsonValue) -> ContentFormat:
+        """Return the format for a role; one that the template was not asked about is as the user's."""
+        default = self.formats.get("user", ContentFormat.TEXT)
+        return self.formats.get(role, default) if isinstance(role, str) else default
+
+
+def find_wishes(render: Render) -> TemplateWishes:
+    """Find out what a template wants; one that is too slow to be asked gets plain text.
+
+    Args:
+        render: renders messages with one tool offered; raises InvalidRequestError.
+    """
+    try:
+        return _ask(render)
+    except TemplateTimeoutError:
+        return TemplateWishes()
+
+
+def _ask(render: Render) -> TemplateWishes:
+    formats = {
+        "user": _format(render, "user", [], []),
+        "system": _format(render, "system", [], [_USER]),
+        "assistant": _format(render, "assistant", [_USER], [_USER]),
+    }
+    empty: JsonValue = [] if formats["assistant"] is ContentFormat.PARTS else ""
+    content, wants_text = _call_form(render, empty)
+    call = _call(content, _ARGUMENTS_TEXT if wants_text else _ARGUMENTS)
+    formats["tool"] = _format(render, "tool", [_USER, call], [])
+    known = {role: content_format for role, content_format in formats.items() if content_format is not None}
+    return TemplateWishes(known, content, wants_text)
+
+
+def _format(
+    render: Render, role: str, before: list[JsonValue], after: list[JsonValue]
+) -> ContentFormat | None:
+    """Try both forms, None if it takes neither; who prints the list itself does not understand it."""
+
+    def shown(content: JsonValue) -> str:
+        message = {"role": role, "content": content, "tool_call_id": _CALL_ID, "name": _FUNCTION}
+        return _try(render, [*before, message, *after])
+
+    takes_text = _PROBE in shown(_PROBE)
+    # Two, as there are templates that show no more than the first.
+    parts = shown([{"type": "text", "text": _PROBE}, {"type": "text", "text": _SECOND_PROBE}])
+    is_printed = any(form in parts for form in _PRINTED_LISTS)
+    takes_parts = _PROBE in parts and _SECOND_PROBE in parts and not is_printed
+    if takes_parts:
+        return ContentFormat.BOTH if takes_text else ContentFormat.PARTS
+    return ContentFormat.TEXT if takes_text else None
+
+
+def _call_form(render: Render, empty: JsonValue) -> tuple[JsonValue, bool]:
+    """Find out how a message with nothing but a tool call has to look for the call to be in the prompt.
+
+    Args:
+        render: as find_wishes() has it.
+        empty: content that says nothing, if null is not wanted.
+
+    Returns:
+        Its content, and whether the arguments are to be text.
+    """
+    for arguments, content in itertools.product((_ARGUMENTS, _ARGUMENTS_TEXT), (None, empty)):
+        text = _try(render, [_USER, _call(content, arguments)])
+        if not _shows_call(text):
+            continue
+        other = _try(render, [_USER, _call(empty, arguments)])
+        # "None" where there is nothing to say: this template does not expect null.
+        if content is None and _shows_call(other) and _num_nothings(text) > _num_nothings(other):
+            content = empty
+        return content, arguments is _ARGUMENTS_TEXT
+    return empty, False
+
+
+def _call(content: JsonValue, arguments: JsonValue) -> JsonValue:
+    function: JsonValue = {"name": _FUNCTION, "arguments": arguments}
+    call: JsonValue = {"id": _CALL_ID, "type": "function", "function": function}
+    return {"role": "assistant", "content": content, "tool_calls": [call]}
+
+
+def _shows_call(text: str) -> bool:
+    """Whether the arguments are there, neither as Python prints a dict nor as JSON inside a JSON string."""
+    is_there = _FUNCTION in text and _ARGUMENT in text and _VALUE in text
+    return is_there and f"'{_ARGUMENT}'" not in text and f'\\"{_ARGUMENT}' not in text
+
+
+def _num_nothings(text: str) -> int:
+    return text.count("None") + text.count("null")
+
+
+def _try(render: Render, messages: list[JsonValue]) -> str:
+    try:
+        return render(messages)
+    except TemplateTimeoutError:
+        raise
+    except InvalidRequestError:  # this form is not for this template
+        return ""

@@ -1,0 +1,52 @@
+"""The text side of a served model, read from its checkpoint: tokenizer, template, sampling defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from splitserve.engine_core.checkpoint.sampling_defaults import SamplingDefaults, load_sampling_defaults
+from splitserve.engine_core.ipc.wire import ModelInfo
+from splitserve.frontend.text.chat.template import ChatTemplate, load_chat_template
+from splitserve.frontend.text.tokenizer import Tokenizer
+
+
+@dataclass(slots=True, frozen=True)
+class ModelAssets:
+    """The text side of one model.
+
+    Attributes:
+        chat_template: None if the checkpoint has none; chat requests are then refused.
+        eos_token_ids: ids that end a request unless ignore_eos.
+        max_model_len: longest sequence, prompt and output together, in tokens.
+        vocab_size: valid token ids are 0..vocab_size-1.
+    """
+
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+    sampling_defaults: SamplingDefaults
+    eos_token_ids: tuple[int, ...]
+    max_model_len: int
+    vocab_size: int
+
+
+def load_model_assets(info: ModelInfo, directory: str = "") -> ModelAssets:
+    """Load the assets of a model; blocks for up to a second or two, so call it in a thread.
+
+    Args:
+        info: the model as the engine describes it.
+        directory: where the files lie as this process sees them; "" takes info.path.
+
+    Raises:
+        ModelLoadError: names the file that is missing or wrong.
+    """
+    path = Path(directory or info.path)
+    tokenizer = Tokenizer(path)
+    return ModelAssets(
+        tokenizer=tokenizer,
+        chat_template=load_chat_template(path, tokenizer),
+        sampling_defaults=load_sampling_defaults(path),
+        eos_token_ids=tuple(info.eos_token_ids),
+        max_model_len=info.max_model_len,
+        vocab_size=info.vocab_size,
+    )
