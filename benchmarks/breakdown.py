@@ -91,7 +91,7 @@ def serve_window(model: list[str], num_streams: int, seconds: float) -> dict[str
     """Serve num_streams streams at once and return the figures of a window of so many seconds."""
     port = free_port()
     serve = [
-        "splitserve.engine_core.splitserve",
+        "splitserve.engine_core.launcher.cli",
         "serve",
         *model,
         "--port",

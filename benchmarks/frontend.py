@@ -31,7 +31,7 @@ from typing import NamedTuple
 import httpx
 
 from benchmarks.startup import free_port
-from splitserve.engine_core.model_source import resolve_model
+from splitserve.engine_core.checkpoint.source import resolve_model
 
 LIMIT_S = 120.0
 MIN_STEP_MS = 5.0

@@ -244,12 +244,12 @@ def free_memory(device: torch.device) -> None:
 
 
 def _is_tied(folder: Path) -> bool:
-    from splitserve.engine_core.checkpoint.architectures import read_model_config
+    from splitserve.engine_core.checkpoint.config.architectures import read_model_config
 
     return read_model_config(folder).tie_word_embeddings
 
 
 def _hidden_size(folder: Path) -> int:
-    from splitserve.engine_core.checkpoint.architectures import read_model_config
+    from splitserve.engine_core.checkpoint.config.architectures import read_model_config
 
     return read_model_config(folder).hidden_size

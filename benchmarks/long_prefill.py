@@ -205,7 +205,7 @@ def fresh_server(model: Path, target_ms: int, flags: Sequence[str]) -> Iterator[
     command = [
         sys.executable,
         "-m",
-        "splitserve.engine_core.splitserve",
+        "splitserve.engine_core.launcher.cli",
         "serve",
         str(model),
         "--port",

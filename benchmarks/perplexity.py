@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from tokenizers import Tokenizer
 
-from splitserve.engine_core.checkpoint.architectures import read_model_config
+from splitserve.engine_core.checkpoint.config.architectures import read_model_config
 from splitserve.engine_core.config import QUANTIZATIONS
 from splitserve.worker.attention.cpu import CpuAttention
 from splitserve.worker.attention.metadata import AttentionMetadata

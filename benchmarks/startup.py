@@ -59,7 +59,7 @@ def one_run(model: list[str]) -> dict[str, float]:
     command = [
         sys.executable,
         "-m",
-        "splitserve.engine_core.splitserve",
+        "splitserve.engine_core.launcher.cli",
         "serve",
         *model,
         "--port",

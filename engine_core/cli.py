@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     from splitserve.engine_core.config import default_engine_address
     from splitserve.engine_core.errors import ConfigError
-    from splitserve.engine_core.flags import engine_config
+    from splitserve.engine_core.settings.flags import engine_config
 
     args = _parser(default_engine_address()).parse_args(argv)
     try:
@@ -43,8 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser(default_listen: str) -> argparse.ArgumentParser:
     from splitserve.engine_core.config import software_version
-    from splitserve.engine_core.flags import add_engine_flags
-    from splitserve.engine_core.parser import CommandParser
+    from splitserve.engine_core.settings.flags import add_engine_flags
+    from splitserve.engine_core.settings.parser import CommandParser
 
     parser = CommandParser(
         prog="engine-core",
@@ -71,8 +71,8 @@ def _parser(default_listen: str) -> argparse.ArgumentParser:
 def _run(config: EngineConfig) -> int:
     from splitserve.engine_core.clock import SystemClock
     from splitserve.engine_core.errors import ConfigError, ModelLoadError, WorkerError
-    from splitserve.engine_core.logs import configure_logging
-    from splitserve.engine_core.server import EngineServer
+    from splitserve.engine_core.process.logs import configure_logging
+    from splitserve.engine_core.server.busy_loop import EngineServer
 
     configure_logging(config.log_level)
     clock = SystemClock()
@@ -98,8 +98,8 @@ def _resolve(config: EngineConfig) -> EngineConfig:
     """Turn the model's name into a directory; clients keep using the name."""
     import msgspec
 
+    from splitserve.engine_core.checkpoint.source import resolve_model
     from splitserve.engine_core.errors import ModelLoadError
-    from splitserve.engine_core.model_source import resolve_model
 
     names = config.served_model_names or [config.model or DEMO_MODEL_NAME]
     try:
@@ -125,8 +125,8 @@ def _check(config: EngineConfig) -> None:
 
 def _executor(config: EngineConfig, clock: Clock) -> Executor:
     if config.executor == "simulated":
-        from splitserve.engine_core.executor.simulated import SimulatedExecutor
-        from splitserve.engine_core.executor.simulated_model import simulated_model
+        from splitserve.engine_core.executor.simulated.executor import SimulatedExecutor
+        from splitserve.engine_core.executor.simulated.model import simulated_model
 
         return SimulatedExecutor(
             clock,
@@ -149,7 +149,7 @@ def _print_configuration(config: EngineConfig) -> None:
     import msgspec
 
     from splitserve.engine_core.config import software_version
-    from splitserve.engine_core.logs import log_event
+    from splitserve.engine_core.process.logs import log_event
 
     log = logging.getLogger("engine_core")
     log_event(log, logging.INFO, "engine-core", version=software_version(), **msgspec.structs.asdict(config))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from splitserve.engine_core.ipc.messages import FinishReason
 from splitserve.engine_core.request import EndedRequest, Request
-from splitserve.engine_core.scheduler.lazy_heap import LazyHeap
+from splitserve.engine_core.scheduler.waiting.lazy_heap import LazyHeap
 
 
 class Deadlines:

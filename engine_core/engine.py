@@ -1,6 +1,6 @@
 """The engine without I/O: requests in, planned steps out, workers' outputs in, messages for frontends out.
 
-The busy loop (engine_core.server) feeds it:
+The busy loop (engine_core.server.busy_loop) feeds it:
 
     add / abort / drop_frontend     as messages arrive
     expire                          once per turn
@@ -18,7 +18,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from splitserve.engine_core.admission import Admission
 from splitserve.engine_core.clock import Clock
 from splitserve.engine_core.config import SchedulerConfig
 from splitserve.engine_core.deadlines import Deadlines
@@ -49,10 +48,11 @@ from splitserve.engine_core.request import (
 )
 from splitserve.engine_core.scheduler.apply import StepApplier, StepResult
 from splitserve.engine_core.scheduler.output import OutputCollector
+from splitserve.engine_core.scheduler.pacing.step_costs import StepCosts
+from splitserve.engine_core.scheduler.pacing.step_pacer import StepPacer
 from splitserve.engine_core.scheduler.scheduler import Scheduler
 from splitserve.engine_core.scheduler.stopping import StopRules
-from splitserve.engine_core.step_costs import StepCosts
-from splitserve.engine_core.step_pacer import StepPacer
+from splitserve.engine_core.scheduler.waiting.admission import Admission
 
 __all__ = ["EngineCore", "FrontendId"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from splitserve.engine_core.checkpoint.check import check_model
-from splitserve.engine_core.checkpoint.model_config import ModelConfig
+from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.engine_core.checkpoint.text_files import check_text_files
 from splitserve.engine_core.config import EngineConfig
 
@@ -26,7 +26,7 @@ def check_before_start(config: EngineConfig, directory: Path) -> list[str]:
     """
     if config.executor == "simulated":
         # numpy, which only this needs, takes longer to import than all that is checked below.
-        from splitserve.engine_core.executor.simulated_model import simulated_model
+        from splitserve.engine_core.executor.simulated.model import simulated_model
 
         # Made-up tokens need three fields of config.json, and nothing else.
         simulated_model(str(directory))

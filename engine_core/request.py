@@ -124,7 +124,7 @@ class Request:
         priority: as asked for; sort_key has it under the priority policy only.
         fair_slot: its tenant's counter under the fair policy.
         repetition: of its emitted tokens, if it is to end when they go round in a loop.
-        leader: running request whose prefix it waits for, see engine_core.scheduler.followers.
+        leader: running request whose prefix it waits for, see engine_core.scheduler.waiting.followers.
         num_awaited_tokens: tokens of the leader's prefix that it waits for, whole blocks.
         streams: its tokens are sent as they come; otherwise they may be gathered.
         siblings: the request that it is a sequence of.

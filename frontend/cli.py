@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from splitserve.engine_core.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, ConfigError
-from splitserve.engine_core.flag_values import parse_bytes, parse_count, parse_name
+from splitserve.engine_core.settings.flag_values import parse_bytes, parse_count, parse_name
 
 if TYPE_CHECKING:
     from splitserve.frontend.config import FrontendConfig
@@ -136,7 +136,7 @@ def make_config(args: argparse.Namespace) -> FrontendConfig:
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser; importing and building it loads no server code."""
     from splitserve.engine_core.config import software_version
-    from splitserve.engine_core.parser import CommandParser
+    from splitserve.engine_core.settings.parser import CommandParser
 
     parser = CommandParser(
         prog="api-frontend",

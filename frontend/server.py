@@ -22,9 +22,9 @@ import uvicorn
 from fastapi import FastAPI
 
 from splitserve.engine_core.errors import ConfigError
-from splitserve.engine_core.file_limit import raise_file_limit
 from splitserve.engine_core.ipc.addresses import remove_stale_socket
-from splitserve.engine_core.process import DeathSignals
+from splitserve.engine_core.process.children import DeathSignals
+from splitserve.engine_core.process.file_limit import raise_file_limit
 from splitserve.frontend.app import AppOwners, create_app
 from splitserve.frontend.config import FrontendConfig
 from splitserve.frontend.engines.pool import EnginePool

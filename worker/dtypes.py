@@ -6,7 +6,7 @@ import logging
 
 import torch
 
-from splitserve.engine_core.checkpoint.model_config import ModelConfig
+from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.engine_core.errors import ConfigError
 from splitserve.worker.device.base import Device
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from splitserve.engine_core.checkpoint.architectures import read_model_config
-from splitserve.engine_core.checkpoint.model_config import ModelConfig
+from splitserve.engine_core.checkpoint.config.architectures import read_model_config
+from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.engine_core.checkpoint.weight_files import Checkpoint
 
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable
 from pathlib import Path
 
-from splitserve.engine_core.checkpoint.fields import Fields
+from splitserve.engine_core.checkpoint.config.fields import Fields
 from splitserve.engine_core.errors import ModelLoadError
 
 _MAX_ENTRIES = 10_000

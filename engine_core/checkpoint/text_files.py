@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from splitserve.engine_core.checkpoint.config.sampling_defaults import load_sampling_defaults
 from splitserve.engine_core.checkpoint.files import read_file, read_json
-from splitserve.engine_core.checkpoint.sampling_defaults import load_sampling_defaults
 from splitserve.engine_core.errors import ModelLoadError
 
 TOKENIZER = "tokenizer.json"

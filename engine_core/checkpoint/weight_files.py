@@ -8,8 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
+from splitserve.engine_core.checkpoint.config.fields import Fields
 from splitserve.engine_core.checkpoint.contents import explain
-from splitserve.engine_core.checkpoint.fields import Fields
 from splitserve.engine_core.checkpoint.safetensors_file import SafetensorsFile, TensorEntry
 from splitserve.engine_core.errors import ModelLoadError
 

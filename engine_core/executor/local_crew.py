@@ -13,7 +13,7 @@ import zmq
 from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.executor.worker_process import Place, WorkerArgv, WorkerProcess, worker_argv
 from splitserve.engine_core.ipc.transport import BoundRouter
-from splitserve.engine_core.process import describe_exit
+from splitserve.engine_core.process.children import describe_exit
 
 
 class LocalCrew:

@@ -38,7 +38,7 @@ from splitserve.engine_core.ipc.launcher_messages import (
 )
 from splitserve.engine_core.ipc.line_link import LineLink
 from splitserve.engine_core.ipc.transport import BoundRouter
-from splitserve.engine_core.process import describe_exit, python_module
+from splitserve.engine_core.process.children import describe_exit, python_module
 
 # For the launcher to give the room back and, where it has started Ray, to end it; 1.4 s when idle.
 _LAUNCHER_END_S = 10.0

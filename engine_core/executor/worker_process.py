@@ -10,7 +10,7 @@ from typing import NamedTuple
 from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.errors import WorkerError
 from splitserve.engine_core.executor.worker_output import WorkerOutput
-from splitserve.engine_core.process import Child, python_module
+from splitserve.engine_core.process.children import Child, python_module
 
 _WAIT_SLICE_S = 0.05
 # Of the step's time: who waits for another rank says so before the engine's own deadline, and is not blamed.

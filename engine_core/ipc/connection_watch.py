@@ -17,7 +17,7 @@ import zmq
 
 from splitserve.engine_core.ipc.connections import NEVER, ConnectionTable
 from splitserve.engine_core.ipc.unread_bytes import UnreadBytes
-from splitserve.engine_core.logs import log_event
+from splitserve.engine_core.process.logs import log_event
 
 _log = logging.getLogger("engine_core")
 

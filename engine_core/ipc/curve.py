@@ -14,7 +14,7 @@ from zmq.utils import z85
 
 from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.ipc.addresses import make_private_directory
-from splitserve.engine_core.logs import log_event
+from splitserve.engine_core.process.logs import log_event
 
 ENGINE = "engine"
 FRONTEND = "frontend"

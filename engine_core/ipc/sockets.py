@@ -24,7 +24,7 @@ from splitserve.engine_core.ipc.connection_watch import ConnectionWatch
 from splitserve.engine_core.ipc.connections import ConnectionTable
 from splitserve.engine_core.ipc.curve import ServerKeys
 from splitserve.engine_core.ipc.unread_bytes import UnreadBytes
-from splitserve.engine_core.logs import log_event
+from splitserve.engine_core.process.logs import log_event
 
 _log = logging.getLogger("engine_core")
 

@@ -20,14 +20,14 @@ from splitserve.engine_core.clock import Clock
 from splitserve.engine_core.config import EngineConfig, SchedulerConfig
 from splitserve.engine_core.errors import ProtocolError
 from splitserve.engine_core.ipc.curve import ServerKeys
+from splitserve.engine_core.ipc.peers import PeerFaults
 from splitserve.engine_core.ipc.sockets import BoundSocket, SocketLimits
 from splitserve.engine_core.ipc.transport import SendResult, try_receive, try_send
 from splitserve.engine_core.kv_events.format import encode_batch
 from splitserve.engine_core.kv_events.history import BatchHistory, NumberedBatch
 from splitserve.engine_core.kv_events.recorder import KVEventRecorder
 from splitserve.engine_core.kv_events.replays import Replays
-from splitserve.engine_core.logs import log_event
-from splitserve.engine_core.peers import PeerFaults
+from splitserve.engine_core.process.logs import log_event
 
 _log = logging.getLogger("engine_core")
 

@@ -14,8 +14,8 @@ from splitserve.engine_core.ipc.messages import FinishReason
 from splitserve.engine_core.ipc.wire import TokenLogprobs
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowError
 from splitserve.engine_core.request import EndedRequest, FrontendId, Request
-from splitserve.engine_core.scheduler.chunks import StepInFlight
 from splitserve.engine_core.scheduler.output import Recipients, TokenColumns
+from splitserve.engine_core.scheduler.pacing.chunks import StepInFlight
 from splitserve.engine_core.scheduler.running import IntColumn, RunningRows
 from splitserve.engine_core.scheduler.scheduler import Scheduler
 from splitserve.engine_core.scheduler.stopping import StopRules

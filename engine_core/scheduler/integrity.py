@@ -7,9 +7,9 @@ from collections.abc import Collection
 from splitserve.engine_core.errors import IntegrityError
 from splitserve.engine_core.kv_cache.manager import KVCacheManager
 from splitserve.engine_core.request import RequestState
-from splitserve.engine_core.scheduler.chunks import StepInFlight
-from splitserve.engine_core.scheduler.queues import WaitingQueue
+from splitserve.engine_core.scheduler.pacing.chunks import StepInFlight
 from splitserve.engine_core.scheduler.running import RunningRows
+from splitserve.engine_core.scheduler.waiting.queues import WaitingQueue
 
 
 def check_integrity(

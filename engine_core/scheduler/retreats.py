@@ -18,8 +18,8 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from splitserve.engine_core.request import Request, RequestState
+from splitserve.engine_core.scheduler.pacing.step_budget import StepBudget
 from splitserve.engine_core.scheduler.running import RunningRows
-from splitserve.engine_core.scheduler.step_budget import StepBudget
 
 # Beyond the halvings that lead to steps of one token.
 SPARE_ATTEMPTS = 2

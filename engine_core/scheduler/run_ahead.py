@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from splitserve.engine_core.config import SHORT_STEP_S
 from splitserve.engine_core.ipc.codec import pack_int32
-from splitserve.engine_core.scheduler.chunks import StepInFlight
+from splitserve.engine_core.scheduler.pacing.chunks import StepInFlight
 from splitserve.engine_core.scheduler.running import RunningRows
 
 MAX_STEPS_AHEAD = 4

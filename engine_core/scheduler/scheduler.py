@@ -25,19 +25,19 @@ from splitserve.engine_core.kv_cache.offload import NO_MOVES, make_offload
 from splitserve.engine_core.kv_cache.window import bound_rows
 from splitserve.engine_core.kv_events.recorder import KVEventRecorder
 from splitserve.engine_core.request import Request, RequestState
-from splitserve.engine_core.scheduler.chunks import Chunks, StepInFlight
-from splitserve.engine_core.scheduler.followers import Followers
 from splitserve.engine_core.scheduler.integrity import check_integrity
 from splitserve.engine_core.scheduler.microbatch import microbatch
-from splitserve.engine_core.scheduler.policies import make_queue
-from splitserve.engine_core.scheduler.prefill_cap import CapBeside, PrefillRoom, cap_prefill
-from splitserve.engine_core.scheduler.queues import WaitingQueue
+from splitserve.engine_core.scheduler.pacing.chunks import Chunks, StepInFlight
+from splitserve.engine_core.scheduler.pacing.prefill_cap import CapBeside, PrefillRoom, cap_prefill
+from splitserve.engine_core.scheduler.pacing.step_budget import StepBudget
 from splitserve.engine_core.scheduler.retreats import Retreats
 from splitserve.engine_core.scheduler.run_ahead import RunAhead
 from splitserve.engine_core.scheduler.running import NEVER, ONE, IntColumn, RunningRows
-from splitserve.engine_core.scheduler.step_budget import StepBudget
 from splitserve.engine_core.scheduler.stopping import StopRules
 from splitserve.engine_core.scheduler.victims import Victims
+from splitserve.engine_core.scheduler.waiting.followers import Followers
+from splitserve.engine_core.scheduler.waiting.policies import make_queue
+from splitserve.engine_core.scheduler.waiting.queues import WaitingQueue
 
 # A new row travels whole, cached or not: once a step carries this many tokens, further rows wait for the next
 # one. Otherwise many requests over one long cached prompt would not fit the message to the worker.

@@ -21,7 +21,7 @@ from splitserve.engine_core.errors import (
     SplitServeError,
 )
 from splitserve.engine_core.ipc.addresses import ipc_path
-from splitserve.engine_core.process import Child, describe_exit, python_module
+from splitserve.engine_core.process.children import Child, describe_exit, python_module
 from splitserve.frontend.offline.engine_output import EngineOutput
 
 STOP_TIMEOUT_S = 15.0

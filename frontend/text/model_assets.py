@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from splitserve.engine_core.checkpoint.sampling_defaults import SamplingDefaults, load_sampling_defaults
+from splitserve.engine_core.checkpoint.config.sampling_defaults import (
+    SamplingDefaults,
+    load_sampling_defaults,
+)
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.frontend.text.chat.template import ChatTemplate, load_chat_template
 from splitserve.frontend.text.tokenizer import Tokenizer

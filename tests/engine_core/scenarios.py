@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from splitserve.engine_core.config import SHORT_STEP_S, SchedulerConfig
 from splitserve.engine_core.errors import OverloadedError
-from splitserve.engine_core.executor.simulated import Fault, FaultKind
-from splitserve.engine_core.executor.simulated_tokens import TokenRule
+from splitserve.engine_core.executor.simulated.executor import Fault, FaultKind
+from splitserve.engine_core.executor.simulated.tokens import TokenRule
 from splitserve.engine_core.sampling_params import RepetitionDetection
 from tests.engine_core.engine_driver import COMPLETE, STEP_S, EngineDriver
 

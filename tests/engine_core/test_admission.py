@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from splitserve.engine_core.admission import MAX_RETRY_S, Admission, DrainRate
 from splitserve.engine_core.errors import OverloadedError
 from splitserve.engine_core.request import Siblings
+from splitserve.engine_core.scheduler.waiting.admission import MAX_RETRY_S, Admission, DrainRate
 from tests.engine_core.waiting import Waiting, newcomer
 
 

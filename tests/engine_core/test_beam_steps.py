@@ -6,7 +6,7 @@ import pytest
 
 from splitserve.engine_core.config import SchedulerConfig
 from splitserve.engine_core.errors import InvalidRequestError
-from splitserve.engine_core.executor.simulated_tokens import TokenRule
+from splitserve.engine_core.executor.simulated.tokens import TokenRule
 from splitserve.engine_core.sampling_params import MAX_STEP_LOGPROBS
 from tests.engine_core.engine_driver import EngineDriver
 

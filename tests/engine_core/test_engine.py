@@ -13,7 +13,7 @@ from splitserve.engine_core.errors import (
     ProtocolError,
     SplitServeError,
 )
-from splitserve.engine_core.executor.simulated_tokens import TokenRule
+from splitserve.engine_core.executor.simulated.tokens import TokenRule
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
 from splitserve.engine_core.ipc.messages import AddRequest, FinishReason, StepOutputs
 from splitserve.engine_core.ipc.wire import ModelInfo

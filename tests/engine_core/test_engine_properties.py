@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 from splitserve.engine_core.config import SchedulerConfig
 from splitserve.engine_core.engine import EngineCore
-from splitserve.engine_core.executor.simulated import Fault, FaultKind
-from splitserve.engine_core.executor.simulated_tokens import TokenRule
+from splitserve.engine_core.executor.simulated.executor import Fault, FaultKind
+from splitserve.engine_core.executor.simulated.tokens import TokenRule
 from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.messages import FinishReason
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
 from splitserve.engine_core.sampling_params import RepetitionDetection
-from splitserve.engine_core.scheduler.chunks import StepInFlight
-from splitserve.engine_core.scheduler.prefill_cap import CapBeside, PrefillCap
+from splitserve.engine_core.scheduler.pacing.chunks import StepInFlight
+from splitserve.engine_core.scheduler.pacing.prefill_cap import CapBeside, PrefillCap
 from splitserve.engine_core.scheduler.running import RunningRows
 from tests.engine_core.engine_driver import COMPLETE, EngineDriver
 

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from splitserve.engine_core.config import SchedulerConfig
-from splitserve.engine_core.executor.simulated_tokens import TokenRule
-from splitserve.engine_core.scheduler.tenants import MAX_WEIGHT, VIRTUAL_UNIT
+from splitserve.engine_core.executor.simulated.tokens import TokenRule
+from splitserve.engine_core.scheduler.waiting.tenants import MAX_WEIGHT, VIRTUAL_UNIT
 from tests.engine_core.engine_driver import EngineDriver, Tracked
 
 SETTINGS = settings(

@@ -10,9 +10,9 @@ import huggingface_hub
 import pytest
 from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 
-from splitserve.engine_core import model_source
+from splitserve.engine_core.checkpoint import source as model_source
+from splitserve.engine_core.checkpoint.source import resolve_model
 from splitserve.engine_core.errors import ModelLoadError
-from splitserve.engine_core.model_source import resolve_model
 
 
 def fail_with(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
@@ -117,12 +117,12 @@ def test_a_failed_download_names_the_model_the_reason_and_the_way_out(
 
 
 def test_offline_the_real_library_leads_to_the_same_message(tmp_path: Path) -> None:
-    program = "from splitserve.engine_core.model_source import resolve_model; resolve_model('owner/name')"
+    program = (
+        "from splitserve.engine_core.checkpoint.source import resolve_model; resolve_model('owner/name')"
+    )
     environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "PATH": ""}
-    root = Path(model_source.__file__).parents[1]
     done = subprocess.run(
         [sys.executable, "-c", program],
-        cwd=root,
         env=environment,
         capture_output=True,
         text=True,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from splitserve.engine_core.config import SchedulerConfig
-from splitserve.engine_core.executor.simulated import Fault, FaultKind
+from splitserve.engine_core.executor.simulated.executor import Fault, FaultKind
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
 from splitserve.engine_core.ipc.messages import FinishReason
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
 from splitserve.engine_core.request import RequestState
+from splitserve.engine_core.scheduler.pacing.step_budget import StepBudget
 from splitserve.engine_core.scheduler.retreats import Retreats
 from splitserve.engine_core.scheduler.running import RunningRows
-from splitserve.engine_core.scheduler.step_budget import StepBudget
 from tests.engine_core.engine_driver import EngineDriver
 from tests.engine_core.requests import make_request
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from splitserve.engine_core.config import SchedulerConfig
 from splitserve.engine_core.errors import InvalidRequestError
-from splitserve.engine_core.executor.simulated_tokens import TokenRule
+from splitserve.engine_core.executor.simulated.tokens import TokenRule
 from splitserve.engine_core.ipc.messages import FinishReason
 from splitserve.engine_core.repetition import RepetitionTail
 from splitserve.engine_core.sampling_params import RepetitionDetection

@@ -16,7 +16,7 @@ from splitserve.engine_core.ipc.messages import AddRequest
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.engine_core.step_costs import MAX_NS, MAX_RISE, FadingLine, StepCosts
+from splitserve.engine_core.scheduler.pacing.step_costs import MAX_NS, MAX_RISE, FadingLine, StepCosts
 
 FIXED_S, ROW_S, TOKEN_S, CONTEXT_S = 0.002, 0.0005, 0.0007, 0.00000065
 

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from splitserve.engine_core.ipc.codec import pack_int32
-from splitserve.engine_core.scheduler.prefill_cap import PrefillRoom
-from splitserve.engine_core.step_costs import StepCosts
-from splitserve.engine_core.step_pacer import FIRST_CHUNK_TOKENS, MIN_CHUNK_TOKENS, StepPacer
+from splitserve.engine_core.scheduler.pacing.prefill_cap import PrefillRoom
+from splitserve.engine_core.scheduler.pacing.step_costs import StepCosts
+from splitserve.engine_core.scheduler.pacing.step_pacer import FIRST_CHUNK_TOKENS, MIN_CHUNK_TOKENS, StepPacer
 
 BUDGET = 4096
 

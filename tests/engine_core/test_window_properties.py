@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from splitserve.engine_core.config import SchedulerConfig
-from splitserve.engine_core.executor.simulated_tokens import TokenRule
+from splitserve.engine_core.executor.simulated.tokens import TokenRule
 from tests.engine_core.engine_driver import EngineDriver
 from tests.engine_core.test_engine_properties import (
     SETTINGS,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import count
 
-from splitserve.engine_core.admission import Admission, Displaced
 from splitserve.engine_core.request import Request, Siblings
+from splitserve.engine_core.scheduler.waiting.admission import Admission, Displaced
 from tests.engine_core.requests import make_request
 
 _arrivals = count()

@@ -149,7 +149,7 @@ def serve_command(
     log: Path, *flags: str, runtime_dir: str = "", cwd: Path = ROOT
 ) -> Iterator[tuple[str, Process]]:
     """`splitserve serve` on a port of its own; yields its URL and the process, not waited for."""
-    args = ("splitserve.engine_core.splitserve", "serve", "--port", "0", *flags)
+    args = ("splitserve.engine_core.launcher.cli", "serve", "--port", "0", *flags)
     with run(log, *args, runtime_dir=runtime_dir, cwd=cwd) as process:
         _wait_until(lambda: " listening on " in process.text(), process)
         (url,) = re.findall(r" listening on (http://\S+)\n", process.text())

@@ -94,7 +94,7 @@ def test_a_port_in_use_is_said_before_anything_starts(folder: Path) -> None:
         sock.listen()
         port = sock.getsockname()[1]
         done = subprocess.run(
-            [sys.executable, "-m", "splitserve.engine_core.splitserve", "serve", "--port", str(port)],
+            [sys.executable, "-m", "splitserve.engine_core.launcher.cli", "serve", "--port", str(port)],
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -112,7 +112,7 @@ def test_a_model_that_cannot_be_served_is_said_once_and_ends_the_command(folder:
         [
             sys.executable,
             "-m",
-            "splitserve.engine_core.splitserve",
+            "splitserve.engine_core.launcher.cli",
             "serve",
             str(folder / "model"),
             "--port",
@@ -129,7 +129,7 @@ def test_a_model_that_cannot_be_served_is_said_once_and_ends_the_command(folder:
 
 
 @pytest.mark.parametrize(
-    "module", ["splitserve.engine_core.splitserve", "splitserve.engine_core.cli", "splitserve.frontend.cli"]
+    "module", ["splitserve.engine_core.launcher.cli", "splitserve.engine_core.cli", "splitserve.frontend.cli"]
 )
 def test_version_and_help_load_nothing_heavy(module: str) -> None:
     for flag in ("--version", "--help"):

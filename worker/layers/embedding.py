@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from splitserve.engine_core.checkpoint.model_config import ModelConfig
+from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.worker.device.kernels import VocabularyPart
 from splitserve.worker.layers.context import LayerContext
 

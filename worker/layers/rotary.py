@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from splitserve.engine_core.checkpoint.rope_config import RopeConfig
+from splitserve.engine_core.checkpoint.config.rope_config import RopeConfig
 from splitserve.worker.layers.context import LayerContext
 
 

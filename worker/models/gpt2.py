@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from splitserve.engine_core.checkpoint.model_config import ModelConfig
+from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.kv_cache import KVCache
 from splitserve.worker.layers.attention import Attention, HeadLayout

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 import torch
 
-from splitserve.engine_core.checkpoint.model_config import ModelConfig
+from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.worker.attention.base import AttentionBackend
 from splitserve.worker.device.base import Device
 from splitserve.worker.layers.context import LayerContext
@@ -43,7 +43,7 @@ FAMILIES = {
     "decoder": Family(decoder.build, decoder.PREFIX, decoder.EMBEDDING),
     "gpt2": Family(gpt2.build, gpt2.PREFIX, gpt2.EMBEDDING),
 }
-"""By ModelConfig.family; which architectures there are stands in engine_core/checkpoint/architectures.py."""
+"""By ModelConfig.family; the architectures stand in engine_core/checkpoint/config/architectures.py."""
 
 
 def load_model(

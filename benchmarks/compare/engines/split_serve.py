@@ -46,7 +46,7 @@ class SplitServe(Engine):
         command = [
             sys.executable,
             "-m",
-            "splitserve.engine_core.splitserve",
+            "splitserve.engine_core.launcher.cli",
             "serve",
             str(model),
             "--port",

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from splitserve.engine_core.errors import InvalidRequestError, ModelLoadError
-from splitserve.engine_core.process import Child, describe_exit, python_module
+from splitserve.engine_core.process.children import Child, describe_exit, python_module
 from splitserve.frontend.text.chat.control_tokens import MARK
 
 # What a template makes of it has to fit into the memory of the process, too.

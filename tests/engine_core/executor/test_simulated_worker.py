@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from splitserve.engine_core.errors import WorkerError
-from splitserve.engine_core.executor.simulated_tokens import (
+from splitserve.engine_core.executor.simulated.tokens import (
     TokenRule,
     TokenSampler,
     make_powers,
@@ -14,7 +14,7 @@ from splitserve.engine_core.executor.simulated_tokens import (
     reference_output,
     sequence_state,
 )
-from splitserve.engine_core.executor.simulated_worker import SimulatedModel, SimulatedWorker
+from splitserve.engine_core.executor.simulated.worker import SimulatedModel, SimulatedWorker
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
 from splitserve.engine_core.sampling_params import SamplingParams

@@ -13,9 +13,9 @@ from splitserve.engine_core.clock import SystemClock
 from splitserve.engine_core.config import EngineConfig, SchedulerConfig
 from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.ipc.curve import KeyGuard, create_keys, load_client_keys, load_server_keys
+from splitserve.engine_core.ipc.peers import PeerFaults
 from splitserve.engine_core.kv_events.publisher import REPLAY_LIMITS, KVEventPublisher
 from splitserve.engine_core.kv_events.recorder import KVEventRecorder
-from splitserve.engine_core.peers import PeerFaults
 
 DEADLINE_MS = 10_000
 END = b"\xff" * 8

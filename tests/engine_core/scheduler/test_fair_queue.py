@@ -6,9 +6,9 @@ import pytest
 
 from splitserve.engine_core.errors import IntegrityError
 from splitserve.engine_core.request import Request
-from splitserve.engine_core.scheduler.fair_queue import FairQueue
 from splitserve.engine_core.scheduler.running import RunningRows
-from splitserve.engine_core.scheduler.tenants import MAX_TENANTS, SHARED_SLOT, VIRTUAL_UNIT
+from splitserve.engine_core.scheduler.waiting.fair_queue import FairQueue
+from splitserve.engine_core.scheduler.waiting.tenants import MAX_TENANTS, SHARED_SLOT, VIRTUAL_UNIT
 from tests.engine_core.requests import make_request
 
 NUM_ROWS = 4

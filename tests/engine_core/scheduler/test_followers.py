@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from splitserve.engine_core.config import SchedulerConfig
-from splitserve.engine_core.executor.simulated_tokens import TokenRule
+from splitserve.engine_core.executor.simulated.tokens import TokenRule
 from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.messages import WaitReason
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput

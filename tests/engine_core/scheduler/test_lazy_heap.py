@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from splitserve.engine_core.scheduler.lazy_heap import LazyHeap
+from splitserve.engine_core.scheduler.waiting.lazy_heap import LazyHeap
 from tests.engine_core.requests import make_request
 
 

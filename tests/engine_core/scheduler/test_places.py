@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from splitserve.engine_core.admission import MAX_DISPLACED, Admission
 from splitserve.engine_core.errors import OverloadedError
 from splitserve.engine_core.request import Request, Siblings
-from splitserve.engine_core.scheduler.places import Bound
+from splitserve.engine_core.scheduler.waiting.admission import MAX_DISPLACED, Admission
+from splitserve.engine_core.scheduler.waiting.places import Bound
 from tests.engine_core.waiting import Waiting, newcomer
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from splitserve.engine_core.scheduler.prefill_cap import PrefillCap, PrefillRoom, cap_prefill
+from splitserve.engine_core.scheduler.pacing.prefill_cap import PrefillCap, PrefillRoom, cap_prefill
 
 FLAT = 2**30
 

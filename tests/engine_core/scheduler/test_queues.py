@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from splitserve.engine_core.request import Request
-from splitserve.engine_core.scheduler.policies import make_queue
-from splitserve.engine_core.scheduler.queues import WaitingQueue
+from splitserve.engine_core.scheduler.waiting.policies import make_queue
+from splitserve.engine_core.scheduler.waiting.queues import WaitingQueue
 from tests.engine_core.requests import make_request
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from splitserve.engine_core.scheduler.ranking import Ranking
+from splitserve.engine_core.scheduler.waiting.ranking import Ranking
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.none() | st.integers(-3, 3)), max_size=60))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from splitserve.engine_core.config import SHORT_STEP_S, SchedulerConfig
-from splitserve.engine_core.executor.simulated_tokens import TokenRule
+from splitserve.engine_core.executor.simulated.tokens import TokenRule
 from splitserve.engine_core.scheduler.run_ahead import MAX_STEPS_AHEAD
 from tests.engine_core.engine_driver import EngineDriver
 

@@ -6,7 +6,7 @@ from splitserve.engine_core.config import SchedulerConfig
 from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.messages import FinishReason
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
-from splitserve.engine_core.scheduler.prefill_cap import PrefillCap
+from splitserve.engine_core.scheduler.pacing.prefill_cap import PrefillCap
 from tests.engine_core.engine_driver import EngineDriver
 
 

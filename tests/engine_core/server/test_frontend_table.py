@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from splitserve.engine_core.errors import OverloadedError
-from splitserve.engine_core.frontends import FrontendTable
 from splitserve.engine_core.ipc.transport import SendResult
+from splitserve.engine_core.server.frontends import FrontendTable
 
 A, B, C = b"a", b"b", b"c"
 

@@ -13,10 +13,10 @@ import msgspec
 import psutil
 import pytest
 
-from splitserve.engine_core.file_limit import raise_file_limit
 from splitserve.engine_core.ipc.codec import encode
 from splitserve.engine_core.ipc.messages import Abort
-from splitserve.engine_core.server import MAX_CONNECTIONS
+from splitserve.engine_core.process.file_limit import raise_file_limit
+from splitserve.engine_core.server.busy_loop import MAX_CONNECTIONS
 from tests.engine_core.server.harness import Engine, held_port, running_engine
 from tests.engine_core.server.raw_peer import (
     GREETING,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from splitserve.engine_core.errors import ProtocolError
-from splitserve.engine_core.inbox import Bound, Inbox
 from splitserve.engine_core.ipc.transport import Received
+from splitserve.engine_core.server.inbox import Bound, Inbox
 
 BOUND = Bound(num_messages=3, num_bytes=100)
 

@@ -10,7 +10,6 @@ import pytest
 from splitserve.engine_core.clock import ManualClock
 from splitserve.engine_core.config import EngineConfig, SchedulerConfig
 from splitserve.engine_core.engine import EngineCore
-from splitserve.engine_core.frontends import FrontendTable
 from splitserve.engine_core.ipc.codec import encode, engine_decoder, pack_int32
 from splitserve.engine_core.ipc.messages import (
     Abort,
@@ -29,10 +28,11 @@ from splitserve.engine_core.ipc.messages import (
 )
 from splitserve.engine_core.ipc.transport import SendResult
 from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION, ModelInfo
-from splitserve.engine_core.progress import StartupReport
+from splitserve.engine_core.process.progress import StartupReport
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.engine_core.service import Service
-from splitserve.engine_core.startup import Loaded, Startup
+from splitserve.engine_core.server.frontends import FrontendTable
+from splitserve.engine_core.server.service import Service
+from splitserve.engine_core.server.startup import Loaded, Startup
 from tests.engine_core.server.test_start import RecordingExecutor
 
 MODEL = ModelInfo("m", "LlamaForCausalLM", "bfloat16", 1000, 1000, [2])

@@ -18,9 +18,9 @@ from splitserve.engine_core.ipc.worker_messages import (
     WorkerHello,
     WorkerReady,
 )
-from splitserve.engine_core.kv_sizing import size_kv_cache
-from splitserve.engine_core.progress import StartupReport
-from splitserve.engine_core.startup import Startup
+from splitserve.engine_core.process.progress import StartupReport
+from splitserve.engine_core.server.kv_sizing import size_kv_cache
+from splitserve.engine_core.server.startup import Startup
 
 MODEL = ModelInfo("m", "LlamaForCausalLM", "bfloat16", 1000, 1000, [2])
 HELLO = WorkerHello(PROTOCOL_VERSION, "x", 0, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from splitserve.engine_core.clock import ManualClock
 from splitserve.engine_core.scheduler.output import GATHER_S, NEVER
-from splitserve.engine_core.upkeep import PROBE_DELAYS_S, Upkeep
+from splitserve.engine_core.server.upkeep import PROBE_DELAYS_S, Upkeep
 from tests.engine_core.server.test_service import Bench
 
 SOON_S, LATE_S = PROBE_DELAYS_S

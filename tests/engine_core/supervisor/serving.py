@@ -135,7 +135,7 @@ def serving(*flags: str, port: str = "0") -> Iterator[Serving]:
             [
                 sys.executable,
                 "-m",
-                "splitserve.engine_core.splitserve",
+                "splitserve.engine_core.launcher.cli",
                 "serve",
                 *model,
                 "--port",

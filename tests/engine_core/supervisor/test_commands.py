@@ -14,13 +14,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from splitserve.engine_core import cli, splitserve
+from splitserve.engine_core import cli
 from splitserve.engine_core.config import EngineConfig, default_engine_address, software_version
 from splitserve.engine_core.errors import ConfigError
-from splitserve.engine_core.flag_values import parse_bytes, parse_count, parse_dtype
-from splitserve.engine_core.flags import ENGINE_FLAGS, add_engine_flags, engine_config, given_words
-from splitserve.engine_core.frontend_flags import FRONTEND_FLAGS, OWN_FLAGS
-from splitserve.engine_core.logs import log_event
+from splitserve.engine_core.launcher import cli as splitserve
+from splitserve.engine_core.process.logs import log_event
+from splitserve.engine_core.settings.flag_values import parse_bytes, parse_count, parse_dtype
+from splitserve.engine_core.settings.flags import ENGINE_FLAGS, add_engine_flags, engine_config, given_words
+from splitserve.engine_core.settings.frontend_flags import FRONTEND_FLAGS, OWN_FLAGS
 
 ROOT = Path(__file__).resolve().parents[3]
 

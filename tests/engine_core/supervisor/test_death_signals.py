@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from splitserve.engine_core.process import DEATH_SIGNALS_S, DeathSignals
+from splitserve.engine_core.process.children import DEATH_SIGNALS_S, DeathSignals
 
 
 def test_a_second_signal_counts_while_the_parent_lives() -> None:

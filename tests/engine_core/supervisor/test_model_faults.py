@@ -141,7 +141,7 @@ def run(runtime: Path, module: str, *words: str, **environment: str) -> subproce
 
 
 def serve(runtime: Path, model: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    return run(runtime, "splitserve.engine_core.splitserve", "serve", str(model), "--port", "0", *flags)
+    return run(runtime, "splitserve.engine_core.launcher.cli", "serve", str(model), "--port", "0", *flags)
 
 
 def test_what_the_faults_start_from_has_none(model: Path) -> None:
@@ -212,7 +212,7 @@ def test_an_end_token_that_the_vocabulary_does_not_have_is_worth_a_note(model: P
 def test_a_hub_id_that_cannot_be_fetched_is_told_once_and_not_retried(tmp_path: Path) -> None:
     flags = ("serve", "owner/name", "--port", "0")
     offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
-    done = run(tmp_path, "splitserve.engine_core.splitserve", *flags, **offline)
+    done = run(tmp_path, "splitserve.engine_core.launcher.cli", *flags, **offline)
     assert done.returncode == EXIT_MODEL
     assert done.stderr.count("engine-core: error: model 'owner/name' is not in the local cache") == 1
     assert done.stderr.count("starting engine-core") == 1

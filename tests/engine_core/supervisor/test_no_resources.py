@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from splitserve.engine_core import serve
 from splitserve.engine_core.clock import ManualClock
-from splitserve.engine_core.process import Child
-from splitserve.engine_core.serve import ENGINE_NAME, ServeOptions, Server
-from splitserve.engine_core.supervisor import FIRST_DELAY_S, MAX_RESTARTS, ServerState, Start
+from splitserve.engine_core.launcher import serve
+from splitserve.engine_core.launcher.serve import ENGINE_NAME, ServeOptions, Server
+from splitserve.engine_core.launcher.supervisor import FIRST_DELAY_S, MAX_RESTARTS, ServerState, Start
+from splitserve.engine_core.process.children import Child
 
 
 def refuse(*_: object, **__: object) -> int:

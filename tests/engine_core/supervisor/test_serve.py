@@ -208,7 +208,7 @@ def test_a_configuration_error_of_the_engine_is_told_once_and_not_retried() -> N
 
 def run(runtime: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "splitserve.engine_core.splitserve", *words],
+        [sys.executable, "-m", "splitserve.engine_core.launcher.cli", *words],
         cwd=ROOT,
         env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)},
         capture_output=True,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from splitserve.engine_core.supervisor import (
+from splitserve.engine_core.launcher.supervisor import (
     FAILING_DELAY_S,
     FIRST_DELAY_S,
     KILL_GRACE_S,

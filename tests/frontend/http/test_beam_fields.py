@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from splitserve.engine_core.checkpoint.sampling_defaults import SamplingDefaults
+from splitserve.engine_core.checkpoint.config.sampling_defaults import SamplingDefaults
 from splitserve.engine_core.sampling_params import SamplingParams
 from tests.frontend.http.fake_pool import FakePool
 

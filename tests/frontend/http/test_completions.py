@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from splitserve.engine_core.checkpoint.sampling_defaults import SamplingDefaults
+from splitserve.engine_core.checkpoint.config.sampling_defaults import SamplingDefaults
 from splitserve.engine_core.sampling_params import RepetitionDetection, SamplingParams
 from splitserve.frontend.engines.generation import OutputDelta
 from tests.frontend.http.app_fixtures import ClientFactory

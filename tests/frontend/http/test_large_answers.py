@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from splitserve.engine_core.checkpoint.sampling_defaults import SamplingDefaults
+from splitserve.engine_core.checkpoint.config.sampling_defaults import SamplingDefaults
 from splitserve.frontend.http.response.json_pieces import JsonPieces
 from splitserve.frontend.http.slices import SLICE_VALUES, SliceQueue
 from tests.frontend.http.app_fixtures import ClientFactory, ServerFactory

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as RawTokenizer
 from tokenizers import decoders
 from transformers import PreTrainedTokenizerFast
 
-from splitserve.engine_core.checkpoint.sampling_defaults import SamplingDefaults
+from splitserve.engine_core.checkpoint.config.sampling_defaults import SamplingDefaults
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.beam.answer import make_deltas
 from splitserve.frontend.beam.search import Beam, Found, SearchRules

@@ -7,9 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from splitserve.engine_core.checkpoint.sampling_defaults import SamplingDefaults, load_sampling_defaults
+from splitserve.engine_core.checkpoint.config.sampling_defaults import (
+    SamplingDefaults,
+    load_sampling_defaults,
+)
+from splitserve.engine_core.checkpoint.source import DEMO_MODEL
 from splitserve.engine_core.errors import ModelLoadError
-from splitserve.engine_core.model_source import DEMO_MODEL
 from splitserve.frontend.text.model_assets import load_model_assets
 from tests.frontend.checkpoints import write_checkpoint
 from tests.frontend.client.messages import MODEL

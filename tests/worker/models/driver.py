@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from splitserve.engine_core.checkpoint.architectures import read_model_config
-from splitserve.engine_core.checkpoint.model_config import ModelConfig
+from splitserve.engine_core.checkpoint.config.architectures import read_model_config
+from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.worker.attention.cpu import CpuAttention
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.device.cpu import CpuDevice

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from splitserve.engine_core.checkpoint.architectures import read_model_config
+from splitserve.engine_core.checkpoint.config.architectures import read_model_config
 from splitserve.engine_core.errors import ModelLoadError
 from tests.checkpoints import CheckpointCache, CheckpointSpec, load_reference
 from tests.worker.models.cases import prompt

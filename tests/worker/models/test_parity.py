@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from splitserve.engine_core.checkpoint.architectures import ARCHITECTURES, read_model_config
+from splitserve.engine_core.checkpoint.config.architectures import ARCHITECTURES, read_model_config
 from tests.checkpoints import CheckpointCache, load_reference
 from tests.worker.models.cases import CASES, MAIN_CASES, prompt
 from tests.worker.models.driver import Driver

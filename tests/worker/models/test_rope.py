@@ -10,8 +10,8 @@ import torch
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from splitserve.engine_core.checkpoint.architectures import read_model_config
-from splitserve.engine_core.checkpoint.model_config import ModelConfig
+from splitserve.engine_core.checkpoint.config.architectures import read_model_config
+from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.engine_core.errors import ModelLoadError
 from splitserve.worker.layers.rotary import cos_sin_table
 from tests.engine_core.checkpoint.test_model_config import LLAMA

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from splitserve.engine_core.checkpoint.architectures import read_model_config
+from splitserve.engine_core.checkpoint.config.architectures import read_model_config
 from splitserve.engine_core.checkpoint.safetensors_file import SafetensorsFile
 from splitserve.engine_core.checkpoint.weight_files import Checkpoint, stored_dtype
 from splitserve.engine_core.errors import ModelLoadError

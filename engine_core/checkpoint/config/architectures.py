@@ -1,0 +1,89 @@
+"""The registry of architectures: which config.json can be served, and who reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from splitserve.engine_core.checkpoint.config.common_fields import open_config
+from splitserve.engine_core.checkpoint.config.decoder_config import (
+    read_llama,
+    read_mistral,
+    read_qwen2,
+    read_qwen3,
+)
+from splitserve.engine_core.checkpoint.config.fields import Fields
+from splitserve.engine_core.checkpoint.config.gpt2_config import read_gpt2
+from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
+
+
+class Architecture(NamedTuple):
+    """One entry of the registry.
+
+    Attributes:
+        model_type: what the field of that name must say, if it is there. Libraries that build a model by its
+            type would run another one otherwise, with these weights.
+        read: from directory, architecture and fields to the config.
+    """
+
+    model_type: str
+    read: Callable[[Path, str, Fields], ModelConfig]
+
+
+ARCHITECTURES = {
+    "GPT2LMHeadModel": Architecture("gpt2", read_gpt2),
+    "LlamaForCausalLM": Architecture("llama", read_llama),
+    "MistralForCausalLM": Architecture("mistral", read_mistral),
+    "Qwen2ForCausalLM": Architecture("qwen2", read_qwen2),
+    "Qwen3ForCausalLM": Architecture("qwen3", read_qwen3),
+}
+"""By a name in `architectures`, in the order in which errors list them."""
+
+# What would make another model of any architecture.
+_REFUSED = {
+    "quantization_config": "quantised checkpoints are not supported",
+    "compression_config": "quantised checkpoints are not supported",
+    "per_layer_config": "all layers have the same sizes",
+}
+
+
+def read_model_config(directory: str | Path) -> ModelConfig:
+    """Read and check config.json and generation_config.json of a checkpoint directory.
+
+    Raises:
+        ModelLoadError: names the file and the field that is missing, out of range or not supported, or the
+            architecture if it is unknown.
+    """
+    path = Path(directory)
+    config = open_config(path)
+    architecture = _architecture(config)
+    for name, reason in _REFUSED.items():
+        if config.has(name):
+            raise config.unwanted(name, reason)
+    # null counts as false there.
+    if config.is_null("is_causal") or not config.boolean("is_causal", True):
+        raise config.error("is_causal", "must be true or absent: tokens see those before them only")
+    model = ARCHITECTURES[architecture].read(path, architecture, config)
+    return msgspec.structs.replace(model, has_custom_code=config.has("auto_map"))
+
+
+def _architecture(config: Fields) -> str:
+    names = config.texts("architectures")
+    for name in names:
+        if name in ARCHITECTURES:
+            _check_model_type(config, name)
+            return name
+    asked = ", ".join(map(repr, names[:4]))[:200] or "none"
+    raise config.error(
+        "architectures", f"names {asked}, which is not supported; supported are {', '.join(ARCHITECTURES)}"
+    )
+
+
+def _check_model_type(config: Fields, architecture: str) -> None:
+    expected = ARCHITECTURES[architecture].model_type
+    found = config.text("model_type", expected)
+    if found != expected:
+        raise config.error("model_type", f"must be {expected!r} for {architecture}, got {found!r}")

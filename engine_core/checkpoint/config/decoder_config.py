@@ -1,0 +1,168 @@
+"""config.json of Llama, Mistral, Qwen2 and Qwen3: one decoder with other biases, norms and windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from splitserve.engine_core.checkpoint.config.common_fields import (
+    MAX_HEAD_DIM,
+    MAX_HEADS,
+    MAX_LAYERS,
+    MAX_LEN,
+    MAX_VOCAB,
+    MAX_WIDTH,
+    check_head_dim,
+    read_dtype,
+    read_eos_token_ids,
+)
+from splitserve.engine_core.checkpoint.config.fields import Fields
+from splitserve.engine_core.checkpoint.config.layer_windows import mistral_windows, no_windows, qwen_windows
+from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
+from splitserve.engine_core.checkpoint.config.rope_config import RopeConfig, read_rope_config
+
+
+class _Biases(NamedTuple):
+    """Which projections have biases; see ModelConfig."""
+
+    qkv: bool = False
+    output: bool = False
+    mlp: bool = False
+
+
+def _no_biases(config: Fields) -> _Biases:
+    return _Biases()
+
+
+def _llama_biases(config: Fields) -> _Biases:
+    return _qwen3_biases(config)._replace(mlp=config.boolean("mlp_bias", False))
+
+
+def _qwen2_biases(config: Fields) -> _Biases:
+    return _Biases(qkv=True)
+
+
+def _qwen3_biases(config: Fields) -> _Biases:
+    has_bias = config.boolean("attention_bias", False)
+    return _Biases(qkv=has_bias, output=has_bias)
+
+
+class _Variant(NamedTuple):
+    """How one architecture reads what the others read otherwise.
+
+    Attributes:
+        windows: from the fields and the number of layers to the window of each.
+        biases: from the fields to the biases.
+        max_positions: where max_position_embeddings is absent.
+        num_kv_heads: where num_key_value_heads is absent; 0, as null, for the number of query heads.
+        head_dim: where the field is absent; 0 for hidden_size over the number of heads.
+        qk_norm: see ModelConfig.
+    """
+
+    windows: Callable[[Fields, int], tuple[int, ...]]
+    biases: Callable[[Fields], _Biases]
+    max_positions: int
+    num_kv_heads: int = 0
+    head_dim: int = 0
+    qk_norm: bool = False
+
+
+_LLAMA = _Variant(no_windows, _llama_biases, 2048)
+_MISTRAL = _Variant(mistral_windows, _no_biases, 131072, num_kv_heads=8)
+_QWEN2 = _Variant(qwen_windows, _qwen2_biases, 32768, num_kv_heads=32)
+_QWEN3 = _Variant(qwen_windows, _qwen3_biases, 32768, num_kv_heads=32, head_dim=128, qk_norm=True)
+
+
+def read_llama(path: Path, architecture: str, config: Fields) -> ModelConfig:
+    """Read a LlamaForCausalLM.
+
+    Raises:
+        ModelLoadError: names the field that is missing, out of range or not supported.
+    """
+    return _read(path, architecture, config, _LLAMA)
+
+
+def read_mistral(path: Path, architecture: str, config: Fields) -> ModelConfig:
+    """Read a MistralForCausalLM; see read_llama."""
+    return _read(path, architecture, config, _MISTRAL)
+
+
+def read_qwen2(path: Path, architecture: str, config: Fields) -> ModelConfig:
+    """Read a Qwen2ForCausalLM; see read_llama."""
+    return _read(path, architecture, config, _QWEN2)
+
+
+def read_qwen3(path: Path, architecture: str, config: Fields) -> ModelConfig:
+    """Read a Qwen3ForCausalLM; see read_llama."""
+    return _read(path, architecture, config, _QWEN3)
+
+
+def _read(path: Path, architecture: str, config: Fields, variant: _Variant) -> ModelConfig:
+    vocab_size = config.integer("vocab_size", 1, MAX_VOCAB)
+    hidden_size = config.integer("hidden_size", 1, MAX_WIDTH)
+    num_layers = config.integer("num_hidden_layers", 1, MAX_LAYERS)
+    num_heads = config.integer("num_attention_heads", 1, MAX_HEADS)
+    max_positions = config.integer("max_position_embeddings", 1, MAX_LEN, variant.max_positions)
+    head_dim = _head_dim(config, hidden_size, num_heads, variant.head_dim)
+    rope = read_rope_config(config, max_positions)
+    biases = variant.biases(config)
+    activation = config.text("hidden_act", "silu")
+    if activation not in ("silu", "swish"):
+        raise config.error("hidden_act", f"must be silu or swish, which are the same, got {activation!r}")
+    return ModelConfig(
+        path=str(path),
+        architecture=architecture,
+        family="decoder",
+        dtype=read_dtype(path, config),
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        intermediate_size=config.integer("intermediate_size", 1, MAX_WIDTH),
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=_num_kv_heads(config, num_heads, variant.num_kv_heads),
+        head_dim=head_dim,
+        max_position_embeddings=max_positions,
+        max_model_len=_extended_len(config, rope, max_positions),
+        norm_eps=config.number("rms_norm_eps", 0.0, 0.1, 1e-6),
+        activation="silu",
+        tie_word_embeddings=config.boolean("tie_word_embeddings", False),
+        named_eos_token_ids=read_eos_token_ids(path, config),
+        sliding_windows=variant.windows(config, num_layers),
+        attention_scales=(head_dim**-0.5,) * num_layers,
+        qkv_bias=biases.qkv,
+        output_bias=biases.output,
+        mlp_bias=biases.mlp,
+        qk_norm=variant.qk_norm,
+        rope=rope,
+    )
+
+
+def _extended_len(config: Fields, rope: RopeConfig, max_positions: int) -> int:
+    max_model_len = rope.extended_len(max_positions)
+    if max_model_len > MAX_LEN:
+        raise config.error(
+            "rope factor", f"({rope.factor:g}) makes a context of {max_model_len} tokens, above {MAX_LEN}"
+        )
+    return max_model_len
+
+
+def _head_dim(config: Fields, hidden_size: int, num_heads: int, default: int) -> int:
+    if not config.has("head_dim") and not default:
+        if hidden_size % num_heads:
+            raise config.error(
+                "num_attention_heads", f"({num_heads}) does not divide hidden_size ({hidden_size})"
+            )
+        default = hidden_size // num_heads
+    return check_head_dim(config, config.integer("head_dim", 1, MAX_HEAD_DIM, default))
+
+
+def _num_kv_heads(config: Fields, num_heads: int, default: int) -> int:
+    if config.is_null("num_key_value_heads") or not default:
+        default = num_heads
+    num_kv_heads = config.integer("num_key_value_heads", 1, num_heads, default)
+    if num_heads % num_kv_heads:
+        raise config.error(
+            "num_key_value_heads", f"({num_kv_heads}) does not divide num_attention_heads ({num_heads})"
+        )
+    return num_kv_heads

@@ -1,0 +1,66 @@
+"""Which layers see only a window of the latest tokens, as each architecture's config.json puts it."""
+
+from __future__ import annotations
+
+from splitserve.engine_core.checkpoint.config.common_fields import MAX_LAYERS, MAX_LEN
+from splitserve.engine_core.checkpoint.config.fields import Fields
+
+_FULL, _SLIDING = "full_attention", "sliding_attention"
+# An older name of the same.
+_ALIASES = {"attention": _FULL}
+
+
+def no_windows(config: Fields, num_layers: int) -> tuple[int, ...]:
+    """Return 0 for each layer: this architecture has no windows, whatever `sliding_window` says.
+
+    Raises:
+        ModelLoadError: `layer_types` asks for one all the same.
+    """
+    return _windows(config, 0, _layer_kinds(config, num_layers) or (_FULL,) * num_layers)
+
+
+def mistral_windows(config: Fields, num_layers: int) -> tuple[int, ...]:
+    """Return Mistral's: those that `layer_types` names, or else every layer.
+
+    Raises:
+        ModelLoadError: names the field.
+    """
+    # Absent means the 4096 of the first release; null, as in later releases, means full attention.
+    window = 0 if config.is_null("sliding_window") else config.integer("sliding_window", 1, MAX_LEN, 4096)
+    kinds = _layer_kinds(config, num_layers)
+    return (window,) * num_layers if kinds is None else _windows(config, window, kinds)
+
+
+def qwen_windows(config: Fields, num_layers: int) -> tuple[int, ...]:
+    """Return Qwen's: those that `layer_types` names, or else every layer from `max_window_layers` on.
+
+    Raises:
+        ModelLoadError: names the field.
+    """
+    window = 0
+    if config.boolean("use_sliding_window", False) and not config.is_null("sliding_window"):
+        window = config.integer("sliding_window", 1, MAX_LEN, 4096)
+    first = config.integer("max_window_layers", 0, MAX_LAYERS, 28)
+    kinds = _layer_kinds(config, num_layers)
+    if kinds is None:
+        kinds = tuple(_SLIDING if window and i >= first else _FULL for i in range(num_layers))
+    return _windows(config, window, kinds)
+
+
+def _layer_kinds(config: Fields, num_layers: int) -> tuple[str, ...] | None:
+    """Return `layer_types`, None if absent."""
+    if not config.has("layer_types"):
+        return None
+    kinds = tuple(_ALIASES.get(kind, kind) for kind in config.texts("layer_types"))
+    if len(kinds) != num_layers or not set(kinds) <= {_FULL, _SLIDING}:
+        raise config.error(
+            "layer_types",
+            f"must name {_FULL} or {_SLIDING} for each of {num_layers} layers, got {list(kinds)!r}",
+        )
+    return kinds
+
+
+def _windows(config: Fields, window: int, kinds: tuple[str, ...]) -> tuple[int, ...]:
+    if _SLIDING in kinds and not window:
+        raise config.error("layer_types", f"names {_SLIDING}, but this model has no sliding window")
+    return tuple(window if kind == _SLIDING else 0 for kind in kinds)

@@ -1,0 +1,84 @@
+"""A served model in numbers: all that config.json decides about its layers, every value within its range."""
+
+from __future__ import annotations
+
+import msgspec
+
+from splitserve.engine_core.checkpoint.config.rope_config import RopeConfig
+from splitserve.engine_core.errors import ConfigError
+
+
+class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A decoder-only model; the worker builds its layers from this alone.
+
+    Attributes:
+        path: checkpoint directory.
+        architecture: e.g. "LlamaForCausalLM".
+        family: which stack of layers the worker builds, a key of its FAMILIES: "decoder" or "gpt2".
+        dtype: of the checkpoint, "float32", "bfloat16" or "float16"; "" where there are no weights to tell.
+        vocab_size: rows of the embedding.
+        hidden_size, intermediate_size: widths of the residual stream and of the MLP.
+        num_layers, num_heads, num_kv_heads, head_dim: num_heads is a multiple of num_kv_heads.
+        max_position_embeddings: positions the checkpoint was made for.
+        max_model_len: longest sequence served, in tokens; rotary tables have this many rows.
+        norm_eps: epsilon of every norm.
+        activation: "silu", "gelu" (exact) or "gelu_tanh".
+        tie_word_embeddings: the output head shares the embedding's weight.
+        named_eos_token_ids: what the checkpoint names as such; a small vocabulary may have some of them not.
+        sliding_windows: per layer, how many tokens a query sees, itself included; 0 for all.
+        attention_scales: per layer, what multiplies query times key.
+        qkv_bias, output_bias: query, key and value projections have biases; the attention's output has one.
+        mlp_bias: all three MLP projections have one.
+        qk_norm: queries and keys are RMS-normalised per head before the rotation.
+        rope: rotary embedding, None for learned positions.
+        has_custom_code: config.json names Python code of the checkpoint's, which is never executed.
+    """
+
+    path: str
+    architecture: str
+    family: str
+    dtype: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    max_position_embeddings: int
+    max_model_len: int
+    norm_eps: float
+    activation: str
+    tie_word_embeddings: bool
+    named_eos_token_ids: tuple[int, ...]
+    sliding_windows: tuple[int, ...]
+    attention_scales: tuple[float, ...]
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    rope: RopeConfig | None = None
+    has_custom_code: bool = False
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """Ids that end a sequence."""
+        return tuple(i for i in self.named_eos_token_ids if 0 <= i < self.vocab_size)
+
+    @property
+    def sliding_window(self) -> int:
+        """The window in tokens if all layers have the same one, otherwise 0: some layer needs every token."""
+        windows = set(self.sliding_windows)
+        return windows.pop() if len(windows) == 1 else 0
+
+    def limited_to(self, max_model_len: int) -> ModelConfig:
+        """Return this config with a shorter context; 0 keeps the checkpoint's.
+
+        Raises:
+            ConfigError: the checkpoint has no positions for so long a context.
+        """
+        if not 0 <= max_model_len <= self.max_model_len:
+            raise ConfigError(
+                f"--max-model-len {max_model_len} is above what {self.path} supports, {self.max_model_len}"
+            )
+        return msgspec.structs.replace(self, max_model_len=max_model_len or self.max_model_len)

@@ -1,0 +1,140 @@
+"""Which rotary embedding a checkpoint asks for, as `rope_scaling`, `rope_parameters` or both."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from splitserve.engine_core.checkpoint.config.fields import Fields
+
+ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
+_MAX_FACTOR = 1e6
+
+
+class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Parameters of the rotary frequencies, complete: defaults are filled in.
+
+    Attributes:
+        rope_type: one of ROPE_TYPES.
+        theta: base of the frequencies.
+        factor: how far the trained context is stretched.
+        original_max_position_embeddings: trained context in tokens (llama3, yarn).
+        low_freq_factor, high_freq_factor: borders of the llama3 interpolation.
+        attention_factor: multiplies cos and sin (yarn), 1 otherwise.
+        beta_fast, beta_slow: borders of the yarn ramp, in rotations over the trained context.
+        truncate: whether the yarn borders are rounded outward to whole dimensions.
+    """
+
+    rope_type: str = "default"
+    theta: float = 10000.0
+    factor: float = 1.0
+    original_max_position_embeddings: int = 0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    attention_factor: float = 1.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+
+    def extended_len(self, max_position_embeddings: int) -> int:
+        """Return the context in tokens that the checkpoint supports.
+
+        Only yarn configs keep the trained length in max_position_embeddings while meaning factor times as
+        much. "dynamic" equals "default" up to max_position_embeddings, and beyond it the frequencies would
+        depend on the length of the sequence, which a KV cache cannot follow; so it is served up to there.
+        """
+        if self.rope_type != "yarn":
+            return max_position_embeddings
+        return max(max_position_embeddings, int(self.original_max_position_embeddings * self.factor))
+
+
+def read_rope_config(config: Fields, max_position_embeddings: int) -> RopeConfig:
+    """Read the rotary parameters of a config.json as transformers merges them.
+
+    Raises:
+        ModelLoadError: names the field that is out of range, or the rope type that is not supported.
+    """
+    rope = _rope_fields(config)
+    theta = rope.number("rope_theta", 1.0, 1e15, config.number("rope_theta", 1.0, 1e15, 10000.0))
+    for fields in (rope, config):
+        share = fields.number("partial_rotary_factor", 0.0, 1.0, 1.0)
+        if share != 1.0:
+            raise fields.error(
+                "partial_rotary_factor", f"must be 1, got {share:g}: no part of a head is left out"
+            )
+    rope_type = rope.text("rope_type", rope.text("type", "default"))
+    if rope_type == "default":
+        return RopeConfig(theta=theta)
+    if rope_type in ("linear", "dynamic"):
+        return RopeConfig(rope_type=rope_type, theta=theta, factor=rope.number("factor", 1.0, _MAX_FACTOR))
+    if rope_type not in ROPE_TYPES:
+        raise rope.error("rope_type", f"must be one of {', '.join(ROPE_TYPES)}, got {rope_type!r}")
+    # At the top level of the file, where Phi-3 brought it up, it goes before the one among the parameters.
+    fields = config if config.has("original_max_position_embeddings") else rope
+    original = fields.integer("original_max_position_embeddings", 1, 2**22, max_position_embeddings)
+    if rope_type == "llama3":
+        return _read_llama3(rope, theta, original)
+    return _read_yarn(rope, theta, original, max_position_embeddings)
+
+
+def _rope_fields(config: Fields) -> Fields:
+    """Return the parameters: `rope_scaling` where there are two, for who adds it to a newer file means it."""
+    for name in ("rope_scaling", "rope_parameters"):
+        rope = config.nested(name)
+        if rope is not None and not rope.is_empty:
+            if nested := rope.names_of_objects():
+                raise rope.error(nested[0], "gives rotary parameters per layer type, which is not supported")
+            return rope
+    return Fields({}, config.where)
+
+
+def _read_llama3(rope: Fields, theta: float, original: int) -> RopeConfig:
+    low = rope.number("low_freq_factor", 1e-3, _MAX_FACTOR)
+    high = rope.number("high_freq_factor", 1e-3, _MAX_FACTOR)
+    if high <= low:
+        raise rope.error("high_freq_factor", f"must be above low_freq_factor ({low:g}), got {high:g}")
+    return RopeConfig(
+        rope_type="llama3",
+        theta=theta,
+        factor=rope.number("factor", 1.0, _MAX_FACTOR),
+        original_max_position_embeddings=original,
+        low_freq_factor=low,
+        high_freq_factor=high,
+    )
+
+
+def _read_yarn(rope: Fields, theta: float, original: int, max_position_embeddings: int) -> RopeConfig:
+    if theta <= 1.0:
+        raise rope.error("rope_theta", f"must be above 1 for yarn, got {theta:g}")
+    factor = rope.number("factor", 1.0, _MAX_FACTOR, max_position_embeddings / original)
+    beta_fast = rope.number("beta_fast", 1e-3, _MAX_FACTOR, 32.0)
+    beta_slow = rope.number("beta_slow", 1e-3, _MAX_FACTOR, 1.0)
+    if beta_fast < beta_slow:
+        raise rope.error("beta_fast", f"must be at least beta_slow ({beta_slow:g}), got {beta_fast:g}")
+    return RopeConfig(
+        rope_type="yarn",
+        theta=theta,
+        factor=factor,
+        original_max_position_embeddings=original,
+        attention_factor=_yarn_attention_factor(rope, factor),
+        beta_fast=beta_fast,
+        beta_slow=beta_slow,
+        # null is one of Python's ways to say no.
+        truncate=not rope.is_null("truncate") and rope.boolean("truncate", True),
+    )
+
+
+def _yarn_attention_factor(rope: Fields, factor: float) -> float:
+    """Return what multiplies cos and sin: given, or from mscale, or the paper's 0.1 ln(factor) + 1."""
+    if rope.has("attention_factor"):
+        return rope.number("attention_factor", 0.0, 1e3)
+    mscale = rope.number("mscale", 0.0, 1e3, 0.0)
+    mscale_all_dim = rope.number("mscale_all_dim", 0.0, 1e3, 0.0)
+    if mscale and mscale_all_dim:
+        return _yarn_magnitude(factor, mscale) / _yarn_magnitude(factor, mscale_all_dim)
+    return _yarn_magnitude(factor, 1.0)
+
+
+def _yarn_magnitude(factor: float, mscale: float) -> float:
+    return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0

@@ -1,0 +1,360 @@
+"""A worker without a model: keeps rows as a real one does and samples tokens by a TokenRule.
+
+Steady decode rows are computed in columns, so thousands of rows per step stay cheap; with `verify` every
+step is also played on a ShadowKV and sent through the wire's encoding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from splitserve.engine_core.errors import DeviceMemoryError, WorkerError
+from splitserve.engine_core.executor.simulated.shadow_kv import ShadowKV
+from splitserve.engine_core.executor.simulated.tokens import (
+    TokenRule,
+    TokenSampler,
+    avoid,
+    make_powers,
+    mix,
+    seed_of,
+    sequence_state,
+)
+from splitserve.engine_core.ipc.codec import (
+    encode,
+    from_worker_decoder,
+    pack_float32,
+    pack_int32,
+    to_worker_decoder,
+    unpack_int32,
+)
+from splitserve.engine_core.ipc.wire import ModelInfo, TokenLogprobs
+from splitserve.engine_core.ipc.worker_messages import (
+    KVCacheReady,
+    ModelRunnerOutput,
+    NewRow,
+    RowError,
+    SchedulerOutput,
+    WorkerReady,
+)
+from splitserve.engine_core.sampling_params import SamplingParams
+
+MAX_ROWS = 65536
+
+
+@dataclass(slots=True, frozen=True)
+class SimulatedModel:
+    """What the simulated worker says of itself.
+
+    Attributes:
+        rule: how tokens are sampled; vocabulary and EOS ids are taken from it. max_model_len: longest
+        sequence in tokens. path: shown as the model's path. block_bytes: bytes of one KV block.
+        available_bytes: memory offered to the KV cache. verify: keep a ShadowKV and refuse steps that break
+        the protocol. Costs O(sequence length) per row and step. block_size: tokens per KV block; used to
+        verify only. sliding_window: tokens a token sees; 0 for all.
+    """
+
+    rule: TokenRule = field(default_factory=TokenRule)
+    max_model_len: int = 4096
+    path: str = "simulated"
+    block_bytes: int = 4096
+    available_bytes: int = 2**24
+    verify: bool = False
+    block_size: int = 16
+    sliding_window: int = 0
+
+    def info(self) -> ModelInfo:
+        """Return the model as the wire describes it."""
+        return ModelInfo(
+            path=self.path,
+            architecture="Simulated",
+            dtype="float32",
+            vocab_size=self.rule.vocab_size,
+            max_model_len=self.max_model_len,
+            eos_token_ids=list(self.rule.eos_token_ids),
+            sliding_window=self.sliding_window,
+        )
+
+
+@dataclass(slots=True, frozen=True)
+class _RareRow:
+    """A row whose sampling parameters need Python in every step."""
+
+    sampling: SamplingParams
+    num_prompt_tokens: int
+    prompt: list[int]
+
+
+class SimulatedWorker:
+    """Rows in columns; implements engine_core.executor.inproc.InprocWorker."""
+
+    def __init__(self, model: SimulatedModel) -> None:
+        self._model = model
+        self._sampler = TokenSampler(model.rule)
+        self._shadow: ShadowKV | None = None
+        self._num_places = 0
+        self._powers = make_powers(1024)
+        self._rare: dict[int, _RareRow] = {}
+        self._failed: dict[int, RowError] = {}
+        self._occupied: set[int] = set()
+        # One entry per row of the longest batch that can be configured; untouched pages cost nothing.
+        self._num_tokens = np.zeros(MAX_ROWS, np.int64)
+        self._num_prompt = np.zeros(MAX_ROWS, np.int64)
+        self._num_computed = np.zeros(MAX_ROWS, np.int64)
+        self._min_tokens = np.zeros(MAX_ROWS, np.int64)
+        self._state = np.zeros(MAX_ROWS, np.uint64)
+        self._seed_mix = np.zeros(MAX_ROWS, np.uint64)
+        self._stops_at_eos = np.zeros(MAX_ROWS, np.bool_)
+        # Tokens that a stage of a pipeline would know that does not sample.
+        self._num_told = np.zeros(MAX_ROWS, np.int64)
+
+    def load(self) -> WorkerReady:
+        """Return what WorkerReady says; there is nothing to load."""
+        model = self._model
+        return WorkerReady(model.info(), model.block_bytes, model.available_bytes, 0.0)
+
+    def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> KVCacheReady:
+        """Take note of the sizes of the pool and of the host tier."""
+        self._num_places = num_blocks + num_host_blocks
+        if self._model.verify:
+            self._shadow = ShadowKV(
+                num_blocks, self._model.block_size, self._model.sliding_window, num_host_blocks
+            )
+        return KVCacheReady(num_blocks)
+
+    def execute(
+        self, step: SchedulerOutput, failing: frozenset[int] = frozenset(), lacks_memory: bool = False
+    ) -> ModelRunnerOutput:
+        """Run one step.
+
+        Args:
+            step: the step.
+            failing: places in its row column that fail with a RowError, now and until they are freed.
+            lacks_memory: all of them fail like that, for want of memory.
+
+        Raises:
+            WorkerError: the step breaks the protocol.
+        """
+        if not self._model.verify:
+            return self._execute(step, failing, lacks_memory)
+        decoded = to_worker_decoder.decode(encode(step))
+        assert isinstance(decoded, SchedulerOutput)
+        answer = from_worker_decoder.decode(encode(self._execute(decoded, failing, lacks_memory)))
+        assert isinstance(answer, ModelRunnerOutput)
+        return answer
+
+    def _execute(
+        self, step: SchedulerOutput, failing: frozenset[int], lacks_memory: bool
+    ) -> ModelRunnerOutput:
+        for row in unpack_int32(step.freed_rows).tolist():
+            self._free(row)
+        for new_row in step.new_rows:
+            self._enter(new_row)
+        if step.block_rows or step.block_ids:
+            self._append_blocks(step)
+        if step.moves_from or step.moves_to:
+            self._move_blocks(step)
+        rows = unpack_int32(step.rows).astype(np.int64)
+        num_tokens = unpack_int32(step.num_tokens).astype(np.int64)
+        self._check_columns(rows, num_tokens)
+        if step.last_token_ids and self._shadow is not None:
+            self._check_told(self._shadow, rows, num_tokens, unpack_int32(step.last_token_ids))
+        for i in failing:
+            if i < len(rows):
+                self._failed[int(rows[i])] = RowError(int(rows[i]), "simulated_fault", "scripted")
+        if lacks_memory:
+            code, status = DeviceMemoryError.code, DeviceMemoryError.status
+            for row in rows.tolist():
+                self._failed.setdefault(row, RowError(row, code, "scripted", status))
+        errors = [self._failed[row] for row in rows.tolist() if row in self._failed]
+        if errors:
+            if self._shadow is not None:
+                for error in errors:
+                    self._shadow.abandon(error.row)
+            good = ~np.isin(rows, list(self._failed))
+            rows, num_tokens = rows[good], num_tokens[good]
+        return self._compute(step.step, rows, num_tokens, errors)
+
+    def _compute(
+        self,
+        step: int,
+        rows: npt.NDArray[np.int64],
+        num_tokens: npt.NDArray[np.int64],
+        errors: list[RowError],
+    ) -> ModelRunnerOutput:
+        start = self._num_computed[rows]
+        end = start + num_tokens
+        if (end > self._num_tokens[rows]).any():
+            raise WorkerError(f"step {step} computes more tokens than a row has")
+        if self._shadow is not None:
+            self._play(self._shadow, rows, start, num_tokens)
+        prompt_logprobs = self._prompt_logprobs(rows, start, end)
+        self._num_computed[rows] = end
+        sampling = rows[end == self._num_tokens[rows]]
+        token_ids = self._sample(sampling)
+        logprobs = self._logprobs(sampling, token_ids)
+        self._append_tokens(sampling, token_ids)
+        return ModelRunnerOutput(
+            step, pack_int32(sampling), pack_int32(token_ids), logprobs, prompt_logprobs, errors
+        )
+
+    def _sample(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        indices = self._num_tokens[rows] - self._num_prompt[rows]
+        eos_allowed = self._stops_at_eos[rows] & (indices >= self._min_tokens[rows])
+        token_ids = self._sampler.sample(self._state[rows], self._seed_mix[rows], indices, eos_allowed)
+        masked = np.flatnonzero(indices < self._min_tokens[rows])
+        if len(masked):
+            token_ids = token_ids.copy()
+            for i in masked.tolist():
+                banned = set(self._rare[int(rows[i])].sampling.stop_token_ids)
+                banned |= set(self._model.rule.eos_token_ids)
+                token_ids[i] = avoid(int(token_ids[i]), banned, self._model.rule.vocab_size)
+        return token_ids
+
+    def _append_tokens(self, rows: npt.NDArray[np.int64], token_ids: npt.NDArray[np.int32]) -> None:
+        positions = self._num_tokens[rows]
+        if len(positions):
+            self._ensure_powers(int(positions.max()) + 1)
+        self._state[rows] += (token_ids.astype(np.uint64) + np.uint64(1)) * self._powers[positions]
+        self._num_tokens[rows] = positions + 1
+        if self._shadow is not None:
+            for row, token_id in zip(rows.tolist(), token_ids.tolist(), strict=True):
+                self._shadow.append_token(row, token_id)
+
+    def _play(
+        self,
+        shadow: ShadowKV,
+        rows: npt.NDArray[np.int64],
+        start: npt.NDArray[np.int64],
+        num_tokens: npt.NDArray[np.int64],
+    ) -> None:
+        """Compute on the shadow; tokens are then sampled from what was attended, not from the row's state."""
+        for row, first, count in zip(rows.tolist(), start.tolist(), num_tokens.tolist(), strict=True):
+            attended = shadow.compute(row, first, count)
+            if len(attended) == self._num_tokens[row]:
+                self._ensure_powers(len(attended))
+                self._state[row] = sequence_state(attended, self._powers)
+
+    def _check_told(
+        self,
+        shadow: ShadowKV,
+        rows: npt.NDArray[np.int64],
+        num_tokens: npt.NDArray[np.int64],
+        last_token_ids: npt.NDArray[np.int32],
+    ) -> None:
+        """Do as the first stage of a pipeline, which knows no token but those it is told."""
+        for row, count, token_id in zip(
+            rows.tolist(), num_tokens.tolist(), last_token_ids.tolist(), strict=True
+        ):
+            if row in self._failed:
+                continue
+            if self._num_computed[row] == self._num_told[row]:
+                shadow.check_last_token(row, token_id)
+                self._num_told[row] += 1
+            if self._num_computed[row] + count > self._num_told[row]:
+                raise WorkerError(f"row {row} is to compute a token that the first stage does not know")
+
+    def _enter(self, new_row: NewRow) -> None:
+        row, sampling = new_row.row, new_row.sampling
+        if row in self._occupied or not 0 <= row < MAX_ROWS:
+            raise WorkerError(f"row {row} is new but was not free")
+        token_ids = unpack_int32(new_row.token_ids)
+        if not 0 <= new_row.num_computed_tokens < len(token_ids):
+            raise WorkerError(
+                f"row {row}: {new_row.num_computed_tokens} of {len(token_ids)} tokens are computed"
+            )
+        self._ensure_powers(len(token_ids))
+        self._occupied.add(row)
+        self._num_tokens[row] = len(token_ids)
+        self._num_told[row] = len(token_ids)
+        self._num_prompt[row] = new_row.num_prompt_tokens
+        self._num_computed[row] = new_row.num_computed_tokens
+        self._state[row] = sequence_state(token_ids, self._powers)
+        self._seed_mix[row] = mix(np.array([seed_of(sampling)], np.uint64))[0]
+        self._stops_at_eos[row] = not sampling.ignore_eos
+        self._min_tokens[row] = sampling.min_tokens
+        if sampling.min_tokens or sampling.logprobs is not None or sampling.prompt_logprobs is not None:
+            prompt = token_ids[: new_row.num_prompt_tokens].tolist()
+            self._rare[row] = _RareRow(sampling, new_row.num_prompt_tokens, prompt)
+        if self._shadow is not None:
+            block_ids = unpack_int32(new_row.block_ids).tolist()
+            self._shadow.new_row(row, token_ids.tolist(), block_ids, new_row.first_block)
+
+    def _free(self, row: int) -> None:
+        if row not in self._occupied:
+            raise WorkerError(f"row {row} is freed but was free")
+        self._occupied.remove(row)
+        self._rare.pop(row, None)
+        self._failed.pop(row, None)
+        if self._shadow is not None:
+            self._shadow.free_row(row)
+
+    def _append_blocks(self, step: SchedulerOutput) -> None:
+        rows, block_ids = unpack_int32(step.block_rows).tolist(), unpack_int32(step.block_ids).tolist()
+        if len(rows) != len(block_ids):
+            raise WorkerError(f"step {step.step}: {len(block_ids)} blocks for {len(rows)} rows")
+        if self._shadow is not None:
+            for row, block_id in zip(rows, block_ids, strict=True):
+                self._shadow.append_block(row, block_id)
+
+    def _move_blocks(self, step: SchedulerOutput) -> None:
+        sources, targets = unpack_int32(step.moves_from).tolist(), unpack_int32(step.moves_to).tolist()
+        if len(sources) != len(targets):
+            raise WorkerError(f"step {step.step}: moves from {len(sources)} places to {len(targets)}")
+        for place in [*sources, *targets]:
+            if not 0 <= place < self._num_places:
+                raise WorkerError(f"step {step.step}: a move names place {place} of {self._num_places}")
+        if self._shadow is not None:
+            for source, target in zip(sources, targets, strict=True):
+                self._shadow.move(source, target)
+
+    def _check_columns(self, rows: npt.NDArray[np.int64], num_tokens: npt.NDArray[np.int64]) -> None:
+        if len(rows) == 0 or len(rows) != len(num_tokens) or num_tokens.min() < 1:
+            raise WorkerError(f"a step needs rows with at least one token each, got {rows} with {num_tokens}")
+        if not self._occupied.issuperset(rows.tolist()) or len(set(rows.tolist())) != len(rows):
+            raise WorkerError(f"a step computes free rows or a row twice: {rows}")
+
+    def _logprobs(self, rows: npt.NDArray[np.int64], token_ids: npt.NDArray[np.int32]) -> list[TokenLogprobs]:
+        if not self._rare:
+            return []
+        found = []
+        for row, token_id in zip(rows.tolist(), token_ids.tolist(), strict=True):
+            rare = self._rare.get(row)
+            if rare is not None and rare.sampling.logprobs is not None:
+                index = int(self._num_tokens[row]) - rare.num_prompt_tokens
+                asked = rare.sampling.logprob_token_ids
+                found.append(self._logprob(row, index, token_id, rare.sampling.logprobs, asked))
+        return found
+
+    def _prompt_logprobs(
+        self, rows: npt.NDArray[np.int64], start: npt.NDArray[np.int64], end: npt.NDArray[np.int64]
+    ) -> list[TokenLogprobs]:
+        """Logits at position p are those of token p + 1, so the first prompt token has no logprob."""
+        if not self._rare:
+            return []
+        found = []
+        for row, first, last in zip(rows.tolist(), start.tolist(), end.tolist(), strict=True):
+            rare = self._rare.get(row)
+            if rare is None or rare.sampling.prompt_logprobs is None:
+                continue
+            for index in range(first + 1, min(last, rare.num_prompt_tokens - 1) + 1):
+                found.append(self._logprob(row, index, rare.prompt[index], rare.sampling.prompt_logprobs))
+        return found
+
+    def _logprob(
+        self, row: int, index: int, token_id: int, num_top: int, asked: tuple[int, ...] = ()
+    ) -> TokenLogprobs:
+        """Logprobs as if the token were the likeliest and the ids above it followed, each half as likely."""
+        vocab_size, log_half = self._model.rule.vocab_size, -float(np.log(2))
+        top = [(token_id + i) % vocab_size for i in range(num_top)]
+        values = [(i + 1) * log_half for i in range(num_top)]
+        values += [((other - token_id) % vocab_size + 1) * log_half for other in asked]
+        return TokenLogprobs(
+            row, index, 1, pack_int32([token_id, *top, *asked]), pack_float32([log_half, *values])
+        )
+
+    def _ensure_powers(self, count: int) -> None:
+        if count > len(self._powers):
+            self._powers = make_powers(2 * count)

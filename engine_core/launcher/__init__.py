@@ -1,0 +1,1 @@
+"""`splitserve serve` and its kin: processes started, watched, announced and ended."""

@@ -1,0 +1,238 @@
+"""When to start, restart, signal and give up on the processes of a server; a state machine without I/O.
+
+    server    child ended                    restart due  child ran    stop()              deadline
+                                                          for 60 s                         passed
+    RUNNING   see below                      start it     it is sound  STOPPING, SIGTERM   -
+                                                                       to the first stage
+    STOPPING  SIGTERM to the next stage      -            -            KILLING, SIGTERM    SIGKILL to
+              once the last one is gone;                               to all              this stage
+              DONE after all
+    KILLING   DONE after all                 -            -            -                   SIGKILL to all
+    DONE      -                              -            -            -                   -
+
+    child     it ended for the 1st to 5th    it ended for the 6th time within 60 s, or so that retrying is
+              time within 60 s               pointless (exit codes 2 and 3)
+    sound     restart after a short delay,   failing, restart after 30 s; without another child of its stage
+              twice as long each time        that is sound or runs: STOPPING with its exit code
+    failing   as on the right                as above; it is sound again once it ran for 60 s
+
+Children stop in stages, frontends before the engine, so that running streams end on a living engine. One
+child's end touches no other. The children of a stage stand in for each other, so that one that keeps ending
+is a smaller evil than the end of all; only an exit code 2 or 3 at a child's first start ends the server at
+once, since what is wrong then is wrong for its whole stage.
+"""
+
+from __future__ import annotations
+
+import enum
+import signal
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from splitserve.engine_core.errors import EXIT_CONFIG, EXIT_MODEL, EXIT_OK
+from splitserve.engine_core.process.children import describe_exit, shell_code
+
+MAX_RESTARTS = 5
+RESTART_WINDOW_S = 60.0
+FIRST_DELAY_S = 0.1
+# Of a failing child: seldom enough to cost nothing, often enough to notice that its cause is gone.
+FAILING_DELAY_S = 30.0
+KILL_GRACE_S = 1.0
+NEVER = float("inf")
+
+FATAL_CODES = frozenset((EXIT_CONFIG, EXIT_MODEL))
+
+
+class ServerState(enum.Enum):
+    """See the table above."""
+
+    RUNNING = 0
+    STOPPING = 1
+    KILLING = 2
+    DONE = 3
+
+
+class ChildSpec(NamedTuple):
+    """One process to keep alive.
+
+    Attributes:
+        name: for logs, unique.
+        stage: stages stop in ascending order.
+        stop_timeout_s: seconds from SIGTERM to SIGKILL.
+    """
+
+    name: str
+    stage: int
+    stop_timeout_s: float
+
+
+class Start(NamedTuple):
+    """Start this child."""
+
+    name: str
+
+
+class Send(NamedTuple):
+    """Send this child a signal."""
+
+    name: str
+    number: signal.Signals
+
+
+class Say(NamedTuple):
+    """Tell the operator."""
+
+    text: str
+
+
+Action = Start | Send | Say
+
+
+@dataclass(slots=True)
+class _Child:
+    spec: ChildSpec
+    running: bool = False
+    failing: bool = False
+    num_starts: int = 0
+    restart_due_s: float = NEVER
+    sound_due_s: float = NEVER
+    ends_s: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_RESTARTS + 1))
+
+
+class Supervisor:
+    """Decides; the caller starts and signals processes, and reports what happened.
+
+    Every method returns the actions to carry out, in order.
+    """
+
+    def __init__(self, specs: Sequence[ChildSpec]) -> None:
+        self._children = {spec.name: _Child(spec) for spec in specs}
+        self._stage = -1
+        self._stage_deadline_s = NEVER
+        self.state = ServerState.RUNNING
+        self.exit_code = EXIT_OK
+
+    def begin(self) -> list[Action]:
+        """Start every child."""
+        return [self._start(child) for child in self._children.values()]
+
+    def next_due_s(self) -> float:
+        """Return when on_time() is next needed; inf for never."""
+        dues = (min(child.restart_due_s, child.sound_due_s) for child in self._children.values())
+        return min(self._stage_deadline_s, min(dues, default=NEVER))
+
+    def on_time(self, now_s: float) -> list[Action]:
+        """Restart what is due, trust what ran for long, and kill what ignored its SIGTERM for too long."""
+        actions: list[Action] = []
+        for child in self._children.values():
+            if now_s >= child.restart_due_s:
+                child.restart_due_s = NEVER
+                actions.append(self._start(child))
+                child.sound_due_s = now_s + RESTART_WINDOW_S if child.failing else NEVER
+            elif now_s >= child.sound_due_s:
+                child.failing, child.sound_due_s = False, NEVER
+                child.ends_s.clear()
+                actions.append(Say(f"{child.spec.name} has run for {RESTART_WINDOW_S:.0f} s again"))
+        if now_s >= self._stage_deadline_s:
+            self._stage_deadline_s = NEVER
+            late = [child for child in self._running() if self._is_ending(child)]
+            actions += [Say(f"{child.spec.name} did not end in time, killing it") for child in late]
+            actions += _send(late, signal.SIGKILL)
+        return actions
+
+    def on_exit(self, name: str, code: int, now_s: float) -> list[Action]:
+        """Take note of a child's end.
+
+        Args:
+            name: of the child.
+            code: exit code, -N after signal N.
+            now_s: the time.
+        """
+        child = self._children[name]
+        child.running = False
+        child.sound_due_s = NEVER
+        if self.state is ServerState.RUNNING:
+            return self._after_loss(child, code, now_s)
+        return self._advance(now_s)
+
+    def stop(self, number: signal.Signals, now_s: float) -> list[Action]:
+        """End everything in order, asked for by a signal; called again, end everything at once."""
+        if self.state is ServerState.RUNNING:
+            return self._begin_stop(now_s)
+        if self.state is not ServerState.STOPPING:
+            return []
+        self.state = ServerState.KILLING
+        self.exit_code = self.exit_code or 128 + number
+        self._stage_deadline_s = now_s + KILL_GRACE_S
+        # A second SIGTERM makes each end at once but in order: sockets and workers go with it.
+        return [Say("ending at once"), *_send(self._running(), signal.SIGTERM), *self._done_if_empty()]
+
+    def _start(self, child: _Child) -> Start:
+        child.running = True
+        child.num_starts += 1
+        return Start(child.spec.name)
+
+    def _after_loss(self, child: _Child, code: int, now_s: float) -> list[Action]:
+        name, how = child.spec.name, describe_exit(code)
+        while child.ends_s and now_s - child.ends_s[0] > RESTART_WINDOW_S:
+            child.ends_s.popleft()
+        child.ends_s.append(now_s)
+        why = f"{name} ended unexpectedly ({how})"
+        if code in FATAL_CODES:
+            why = f"{name} cannot run ({how})"
+        elif len(child.ends_s) > MAX_RESTARTS:
+            why = f"{name} ended {len(child.ends_s)} times within {RESTART_WINDOW_S:.0f} s ({how})"
+        elif not child.failing:
+            delay_s = FIRST_DELAY_S * 2 ** (len(child.ends_s) - 1)
+            child.restart_due_s = now_s + delay_s
+            return [Say(f"{why}, restarting it in {delay_s:g} s")]
+        if self._is_needed(child, code):
+            self.exit_code = shell_code(code) or 1
+            return [Say(f"{why}, giving up"), *self._begin_stop(now_s)]
+        child.failing = True
+        child.restart_due_s = now_s + FAILING_DELAY_S
+        return [Say(f"{why}: serving on without it, trying again every {FAILING_DELAY_S:g} s")]
+
+    def _is_needed(self, child: _Child, code: int) -> bool:
+        """Whether the server cannot go on without a child that keeps ending."""
+        if code in FATAL_CODES and child.num_starts == 1:
+            return True
+        others = (o for o in self._children.values() if o is not child and o.spec.stage == child.spec.stage)
+        return not any(other.running or not other.failing for other in others)
+
+    def _begin_stop(self, now_s: float) -> list[Action]:
+        self.state = ServerState.STOPPING
+        for child in self._children.values():
+            child.restart_due_s = child.sound_due_s = NEVER
+        return self._advance(now_s)
+
+    def _advance(self, now_s: float) -> list[Action]:
+        """Go on to the next stage when the current one is empty."""
+        running = self._running()
+        if self.state is not ServerState.STOPPING or not running:
+            return self._done_if_empty()
+        stage = min(child.spec.stage for child in running)
+        if stage == self._stage:
+            return []
+        self._stage = stage
+        ending = [child for child in running if child.spec.stage == stage]
+        self._stage_deadline_s = now_s + max(child.spec.stop_timeout_s for child in ending)
+        return _send(ending, signal.SIGTERM)
+
+    def _done_if_empty(self) -> list[Action]:
+        if self.state in (ServerState.STOPPING, ServerState.KILLING) and not self._running():
+            self.state = ServerState.DONE
+            self._stage_deadline_s = NEVER
+        return []
+
+    def _is_ending(self, child: _Child) -> bool:
+        return self.state is ServerState.KILLING or child.spec.stage == self._stage
+
+    def _running(self) -> list[_Child]:
+        return [child for child in self._children.values() if child.running]
+
+
+def _send(children: Iterable[_Child], number: signal.Signals) -> list[Action]:
+    return [Send(child.spec.name, number) for child in children]

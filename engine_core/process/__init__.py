@@ -1,0 +1,1 @@
+"""What every process of ours needs: children, signals, descriptors, log lines."""

@@ -1,0 +1,209 @@
+"""How much may wait, who makes room in a full queue, and how long would a newcomer wait there?"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from splitserve.engine_core.errors import OverloadedError
+from splitserve.engine_core.ipc.messages import FinishReason
+from splitserve.engine_core.request import EndedRequest, Request, Siblings
+from splitserve.engine_core.scheduler.waiting.places import Bound, Places
+
+# Bounds of what a client is told; without a measurement it is told the least.
+MIN_RETRY_S = 1
+MAX_RETRY_S = 600
+RATE_MEMORY_S = 30.0
+# Requests that may have to leave for one that asks for more than its tenant's share, so that looking for them
+# in vain costs little. For one within its share as many leave as it takes.
+MAX_DISPLACED = 16
+# What has begun elsewhere has cost work already: it may wait where a new request would be refused.
+BEGUN_FACTOR = 2
+
+
+class DrainRate:
+    """Prompt tokens that leave the queue per second of waiting; the last half minute counts most.
+
+    Time counts while something waits only: an idle engine is not a slow one. Rows that decode for long, full
+    pools and prefix hits are all in it, for it is measured at the queue's exit.
+    """
+
+    def __init__(self) -> None:
+        self._tokens = 0.0
+        self._seconds = 0.0
+        self._last_s = 0.0
+        self._was_waiting = False
+
+    def advance(self, now_s: float, is_waiting: bool) -> None:
+        """Let time pass; call it before and after every change of the queue.
+
+        Args:
+            now_s: monotonic seconds, never less than before.
+            is_waiting: whether anything waits from now on.
+        """
+        if self._was_waiting:
+            passed_s = now_s - self._last_s
+            fade = math.exp(-passed_s / RATE_MEMORY_S)
+            self._tokens *= fade
+            self._seconds = self._seconds * fade + passed_s
+        self._last_s, self._was_waiting = now_s, is_waiting
+
+    def left(self, num_tokens: int) -> None:
+        """Count prompt tokens that were admitted."""
+        self._tokens += num_tokens
+
+    def seconds_for(self, num_tokens: int) -> int:
+        """Return how long so many tokens take to leave, MIN_RETRY_S to MAX_RETRY_S whole seconds."""
+        if num_tokens <= 0 or self._seconds <= 0:
+            return MIN_RETRY_S
+        # Multiplied out: nothing may have left at all.
+        if num_tokens * self._seconds >= MAX_RETRY_S * self._tokens:
+            return MAX_RETRY_S
+        return max(MIN_RETRY_S, math.ceil(num_tokens * self._seconds / self._tokens))
+
+
+class Displaced(NamedTuple):
+    """A waiting request that makes room, and its error: as if it had been refused at the door."""
+
+    siblings: Siblings
+    error: OverloadedError
+
+    def ends(self) -> list[EndedRequest]:
+        """Return the end of each of its sequences."""
+        error = self.error
+        return [
+            EndedRequest(
+                request,
+                FinishReason.ERROR,
+                error_code=error.code,
+                error_message=str(error),
+                error_status=error.status,
+                retry_after_s=error.retry_after_s,
+            )
+            for request in self.siblings.waiting.values()
+        ]
+
+
+class Admission:
+    """Bounds what waits and has not run yet; preempted requests come on top. Owned by the engine.
+
+    Args:
+        max_num_waiting: requests.
+        max_waiting_tokens: their known tokens.
+        weights: by tenant; others have 1.
+
+    Attributes:
+        rejected: requests turned away, by bound.
+    """
+
+    def __init__(self, max_num_waiting: int, max_waiting_tokens: int, weights: Mapping[str, int]) -> None:
+        self._max_num_waiting = max_num_waiting
+        self._max_waiting_tokens = max_waiting_tokens
+        self._rate = DrainRate()
+        self._places = Places(weights)
+        self.rejected: Counter[str] = Counter()
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for their first row."""
+        return self._places.sizes[0]
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        """Tokens of these."""
+        return self._places.sizes[1]
+
+    def make_room(self, newcomer: Siblings, num_free_rows: int, now_s: float) -> list[Displaced]:
+        """Find room for all sequences of a request; one request alone may exceed both bounds.
+
+        Args:
+            newcomer: not added yet. If it has begun elsewhere, twice the bounds hold for it.
+            num_free_rows: rows that requests will take in the next step, who do not count; less those that
+                wait beside the ones that never ran.
+            now_s: monotonic seconds.
+
+        Returns:
+            Who has to end before it is added, and how; nothing has changed yet.
+
+        Raises:
+            OverloadedError: names the bound and how long the queue will take; has retry_after_s.
+        """
+        (held, held_tokens), (size, num_tokens) = self._places.sizes, newcomer.sizes
+        if (
+            held + size <= self._max_num_waiting + num_free_rows
+            and held_tokens + num_tokens <= self._max_waiting_tokens
+        ):
+            return []
+        factor = BEGUN_FACTOR if newcomer.has_begun else 1
+        room = (self._max_num_waiting * factor + num_free_rows, self._max_waiting_tokens * factor)
+        chosen: list[tuple[Siblings, Bound]] = []
+        full_of = self._choose(newcomer, room, chosen)
+        for siblings, _ in chosen:
+            self._places.add(siblings)
+        if full_of is not None:
+            raise self._refused(newcomer, full_of, num_free_rows, now_s)
+        why = "others ask for less, who hold more must make room"
+        return [Displaced(siblings, self._overloaded(bound, why, now_s)) for siblings, bound in chosen]
+
+    def added(self, siblings: Siblings, now_s: float) -> None:
+        """Count a request whose sequences wait from now on."""
+        self._places.add(siblings)
+        self._rate.advance(now_s, True)
+
+    def started(self, request: Request, now_s: float) -> None:
+        """Count a sequence that got its first row; its request keeps its places from now on."""
+        request.siblings.has_begun = True
+        self._leave(request, now_s)
+        self._rate.left(request.num_stored_tokens)
+
+    def given_up(self, request: Request, now_s: float) -> None:
+        """Count a sequence that ended before it ever ran."""
+        self._leave(request, now_s)
+
+    def queue_time_s(self, now_s: float) -> int:
+        """Estimate how long a newcomer would wait, 1 to 600 whole seconds."""
+        self._rate.advance(now_s, self.num_waiting > 0)
+        return self._rate.seconds_for(self.num_waiting_tokens)
+
+    def check_integrity(self) -> None:
+        """Raise IntegrityError unless the places agree with themselves."""
+        self._places.check_integrity()
+
+    def _choose(
+        self, newcomer: Siblings, room: tuple[int, int], chosen: list[tuple[Siblings, Bound]]
+    ) -> Bound | None:
+        """Take out who has to leave; returns the bound for which that is not enough."""
+        places = self._places
+        for bound in Bound:
+            while self.num_waiting and places.sizes[bound] + newcomer.sizes[bound] > room[bound]:
+                siblings = places.choose(newcomer, bound)
+                if siblings is None or (
+                    len(chosen) >= MAX_DISPLACED and not places.is_within_share(newcomer, bound, room[bound])
+                ):
+                    return bound
+                places.remove(siblings)
+                chosen.append((siblings, bound))
+        return None
+
+    def _leave(self, request: Request, now_s: float) -> None:
+        self._places.left(request)
+        self._rate.advance(now_s, self.num_waiting > 0)
+
+    def _refused(self, newcomer: Siblings, bound: Bound, num_free_rows: int, now_s: float) -> OverloadedError:
+        size = newcomer.sizes[bound]
+        if bound is Bound.REQUESTS:
+            what = f"{self.num_waiting - num_free_rows} requests wait already"
+            what += f" and this one has {size} sequences" if size > 1 else ""
+        else:
+            what = f"{self.num_waiting_tokens} prompt tokens wait already and this request has {size}"
+        return self._overloaded(bound, what, now_s)
+
+    def _overloaded(self, bound: Bound, what: str, now_s: float) -> OverloadedError:
+        self.rejected[bound.flag] += 1
+        estimate_s = self.queue_time_s(now_s)
+        flag = f"--{bound.flag.replace('_', '-')}"
+        error = OverloadedError(f"{what} ({flag}); the queue takes about {estimate_s} s, retry after that")
+        error.retry_after_s = float(estimate_s)
+        return error

@@ -1,0 +1,201 @@
+"""Whose requests hold the places of a full queue, and which of them makes room for a newcomer.
+
+Places, of requests and of tokens alike, are shared by tenants, by weight under the fair policy, and those of
+a tenant by the frontends it comes through. A newcomer that finds no room takes it from whoever holds more
+than its own side would with it:
+
+    1. the tenant that holds most for its weight, of which the frontend that holds most gives up its last;
+    2. else, of the newcomer's own tenant, the frontend that holds most;
+    3. else a request of its own tenant and frontend that is less urgent.
+
+So whoever asks for less than a share always finds room. The last is the one that would be served last. What
+has begun to run holds its places and is never asked to leave. All sequences of a request leave together.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from splitserve.engine_core.errors import IntegrityError
+from splitserve.engine_core.request import FrontendId, Request, Siblings
+from splitserve.engine_core.scheduler.waiting.ranking import Ranking
+from splitserve.engine_core.scheduler.waiting.tenants import VIRTUAL_UNIT
+
+
+class Bound(enum.IntEnum):
+    """What the queue is full of."""
+
+    REQUESTS = 0
+    TOKENS = 1
+
+    @property
+    def flag(self) -> str:
+        """Name of the setting that says how much of it may wait."""
+        return "max_num_waiting" if self is Bound.REQUESTS else "max_waiting_tokens"
+
+
+# Changes are kept so long for whoever asks next, beside two for each request that may have to leave.
+MAX_UNRANKED = 256
+
+
+def _sizes() -> list[int]:
+    return [0] * len(Bound)
+
+
+@dataclass(slots=True)
+class _FrontendPlaces:
+    """What one tenant's requests of one frontend hold; those that may have to leave, the last first."""
+
+    sizes: list[int] = field(default_factory=_sizes)
+    leaving: Ranking[int, tuple[int, int]] = field(default_factory=Ranking)
+
+
+class _TenantPlaces:
+    """What one tenant's requests hold, and of which frontend most of those are that may have to leave."""
+
+    __slots__ = ("frontends", "most", "price", "sizes", "weight")
+
+    def __init__(self, weight: int) -> None:
+        self.weight = weight
+        self.price = VIRTUAL_UNIT // weight
+        self.sizes = _sizes()
+        self.frontends: dict[FrontendId, _FrontendPlaces] = {}
+        self.most: tuple[Ranking[FrontendId, int], ...] = tuple(Ranking() for _ in Bound)
+
+
+class Places:
+    """The waiting requests that never ran, by tenant and frontend; used by the engine's thread.
+
+    A change costs O(log n), and while the queue has room, no more than a few sums: who holds most is found
+    out when somebody has to leave. A tenant or frontend without a waiting request leaves nothing here.
+
+    Args:
+        weights: 1..1000 by tenant; others have 1.
+
+    Attributes:
+        sizes: what all of them hold, by Bound.
+    """
+
+    def __init__(self, weights: Mapping[str, int]) -> None:
+        self._weights = dict(weights)
+        self.sizes = _sizes()
+        self._sum_weights = 0
+        self._tenants: dict[str, _TenantPlaces] = {}
+        self._most: tuple[Ranking[str, int], ...] = tuple(Ranking() for _ in Bound)
+        # Requests that may have to leave, by arrival.
+        self._leaving: dict[int, Siblings] = {}
+        # Tenants and frontends that are not ranked as they are now.
+        self._unranked: set[tuple[str, FrontendId]] = set()
+
+    def add(self, siblings: Siblings) -> None:
+        """Give a request's waiting sequences their places."""
+        holder = self._count(siblings, len(siblings.waiting), siblings.num_tokens)
+        if not siblings.has_begun:
+            self._leaving[siblings.arrival] = siblings
+            holder.leaving.set(siblings.arrival, (-siblings.priority, -siblings.arrival))
+
+    def remove(self, siblings: Siblings) -> None:
+        """Take the places of all of them."""
+        holder = self._count(siblings, -len(siblings.waiting), -siblings.num_tokens)
+        self._keep(siblings, holder)
+
+    def left(self, request: Request) -> None:
+        """Take the place of one sequence: it has been admitted, or has ended."""
+        siblings, num_tokens = request.siblings, request.num_stored_tokens
+        del siblings.waiting[request.arrival]
+        siblings.num_tokens -= num_tokens
+        holder = self._count(siblings, -1, -num_tokens)
+        if siblings.has_begun or not siblings.waiting:
+            self._keep(siblings, holder)
+
+    def choose(self, newcomer: Siblings, bound: Bound) -> Siblings | None:
+        """Return who has to leave for a newcomer that finds no room; None if nobody has."""
+        self._rank()
+        own = self._tenants.get(newcomer.tenant) or self._new_tenant(newcomer.tenant)
+        size = newcomer.sizes[bound]
+        most = self._most[bound].first()
+        if most is not None and -most[0] > (own.sizes[bound] + size) * own.price:
+            return self._last_of(self._tenants[most[1]], bound)
+        frontend = own.frontends.get(newcomer.frontend) or _FrontendPlaces()
+        most_of_own = own.most[bound].first()
+        if most_of_own is not None and -most_of_own[0] > frontend.sizes[bound] + size:
+            return self._last_of(own, bound)
+        last = frontend.leaving.first()
+        if last is not None and -last[0][0] > newcomer.priority:
+            return self._leaving[last[1]]
+        return None
+
+    def is_within_share(self, newcomer: Siblings, bound: Bound, limit: int) -> bool:
+        """Whether a newcomer's tenant would hold no more with it than its share of a limit."""
+        own = self._tenants.get(newcomer.tenant) or self._new_tenant(newcomer.tenant)
+        sum_weights = self._sum_weights + (0 if newcomer.tenant in self._tenants else own.weight)
+        return (own.sizes[bound] + newcomer.sizes[bound]) * sum_weights <= limit * own.weight
+
+    def check_integrity(self) -> None:
+        """Raise IntegrityError unless the sums agree and only those that wait may have to leave."""
+        holders = [holder for tenant in self._tenants.values() for holder in tenant.frontends.values()]
+        for parts in (self._tenants.values(), holders):
+            if [sum(part.sizes[bound] for part in parts) for bound in Bound] != self.sizes:
+                raise IntegrityError("the places of tenants and frontends are not those of the queue")
+        for siblings in self._leaving.values():
+            if siblings.has_begun or not siblings.waiting:
+                raise IntegrityError(f"request {siblings.arrival} may be asked to leave, and does not wait")
+        if sum(len(holder.leaving) for holder in holders) != len(self._leaving):
+            raise IntegrityError("the requests that may be asked to leave are not those of the frontends")
+        if self._sum_weights != sum(tenant.weight for tenant in self._tenants.values()):
+            raise IntegrityError("the weights of those that wait do not come to their sum")
+
+    def _last_of(self, tenant: _TenantPlaces, bound: Bound) -> Siblings:
+        most = tenant.most[bound].first()
+        assert most is not None, "a ranked tenant has somebody who may leave"
+        last = tenant.frontends[most[1]].leaving.first()
+        assert last is not None, "a ranked frontend has somebody who may leave"
+        return self._leaving[last[1]]
+
+    def _new_tenant(self, name: str) -> _TenantPlaces:
+        return _TenantPlaces(self._weights.get(name, 1))
+
+    def _count(self, siblings: Siblings, num_requests: int, num_tokens: int) -> _FrontendPlaces:
+        """Count, and forget who holds nothing any more."""
+        name, frontend = siblings.tenant, siblings.frontend
+        tenant = self._tenants.get(name)
+        if tenant is None:
+            tenant = self._tenants[name] = self._new_tenant(name)
+            self._sum_weights += tenant.weight
+        holder = tenant.frontends.get(frontend)
+        if holder is None:
+            holder = tenant.frontends[frontend] = _FrontendPlaces()
+        for sizes in (self.sizes, tenant.sizes, holder.sizes):
+            # Plain numbers, as those of an enum cost a call each.
+            sizes[0] += num_requests
+            sizes[1] += num_tokens
+        if not holder.sizes[0]:
+            del tenant.frontends[frontend]
+        if not tenant.sizes[0]:
+            del self._tenants[name]
+            self._sum_weights -= tenant.weight
+        self._unranked.add((name, frontend))
+        if len(self._unranked) > 2 * len(self._leaving) + MAX_UNRANKED:
+            self._rank()
+        return holder
+
+    def _keep(self, siblings: Siblings, holder: _FrontendPlaces) -> None:
+        """Ask a request no more to leave: it has begun, or holds nothing."""
+        self._leaving.pop(siblings.arrival, None)
+        holder.leaving.set(siblings.arrival, None)
+
+    def _rank(self) -> None:
+        """Rank anew those whose places have changed."""
+        for name, frontend in self._unranked:
+            tenant = self._tenants.get(name)
+            holder = None if tenant is None else tenant.frontends.get(frontend)
+            for bound in Bound:
+                if tenant is not None:
+                    sizes = holder.sizes if holder is not None and len(holder.leaving) else None
+                    tenant.most[bound].set(frontend, None if sizes is None else -sizes[bound])
+                is_ranked = tenant is not None and len(tenant.most[bound])
+                use = tenant.sizes[bound] * tenant.price if tenant is not None and is_ranked else None
+                self._most[bound].set(name, None if use is None else -use)
+        self._unranked.clear()

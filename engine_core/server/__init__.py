@@ -1,0 +1,1 @@
+"""The engine-core process: its busy loop, its frontends, its start-up."""

@@ -1,0 +1,276 @@
+"""The busy loop: one poll over frontends, worker and signals, which calls everything else, in one thread.
+
+turn:  wait for an event or for the next thing due
+       take signals, key checks, frontends' messages (bounded), the worker's messages
+       plan and submit steps while the executor has room
+       send outputs, then what is due by the clock
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import signal
+import time
+
+import zmq
+
+from splitserve.engine_core.clock import Clock
+from splitserve.engine_core.config import MAX_SEQUENCE_TOKENS, EngineConfig, leave_runtime_directory
+from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.errors import EXIT_OK, WorkerError
+from splitserve.engine_core.executor.base import Executor
+from splitserve.engine_core.ipc.addresses import ipc_path, is_ipc
+from splitserve.engine_core.ipc.curve import KeyGuard, ServerKeys, load_server_keys
+from splitserve.engine_core.ipc.sockets import SocketLimits
+from splitserve.engine_core.ipc.transport import SEND_HWM, BoundRouter
+from splitserve.engine_core.ipc.worker_messages import FromWorkerMessage, ModelRunnerOutput
+from splitserve.engine_core.kv_events.publisher import KVEventPublisher
+from splitserve.engine_core.process.children import DeathSignals
+from splitserve.engine_core.process.file_limit import raise_file_limit
+from splitserve.engine_core.process.logs import log_event
+from splitserve.engine_core.process.progress import StartupReport
+from splitserve.engine_core.process.signals import SignalInbox
+from splitserve.engine_core.request import TOKEN_BYTES
+from splitserve.engine_core.server.frontends import MAX_FRONTENDS, FrontendTable
+from splitserve.engine_core.server.inbox import Inbox
+from splitserve.engine_core.server.reception import Reception
+from splitserve.engine_core.server.service import Phase, Service
+from splitserve.engine_core.server.startup import Loaded, Startup
+from splitserve.engine_core.server.upkeep import NEVER, Upkeep
+
+_log = logging.getLogger("engine_core")
+
+# Tokens and all that goes with them: the parameters of a request, with room to spare.
+REQUEST_BYTES = 2 * 2**20
+HELLO_PATIENCE_S = 30.0
+# Every frontend there may be, and as many again that have yet to say hello or were dropped.
+MAX_CONNECTIONS = 2 * MAX_FRONTENDS
+SHUTDOWN_LINGER_MS = 1000
+WORKER_SHUTDOWN_S = 5.0
+
+
+def frontend_limits(config: EngineConfig) -> SocketLimits:
+    """Return the bounds of the frontends' socket: the longest message is that of the longest request."""
+    max_tokens = config.max_model_len or MAX_SEQUENCE_TOKENS
+    return SocketLimits(
+        TOKEN_BYTES * max_tokens + REQUEST_BYTES,
+        SEND_HWM,
+        max_connections=MAX_CONNECTIONS,
+        patience_s=HELLO_PATIENCE_S,
+    )
+
+
+class EngineServer:
+    """One engine-core process: owns the sockets, the executor and the engine.
+
+    Args:
+        config: validated.
+        executor: not started yet.
+        clock: for leases, deadlines and times.
+    """
+
+    def __init__(self, config: EngineConfig, executor: Executor, clock: Clock) -> None:
+        """Bind the frontends' socket and take over SIGTERM and SIGINT.
+
+        Raises:
+            ConfigError: the address or the keys cannot be used.
+        """
+        raise_file_limit()
+        keys = load_server_keys(config.curve_dir) if config.curve_dir else None
+        self._config = config
+        self._executor = executor
+        self._clock = clock
+        self._epoch = time.time_ns()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._guard = KeyGuard(self._context, keys.accepted) if keys else None
+        self._router = BoundRouter(
+            self._context,
+            config.listen,
+            keys,
+            allow_insecure_tcp=config.allow_insecure_tcp,
+            limits=frontend_limits(config),
+        )
+        self._signals = SignalInbox()
+        self._death_signals = DeathSignals()
+        self._report = StartupReport(clock)
+        self._startup = Startup(config, executor, self._report)
+        table = FrontendTable(self._router.send, config.lease_s)
+        self._service = Service(config, clock, self._epoch, table, self._startup)
+        self._upkeep = Upkeep(clock, self._service, table)
+        self._reception = Reception(self._router, self._service, table, clock, Inbox())
+        self._kv_events = self._publish_kv_events(keys) if config.kv_events_address else None
+        self._engine: EngineCore | None = None
+        self._poller = zmq.Poller()
+        self._polled: tuple[zmq.Socket | int, ...] = ()
+        self._drain_end_s = NEVER
+        self._exit_code: int | None = None
+
+    def _publish_kv_events(self, keys: ServerKeys | None) -> KVEventPublisher:
+        try:
+            return KVEventPublisher(self._context, self._config, keys, self._clock, self._service.faults)
+        except BaseException:
+            self._router.close()
+            raise
+
+    def run(self) -> int:
+        """Serve until a signal ends it; return the exit code.
+
+        Raises:
+            WorkerError: the worker was lost.
+            ModelLoadError, ConfigError: the model cannot be served, or not like this.
+        """
+        log_event(_log, logging.INFO, "listening", address=self._router.address)
+        try:
+            self._watch_own_sockets()
+            self._startup.begin()
+            while self._exit_code is None:
+                self._turn()
+            return self._exit_code
+        finally:
+            self._close()
+
+    def _watch_own_sockets(self) -> None:
+        self._poller.register(self._router.socket, zmq.POLLIN)
+        self._poller.register(self._router.connections.monitor, zmq.POLLIN)
+        self._poller.register(self._signals.fileno(), zmq.POLLIN)
+        if self._guard is not None:
+            self._poller.register(self._guard.socket, zmq.POLLIN)
+        for source in self._kv_events.sources if self._kv_events is not None else ():
+            self._poller.register(source, zmq.POLLIN)
+
+    def _turn(self) -> None:
+        self._watch_executor()
+        ready = dict(self._poller.poll(self._poll_timeout_ms()))
+        if self._signals.fileno() in ready:
+            for number in self._signals.take():
+                self._on_signal(number)
+        if self._guard is not None and self._guard.socket in ready:
+            self._guard.handle()
+        if (
+            self._router.connections.monitor in ready
+            or self._clock.monotonic() >= self._reception.next_due_s()
+        ):
+            self._look_after_connections()
+        if self._router.socket in ready or self._reception.has_messages:
+            self._reception.run()
+        if self._executor_is_due(ready):
+            for message in self._executor.receive():
+                self._on_worker_message(message)
+        if self._engine is not None:
+            self._submit_steps(self._engine)
+        self._upkeep.run(self._engine)
+        self._service.send_outputs()
+        if self._kv_events is not None:
+            self._kv_events.run(ready)
+        self._end_drain()
+
+    def _watch_executor(self) -> None:
+        wanted = tuple(self._executor.sockets)
+        if wanted == self._polled:
+            return
+        for source in self._polled:
+            self._poller.unregister(source)
+        for source in wanted:
+            self._poller.register(source, zmq.POLLIN)
+        self._polled = wanted
+
+    def _executor_is_due(self, ready: dict[zmq.Socket | int, int]) -> bool:
+        if any(source in ready for source in self._polled):
+            return True
+        timeout_s = self._executor.poll_timeout_s()
+        return timeout_s is not None and timeout_s <= 0
+
+    def _poll_timeout_ms(self) -> int | None:
+        if self._reception.has_messages:
+            return 0
+        due_s = min(self._upkeep.next_due_s(self._engine), self._reception.next_due_s(), self._drain_end_s)
+        if self._kv_events is not None:
+            due_s = min(due_s, self._kv_events.next_due_s())
+        due_s -= self._clock.monotonic()
+        executor_s = self._executor.poll_timeout_s()
+        if executor_s is not None:
+            due_s = min(due_s, executor_s)
+        # Rounded up, or the last millisecond before a deadline would be spent spinning.
+        return None if due_s == NEVER else max(0, math.ceil(due_s * 1000))
+
+    def _look_after_connections(self) -> None:
+        if self._reception.look_after():
+            self._upkeep.on_disconnect()
+
+    def _on_worker_message(self, message: FromWorkerMessage) -> None:
+        if self._engine is None:
+            loaded = self._startup.on_message(message)
+            if loaded is not None:
+                self._serve(loaded)
+        elif isinstance(message, ModelRunnerOutput):
+            self._engine.apply(message)
+        else:
+            raise WorkerError(f"the worker sent {type(message).__name__} while serving")
+
+    def _serve(self, loaded: Loaded) -> None:
+        self._engine = EngineCore(
+            loaded.scheduler,
+            loaded.model,
+            self._epoch,
+            self._clock,
+            kv_events=self._kv_events.begin(loaded.scheduler) if self._kv_events else None,
+            on_end=self._service.log_end,
+            on_wait=self._service.log_wait,
+        )
+        self._service.serve(self._engine, loaded)
+        log_event(_log, logging.INFO, "ready", address=self._router.address, took_s=self._report.done())
+
+    def _submit_steps(self, engine: EngineCore) -> None:
+        while (output := engine.plan()) is not None:
+            self._executor.submit(output)
+            self._upkeep.on_work()
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self._death_signals.is_repetition(self._clock.monotonic()):
+            return
+        if self._service.phase is Phase.DRAINING:
+            log_event(_log, logging.WARNING, "second signal, ending at once", signal=number.name)
+            self._exit_code = 128 + number
+        elif self._service.phase is Phase.LOADING:
+            log_event(_log, logging.INFO, "ending before it was ready", signal=number.name)
+            self._exit_code = EXIT_OK
+        else:
+            timeout_s = self._config.drain_timeout_s
+            log_event(_log, logging.INFO, "draining", signal=number.name, timeout_s=timeout_s)
+            self._service.drain(timeout_s)
+            self._drain_end_s = self._clock.monotonic() + timeout_s
+
+    def _end_drain(self) -> None:
+        if self._service.phase is not Phase.DRAINING or self._engine is None:
+            return
+        if self._engine.has_requests:
+            if self._clock.monotonic() < self._drain_end_s:
+                return
+            self._engine.abort_all("the engine is shutting down")
+            self._service.send_outputs()
+        if self._exit_code is None:
+            self._exit_code = EXIT_OK
+
+    def _close(self) -> None:
+        orderly = self._exit_code == EXIT_OK
+        self._report.close()
+        with contextlib.ExitStack() as rest:
+            # In reverse order, and all of it, whatever the executor's end may bring.
+            rest.callback(self._signals.close)
+            rest.callback(self._context.term)
+            if self._guard is not None:
+                rest.callback(self._guard.close)
+            if self._kv_events is not None:
+                rest.callback(self._kv_events.close)
+            if is_ipc(self._config.listen):
+                # After the socket has gone from it.
+                rest.callback(leave_runtime_directory, os.path.dirname(ipc_path(self._config.listen)))
+            rest.callback(self._router.close, SHUTDOWN_LINGER_MS if orderly else 0)
+            # A worker that still loads would not read the message that asks it to end.
+            self._executor.shutdown(WORKER_SHUTDOWN_S if orderly and self._engine is not None else 0.0)
+        log_event(
+            _log, logging.INFO, "ended", code=self._exit_code if self._exit_code is not None else "error"
+        )

@@ -1,0 +1,95 @@
+"""Takes what frontends send, for a bounded time per turn of the busy loop, and ends who sends too much."""
+
+from __future__ import annotations
+
+from splitserve.engine_core.clock import Clock
+from splitserve.engine_core.errors import ProtocolError
+from splitserve.engine_core.ipc.transport import NO_DESCRIPTOR, BoundRouter, Received
+from splitserve.engine_core.server.frontends import FrontendTable
+from splitserve.engine_core.server.inbox import STRANGER_BOUND, Inbox
+from splitserve.engine_core.server.service import Service
+
+# Of a turn: a signal, a worker's answer and the next step wait no longer for the messages of frontends, but
+# for the one that is just being taken.
+SERVE_S = 0.01
+# libzmq's queue has no bound, so it is emptied first. That costs microseconds per message, whatever its size;
+# only somebody who floods the engine makes it last, until what is received exceeds the inbox.
+RECEIVE_S = 0.05
+OLD_PEER = ProtocolError("the peer speaks a ZMTP older than 3.0")
+
+
+class Reception:
+    """The way from the frontends' socket to the service; owned by the busy loop's thread.
+
+    Args:
+        router: the frontends' socket.
+        service: takes the messages.
+        table: knows which peers are frontends.
+        clock: for the bound.
+        inbox: for what has to wait.
+    """
+
+    def __init__(
+        self, router: BoundRouter, service: Service, table: FrontendTable, clock: Clock, inbox: Inbox
+    ) -> None:
+        self._router = router
+        self._service = service
+        self._table = table
+        self._clock = clock
+        self._inbox = inbox
+        self._num_of_old_peers = 0
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether some had to wait for the next turn."""
+        return bool(self._inbox)
+
+    def run(self) -> None:
+        """Take what there is time for, one message at least if there is one."""
+        now_s = self._clock.monotonic()
+        self._receive(now_s)
+        end_s = self._clock.monotonic() + SERVE_S
+        while (message := self._inbox.take()) is not None:
+            self._service.on_frame(message.identity, message.frame)
+            if message.identity in self._table:
+                self._router.connections.greet(message.descriptor, message.identity, now_s)
+            if self._clock.monotonic() >= end_s:
+                return
+
+    def look_after(self) -> bool:
+        """Refuse connections beyond the bound, end those whose peers do not say hello.
+
+        Returns:
+            Whether some have ended, by themselves or not.
+        """
+        return self._router.look_after(self._clock.monotonic(), self._table.__contains__)
+
+    def next_due_s(self) -> float:
+        """Return the time by which look_after() has to be called again; inf when nothing is due."""
+        return self._router.connections.next_due_s()
+
+    def _receive(self, now_s: float) -> None:
+        for message in self._router.receive():
+            self._accept(message, now_s)
+            if self._clock.monotonic() - now_s >= RECEIVE_S:
+                return
+
+    def _accept(self, message: Received, now_s: float) -> None:
+        connections = self._router.connections
+        if connections.table.is_ending(message.descriptor):
+            return
+        if message.descriptor == NO_DESCRIPTOR:
+            self._reject_old_peer(message.identity, now_s)
+            return
+        overrun = self._inbox.put(message, is_known=message.identity in self._table)
+        if overrun is not None:
+            connections.end(overrun.descriptor, now_s)
+            self._service.on_overrun(overrun.identity)
+
+    def _reject_old_peer(self, identity: bytes, now_s: float) -> None:
+        self._service.on_frame(identity, OLD_PEER)
+        self._num_of_old_peers += 1
+        if self._num_of_old_peers > STRANGER_BOUND.num_messages:
+            # Whose they are is not known. Frontends among the newcomers connect again.
+            self._num_of_old_peers = 0
+            self._router.connections.end_silent(now_s)

@@ -1,0 +1,332 @@
+"""What each message of a frontend does, and what the frontends are told; no sockets, no poll.
+
+    phase      Hello            AddRequest       outputs   left by
+    LOADING    Loading          Rejected 503     none      serve() -> SERVING, Ready is pushed
+    SERVING    Ready            engine.add       yes       drain() -> DRAINING, Draining is pushed
+    DRAINING   Ready, Draining  Rejected 503     yes       end of the process
+
+Abort, Ping and Call are answered in every phase.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+
+import msgspec
+
+from splitserve.engine_core.arrivals import Arrivals
+from splitserve.engine_core.clock import Clock
+from splitserve.engine_core.config import EngineConfig, software_version
+from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.errors import (
+    EngineUnavailableError,
+    InvalidRequestError,
+    OverloadedError,
+    ProtocolError,
+    SplitServeError,
+)
+from splitserve.engine_core.ipc.codec import encode, frontend_decoder
+from splitserve.engine_core.ipc.messages import (
+    Abort,
+    AddRequest,
+    Call,
+    CallKind,
+    CallResult,
+    Draining,
+    EngineMessage,
+    EngineStats,
+    FrontendMessage,
+    Hello,
+    Loading,
+    Ping,
+    Pong,
+    QueueStats,
+    Ready,
+    Refused,
+    Rejected,
+    RequestInfo,
+    StepOutputs,
+)
+from splitserve.engine_core.ipc.peers import PeerFaults
+from splitserve.engine_core.ipc.transport import Content, SendResult
+from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
+from splitserve.engine_core.process.logs import log_event
+from splitserve.engine_core.request import RequestSummary
+from splitserve.engine_core.sampling_params import MAX_STEP_LOGPROBS
+from splitserve.engine_core.server.frontends import FrontendTable
+from splitserve.engine_core.server.startup import Loaded, Startup
+
+_log = logging.getLogger("engine_core")
+
+OVERLOAD_RETRY_S = 1.0
+NO_LEASE_EPOCH = 0
+MAX_CALL_IDS = 16
+_DROP_REASONS = {SendResult.GONE: "connection gone", SendResult.FULL: "reads too slowly"}
+
+
+class Phase(enum.Enum):
+    """See the table above."""
+
+    LOADING = 0
+    SERVING = 1
+    DRAINING = 2
+
+
+class Service:
+    """The engine as its frontends see it; owned by the busy loop's thread.
+
+    Args:
+        epoch: identifies this life of the engine.
+        table: the connected frontends.
+        startup: asked for stage and fraction while loading.
+    """
+
+    def __init__(
+        self, config: EngineConfig, clock: Clock, epoch: int, table: FrontendTable, startup: Startup
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._epoch = epoch
+        self._table = table
+        self._startup = startup
+        self._arrivals = Arrivals(config.max_num_seqs + config.max_num_waiting)
+        self._engine: EngineCore | None = None
+        self._ready: Ready | None = None
+        self._drain_end_s = 0.0
+        self._software_version = software_version()
+        self.phase = Phase.LOADING
+        self.faults = PeerFaults()
+
+    def on_frame(self, identity: bytes, frame: Content | ProtocolError) -> None:
+        """Take one message of a frontend; nothing a frontend can send raises."""
+        try:
+            if isinstance(frame, ProtocolError):
+                raise frame
+            self._on_message(identity, frontend_decoder.decode(frame))
+        except ProtocolError as error:
+            self.faults.protocol_error(identity, self._table.name(identity), error)
+
+    def on_overrun(self, identity: bytes) -> None:
+        """A peer has sent more than may wait; what waited is lost, and its connection ends."""
+        error = ProtocolError("more is waiting than one peer may send ahead")
+        self.faults.protocol_error(identity, self._table.name(identity), error)
+        if identity in self._table:
+            self.drop(identity, "sends too much")
+
+    def _on_message(self, identity: bytes, message: FrontendMessage) -> None:
+        if isinstance(message, Hello):
+            self._hello(identity, message)
+        elif not self._table.touch(identity, self._clock.monotonic()):
+            self._on_stranger(identity, message)
+        else:
+            match message:
+                case AddRequest():
+                    self._add(identity, message)
+                case Abort(handles=handles):
+                    self._arrivals.abort(identity, handles)
+                    if self._engine is not None:
+                        self._engine.abort(identity, handles)
+                case Ping(nonce=nonce):
+                    draining = self.phase is Phase.DRAINING
+                    self.post(identity, Pong(nonce, self._epoch, draining, self.stats(), self._queue_stats()))
+                case Call():
+                    self._call(identity, message)
+
+    def _hello(self, identity: bytes, hello: Hello) -> None:
+        if hello.protocol_version != PROTOCOL_VERSION:
+            self._refuse(
+                identity,
+                f"frontend {hello.software_version[:64]} speaks protocol version {hello.protocol_version}, "
+                f"engine-core {self._software_version} version {PROTOCOL_VERSION}: use one release of both",
+            )
+            return
+        try:
+            known = self._table.hello(identity, hello.frontend_id[:128], self._clock.monotonic())
+        except OverloadedError as error:
+            self._refuse(identity, str(error))
+            return
+        if not known:
+            log_event(_log, logging.INFO, "frontend joined", frontend=self._table.name(identity))
+        if self._ready is None:
+            self.post(identity, self._loading())
+            return
+        self.post(identity, msgspec.structs.replace(self._ready, lease_renewed=known))
+        if self.phase is Phase.DRAINING:
+            self.post(identity, Draining(timeout_s=max(0.0, self._drain_end_s - self._clock.monotonic())))
+
+    def _on_stranger(self, identity: bytes, message: FrontendMessage) -> None:
+        """Ignore a peer without a lease; to a ping, epoch 0 answers that it has to say hello."""
+        self.faults.stranger(identity, type(message).__name__)
+        if isinstance(message, Ping):
+            draining = self.phase is Phase.DRAINING
+            pong = Pong(nonce=message.nonce, epoch=NO_LEASE_EPOCH, draining=draining, stats=EngineStats())
+            self._table.send_once(identity, encode(pong))
+
+    def _refuse(self, identity: bytes, message: str) -> None:
+        self.faults.protocol_error(identity, self._table.name(identity), ProtocolError(message))
+        refused = Refused(
+            message=message, protocol_version=PROTOCOL_VERSION, software_version=self._software_version
+        )
+        self._table.send_once(identity, encode(refused))
+
+    def _add(self, identity: bytes, message: AddRequest) -> None:
+        messages = self._arrivals.take(identity, message)
+        if not messages:
+            return
+        try:
+            if self._engine is None:
+                raise EngineUnavailableError(f"the engine is {self._startup.stage}")
+            if self.phase is Phase.DRAINING:
+                raise EngineUnavailableError("the engine is shutting down")
+            self._engine.add(identity, *messages)
+        except SplitServeError as error:
+            if isinstance(error, ProtocolError):
+                self.faults.protocol_error(identity, self._table.name(identity), error)
+            self._reject(identity, messages, error)
+        except Exception:
+            # The request that finds a bug of ours must not take the engine's other requests along. What add()
+            # changes comes after all that depends on the request's content.
+            _log.exception("request refused after an unexpected error")
+            self._reject(identity, messages, SplitServeError("internal error"))
+
+    def _reject(self, identity: bytes, messages: list[AddRequest], error: SplitServeError) -> None:
+        """Refuse all sequences of a request."""
+        for message in messages:
+            if identity in self._table:
+                self.post(identity, _rejected(message.handle, error))
+
+    def _call(self, identity: bytes, call: Call) -> None:
+        if self._engine is None:
+            result = CallResult(call.call_id, ok=False, message="the engine is loading")
+        else:
+            match call.kind:
+                case CallKind.EXPLAIN_REQUESTS:
+                    requests = self._engine.explain(call.request_ids[:MAX_CALL_IDS], call.tenant)
+            result = CallResult(call.call_id, ok=True, requests=requests)
+        self.post(identity, result)
+
+    def _loading(self) -> Loading:
+        return Loading(
+            engine_id=self._config.engine_id, stage=self._startup.stage, fraction=self._startup.fraction
+        )
+
+    def stats(self) -> EngineStats:
+        """Return the engine's figures together with those of the connections."""
+        stats = self._engine.stats() if self._engine is not None else EngineStats()
+        return msgspec.structs.replace(
+            stats, num_frontends=len(self._table), protocol_errors=self.faults.num_protocol_errors
+        )
+
+    def _queue_stats(self) -> QueueStats:
+        return self._engine.queue_stats() if self._engine is not None else QueueStats()
+
+    def post(self, identity: bytes, message: EngineMessage) -> None:
+        """Send one message to a frontend; one that cannot take it is dropped."""
+        self._post_frame(identity, encode(message))
+
+    def _post_frame(self, identity: bytes, frame: bytes) -> None:
+        result = self._table.post(identity, frame)
+        if result is not SendResult.SENT:
+            self.drop(identity, _DROP_REASONS[result])
+
+    def post_all(self, message: EngineMessage) -> None:
+        """Send one message to every frontend."""
+        frame = encode(message)
+        for identity in self._table:
+            self._post_frame(identity, frame)
+
+    def log_end(self, summary: RequestSummary) -> None:
+        """Log one line for a request that ended; no text of it."""
+        log_event(
+            _log,
+            logging.INFO,
+            "request ended",
+            request_id=summary.request_id,
+            frontend=self._table.name(summary.frontend),
+            outcome=summary.outcome,
+            prompt_tokens=summary.num_prompt_tokens,
+            output_tokens=summary.num_output_tokens,
+            cached_tokens=summary.num_cached_tokens,
+            preemptions=summary.num_preemptions,
+            queue_s=summary.queue_time_s,
+            total_s=summary.total_time_s,
+        )
+
+    def log_wait(self, request: RequestInfo) -> None:
+        """Log one line for a request that waits for long."""
+        log_event(
+            _log,
+            logging.WARNING,
+            "request waits",
+            request_id=request.request_id,
+            waits_for=request.waits_for.name.lower(),
+            prompt_tokens=request.num_prompt_tokens,
+            age_s=request.age_s,
+        )
+
+    def drop(self, identity: bytes, reason: str) -> None:
+        """Forget a frontend and end its requests."""
+        name = self._table.name(identity)
+        if self._engine is not None:
+            self._engine.drop_frontend(identity)
+        self._arrivals.drop(identity)
+        self._table.drop(identity)
+        log_event(_log, logging.INFO, "frontend left", frontend=name, reason=reason)
+
+    def announce_loading(self) -> None:
+        """Tell every frontend how far loading is."""
+        self.post_all(self._loading())
+
+    def serve(self, engine: EngineCore, loaded: Loaded) -> None:
+        """Begin to serve; every frontend is told."""
+        self._engine = engine
+        self._ready = Ready(
+            protocol_version=PROTOCOL_VERSION,
+            software_version=self._software_version,
+            engine_id=self._config.engine_id,
+            epoch=self._epoch,
+            model=msgspec.structs.replace(loaded.model, max_model_len=engine.max_num_tokens),
+            served_model_names=self._config.served_model_names or [self._config.model],
+            max_num_seqs=self._config.max_num_seqs,
+            max_logprobs=MAX_STEP_LOGPROBS,
+            lease_s=self._config.lease_s,
+            max_num_waiting=self._config.max_num_waiting,
+        )
+        self.phase = Phase.SERVING
+        self.post_all(self._ready)
+
+    def drain(self, timeout_s: float) -> None:
+        """Take nothing new from now on; every frontend is told."""
+        self.phase = Phase.DRAINING
+        self._drain_end_s = self._clock.monotonic() + timeout_s
+        self.post_all(Draining(timeout_s=timeout_s))
+
+    def send_outputs(self) -> None:
+        """Send what the engine has for each frontend, one message each."""
+        if self._engine is not None:
+            for identity, outputs in self._engine.take_outputs().items():
+                self.post(identity, outputs)
+
+    def probe(self) -> None:
+        """Find frontends whose connection is gone by sending each a message that says nothing."""
+        self.post_all(StepOutputs(epoch=self._epoch, handles=b"", token_ids=b"", token_indices=b""))
+
+    def drop_silent(self) -> None:
+        """Drop the frontends whose lease ran out and those found gone while flushing."""
+        for identity in self._table.expired(self._clock.monotonic()):
+            self.drop(identity, "lease expired")
+        if self._table.has_stalled:
+            for identity in self._table.flush():
+                self.drop(identity, _DROP_REASONS[SendResult.GONE])
+
+
+def _rejected(handle: int, error: SplitServeError) -> Rejected:
+    return Rejected(
+        handle=handle,
+        status=400 if isinstance(error, ProtocolError) else error.status,
+        code=error.code,
+        message=str(error),
+        param=error.param if isinstance(error, InvalidRequestError) else None,
+        retry_after_s=error.retry_after_s or OVERLOAD_RETRY_S if isinstance(error, OverloadedError) else 0.0,
+    )

@@ -1,0 +1,136 @@
+"""From a worker that begins to load to an engine that can serve: the stages and the decision on the KV cache.
+
+stage                 event          next
+starting the worker   WorkerHello    loading weights
+loading weights       LoadProgress   loading weights
+loading weights       WorkerReady    allocating the KV cache; init_kv_cache is sent
+allocating ...        KVCacheReady   ready
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+from splitserve.engine_core.config import EngineConfig, SchedulerConfig
+from splitserve.engine_core.errors import WorkerError
+from splitserve.engine_core.executor.base import Executor
+from splitserve.engine_core.ipc.wire import ModelInfo
+from splitserve.engine_core.ipc.worker_messages import (
+    FromWorkerMessage,
+    KVCacheReady,
+    LoadProgress,
+    WorkerHello,
+    WorkerReady,
+)
+from splitserve.engine_core.process.logs import log_event
+from splitserve.engine_core.process.progress import StartupReport
+from splitserve.engine_core.server.kv_sizing import KVSize, scheduler_config, size_kv_cache
+
+_log = logging.getLogger("engine_core")
+
+
+class Loaded(NamedTuple):
+    """What the start found out: the model, and the limits to schedule within."""
+
+    model: ModelInfo
+    scheduler: SchedulerConfig
+
+
+class _Sized(NamedTuple):
+    """What is decided once the weights are loaded, while the worker allocates."""
+
+    model: ModelInfo
+    size: KVSize
+
+
+class Startup:
+    """Brings the executor up, fed with the worker's messages; owned by the busy loop's thread.
+
+    Attributes:
+        stage, fraction: what Loading messages tell the frontends; fraction is 0..1 of the weights.
+    """
+
+    def __init__(self, config: EngineConfig, executor: Executor, report: StartupReport) -> None:
+        self._config = config
+        self._executor = executor
+        self._report = report
+        self._sized: _Sized | None = None
+        self.stage = ""
+        self.fraction = 0.0
+
+    def begin(self) -> None:
+        """Start the executor."""
+        self._enter("starting the worker")
+        self._executor.start()
+
+    def on_message(self, message: FromWorkerMessage) -> Loaded | None:
+        """Take one message of the worker; return the result once the KV cache stands.
+
+        Raises:
+            ConfigError: the KV cache or the context length asked for does not fit the model or the memory.
+            WorkerError: the message has no place here.
+        """
+        match message:
+            case WorkerHello():
+                self._enter("loading weights")
+            case LoadProgress(loaded_bytes=loaded, total_bytes=total):
+                self.fraction = loaded / total if total > 0 else 0.0
+                self._report.progress(loaded, total)
+            case WorkerReady() if self._sized is None:
+                self._on_weights(message)
+            case KVCacheReady() if self._sized is not None:
+                return self._on_cache(message, self._sized)
+            case _:
+                raise WorkerError(f"the worker sent {type(message).__name__} while {self.stage}")
+        return None
+
+    def _on_weights(self, ready: WorkerReady) -> None:
+        size = size_kv_cache(self._config, ready)
+        self._sized = _Sized(ready.model, size)
+        self.fraction = 1.0
+        self._enter("allocating the KV cache")
+        self._log_model(ready.model, size)
+        self._executor.init_kv_cache(size.num_blocks, size.num_host_blocks)
+
+    def _on_cache(self, cache: KVCacheReady, sized: _Sized) -> Loaded:
+        model, size = sized
+        if size.num_host_blocks:
+            _log.info(
+                "host tier: %d blocks, %.1f MiB, %.1f us per block moved",
+                size.num_host_blocks,
+                size.num_host_bytes / 2**20,
+                cache.move_block_ns / 1000,
+            )
+        return Loaded(model, scheduler_config(self._config, model, cache, size.num_host_blocks))
+
+    def _enter(self, stage: str) -> None:
+        self.stage = stage
+        self._report.stage(stage)
+
+    def _log_model(self, model: ModelInfo, size: KVSize) -> None:
+        log_event(
+            _log,
+            logging.INFO,
+            "model",
+            path=model.path,
+            architecture=model.architecture,
+            dtype=model.dtype,
+            quantization=model.quantization,
+            parameters=model.num_params,
+            max_model_len=model.max_model_len,
+        )
+        _log.info(
+            "KV cache: %d blocks = %d tokens, %d sequences of max_model_len at once, %.1f MiB",
+            size.num_blocks,
+            size.num_tokens,
+            size.num_full_sequences,
+            size.num_bytes / 2**20,
+        )
+        if size.num_full_sequences < 1:
+            log_event(
+                _log,
+                logging.WARNING,
+                "the KV cache holds less than one longest sequence",
+                max_tokens=size.num_tokens,
+            )
