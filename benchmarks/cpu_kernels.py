@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from splitserve.worker import ops
+from splitserve.worker.ops import cpu as ops
 
 BF16, FP32 = torch.bfloat16, torch.float32
 

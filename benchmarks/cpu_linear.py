@@ -27,8 +27,8 @@ from typing import get_args
 import torch
 import torch.nn.functional as F
 
-from splitserve.worker import ops
-from splitserve.worker.packed_weight import PackedWeight, WeightForm
+from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.packed_weight import PackedWeight, WeightForm
 from splitserve.worker.pages import zero_pages
 
 # Name, K, N: the matrices of the demo model and of models in the shapes of SmolLM2 135M and Qwen3 0.6B.

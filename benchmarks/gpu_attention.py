@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.gpu_case import Case
-from splitserve.worker.cuda_ops import AttentionShape, CudaOps
+from splitserve.worker.ops.cuda import AttentionShape, CudaOps
 
 BLOCK_SIZE = 16
 PARTIAL_HEADER = 4

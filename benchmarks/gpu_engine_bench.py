@@ -16,11 +16,11 @@ import torch
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
 from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.batch.step_pipeline import StepPipeline
 from splitserve.worker.config import WorkerConfig
-from splitserve.worker.cuda_graphs import CudaGraph, CudaGraphs
 from splitserve.worker.device.base import Device
-from splitserve.worker.random_weights import draw_weights
-from splitserve.worker.step_pipeline import StepPipeline
+from splitserve.worker.graphs.cuda_graphs import CudaGraph, CudaGraphs
+from splitserve.worker.weights.random_weights import draw_weights
 from splitserve.worker.worker import Worker
 
 BLOCK_SIZE = 16

@@ -27,7 +27,7 @@ from benchmarks.gpu_kernels import median_us
 from splitserve.worker.attention.flash_editions import EDITIONS, Attend, Edition, Paged, open_edition
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.attention.needs import AttentionNeeds
-from splitserve.worker.cuda_ops import cuda_ops
+from splitserve.worker.ops.cuda import cuda_ops
 
 # Decode at 4k and 16k, also of heads of 64; prefill, a chunk behind a long prefix; and a chunk among decode
 # rows.

@@ -21,8 +21,8 @@ from torch import Tensor
 from benchmarks.gpu_attention import attention_cases
 from benchmarks.gpu_case import Case
 from benchmarks.gpu_sampling import sampling_cases
-from splitserve.worker.cuda_ops import CudaOps, cuda_ops
-from splitserve.worker.dense_weight import DenseWeight
+from splitserve.worker.ops.cuda import CudaOps, cuda_ops
+from splitserve.worker.ops.dense_weight import DenseWeight
 
 # Calls of one graph, whose replay is timed as a whole: launch gaps count little. Beside a call of more than
 # so many milliseconds they count nothing, and torch's sorts of a vocabulary take long.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu_case import Case
-from splitserve.worker.cuda_ops import CudaOps
+from splitserve.worker.ops.cuda import CudaOps
 
 VOCABS = (128256, 151936)
 ROWS = (1, 64, 256)

@@ -22,7 +22,7 @@ from splitserve.engine_core.config import QUANTIZATIONS
 from splitserve.worker.attention.cpu import CpuAttention
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.device.cpu import CpuDevice
-from splitserve.worker.kv_cache import BlockShape, layer_caches
+from splitserve.worker.kv_cache.layout import BlockShape, layer_caches
 from splitserve.worker.models.registry import load_model
 from training.corpus import conversations
 from training.packing import token_weights

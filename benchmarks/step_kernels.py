@@ -24,14 +24,14 @@ from typing import Any
 from benchmarks.worker import BATCH_SIZES, DEMO_MODEL, WARM_UP_STEPS, Bench, check_context
 from splitserve.engine_core.sampling_params import SamplingParams
 
-# Functions of worker.ops that are asked between steps, if at all.
+# Functions of worker.ops.cpu that are asked between steps, if at all.
 SETTINGS = ("cpu_isa", "best_cpu_isa", "set_isa", "set_num_threads", "num_threads")
 GREEDY = SamplingParams(temperature=0.0, seed=0, ignore_eos=True)
 STEPS = 200
 
 
 class OpTimes:
-    """Seconds spent in each operation of worker.ops since the last look, by a clock around every call."""
+    """Seconds spent in each operation of worker.ops.cpu since the last look, by a clock around every call."""
 
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
@@ -101,7 +101,7 @@ def parse_options(args: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main() -> None:
     """Measure and print a table per number of rows."""
-    from splitserve.worker import ops
+    from splitserve.worker.ops import cpu as ops
 
     options = parse_options()
     times = OpTimes()

@@ -68,7 +68,7 @@ class Feeder:
 
 def measure(num_rows: int, num_windows: int) -> dict[str, float]:
     """Return microseconds per step, and per step and row."""
-    from splitserve.worker.input_batch import BatchLimits, InputBatch
+    from splitserve.worker.batch.input_batch import BatchLimits, InputBatch
 
     max_len = PROMPT_TOKENS + num_windows * WINDOW_STEPS + BLOCK_SIZE
     num_blocks = num_rows * (max_len // BLOCK_SIZE + 1)

@@ -6,8 +6,8 @@ import logging
 import time
 
 from splitserve.engine_core.errors import ConfigError
+from splitserve.worker.batch.input_batch import BatchLimits
 from splitserve.worker.device.out_of_memory import is_out_of_memory
-from splitserve.worker.input_batch import BatchLimits
 from splitserve.worker.largest_step import run_largest_step
 from splitserve.worker.model_runner import ModelRunner
 

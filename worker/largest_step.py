@@ -8,7 +8,7 @@ from splitserve.engine_core.errors import DeviceMemoryError
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.worker.input_batch import BatchLimits
+from splitserve.worker.batch.input_batch import BatchLimits
 from splitserve.worker.model_runner import ModelRunner
 
 # Filters, penalties, masks and logprobs, so that their memory is part of the measure.

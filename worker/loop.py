@@ -33,8 +33,8 @@ from splitserve.engine_core.ipc.worker_messages import (
     WorkerFailed,
     WorkerHello,
 )
+from splitserve.worker.batch.replies import Replies
 from splitserve.worker.config import WorkerConfig
-from splitserve.worker.replies import Replies
 
 if TYPE_CHECKING:
     from splitserve.worker.worker import Worker
@@ -185,7 +185,7 @@ def _answer(link: EngineLink, worker: Worker) -> int:
 
 
 def _run(link: EngineLink, worker: Worker, replies: Replies) -> int:
-    from splitserve.worker.step_pipeline import StepPipeline
+    from splitserve.worker.batch.step_pipeline import StepPipeline
 
     steps = StepPipeline(worker, replies.add)
     while True:

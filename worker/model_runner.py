@@ -14,20 +14,20 @@ from splitserve.engine_core.errors import DeviceMemoryError
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
 from splitserve.engine_core.ipc.wire import TokenLogprobs
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowError, SchedulerOutput
-from splitserve.worker.arriving_caches import ArrivingCaches
 from splitserve.worker.attention.base import AttentionBackend
 from splitserve.worker.attention.metadata import AttentionMetadata
+from splitserve.worker.batch.agreement import Agreement, Chosen
+from splitserve.worker.batch.input_batch import InputBatch, Int32, StepInputs
+from splitserve.worker.batch.step_graphs import Drawing, Drawn, StepGraphs, StepInFlight
 from splitserve.worker.device.base import Device
 from splitserve.worker.device.out_of_memory import is_out_of_memory
-from splitserve.worker.host_blocks import HostBlocks
-from splitserve.worker.input_batch import InputBatch, Int32, StepInputs
+from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
+from splitserve.worker.kv_cache.host_blocks import HostBlocks
 from splitserve.worker.models.base import Model
-from splitserve.worker.parallel.agreement import Agreement, Chosen
 from splitserve.worker.parallel.group import StepAbandonedError
 from splitserve.worker.parallel.mesh import ALONE, Mesh
-from splitserve.worker.prompt_scorer import PromptScorer
-from splitserve.worker.sampler import Sampled, Sampler, split_errors
-from splitserve.worker.step_graphs import Drawing, Drawn, StepGraphs, StepInFlight
+from splitserve.worker.sampling.prompt_scorer import PromptScorer
+from splitserve.worker.sampling.sampler import Sampled, Sampler, split_errors
 
 logger = logging.getLogger(__name__)
 

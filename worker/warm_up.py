@@ -9,7 +9,7 @@ from splitserve.engine_core.errors import ConfigError, DeviceMemoryError, ModelL
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow, RowError, SchedulerOutput
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.worker.input_batch import BatchLimits
+from splitserve.worker.batch.input_batch import BatchLimits
 from splitserve.worker.model_runner import ModelRunner
 
 _PROMPT_TOKENS = 32

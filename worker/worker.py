@@ -17,34 +17,34 @@ from splitserve.engine_core.ipc.worker_messages import (
     SchedulerOutput,
     WorkerReady,
 )
-from splitserve.worker import ops
-from splitserve.worker.arriving_caches import ArrivingCaches
 from splitserve.worker.attention.base import AttentionBackend
 from splitserve.worker.attention.cpu import CpuAttention
 from splitserve.worker.attention.needs import AttentionNeeds
 from splitserve.worker.attention.select import choose_backend
+from splitserve.worker.batch.input_batch import BatchLimits, InputBatch
+from splitserve.worker.batch.step_graphs import StepGraphs, StepInFlight
 from splitserve.worker.config import WorkerConfig
-from splitserve.worker.cuda_graphs import CudaGraphs
-from splitserve.worker.decode_graphs import DecodeGraphs
 from splitserve.worker.device.base import Device
 from splitserve.worker.device.cuda import CudaDevice
+from splitserve.worker.device.dtypes import check_quantization, dtype_name, resolve_dtype
 from splitserve.worker.device.out_of_memory import is_out_of_memory
 from splitserve.worker.device.select import open_device
-from splitserve.worker.dtypes import check_quantization, dtype_name, resolve_dtype
 from splitserve.worker.gpu_ranks import prepare_together
+from splitserve.worker.graphs.cuda_graphs import CudaGraphs
+from splitserve.worker.graphs.decode_graphs import DecodeGraphs
 from splitserve.worker.host import usable_cores
-from splitserve.worker.host_blocks import HostBlocks
-from splitserve.worker.input_batch import BatchLimits, InputBatch
-from splitserve.worker.kv_cache import BlockShape, layer_caches
+from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
+from splitserve.worker.kv_cache.host_blocks import HostBlocks
+from splitserve.worker.kv_cache.layout import BlockShape, layer_caches
 from splitserve.worker.largest_step import blocks_of_largest_step, run_largest_step
 from splitserve.worker.model_runner import ModelRunner, max_logits_rows
 from splitserve.worker.models.base import Model
 from splitserve.worker.models.registry import load_model
+from splitserve.worker.ops import cpu as ops
 from splitserve.worker.parallel.mesh import ALONE, Mesh
 from splitserve.worker.parallel.shared_memory import SharedMemoryMeeting, can_share_memory
-from splitserve.worker.step_graphs import StepGraphs, StepInFlight
 from splitserve.worker.warm_up import warm_up
-from splitserve.worker.weights import Loader, Progress, load_weights
+from splitserve.worker.weights.loading import Loader, Progress, load_weights
 
 if TYPE_CHECKING:
     from splitserve.worker.parallel.distributed import DistributedMeeting

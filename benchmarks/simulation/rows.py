@@ -11,7 +11,7 @@ from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow
 
 
 class WorkerRows:
-    """Counts per row, kept by the rule that worker/input_batch.py follows; every sampled token is 0.
+    """Counts per row, kept by the rule that worker/batch/input_batch.py follows; every sampled token is 0.
 
     Attributes:
         num_computed_tokens: tokens computed since start, over all rows.

@@ -11,8 +11,8 @@ import torch
 import tvm_ffi
 from torch import Tensor
 
-from splitserve.worker.cuda_ops import CudaOps, cuda_ops
-from splitserve.worker.dense_weight import DenseWeight
+from splitserve.worker.ops.cuda import CudaOps, cuda_ops
+from splitserve.worker.ops.dense_weight import DenseWeight
 from tests.gpu.emulated.build import SANITIZERS, build
 from tests.worker.runner.checkpoints import write_tiny_llama
 

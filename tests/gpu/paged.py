@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from splitserve.worker.cuda_ops import AttentionShape
+from splitserve.worker.ops.cuda import AttentionShape
 from tests.gpu.conftest import Gpu
 from tests.worker.ops.paged import PagedBatch, Sequence, Shape
 

@@ -7,8 +7,8 @@ import random
 import pytest
 import torch
 
-from splitserve.worker import ops
-from splitserve.worker.cuda_ops import AttentionShape
+from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cuda import AttentionShape
 from tests.gpu.conftest import Gpu
 from tests.gpu.paged import attend, paged
 from tests.worker.ops.helpers import assert_as_exact_as_torch, assert_same_bits

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from splitserve.worker.config import WorkerConfig
-from splitserve.worker.dense_weight import DenseWeight
-from splitserve.worker.invariant_ops import ROW_TILE, InvariantOps, invariant_ops
+from splitserve.worker.ops.dense_weight import DenseWeight
+from splitserve.worker.ops.invariant import ROW_TILE, InvariantOps, invariant_ops
 from splitserve.worker.worker import Worker
 from tests.gpu.conftest import Gpu
 from tests.gpu.whole_worker import NUM_BLOCKS, device_of

@@ -16,8 +16,8 @@ from benchmarks.gpu_engine_shapes import SHAPES, write_config
 from benchmarks.gpu_kernels import Result, Sizes, all_cases, median_us
 from benchmarks.gpu_sampling import sampling_cases
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
-from splitserve.worker import cuda_graphs
-from splitserve.worker.step_graphs import StepInFlight
+from splitserve.worker.batch.step_graphs import StepInFlight
+from splitserve.worker.graphs import cuda_graphs
 from tests.gpu.conftest import Gpu
 from tests.gpu.whole_worker import device_of
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from splitserve.worker.dense_weight import DenseWeight
+from splitserve.worker.ops.dense_weight import DenseWeight
 from tests.gpu.conftest import Gpu
 from tests.worker.ops.helpers import assert_same_bits
 

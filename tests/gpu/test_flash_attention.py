@@ -13,7 +13,7 @@ from splitserve.worker.attention.flash_editions import EDITIONS, Edition, open_e
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.attention.needs import AttentionNeeds
 from splitserve.worker.device.cuda import CudaDevice
-from splitserve.worker.kv_cache import BlockShape, KVCache, layer_caches
+from splitserve.worker.kv_cache.layout import BlockShape, KVCache, layer_caches
 from tests.gpu.conftest import Gpu
 from tests.gpu.paged import attend, paged
 from tests.worker.ops.helpers import assert_as_exact_as_torch, assert_same_bits

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from benchmarks.gpu_attention import Work, attention_cases
 from benchmarks.gpu_sampling import sampling_cases
-from splitserve.worker.dense_weight import DenseWeight
+from splitserve.worker.ops.dense_weight import DenseWeight
 from tests.gpu.conftest import Gpu
 from tests.worker.ops.helpers import assert_same_bits
 from tests.worker.ops.turning import make_table

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from splitserve.worker import ops
+from splitserve.worker.ops import cpu as ops
 from tests.gpu.emulated.build import build
 
 Array = npt.NDArray

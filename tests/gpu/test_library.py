@@ -13,8 +13,8 @@ import pytest
 import torch
 import tvm_ffi
 
-from splitserve.worker import ops
-from splitserve.worker.cuda_ops import CudaOps, cuda_ops
+from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cuda import CudaOps, cuda_ops
 from tests.gpu.emulated.build import sources
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,13 +12,13 @@ import torch
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.worker import host_blocks
-from splitserve.worker.arriving_caches import ArrivingCaches
 from splitserve.worker.config import WorkerConfig
-from splitserve.worker.cuda_graphs import CudaGraphs
 from splitserve.worker.device.cpu import CpuDevice
-from splitserve.worker.host_blocks import HostBlocks
-from splitserve.worker.kv_cache import BlockShape, layer_caches
+from splitserve.worker.graphs.cuda_graphs import CudaGraphs
+from splitserve.worker.kv_cache import host_blocks
+from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
+from splitserve.worker.kv_cache.host_blocks import HostBlocks
+from splitserve.worker.kv_cache.layout import BlockShape, layer_caches
 from splitserve.worker.worker import Worker
 from tests.gpu.conftest import Gpu
 from tests.gpu.side_streams import LastMoment, side_streams

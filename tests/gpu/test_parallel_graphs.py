@@ -16,12 +16,12 @@ from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
 from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.batch.step_pipeline import StepPipeline
 from splitserve.worker.config import WorkerConfig
-from splitserve.worker.cuda_graphs import CudaGraph, CudaGraphs
-from splitserve.worker.cuda_ops import CudaOps
 from splitserve.worker.device.cuda import CudaDevice
+from splitserve.worker.graphs.cuda_graphs import CudaGraph, CudaGraphs
+from splitserve.worker.ops.cuda import CudaOps
 from splitserve.worker.parallel.distributed import DistributedGroup
-from splitserve.worker.step_pipeline import StepPipeline
 from splitserve.worker.worker import Worker
 from tests.gpu.whole_worker import NUM_BLOCKS, emulated_device
 from tests.worker.parallel.ranks import ParallelWorker, RankPool

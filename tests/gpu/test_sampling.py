@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitserve.worker import ops
+from splitserve.worker.ops import cpu as ops
 from tests.gpu.conftest import Gpu
 from tests.worker.ops.draws import Filters, mask_bits
 

@@ -16,8 +16,8 @@ from splitserve.engine_core.ipc.worker_messages import (
     SchedulerOutput,
 )
 from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.batch.step_pipeline import StepPipeline
 from splitserve.worker.config import WorkerConfig
-from splitserve.worker.step_pipeline import StepPipeline
 from splitserve.worker.worker import Worker
 from tests.gpu.conftest import Gpu
 from tests.gpu.whole_worker import device_of

@@ -15,8 +15,8 @@ from splitserve.engine_core.errors import WorkerError
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.worker.cuda_graphs import MAX_GRAPH_ROWS, CudaGraph, CudaGraphs, ladder
-from splitserve.worker.cuda_step import CudaStep
+from splitserve.worker.graphs.cuda_graphs import MAX_GRAPH_ROWS, CudaGraph, CudaGraphs, ladder
+from splitserve.worker.graphs.cuda_step import CudaStep
 from splitserve.worker.worker import Worker
 from tests.gpu.conftest import Gpu
 from tests.gpu.whole_worker import NUM_BLOCKS, device_of, start_worker
@@ -269,7 +269,7 @@ def test_a_graph_that_finds_no_memory_is_gone_at_once(
     monkeypatch.setattr(CudaGraphs, "_make", noted)
     monkeypatch.setattr(worker._device, "capture", lacking)
     # pytest keeps what is logged, and so the error, the frames that it went through, and the graph.
-    monkeypatch.setattr("splitserve.worker.cuda_graphs.logger.disabled", True)
+    monkeypatch.setattr("splitserve.worker.graphs.cuda_graphs.logger.disabled", True)
     # As while a worker starts.
     gc.disable()
     try:

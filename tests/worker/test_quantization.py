@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from splitserve.worker.quantization import Quantized, quantize_int4, quantize_int8
+from splitserve.worker.ops.quantization import Quantized, quantize_int4, quantize_int8
 
 
 def values_of(quantized: Quantized) -> torch.Tensor:

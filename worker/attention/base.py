@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from splitserve.worker.attention.metadata import AttentionMetadata
-from splitserve.worker.kv_cache import BlockShape, KVCache
+from splitserve.worker.kv_cache.layout import BlockShape, KVCache
 
 
 class Rotation(NamedTuple):

@@ -11,7 +11,7 @@ from splitserve.worker.attention.metadata import AttentionMetadata
 
 
 class CacheWriter(Protocol):
-    """What worker.ops and worker.cuda_ops.CudaOps have for it."""
+    """What worker.ops.cpu and worker.ops.cuda.CudaOps have for it."""
 
     def kv_write(
         self,
@@ -21,7 +21,7 @@ class CacheWriter(Protocol):
         v_cache: torch.Tensor,
         slot_mapping: torch.Tensor,
     ) -> None:
-        """See worker.ops.kv_write."""
+        """See worker.ops.cpu.kv_write."""
 
     def rotary_kv_write(
         self,
@@ -37,7 +37,7 @@ class CacheWriter(Protocol):
         k_norm: torch.Tensor | None = None,
         eps: float = 0.0,
     ) -> None:
-        """See worker.ops.rotary_kv_write."""
+        """See worker.ops.cpu.rotary_kv_write."""
 
 
 class Projected(NamedTuple):

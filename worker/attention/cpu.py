@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from splitserve.worker import ops
 from splitserve.worker.attention.base import AttentionBackend, Rotation
 from splitserve.worker.attention.cache_writer import Projected, write_cache
 from splitserve.worker.attention.metadata import AttentionMetadata
-from splitserve.worker.kv_cache import BlockShape, KVCache
+from splitserve.worker.kv_cache.layout import BlockShape, KVCache
+from splitserve.worker.ops import cpu as ops
 from splitserve.worker.pages import zero_pages
 
 

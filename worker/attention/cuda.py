@@ -7,8 +7,8 @@ import torch
 from splitserve.worker.attention.base import AttentionBackend, Rotation
 from splitserve.worker.attention.cache_writer import Projected, write_cache
 from splitserve.worker.attention.metadata import AttentionMetadata
-from splitserve.worker.cuda_ops import AttentionShape, CudaOps
-from splitserve.worker.kv_cache import BlockShape, KVCache
+from splitserve.worker.kv_cache.layout import BlockShape, KVCache
+from splitserve.worker.ops.cuda import AttentionShape, CudaOps
 
 # As csrc/cuda/attention.h has it: words before the values of a partial row.
 _PARTIAL_HEADER = 4

@@ -8,7 +8,7 @@ from splitserve.worker.attention.base import AttentionBackend, Rotation
 from splitserve.worker.attention.cache_writer import CacheWriter, Projected, write_cache
 from splitserve.worker.attention.flash_editions import Attend, Paged
 from splitserve.worker.attention.metadata import AttentionMetadata
-from splitserve.worker.kv_cache import BlockShape, KVCache
+from splitserve.worker.kv_cache.layout import BlockShape, KVCache
 
 
 class FlashAttention(AttentionBackend):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from splitserve.worker.dtypes import dtype_name
+from splitserve.worker.device.dtypes import dtype_name
 
 
 class AttentionNeeds(NamedTuple):

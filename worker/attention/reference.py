@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from splitserve.worker.attention.base import AttentionBackend, Rotation
 from splitserve.worker.attention.metadata import AttentionMetadata
-from splitserve.worker.kv_cache import BlockShape, KVCache
+from splitserve.worker.kv_cache.layout import BlockShape, KVCache
 
 
 class TorchAttention(AttentionBackend):

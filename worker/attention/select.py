@@ -19,7 +19,7 @@ from splitserve.worker.attention.needs import AttentionNeeds
 from splitserve.worker.attention.reference import TorchAttention
 from splitserve.worker.device.base import Device
 from splitserve.worker.device.cuda import CudaDevice
-from splitserve.worker.dtypes import dtype_name
+from splitserve.worker.device.dtypes import dtype_name
 
 logger = logging.getLogger(__name__)
 

@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from splitserve.worker import ops
 from splitserve.worker.device.base import Array, Device, Histories
-from splitserve.worker.device.kernels import Kernels, Matrix
 from splitserve.worker.host import available_memory_bytes
-from splitserve.worker.packed_weight import PackedWeight
+from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.interface import Kernels, Matrix
+from splitserve.worker.ops.packed_weight import PackedWeight
+from splitserve.worker.ops.quantization import WeightForm
 from splitserve.worker.pages import zero_pages
-from splitserve.worker.quantization import WeightForm
 
 _MAX_DEFAULT_BYTES = 4 << 30
 _DEFAULT_SHARE = 0.4

@@ -11,15 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from splitserve.worker.cuda_ops import CudaOps
-from splitserve.worker.dense_weight import DenseWeight
 from splitserve.worker.device.base import Array, Device, Histories
 from splitserve.worker.device.captures import Captures
-from splitserve.worker.device.kernels import Kernels, Matrix
 from splitserve.worker.device.memory import cache_bytes, read_memory
 from splitserve.worker.device.side_stream import CudaSideStream
 from splitserve.worker.device.waiting import wait_for
-from splitserve.worker.quantization import WeightForm
+from splitserve.worker.ops.cuda import CudaOps
+from splitserve.worker.ops.dense_weight import DenseWeight
+from splitserve.worker.ops.interface import Kernels, Matrix
+from splitserve.worker.ops.quantization import WeightForm
 
 # Tensors that share one copy begin at multiples of this, which every kernel's loads are content with.
 _ALIGNMENT = 16

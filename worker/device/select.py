@@ -7,11 +7,11 @@ import logging
 import torch
 
 from splitserve.engine_core.errors import ConfigError
-from splitserve.worker.cuda_ops import cuda_ops
 from splitserve.worker.device.base import Device
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.device.cuda import CudaDevice
-from splitserve.worker.invariant_ops import invariant_ops
+from splitserve.worker.ops.cuda import cuda_ops
+from splitserve.worker.ops.invariant import invariant_ops
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import torch
 
 from splitserve.worker.attention.base import Rotation
 from splitserve.worker.attention.metadata import AttentionMetadata
-from splitserve.worker.kv_cache import KVCache
+from splitserve.worker.kv_cache.layout import KVCache
 from splitserve.worker.layers.context import LayerContext
 from splitserve.worker.layers.linear import ColumnLinear, RowLinear
 from splitserve.worker.layers.norm import HeadNorms

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.worker.attention.base import AttentionBackend
-from splitserve.worker.device.kernels import Kernels, Matrix
+from splitserve.worker.device.workspace import Workspace
 from splitserve.worker.layers.parameter import WeightPlan
-from splitserve.worker.layers.workspace import Workspace
+from splitserve.worker.ops.interface import Kernels, Matrix
 from splitserve.worker.parallel.group import RankGroup
 from splitserve.worker.parallel.shares import HeadShare, head_share, share
 from splitserve.worker.parallel.stage import Stage

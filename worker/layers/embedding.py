@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
-from splitserve.worker.device.kernels import VocabularyPart
 from splitserve.worker.layers.context import LayerContext
+from splitserve.worker.ops.interface import VocabularyPart
 
 # An output head's tensor is `lm_head`.weight in every architecture.
 HEAD = "lm_head"

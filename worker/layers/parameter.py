@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 
 from splitserve.worker.device.base import Device
-from splitserve.worker.device.kernels import Matrix
-from splitserve.worker.quantization import FORMS, WeightForm, WeightForms
+from splitserve.worker.ops.interface import Matrix
+from splitserve.worker.ops.quantization import FORMS, WeightForm, WeightForms
 
 
 class Part(NamedTuple):

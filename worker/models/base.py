@@ -8,8 +8,8 @@ from typing import Protocol
 import torch
 
 from splitserve.worker.attention.metadata import AttentionMetadata
-from splitserve.worker.kv_cache import KVCache
-from splitserve.worker.layers.workspace import Workspace
+from splitserve.worker.device.workspace import Workspace
+from splitserve.worker.kv_cache.layout import KVCache
 
 
 class Model(Protocol):

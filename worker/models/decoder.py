@@ -8,7 +8,7 @@ import torch
 
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.worker.attention.metadata import AttentionMetadata
-from splitserve.worker.kv_cache import KVCache
+from splitserve.worker.kv_cache.layout import KVCache
 from splitserve.worker.layers.attention import Attention, HeadLayout
 from splitserve.worker.layers.context import LayerContext
 from splitserve.worker.layers.embedding import output_head, token_embedding

@@ -12,17 +12,17 @@ import torch
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.worker.attention.base import AttentionBackend
 from splitserve.worker.device.base import Device
+from splitserve.worker.device.workspace import Workspace
 from splitserve.worker.layers.context import LayerContext
 from splitserve.worker.layers.embedding import HEAD
 from splitserve.worker.layers.parameter import WeightPlan
-from splitserve.worker.layers.workspace import Workspace
 from splitserve.worker.models import decoder, gpt2
 from splitserve.worker.models.base import Model
+from splitserve.worker.ops.quantization import FORMS
 from splitserve.worker.parallel.mesh import ALONE, Mesh
 from splitserve.worker.parallel.shares import check_shares, check_stages
-from splitserve.worker.quantization import FORMS
-from splitserve.worker.tied_head import has_own_head
-from splitserve.worker.weights import Loader, Progress, load_weights
+from splitserve.worker.weights.loading import Loader, Progress, load_weights
+from splitserve.worker.weights.tied_head import has_own_head
 
 
 class Family(NamedTuple):

@@ -21,7 +21,7 @@ from splitserve.engine_core.errors import RankLostError
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.device.base import Device
 from splitserve.worker.device.out_of_memory import is_out_of_memory
-from splitserve.worker.layers.workspace import Workspace
+from splitserve.worker.device.workspace import Workspace
 from splitserve.worker.parallel.group import RankGroup
 from splitserve.worker.parallel.mesh import Mesh
 from splitserve.worker.parallel.shared_memory import MEETING_S, SharedMemoryGroup, can_share_memory

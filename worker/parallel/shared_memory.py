@@ -11,10 +11,10 @@ import torch
 from torch._C._distributed_c10d import FileStore, Store
 
 from splitserve.engine_core.errors import RankLostError
-from splitserve.worker import exchange_ops
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.device.base import Device
-from splitserve.worker.exchange_ops import Exchange
+from splitserve.worker.parallel import exchange as exchange_ops
+from splitserve.worker.parallel.exchange import Exchange
 from splitserve.worker.parallel.mesh import Mesh
 
 # Nobody may shrink what others have mapped: they would die of it.

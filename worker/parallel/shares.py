@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.engine_core.errors import ConfigError
-from splitserve.worker.quantization import GROUP_COLUMNS
+from splitserve.worker.ops.quantization import GROUP_COLUMNS
 
 
 def share(total: int, rank: int, num_ranks: int) -> range:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from splitserve.worker.attention.base import AttentionBackend, Rotation
 from splitserve.worker.attention.metadata import AttentionMetadata
-from splitserve.worker.kv_cache import BlockShape, layer_caches
+from splitserve.worker.kv_cache.layout import BlockShape, layer_caches
 from tests.worker.ops.turning import make_table
 
 NUM_BLOCKS = 40

@@ -10,7 +10,7 @@ from splitserve.worker.attention.cpu import CpuAttention
 from splitserve.worker.attention.flash import FlashAttention
 from splitserve.worker.attention.flash_editions import EDITIONS, Paged
 from splitserve.worker.attention.metadata import AttentionMetadata
-from splitserve.worker.kv_cache import BlockShape, layer_caches
+from splitserve.worker.kv_cache.layout import BlockShape, layer_caches
 from tests.worker.attention.flash_modules import MODULES
 from tests.worker.attention.steps import Case, run_steps
 from tests.worker.ops.turning import turned

@@ -8,7 +8,7 @@ import torch
 from splitserve.worker.attention.cpu import CpuAttention
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.attention.reference import TorchAttention
-from splitserve.worker.kv_cache import BlockShape, layer_caches
+from splitserve.worker.kv_cache.layout import BlockShape, layer_caches
 from tests.worker.attention.steps import Case, run_steps
 
 CPU = torch.device("cpu")

@@ -17,10 +17,10 @@ from splitserve.worker.attention.flash import FlashAttention
 from splitserve.worker.attention.needs import AttentionNeeds
 from splitserve.worker.attention.reference import TorchAttention
 from splitserve.worker.attention.select import choose_backend
-from splitserve.worker.cuda_ops import CudaOps
 from splitserve.worker.device.base import Device
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.device.cuda import CudaDevice
+from splitserve.worker.ops.cuda import CudaOps
 from tests.worker.attention.flash_modules import Flash3
 
 

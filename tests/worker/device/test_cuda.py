@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from splitserve.worker.cuda_ops import CudaOps
-from splitserve.worker.dense_weight import DenseWeight
 from splitserve.worker.device.cuda import CudaDevice
+from splitserve.worker.ops.cuda import CudaOps
+from splitserve.worker.ops.dense_weight import DenseWeight
 
 DEVICE = CudaDevice(cast("CudaOps", None), torch.device("cpu"))
 

@@ -7,8 +7,8 @@ import pytest
 from splitserve.engine_core.ipc.codec import encode
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput, Shutdown
 from splitserve.worker import loop
-from splitserve.worker.replies import Replies
-from splitserve.worker.step_graphs import StepInFlight
+from splitserve.worker.batch.replies import Replies
+from splitserve.worker.batch.step_graphs import StepInFlight
 
 
 class Script:

@@ -15,8 +15,8 @@ from splitserve.engine_core.ipc.worker_messages import (
     Shutdown,
     ToWorkerMessage,
 )
+from splitserve.worker.batch.replies import Replies
 from splitserve.worker.loop import EngineLink, _run
-from splitserve.worker.replies import Replies
 from splitserve.worker.worker import Worker
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
-from splitserve.worker.step_graphs import StepInFlight
-from splitserve.worker.step_pipeline import StepPipeline
+from splitserve.worker.batch.step_graphs import StepInFlight
+from splitserve.worker.batch.step_pipeline import StepPipeline
 
 
 class FakeWorker:

@@ -14,7 +14,7 @@ from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.worker.attention.cpu import CpuAttention
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.device.cpu import CpuDevice
-from splitserve.worker.kv_cache import BlockShape, layer_caches
+from splitserve.worker.kv_cache.layout import BlockShape, layer_caches
 from splitserve.worker.models.base import Model
 from splitserve.worker.models.registry import load_model
 

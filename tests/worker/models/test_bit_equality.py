@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 
-from splitserve.worker.layers import workspace
+from splitserve.worker.device import workspace
 from tests.checkpoints import CheckpointCache
 from tests.worker.models.cases import CASES, MAIN_CASES, prompt
 from tests.worker.models.driver import Driver, Row

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from splitserve.engine_core.errors import ConfigError
-from splitserve.worker.cuda_ops import CudaOps
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.device.cuda import CudaDevice
-from splitserve.worker.dtypes import check_quantization, resolve_dtype
+from splitserve.worker.device.dtypes import check_quantization, resolve_dtype
+from splitserve.worker.ops.cuda import CudaOps
 from tests.engine_core.checkpoint.test_model_config import read
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from splitserve.worker.layers.workspace import Workspace
+from splitserve.worker.device.workspace import Workspace
 
 
 def test_rows_as_wide_as_pages_lie_a_cache_line_apart() -> None:

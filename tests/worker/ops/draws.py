@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from splitserve.worker import ops
+from splitserve.worker.ops import cpu as ops
 
 
 @dataclass(slots=True, frozen=True)

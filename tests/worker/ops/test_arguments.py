@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitserve.worker import ops
-from splitserve.worker.packed_weight import PackedWeight
+from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.packed_weight import PackedWeight
 
 
 def fp32(*shape: int) -> Tensor:

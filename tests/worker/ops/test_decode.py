@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from splitserve.worker import ops
-from splitserve.worker.decode_ops import (
+from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.decode import (
     NOT_LAST_TOKEN,
     BatchColumns,
     Recording,

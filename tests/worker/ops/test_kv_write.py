@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from splitserve.worker import ops
-from splitserve.worker.device.kernels import VocabularyPart
-from splitserve.worker.packed_weight import PackedWeight
+from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.interface import VocabularyPart
+from splitserve.worker.ops.packed_weight import PackedWeight
 from tests.worker.ops.helpers import assert_same_bits
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from splitserve.worker import ops
-from splitserve.worker.packed_weight import PackedWeight
+from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.packed_weight import PackedWeight
 from tests.worker.ops.helpers import assert_as_exact_as_torch, assert_same_bits
 
 SHAPES = [(1, 1, 1), (1, 64, 9), (2, 33, 5), (3, 100, 64), (5, 257, 131), (18, 128, 70)]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from splitserve.worker import ops
+from splitserve.worker.ops import cpu as ops
 
 
 def run(logits: torch.Tensor, rows: list[int], tokens: list[int], k: int) -> tuple[torch.Tensor, ...]:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from splitserve.worker.packed_weight import PackedWeight
+from splitserve.worker.ops.packed_weight import PackedWeight
 from tests.worker.ops.helpers import assert_same_bits
 
 

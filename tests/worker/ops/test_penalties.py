@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitserve.worker import ops
+from splitserve.worker.ops import cpu as ops
 
 VOCAB = 60
 

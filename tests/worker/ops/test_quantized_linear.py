@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from splitserve.worker import ops
-from splitserve.worker.packed_weight import PackedWeight, WeightForm
+from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.packed_weight import PackedWeight, WeightForm
 from tests.worker.ops.helpers import assert_same_bits
 from tests.worker.ops.quantized import FORMS, weight_and_values
 

@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from splitserve.worker import ops
-from splitserve.worker.decode_ops import Recording
-from splitserve.worker.packed_weight import PackedWeight
+from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.decode import Recording
+from splitserve.worker.ops.packed_weight import PackedWeight
 from tests.worker.ops.helpers import assert_same_bits
 
 

@@ -8,9 +8,9 @@ import torch
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
 from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.batch.agreement import Agreement, Chosen
+from splitserve.worker.batch.input_batch import BatchLimits, InputBatch
 from splitserve.worker.device.cpu import CpuDevice
-from splitserve.worker.input_batch import BatchLimits, InputBatch
-from splitserve.worker.parallel.agreement import Agreement, Chosen
 
 LIMITS = BatchLimits(
     max_num_seqs=6, max_num_batched_tokens=64, max_model_len=32, block_size=4, num_blocks=40, vocab_size=50

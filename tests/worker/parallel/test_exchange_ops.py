@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from splitserve.engine_core.errors import RankLostError
-from splitserve.worker import exchange_ops
-from splitserve.worker.exchange_ops import OWN_WORDS, TIMEOUT_NS, Exchange
+from splitserve.worker.parallel import exchange as exchange_ops
+from splitserve.worker.parallel.exchange import OWN_WORDS, TIMEOUT_NS, Exchange
 from splitserve.worker.parallel.group import StepAbandonedError
 from splitserve.worker.parallel.shares import share
 from tests.worker.ops.helpers import assert_same_bits, sum_in_order

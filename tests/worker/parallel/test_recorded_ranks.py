@@ -16,7 +16,7 @@ from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.worker.config import WorkerConfig
-from splitserve.worker.decode_graphs import DecodeGraph, DecodeGraphs
+from splitserve.worker.graphs.decode_graphs import DecodeGraph, DecodeGraphs
 from splitserve.worker.worker import Worker
 from tests.checkpoints import VOCAB_SIZE, CheckpointCache, CheckpointSpec
 from tests.worker.parallel.ranks import ParallelWorker, RankPool

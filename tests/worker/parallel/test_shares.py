@@ -14,12 +14,12 @@ from safetensors.torch import save_file
 
 from splitserve.engine_core.checkpoint.config.architectures import read_model_config
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
-from splitserve.worker import ops
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.layers.parameter import PackedParameter, Part, WeightPlan
+from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.quantization import FORMS
 from splitserve.worker.parallel.shares import check_shares, head_share, scaled, share
-from splitserve.worker.quantization import FORMS
-from splitserve.worker.weights import load_weights
+from splitserve.worker.weights.loading import load_weights
 from tests.checkpoints import CheckpointCache, CheckpointSpec
 
 

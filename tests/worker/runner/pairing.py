@@ -12,10 +12,10 @@ import pytest
 
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
 from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.batch.input_batch import InputBatch
 from splitserve.worker.config import WorkerConfig
-from splitserve.worker.decode_graphs import DecodeGraph
 from splitserve.worker.device.base import Device
-from splitserve.worker.input_batch import InputBatch
+from splitserve.worker.graphs.decode_graphs import DecodeGraph
 from splitserve.worker.worker import Worker
 from tests.worker.runner.driver import Job
 from tests.worker.runner.test_batch_invariance import random_sampling

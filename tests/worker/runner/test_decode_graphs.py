@@ -250,7 +250,7 @@ def test_recordings_are_dropped_when_the_buffers_move(fresh: Pair, monkeypatch: 
 @pytest.mark.parametrize(
     ("where", "limit"),
     [
-        ("splitserve.worker.decode_graphs.MAX_GRAPH_ROWS", 1),
+        ("splitserve.worker.graphs.decode_graphs.MAX_GRAPH_ROWS", 1),
         ("splitserve.worker.worker.max_logits_rows", lambda vocab_size: 1),
     ],
     ids=["recordings", "logits"],

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from splitserve.worker.host import available_memory_bytes, usable_cores
-from splitserve.worker.kv_cache import BlockShape
+from splitserve.worker.kv_cache.layout import BlockShape
 from splitserve.worker.pages import zero_pages
 
 

@@ -12,8 +12,8 @@ from splitserve.engine_core.errors import ConfigError, WorkerError
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.worker import host_blocks
 from splitserve.worker.config import WorkerConfig
+from splitserve.worker.kv_cache import host_blocks
 from splitserve.worker.worker import Worker
 from tests.worker.runner.checkpoints import HEAD_DIM, NUM_KV_HEADS, NUM_LAYERS, VOCAB, write_tiny_llama
 from tests.worker.runner.conftest import start_worker

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from splitserve.engine_core.errors import ConfigError
+from splitserve.worker.batch.input_batch import BatchLimits
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.device.cpu import CpuDevice
-from splitserve.worker.input_batch import BatchLimits
+from splitserve.worker.device.workspace import Workspace
 from splitserve.worker.largest_step import blocks_of_largest_step
-from splitserve.worker.layers.workspace import Workspace
 from splitserve.worker.models.decoder import Decoder
 from splitserve.worker.worker import Worker
 from tests.worker.runner.conftest import NUM_BLOCKS

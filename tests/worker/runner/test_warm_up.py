@@ -9,8 +9,8 @@ from safetensors.torch import load_file, save_file
 
 from splitserve.engine_core.errors import ConfigError, DeviceMemoryError, ModelLoadError
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowError, SchedulerOutput
+from splitserve.worker.batch.input_batch import BatchLimits
 from splitserve.worker.config import WorkerConfig
-from splitserve.worker.input_batch import BatchLimits
 from splitserve.worker.warm_up import warm_up
 from splitserve.worker.worker import Worker
 

@@ -11,9 +11,9 @@ import torch
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
 from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.batch.input_batch import BatchLimits, InputBatch
 from splitserve.worker.device.cpu import CpuDevice
-from splitserve.worker.input_batch import BatchLimits, InputBatch
-from splitserve.worker.sampler import Sampled, Sampler
+from splitserve.worker.sampling.sampler import Sampled, Sampler
 
 VOCAB = 64
 EOS = 3

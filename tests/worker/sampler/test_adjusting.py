@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.worker.batch.sampling_state import Feature
 from splitserve.worker.device.cpu import CpuDevice
-from splitserve.worker.sampler import Sampler
-from splitserve.worker.sampling_state import Feature
+from splitserve.worker.sampling.sampler import Sampler
 from tests.worker.sampler.rows import EOS, Row, make_batch, peaked, sample, tokens
 
 GREEDY = {"temperature": 0.0, "seed": 0}

@@ -7,7 +7,7 @@ import torch
 
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.worker.device.cpu import CpuDevice
-from splitserve.worker.sampler import Sampler
+from splitserve.worker.sampling.sampler import Sampler
 from tests.worker.sampler.rows import VOCAB, Row, draws, make_batch, peaked, tokens
 
 NUM_DRAWS = 4000

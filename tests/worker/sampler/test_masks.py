@@ -10,10 +10,11 @@ from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.worker import allowed_masks, ops
+from splitserve.worker.batch.sampling_state import SamplingState
 from splitserve.worker.device.cpu import CpuDevice
-from splitserve.worker.sampler import Sampler
-from splitserve.worker.sampling_state import SamplingState
+from splitserve.worker.ops import cpu as ops
+from splitserve.worker.sampling import allowed_masks
+from splitserve.worker.sampling.sampler import Sampler
 from tests.worker.sampler.rows import EOS, VOCAB, Row, draws, make_batch, peaked, sample, tokens
 from tests.worker.sampler.test_adjusting import choose, greedy
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.worker import ops
 from splitserve.worker.device.cpu import CpuDevice
-from splitserve.worker.sampler import Sampler
+from splitserve.worker.ops import cpu as ops
+from splitserve.worker.sampling.sampler import Sampler
 from tests.worker.sampler.rows import EOS, VOCAB, Row, make_batch, sample
 
 Fields = dict[str, object]

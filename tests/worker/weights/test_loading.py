@@ -16,16 +16,18 @@ from splitserve.engine_core.checkpoint.config.architectures import read_model_co
 from splitserve.engine_core.checkpoint.safetensors_file import SafetensorsFile
 from splitserve.engine_core.checkpoint.weight_files import Checkpoint, stored_dtype
 from splitserve.engine_core.errors import ModelLoadError
-from splitserve.worker import ops, tied_head, weights
 from splitserve.worker.attention.cpu import CpuAttention
 from splitserve.worker.device.base import Device
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.layers.parameter import PackedParameter, Part, WeightPlan
 from splitserve.worker.models.base import Model
 from splitserve.worker.models.registry import load_model
-from splitserve.worker.packed_weight import PackedWeight
-from splitserve.worker.quantization import FORMS
-from splitserve.worker.weights import load_weights
+from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.packed_weight import PackedWeight
+from splitserve.worker.ops.quantization import FORMS
+from splitserve.worker.weights import loading as weights
+from splitserve.worker.weights import tied_head
+from splitserve.worker.weights.loading import load_weights
 from tests.checkpoints import CheckpointCache, CheckpointSpec
 from tests.engine_core.checkpoint.writing import file_bytes, split
 

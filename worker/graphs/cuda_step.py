@@ -9,9 +9,9 @@ import numpy.typing as npt
 import torch
 
 from splitserve.worker.attention.metadata import AttentionMetadata
+from splitserve.worker.batch.input_batch import InputBatch, StepInputs
 from splitserve.worker.device.base import Device
-from splitserve.worker.device.kernels import Kernels, Matrix
-from splitserve.worker.input_batch import InputBatch, StepInputs
+from splitserve.worker.ops.interface import Kernels, Matrix
 from splitserve.worker.parallel.group import RankGroup
 
 

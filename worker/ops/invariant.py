@@ -6,12 +6,12 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from splitserve.worker._native import load_library
-from splitserve.worker.cuda_ops import CudaOps
+from splitserve.worker.ops.cuda import CudaOps
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from splitserve.worker.dense_weight import DenseWeight
+    from splitserve.worker.ops.dense_weight import DenseWeight
 
 # A product of so many rows takes a current GPU about as long as reading the weight: decode costs little more,
 # a long prefill reads the weights once per tile.
@@ -36,7 +36,7 @@ class InvariantOps(CudaOps):
     """
 
     def linear(self, out: Tensor, x: Tensor, weight: DenseWeight, bias: Tensor | None = None) -> None:
-        """See worker.ops.linear; the order of summation depends on N and K alone."""
+        """See worker.ops.cpu.linear; the order of summation depends on N and K alone."""
         rows = x.shape[0]
         whole = rows - rows % ROW_TILE
         for begin in range(0, whole, ROW_TILE):

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from splitserve.worker.kv_cache import KVCache
+from splitserve.worker.kv_cache.layout import KVCache
 
 
 class Arrival(NamedTuple):

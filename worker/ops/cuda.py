@@ -1,6 +1,6 @@
-"""The kernels of csrc/cuda: the operations of worker.ops on tensors of a CUDA device.
+"""The kernels of csrc/cuda: the operations of worker.ops.cpu on tensors of a CUDA device.
 
-Names, arguments, shapes and results are those of worker.ops, which describes them. What differs:
+Names, arguments, shapes and results are those of worker.ops.cpu, which describes them. What differs:
 
 * Activations may be float16, too.
 * A call enqueues work on torch's current stream of the tensors' device and returns. It neither allocates nor
@@ -23,8 +23,8 @@ from splitserve.worker._native import load_library
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from splitserve.worker.dense_weight import DenseWeight
-    from splitserve.worker.device.kernels import VocabularyPart
+    from splitserve.worker.ops.dense_weight import DenseWeight
+    from splitserve.worker.ops.interface import VocabularyPart
 
 
 @cache
@@ -89,23 +89,23 @@ class CudaOps:
         return int(self._device_count())
 
     def rms_norm(self, out: Tensor, x: Tensor, weight: Tensor, eps: float) -> None:
-        """See worker.ops.rms_norm."""
+        """See worker.ops.cpu.rms_norm."""
         self._rms_norm(out, x, weight, eps)
 
     def fused_add_rms_norm(
         self, out: Tensor, x: Tensor, residual: Tensor, weight: Tensor, eps: float
     ) -> None:
-        """See worker.ops.fused_add_rms_norm."""
+        """See worker.ops.cpu.fused_add_rms_norm."""
         self._fused_add_rms_norm(out, x, residual, weight, eps)
 
     def layer_norm(self, out: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> None:
-        """See worker.ops.layer_norm."""
+        """See worker.ops.cpu.layer_norm."""
         self._layer_norm(out, x, weight, bias, eps)
 
     def fused_add_layer_norm(
         self, out: Tensor, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float
     ) -> None:
-        """See worker.ops.fused_add_layer_norm."""
+        """See worker.ops.cpu.fused_add_layer_norm."""
         self._fused_add_layer_norm(out, x, residual, weight, bias, eps)
 
     def rotary_kv_write(
@@ -122,29 +122,29 @@ class CudaOps:
         k_norm: Tensor | None = None,
         eps: float = 0.0,
     ) -> None:
-        """See worker.ops.rotary_kv_write; k is not changed."""
+        """See worker.ops.cpu.rotary_kv_write; k is not changed."""
         self._rotary_kv_write(
             q, k, v, positions, cos_sin, k_cache, v_cache, slot_mapping, q_norm, k_norm, eps
         )
 
     def silu_and_mul(self, out: Tensor, x: Tensor) -> None:
-        """See worker.ops.silu_and_mul."""
+        """See worker.ops.cpu.silu_and_mul."""
         self._silu_and_mul(out, x)
 
     def gelu(self, out: Tensor, x: Tensor, approximate: Literal["none", "tanh"] = "none") -> None:
-        """See worker.ops.gelu."""
+        """See worker.ops.cpu.gelu."""
         self._gelu(out, x, approximate)
 
     def sum_parts(self, out: Tensor, parts: Tensor, bias: Tensor | None = None, first: int = 0) -> None:
-        """See worker.ops.sum_parts."""
+        """See worker.ops.cpu.sum_parts."""
         self._sum_parts(out, parts, bias, first)
 
     def kv_write(self, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
-        """See worker.ops.kv_write."""
+        """See worker.ops.cpu.kv_write."""
         self._kv_write(k, v, k_cache, v_cache, slot_mapping)
 
     def move_blocks(self, pool: Tensor, host: Tensor, moves_from: Tensor, moves_to: Tensor) -> None:
-        """See worker.ops.move_blocks.
+        """See worker.ops.cpu.move_blocks.
 
         The moves lie in the CPU's memory and are read at once. host is pinned, and is written when the stream
         comes to it.
@@ -152,7 +152,7 @@ class CudaOps:
         self._move_blocks(pool, host, moves_from, moves_to)
 
     def linear(self, out: Tensor, x: Tensor, weight: DenseWeight, bias: Tensor | None = None) -> None:
-        """See worker.ops.linear; torch's matrix product, whose order of summation may depend on T.
+        """See worker.ops.cpu.linear; torch's matrix product, whose order of summation may depend on T.
 
         `out` has another dtype than x only without a bias.
         """
@@ -167,7 +167,7 @@ class CudaOps:
     def embedding(
         self, out: Tensor, token_ids: Tensor, weight: DenseWeight, part: VocabularyPart | None = None
     ) -> None:
-        """See worker.ops.embedding."""
+        """See worker.ops.cpu.embedding."""
         if part is None:
             self._embedding(out, token_ids, weight.data)
             return
@@ -242,7 +242,7 @@ class CudaOps:
         plan: Tensor,
         partials: Tensor,
     ) -> None:
-        """See worker.ops.paged_attention, whose arguments come first.
+        """See worker.ops.cpu.paged_attention, whose arguments come first.
 
         The caches have the same strides; their rows begin at multiples of 16 bytes, those of q and out at
         multiples of 4. A block outside the cache reads as zeros. `plan` is one by plan_attention for these
@@ -276,7 +276,7 @@ class CudaOps:
         frequency: Tensor,
         presence: Tensor,
     ) -> None:
-        """See worker.ops.apply_penalties; rows that are not there are skipped."""
+        """See worker.ops.cpu.apply_penalties; rows that are not there are skipped."""
         self._apply_penalties(
             logits, rows, token_ids, history_rows, prompt_lens, total_lens, repetition, frequency, presence
         )
@@ -284,7 +284,7 @@ class CudaOps:
     def edit_logits(
         self, logits: Tensor, rows: Tensor, cu_edits: Tensor, token_ids: Tensor, values: Tensor
     ) -> None:
-        """See worker.ops.edit_logits; rows and tokens that are not there are skipped."""
+        """See worker.ops.cpu.edit_logits; rows and tokens that are not there are skipped."""
         self._edit_logits(logits, rows, cu_edits, token_ids, values)
 
     def sample(
@@ -300,7 +300,7 @@ class CudaOps:
         masks: Tensor | None = None,
         mask_rows: Tensor | None = None,
     ) -> None:
-        """See worker.ops.sample; V is at most 2^22. A row of masks that is not there allows all tokens."""
+        """See worker.ops.cpu.sample; V is at most 2^22. A row of masks that is missing allows all tokens."""
         self._sample(
             out_token_ids, logits, temperature, top_k, top_p, min_p, seeds, positions, masks, mask_rows
         )
@@ -314,11 +314,11 @@ class CudaOps:
         rows: Tensor,
         token_ids: Tensor,
     ) -> None:
-        """See worker.ops.top_logprobs; k is at most 1024. A row or token that is not there counts as NaN."""
+        """See worker.ops.cpu.top_logprobs; k is at most 1024. A missing row or token counts as NaN."""
         self._top_logprobs(out_ids, out_logprobs, out_ranks, logits, rows, token_ids)
 
     def token_logprobs(
         self, out: Tensor, logits: Tensor, rows: Tensor, cu_tokens: Tensor, token_ids: Tensor
     ) -> None:
-        """See worker.ops.token_logprobs; a row or token that is not there gives NaN."""
+        """See worker.ops.cpu.token_logprobs; a row or token that is not there gives NaN."""
         self._token_logprobs(out, logits, rows, cu_tokens, token_ids)

@@ -1,4 +1,4 @@
-"""What layers, sampler and host tier ask of a device's kernels; worker.ops describes each operation."""
+"""What layers, sampler and host tier ask of a device's kernels; worker.ops.cpu describes each operation."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MatrixT_contra = TypeVar("MatrixT_contra", bound=Matrix, contravariant=True)
 
 
 class Kernels(Protocol[MatrixT_contra]):
-    """The operations that devices have in common; worker.ops and worker.cuda_ops.CudaOps are two.
+    """The operations that devices have in common; worker.ops.cpu and worker.ops.cuda.CudaOps are two.
 
     Kernels that read or write the KV cache are not among them: its layout is the attention backend's affair.
     """

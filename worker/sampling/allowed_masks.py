@@ -7,15 +7,15 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from splitserve.worker.batch.input_batch import Index, InputBatch, Int32
+from splitserve.worker.batch.sampling_state import Feature
 from splitserve.worker.device.base import Device
-from splitserve.worker.input_batch import Index, InputBatch, Int32
-from splitserve.worker.sampling_state import Feature
 
 _WORD_BITS = 32
 
 
 class RowMasks(NamedTuple):
-    """The last arguments of worker.ops.sample: masks int32 [N, ceil(V / 32)] and mask_rows int32 [S]."""
+    """The last arguments of worker.ops.cpu.sample: masks int32 [N, ceil(V / 32)] and mask_rows int32 [S]."""
 
     masks: torch.Tensor
     mask_rows: torch.Tensor

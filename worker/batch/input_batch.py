@@ -12,7 +12,7 @@ from splitserve.engine_core.errors import InvalidRequestError, WorkerError
 from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow, RowError, SchedulerOutput
 from splitserve.worker.attention.metadata import AttentionMetadata
-from splitserve.worker.sampling_state import Feature, SamplingState
+from splitserve.worker.batch.sampling_state import Feature, SamplingState
 
 Int32 = npt.NDArray[np.int32]
 Index = npt.NDArray[np.intp]

@@ -8,7 +8,7 @@ import torch
 
 from splitserve.worker.device.base import Device
 from splitserve.worker.layers.parameter import Parameter, Part, WeightPlan
-from splitserve.worker.weights import Progress
+from splitserve.worker.weights.loading import Progress
 
 _CHUNK_ELEMENTS = 1 << 24
 

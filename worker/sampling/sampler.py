@@ -11,12 +11,12 @@ import torch
 
 from splitserve.engine_core.ipc.wire import TokenLogprobs
 from splitserve.engine_core.ipc.worker_messages import RowError
-from splitserve.worker.allowed_masks import AllowedMasks
+from splitserve.worker.batch.input_batch import Index, InputBatch, Int32
+from splitserve.worker.batch.sampling_state import ADJUSTING, MASKING, Feature, SamplingState
 from splitserve.worker.device.base import Device
-from splitserve.worker.input_batch import Index, InputBatch, Int32
-from splitserve.worker.logit_edits import LogitEditor
-from splitserve.worker.logprobs import NO_RANK, Wanted, gather_logprobs, numerical_error
-from splitserve.worker.sampling_state import ADJUSTING, MASKING, Feature, SamplingState
+from splitserve.worker.sampling.allowed_masks import AllowedMasks
+from splitserve.worker.sampling.logit_edits import LogitEditor
+from splitserve.worker.sampling.logprobs import NO_RANK, Wanted, gather_logprobs, numerical_error
 
 # In place of a sampled token id, as the kernel says it: the logits hold a NaN; all of them are -inf.
 _NOT_A_NUMBER = -1

@@ -1,4 +1,4 @@
-"""The kernels that round and pack weights, once, while they are loaded; errors as in worker.ops."""
+"""The kernels that round and pack weights, once, while they are loaded; errors as in worker.ops.cpu."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from splitserve.worker._native import load_library
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from splitserve.worker.packed_weight import PackedWeight
-    from splitserve.worker.quantization import Quantized
+    from splitserve.worker.ops.packed_weight import PackedWeight
+    from splitserve.worker.ops.quantization import Quantized
 
 _lib = load_library("splitserve_cpu")
 

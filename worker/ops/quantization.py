@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from splitserve.worker import pack_ops
+from splitserve.worker.ops import pack as pack_ops
 
 GROUP_COLUMNS = 32
 

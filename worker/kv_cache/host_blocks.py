@@ -11,10 +11,10 @@ import numpy.typing as npt
 import torch
 
 from splitserve.engine_core.errors import ConfigError, WorkerError
-from splitserve.worker.arriving_caches import Arrival
 from splitserve.worker.device.base import Device
 from splitserve.worker.host import available_memory_bytes
-from splitserve.worker.kv_cache import BlockShape
+from splitserve.worker.kv_cache.arriving_caches import Arrival
+from splitserve.worker.kv_cache.layout import BlockShape
 from splitserve.worker.parallel.shares import share
 
 Int32 = npt.NDArray[np.int32]

@@ -11,17 +11,17 @@ import torch
 
 from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
-from splitserve.worker.arriving_caches import ArrivingCaches
 from splitserve.worker.attention.base import AttentionBackend
-from splitserve.worker.cuda_step import CudaStep
+from splitserve.worker.batch.agreement import all_could
+from splitserve.worker.batch.input_batch import InputBatch, Int32, StepInputs
+from splitserve.worker.batch.step_graphs import Drawn
 from splitserve.worker.device.cuda import CudaDevice
 from splitserve.worker.device.out_of_memory import is_out_of_memory
-from splitserve.worker.input_batch import InputBatch, Int32, StepInputs
-from splitserve.worker.kv_cache import KVCache
+from splitserve.worker.graphs.cuda_step import CudaStep
+from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
+from splitserve.worker.kv_cache.layout import KVCache
 from splitserve.worker.models.base import Model
-from splitserve.worker.parallel.agreement import all_could
 from splitserve.worker.parallel.group import RankGroup
-from splitserve.worker.step_graphs import Drawn
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ class DrawInFlight:
 
 
 class CudaGraphs:
-    """Answers decode steps from captured graphs; see worker.step_graphs. One thread.
+    """Answers decode steps from captured graphs; see worker.batch.step_graphs. One thread.
 
     The graphs share one pool of memory: they never run side by side, and what they keep between steps lies in
     the model's workspace. The largest size is captured before any other, so that these find room in the pool.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from splitserve.worker import ops
 from splitserve.worker.attention.metadata import AttentionMetadata
-from splitserve.worker.decode_ops import BatchColumns, StepTensors, append_tokens, decode_inputs, take_rows
-from splitserve.worker.input_batch import BatchLimits, InputBatch, Int32, StepInputs
+from splitserve.worker.batch.input_batch import BatchLimits, InputBatch, Int32, StepInputs
+from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.decode import BatchColumns, StepTensors, append_tokens, decode_inputs, take_rows
 from splitserve.worker.parallel.group import RankGroup
 
 

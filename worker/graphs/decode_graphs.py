@@ -9,13 +9,13 @@ import torch
 
 from splitserve.engine_core.errors import WorkerError
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
-from splitserve.worker.arriving_caches import ArrivingCaches
-from splitserve.worker.decode_ops import Recording
-from splitserve.worker.decode_step import DecodeStep
-from splitserve.worker.input_batch import BatchLimits, InputBatch, StepInputs
+from splitserve.worker.batch.input_batch import BatchLimits, InputBatch, StepInputs
+from splitserve.worker.batch.step_graphs import Drawn
+from splitserve.worker.graphs.decode_step import DecodeStep
+from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
 from splitserve.worker.models.base import Model
+from splitserve.worker.ops.decode import Recording
 from splitserve.worker.parallel.group import RankGroup
-from splitserve.worker.step_graphs import Drawn
 
 # Steps of more rows run eagerly: beside their kernels a replay saves nothing. This bounds the recordings,
 # one per number of rows, each of some 300 bytes per kernel.
@@ -91,7 +91,7 @@ class DecodeGraphs:
     A step is recorded the second time its number of rows is met, and runs eagerly before. All recordings are
     dropped when the model's buffers move.
 
-    Another device offers the model runner the same, see worker.step_graphs.
+    Another device offers the model runner the same, see worker.batch.step_graphs.
     """
 
     def __init__(

@@ -18,8 +18,8 @@ from splitserve.worker._native import load_library
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from splitserve.worker.device.kernels import VocabularyPart
-    from splitserve.worker.packed_weight import PackedWeight
+    from splitserve.worker.ops.interface import VocabularyPart
+    from splitserve.worker.ops.packed_weight import PackedWeight
 
 _lib = load_library("splitserve_cpu")
 # Looked up once: an attribute of a module object costs more than the call.

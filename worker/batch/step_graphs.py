@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
-from splitserve.worker.input_batch import Int32, StepInputs
+from splitserve.worker.batch.input_batch import Int32, StepInputs
 
 
 class Drawn(NamedTuple):
@@ -16,7 +16,7 @@ class Drawn(NamedTuple):
 
     Attributes:
         token_ids: int32 [R], overwritten by the next step; negative for rows that get none, see
-            worker.sampler.split_errors.
+            worker.sampling.sampler.split_errors.
         num_failed: how many get none.
     """
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from splitserve.worker import pack_ops
+from splitserve.worker.ops import pack as pack_ops
+from splitserve.worker.ops.quantization import GROUP_COLUMNS, WeightForm, quantize_int4, quantize_int8
 from splitserve.worker.pages import zero_pages
-from splitserve.worker.quantization import GROUP_COLUMNS, WeightForm, quantize_int4, quantize_int8
 
 _PANEL_ROWS = 32
 _GROUP_BYTES = _PANEL_ROWS * (2 + GROUP_COLUMNS // 2)

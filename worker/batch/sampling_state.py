@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.worker.bad_words import BadWords
+from splitserve.worker.batch.bad_words import BadWords
 
 
 class Feature(enum.IntFlag):

@@ -19,7 +19,7 @@ from typing import Protocol
 import msgspec
 
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
-from splitserve.worker.step_graphs import StepInFlight
+from splitserve.worker.batch.step_graphs import StepInFlight
 
 
 class BeginsSteps(Protocol):

@@ -1,0 +1,1 @@
+"""The paged KV cache of one rank, and its blocks in host memory."""

@@ -1,0 +1,1 @@
+"""From tensors of a checkpoint to the parameters of a model."""
