@@ -23,10 +23,10 @@ from splitserve.worker.worker import Worker
 from tests.gpu.conftest import Gpu
 from tests.gpu.side_streams import LastMoment, side_streams
 from tests.gpu.whole_worker import NUM_BLOCKS, NUM_HOST_BLOCKS, device_of, start_on
+from tests.worker.graphs.pairing import decoding_jobs
 from tests.worker.ops.test_move_blocks import moved_one_by_one
 from tests.worker.runner.checkpoints import NUM_LAYERS, VOCAB
 from tests.worker.runner.driver import Driver, Job
-from tests.worker.runner.pairing import decoding_jobs
 from tests.worker.runner.test_batch_invariance import random_jobs
 
 HOST = NUM_BLOCKS

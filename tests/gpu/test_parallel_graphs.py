@@ -24,10 +24,10 @@ from splitserve.worker.ops.cuda import CudaOps
 from splitserve.worker.parallel.distributed import DistributedGroup
 from splitserve.worker.worker import Worker
 from tests.gpu.whole_worker import NUM_BLOCKS, emulated_device
+from tests.worker.graphs.pairing import batch_of, decoding_jobs
 from tests.worker.parallel.ranks import ParallelWorker, RankPool
 from tests.worker.runner.checkpoints import VOCAB, write_tiny_llama
 from tests.worker.runner.driver import Driver
-from tests.worker.runner.pairing import batch_of, decoding_jobs
 
 HOST_BLOCKS = 24
 # Beyond those of the warm-up.

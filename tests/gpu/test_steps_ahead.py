@@ -21,8 +21,8 @@ from splitserve.worker.config import WorkerConfig
 from splitserve.worker.worker import Worker
 from tests.gpu.conftest import Gpu
 from tests.gpu.whole_worker import device_of
+from tests.worker.graphs.pairing import plain_sampling
 from tests.worker.runner.checkpoints import VOCAB, write_tiny_llama
-from tests.worker.runner.pairing import plain_sampling
 from tests.worker.runner.test_engine_core import Loaded, Loop, Served, random_requests
 
 

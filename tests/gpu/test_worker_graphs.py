@@ -20,9 +20,9 @@ from splitserve.worker.graphs.cuda_step import CudaStep
 from splitserve.worker.worker import Worker
 from tests.gpu.conftest import Gpu
 from tests.gpu.whole_worker import NUM_BLOCKS, device_of, start_worker
+from tests.worker.graphs.pairing import Pair, decoding_jobs, pair_of
 from tests.worker.runner.checkpoints import VOCAB, write_tiny_llama
 from tests.worker.runner.driver import Driver
-from tests.worker.runner.pairing import Pair, decoding_jobs, pair_of
 
 HOST_BLOCKS = 40
 

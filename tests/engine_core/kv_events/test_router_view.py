@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from splitserve.engine_core.config import SchedulerConfig
+from tests.engine_core.engine.test_engine_properties import SETTINGS
 from tests.engine_core.engine_driver import EngineDriver
 from tests.engine_core.requests import make_request
-from tests.engine_core.test_engine_properties import SETTINGS
 
 KEYS = {("", ""): (), ("", "s"): ("s",), ("t", ""): ("", "t"), ("t", "s"): ("s", "t")}
 

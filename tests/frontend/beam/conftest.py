@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.frontend.client.conftest import addresses, make_pool, model
+from tests.frontend.engines.conftest import addresses, make_pool, model
 
 __all__ = ["addresses", "make_pool", "model"]

@@ -21,7 +21,7 @@ from splitserve.frontend.engines.status import ServedModel
 from splitserve.frontend.text.model_assets import load_model_assets
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.worker import Worker
-from tests.frontend.client.messages import ready
+from tests.frontend.engines.messages import ready
 
 _FRONTEND = b"f"
 

@@ -26,7 +26,7 @@ from splitserve.frontend.engines.session import EngineSession
 from splitserve.frontend.engines.status import ServedModel
 from splitserve.frontend.text.model_assets import load_model_assets
 from tests.frontend.checkpoints import write_checkpoint
-from tests.frontend.client.messages import MODEL, end, outputs, ready
+from tests.frontend.engines.messages import MODEL, end, outputs, ready
 
 PROMPT = [40, 41, 42]
 # Best to worst after any output: whatever is asked for, these come, with logprobs of -1, -2 and so on.

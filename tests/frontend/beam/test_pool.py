@@ -14,8 +14,8 @@ from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.engines.generation import OutputDelta
 from splitserve.frontend.engines.pool import EnginePool
-from tests.frontend.client.conftest import MakePool
-from tests.frontend.client.test_simulated_engine import DEADLINE_S, collect, engine, request, until_stats
+from tests.frontend.engines.conftest import MakePool
+from tests.frontend.engines.test_simulated_engine import DEADLINE_S, collect, engine, request, until_stats
 
 pytestmark = pytest.mark.system
 

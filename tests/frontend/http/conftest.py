@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.frontend.client.conftest import addresses, model
+from tests.frontend.app.simulated import engine
+from tests.frontend.engines.conftest import addresses, model
 from tests.frontend.http.app_fixtures import client, make_client, make_server, pool
-from tests.frontend.http.simulated import engine
 
 __all__ = ["addresses", "client", "engine", "make_client", "make_server", "model", "pool"]

@@ -15,7 +15,7 @@ from splitserve.engine_core.checkpoint.source import DEMO_MODEL
 from splitserve.engine_core.errors import ModelLoadError
 from splitserve.frontend.text.model_assets import load_model_assets
 from tests.frontend.checkpoints import write_checkpoint
-from tests.frontend.client.messages import MODEL
+from tests.frontend.engines.messages import MODEL
 
 
 def test_assets_join_checkpoint_and_engine(tmp_path: Path) -> None:

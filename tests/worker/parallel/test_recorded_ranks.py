@@ -19,11 +19,11 @@ from splitserve.worker.config import WorkerConfig
 from splitserve.worker.graphs.decode_graphs import DecodeGraph, DecodeGraphs
 from splitserve.worker.worker import Worker
 from tests.checkpoints import VOCAB_SIZE, CheckpointCache, CheckpointSpec
+from tests.worker.graphs.pairing import batch_of, decoding_jobs
 from tests.worker.parallel.ranks import ParallelWorker, RankPool
 from tests.worker.parallel.test_tensor_parallel import CASES
 from tests.worker.runner.checkpoints import write_tiny_llama
 from tests.worker.runner.driver import Driver
-from tests.worker.runner.pairing import batch_of, decoding_jobs
 
 NUM_BLOCKS, NUM_HOST_BLOCKS = 96, 40
 

@@ -1,0 +1,177 @@
+"""Every body that the OpenAPI document allows is taken, but for the reasons that docs/api.md names."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from splitserve.frontend.app import create_app
+from splitserve.frontend.openai.schema.rules import FIELDS, RULES
+from splitserve.frontend.openapi import build_openapi
+from tests.frontend.http.app_fixtures import make_config, with_body_writers
+from tests.frontend.http.fake_pool import FakePool
+from tests.frontend.openai.schema.schema_bodies import Bodies, Json
+
+DOCUMENT = build_openapi(create_app(make_config(), FakePool()), with_keys=False)
+SCHEMAS = DOCUMENT["components"]["schemas"]
+BODIES = Bodies(SCHEMAS)
+PATHS = {
+    "CompletionRequest": "/v1/completions",
+    "ChatRequest": "/v1/chat/completions",
+    "TokenizeRequest": "/tokenize",
+    "DetokenizeRequest": "/detokenize",
+}
+# What the schema cannot say, by the words of the error; each row stands in docs/api.md too.
+REASONS = {
+    "depends on the model": [
+        r"maximum context length",
+        r"truncate_prompt_tokens must be -1 or",
+        r"token ids must be from 0 to",
+        r"must (hold|give) at least one token",
+    ],
+    "compares two fields": [
+        r"min_tokens must be an integer from 0 to",
+        r"best_of must",
+        r"repetition_detection.min_pattern_size must be",
+        r"with use_beam_search$",
+        r"use_beam_search .*(160|vocabulary)",
+    ],
+    "counts bytes": [r"must be 1 to 256 bytes long"],
+    "counts sequences": [r"must be at most \d+, which is what runs and waits at once"],
+}
+
+
+def validator(name: str) -> Draft202012Validator:
+    return Draft202012Validator({"$ref": f"#/components/schemas/{name}", "components": {"schemas": SCHEMAS}})
+
+
+def post(path: str, body: Json) -> httpx.Response:
+    """Ask an app in this process."""
+
+    async def ask() -> httpx.Response:
+        app = with_body_writers(create_app(make_config(), FakePool()))
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://frontend"
+        ) as client:
+            return await client.post(path, json=body)
+
+    return asyncio.run(ask())
+
+
+def is_documented(response: httpx.Response) -> bool:
+    message = response.json()["error"]["message"]
+    return any(re.search(words, message) for rows in REASONS.values() for words in rows)
+
+
+@pytest.mark.parametrize("name", PATHS)
+@settings(suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@given(data=st.data())
+def test_a_body_of_the_schema_is_refused_for_documented_reasons_only(name: str, data: st.DataObject) -> None:
+    body = data.draw(BODIES.of(name))
+    response = post(PATHS[name], body)
+    # A made-up name is no model; errors of the made-up engine do not belong here.
+    unknown_model = response.status_code == 404 and response.json()["error"]["code"] == "model_not_found"
+    assert response.status_code == 200 or unknown_model or is_documented(response), response.text
+
+
+USER = {"role": "user", "content": "x"}
+BROKEN: list[tuple[str, Json]] = [
+    ("TokenizeRequest", {}),
+    ("TokenizeRequest", {"prompt": "x", "messages": [USER]}),
+    ("TokenizeRequest", {"prompt": None, "messages": None}),
+    (
+        "TokenizeRequest",
+        {"messages": [USER], "continue_final_message": True, "add_generation_prompt": True},
+    ),
+    ("ChatRequest", {"messages": []}),
+    ("ChatRequest", {"messages": [{"role": "user"}]}),
+    ("ChatRequest", {"messages": [{"role": "user", "content": None}]}),
+    ("ChatRequest", {"messages": [{"role": "user", "tool_calls": [{"function": {"name": "f"}}]}]}),
+    ("ChatRequest", {"messages": [{"role": "assistant", "tool_calls": []}]}),
+    ("ChatRequest", {"messages": [{"role": "user", "content": [{"type": "text"}]}]}),
+    ("ChatRequest", {"messages": [{"role": "user", "content": [{"type": "refusal", "text": "x"}]}]}),
+    ("ChatRequest", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
+    ("ChatRequest", {"messages": [USER], "top_logprobs": 1}),
+    ("ChatRequest", {"messages": [USER], "logprob_token_ids": [1]}),
+    ("ChatRequest", {"messages": [USER], "logprobs": True, "top_logprobs": 21}),
+    (
+        "ChatRequest",
+        {"messages": [USER], "continue_final_message": True, "add_generation_prompt": True},
+    ),
+    ("CompletionRequest", {"prompt": []}),
+    ("CompletionRequest", {"prompt": ["a", 1]}),
+    ("CompletionRequest", {"prompt": [[]]}),
+    ("CompletionRequest", {"prompt": [-1]}),
+    ("CompletionRequest", {"prompt": ["a"] * 257}),
+    ("CompletionRequest", {"prompt": "x", "stream_options": {}}),
+    ("CompletionRequest", {"prompt": "x", "stream": True, "use_beam_search": True}),
+    ("CompletionRequest", {"prompt": "x", "length_penalty": 0.5}),
+    ("CompletionRequest", {"prompt": "x", "early_stopping": True}),
+    ("CompletionRequest", {"prompt": "x", "logprob_token_ids": [1]}),
+    ("CompletionRequest", {"prompt": "x", "top_p": 0}),
+    ("CompletionRequest", {"prompt": "x", "timeout": 0}),
+    ("CompletionRequest", {"prompt": "x", "stop": [""]}),
+    ("CompletionRequest", {"prompt": "x", "stop": ["a"] * 17}),
+    ("CompletionRequest", {"prompt": "x", "logit_bias": {"a": 1}}),
+    ("CompletionRequest", {"prompt": "x", "logit_bias": {"1": 101}}),
+    ("CompletionRequest", {"prompt": "x", "allowed_token_ids": []}),
+    ("CompletionRequest", {"prompt": "x", "seed": 2**64}),
+    ("CompletionRequest", {"prompt": "x", "request_id": "a b"}),
+    ("CompletionRequest", {"prompt": "x", "truncate_prompt_tokens": 0}),
+    ("CompletionRequest", {"prompt": "x", "priority": -(2**31)}),
+    ("DetokenizeRequest", {"tokens": [-1]}),
+]
+
+
+@pytest.mark.parametrize(("name", "body"), BROKEN, ids=str)
+def test_schema_and_server_refuse_the_same_body(name: str, body: Json) -> None:
+    assert not validator(name).is_valid(body)
+    assert post(PATHS[name], body).status_code == 400
+
+
+TAKEN: list[tuple[str, Json]] = [
+    ("TokenizeRequest", {"prompt": "x", "messages": None}),
+    ("TokenizeRequest", {"messages": [USER], "prompt": None}),
+    ("ChatRequest", {"messages": [{"role": "assistant", "refusal": "x"}]}),
+    ("ChatRequest", {"messages": [USER, {"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]}),
+    ("ChatRequest", {"messages": [USER], "continue_final_message": True}),
+    ("ChatRequest", {"messages": [USER], "add_generation_prompt": False, "continue_final_message": True}),
+    ("CompletionRequest", {"prompt": "x", "use_beam_search": True, "length_penalty": 2, "n": 2}),
+    ("CompletionRequest", {"prompt": "x", "stream": None, "stream_options": None, "top_p": 1e-9}),
+]
+
+
+@pytest.mark.parametrize(("name", "body"), TAKEN, ids=str)
+def test_schema_and_server_take_the_same_body(name: str, body: Json) -> None:
+    assert validator(name).is_valid(body)
+    assert post(PATHS[name], body).status_code == 200
+
+
+@pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
+def test_every_schema_is_one(schema: Json) -> None:
+    Draft202012Validator.check_schema(schema)
+
+
+def test_every_rule_is_of_a_schema_that_exists() -> None:
+    assert {*RULES, *(name for name, _ in FIELDS)} <= set(SCHEMAS)
+
+
+@pytest.mark.parametrize("most", [0, 160])
+def test_the_bound_of_logprobs_is_that_of_the_server(most: int) -> None:
+    document = build_openapi(create_app(make_config(), FakePool()), with_keys=False, max_logprobs=most)
+    schemas = document["components"]["schemas"]
+    assert schemas["CompletionRequest"]["properties"]["logprobs"]["maximum"] == most
+    assert schemas["ChatRequest"]["properties"]["top_logprobs"]["maximum"] == most
+    assert schemas["ChatRequest"]["properties"]["prompt_logprobs"]["maximum"] == most
+
+
+def test_the_reasons_are_documented() -> None:
+    text = (Path(__file__).parents[4] / "docs" / "api.md").read_text()
+    assert all(f"**{reason}**" in text for reason in REASONS)

@@ -1,0 +1,91 @@
+"""Every template gets messages in the form that it wants, and shows what they say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from splitserve.frontend.text.chat.template import ChatTemplate, Message, load_chat_template
+from splitserve.frontend.text.tokenizer import Tokenizer
+from tests.frontend.checkpoints import write_checkpoint
+from tests.frontend.text.chat import templates
+
+USER: Message = {"role": "user", "content": "add"}
+PARTS = [{"type": "text", "text": "Hello"}, {"type": "text", "text": "world"}]
+CALLS = {
+    "null_and_text": (templates.NULL_AND_TEXT, '<call>add\n{"a": [1, 2]}</call>'),
+    "empty_and_objects": (
+        templates.EMPTY_AND_OBJECTS,
+        '<|im_start|>assistant\n<call>add {"a": [1, 2]}</call><|im_end|>',
+    ),
+    "argument_tags": (
+        templates.ARGUMENT_TAGS,
+        "<|im_start|>assistant\n<function=add><parameter=a>[1, 2]</parameter></function><|im_end|>",
+    ),
+    "thinking": (templates.THINKING, '<tool_call>add {"a": [1, 2]}</tool_call>'),
+}
+
+
+def load(directory: Path, source: str) -> ChatTemplate:
+    write_checkpoint(directory, config={"eos_token": "<|im_end|>", "chat_template": source})
+    template = load_chat_template(directory, Tokenizer(directory))
+    assert template is not None
+    return template
+
+
+@pytest.mark.parametrize("arguments", ['{"a": [1, 2]}', {"a": [1, 2]}], ids=["text", "object"])
+@pytest.mark.parametrize(
+    "content", [{}, {"content": None}, {"content": ""}], ids=["missing", "null", "empty"]
+)
+@pytest.mark.parametrize("family", CALLS)
+def test_a_call_is_shown_however_it_is_given(
+    tmp_path: Path, family: str, content: dict, arguments: str | dict
+) -> None:
+    source, expected = CALLS[family]
+    call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": arguments}}
+    message: Message = {"role": "assistant", **content, "tool_calls": [call]}
+    assert load(tmp_path, source).render([USER, message]).text.count(expected) == 1
+
+
+def test_words_beside_a_call_stay(tmp_path: Path) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    message: Message = {"role": "assistant", "content": "Let me see.", "tool_calls": [call]}
+    assert (
+        "Let me see.<call>add {}</call>" in load(tmp_path, templates.EMPTY_AND_OBJECTS).render([message]).text
+    )
+
+
+@pytest.mark.parametrize("arguments", ["", None], ids=["empty", "null"])
+def test_a_call_without_arguments_has_none(tmp_path: Path, arguments: str | None) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": arguments}}
+    message: Message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    assert "<call>add {}</call>" in load(tmp_path, templates.EMPTY_AND_OBJECTS).render([message]).text
+
+
+def test_arguments_that_are_no_object_stay_text(tmp_path: Path) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": "not json"}}
+    message: Message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    assert '<call>add "not json"</call>' in load(tmp_path, templates.EMPTY_AND_OBJECTS).render([message]).text
+
+
+@pytest.mark.parametrize(("role", "expected"), [("user", "Helloworld"), ("system", "Hello\nworld")])
+def test_parts_are_joined_only_for_the_roles_that_do_not_take_them(
+    tmp_path: Path, role: str, expected: str
+) -> None:
+    text = load(tmp_path, templates.USER_PARTS).render([{"role": role, "content": PARTS}, USER]).text
+    assert f"<|im_start|>{role}\n{expected}<|im_end|>" in text
+
+
+def test_no_part_is_lost_where_a_template_shows_only_the_first(tmp_path: Path) -> None:
+    text = load(tmp_path, templates.FIRST_PART).render([{"role": "user", "content": PARTS}]).text
+    assert "Hello\nworld<|im_end|>" in text
+
+
+@pytest.mark.parametrize("source", [templates.PARTS, templates.PARTS_ONLY, templates.USER_PARTS])
+def test_templates_that_take_parts_give_what_transformers_gives(tmp_path: Path, source: str) -> None:
+    chat: list[Message] = [{"role": "user", "content": PARTS}]
+    rendered = load(tmp_path, source).render(chat)
+    theirs = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    assert rendered.text == theirs.apply_chat_template(chat, tokenize=False)
