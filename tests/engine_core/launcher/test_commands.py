@@ -401,8 +401,8 @@ def test_version(main: type, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["serve", "--help"], ["serve", "--port", "-1"]])
 def test_quick_answers_load_nothing_heavy(words: list[str]) -> None:
     code = (
-        "import sys; from engine_core import splitserve\n"
-        "try: splitserve.main(sys.argv[1:])\n"
+        "import sys; from splitserve.engine_core.launcher import cli\n"
+        "try: cli.main(sys.argv[1:])\n"
         "except SystemExit: pass\n"
         "print('\\n', sorted({'torch', 'numpy', 'zmq', 'fastapi', 'tqdm'} & set(sys.modules)))"
     )
@@ -434,7 +434,7 @@ def test_env_tells_versions_processor_and_memory(capsys: pytest.CaptureFixture[s
 
 
 def test_env_imports_no_torch() -> None:
-    code = "import sys; from engine_core import splitserve; splitserve.main(['env'])"
+    code = "import sys; from splitserve.engine_core.launcher import cli; cli.main(['env'])"
     assert last_line(f"{code}; print('torch' in sys.modules)") == "False"
 
 

@@ -132,14 +132,3 @@ def test_an_idle_engine_uses_no_cpu() -> None:
                 ready.recv(1)
             # One integrity check after work; a loop that polls by the clock would wake up hundreds of times.
             assert process.num_ctx_switches().voluntary - before < 20
-
-
-def test_engine_core_loads_no_torch() -> None:
-    code = (
-        "import sys; from splitserve.engine_core import cli, serve, server, splitserve; "
-        "from splitserve.engine_core.executor import simulated, workers; "
-        "heavy = {'torch', 'transformers', 'splitserve.frontend', 'splitserve.worker'}; "
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
