@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from splitserve.worker.ops import pack as pack_ops
+from splitserve.worker._native import load_library
 from splitserve.worker.ops.quantization import GROUP_COLUMNS, WeightForm, quantize_int4, quantize_int8
 from splitserve.worker.pages import zero_pages
+
+_lib = load_library("splitserve_cpu")
 
 _PANEL_ROWS = 32
 _GROUP_BYTES = _PANEL_ROWS * (2 + GROUP_COLUMNS // 2)
@@ -77,19 +79,24 @@ class PackedWeight:
             ValueError: it does not fit.
         """
         if self.form == "plain":
-            pack_ops.pack_weight(self, source.to(self.dtype), first_row, first_column)
+            self._pack(source.to(self.dtype), first_row, first_column)
             return
         num_kept = source.shape[1] if kept is None else len(kept)
         if first_column != 0 or num_kept != self.shape[1] or (kept is not None and self.form != "int8"):
             raise ValueError(f"source: expected whole rows of {self.shape[1]} to quantise")
         if self.scales is None:
-            pack_ops.pack_int4(self, quantize_int4(source), first_row)
+            codes, scales = quantize_int4(source)
+            _lib.pack_int4(self.data, codes, scales, *self.shape, first_row)
         else:
             codes, scales = quantize_int8(source)
             if kept is not None:
                 codes = codes[:, kept.start : kept.stop]
-            pack_ops.pack_weight(self, codes, first_row, 0)
+            self._pack(codes, first_row, 0)
             self.scales[first_row : first_row + len(scales)] = scales
+
+    def _pack(self, source: torch.Tensor, first_row: int, first_column: int) -> None:
+        """Write a rectangle [n, k] of any strides, in the dtype of `data`."""
+        _lib.pack_weight(self.data, source, *self.shape, first_row, first_column)
 
 
 def _panels(shape: tuple[int, int], dtype: torch.dtype, form: WeightForm) -> torch.Tensor:

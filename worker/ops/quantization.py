@@ -6,7 +6,9 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from splitserve.worker.ops import pack as pack_ops
+from splitserve.worker._native import load_library
+
+_lib = load_library("splitserve_cpu")
 
 GROUP_COLUMNS = 32
 
@@ -47,10 +49,10 @@ class Quantized(NamedTuple):
 
 
 def quantize_int8(rows: torch.Tensor) -> Quantized:
-    """Round rows [n, K] to multiples of their largest magnitude over 127."""
+    """Round rows [n, K] to multiples of their largest magnitude over 127; a row with a NaN has scale NaN."""
     codes = torch.empty(rows.shape, dtype=torch.int8)
     scales = torch.empty(rows.shape[0])
-    pack_ops.quantize_int8(codes, scales, _readable(rows))
+    _lib.quantize_int8(codes, scales, _readable(rows))
     return Quantized(codes, scales)
 
 
@@ -59,11 +61,11 @@ def quantize_int4(rows: torch.Tensor) -> Quantized:
 
     The value of the largest magnitude in a group becomes -8 scales, so a scale has the opposite sign of that
     value and none of the 16 codes is wasted (the rule of llama.cpp's q4_0). Codes are chosen for the scale as
-    it is kept, in bfloat16.
+    it is kept, in bfloat16. A group with a NaN gets the scale NaN.
     """
     codes = torch.empty(rows.shape, dtype=torch.int8)
     scales = torch.empty(rows.shape[0], -(-rows.shape[1] // GROUP_COLUMNS), dtype=torch.bfloat16)
-    pack_ops.quantize_int4(codes, scales, _readable(rows))
+    _lib.quantize_int4(codes, scales, _readable(rows))
     return Quantized(codes, scales)
 
 
