@@ -1,8 +1,10 @@
-"""The import rules of docs/architecture.md, read from the source and checked in fresh interpreters."""
+"""The import rules of docs/architecture.md and the sizes of classes and folders, read from the source.
+
+The rules themselves stand in tests/rooms.py; importing is checked in fresh interpreters, too.
+"""
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,55 +12,41 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-SHARED = tuple(
-    f"splitserve.engine_core.{name}" for name in ("ipc", "sampling_params", "config", "errors", "checkpoint")
+from tests.rooms import (
+    AGAINST_THE_TABLE,
+    CIRCLES,
+    FULL_FOLDERS,
+    LONG_CLASSES,
+    MAX_CLASS_LINES,
+    MAX_FILES,
+    ROOMS,
+    SHARED,
 )
-# How a child process is started so that it never outlives its parent (the offline LLM starts an engine-core);
-# how every command reads flags, and how it and every call word their errors.
-ALSO_SHARED = {
-    "frontend": tuple(
-        f"splitserve.engine_core.{name}"
-        for name in ("process", "parser", "flag_values", "near_names", "file_limit")
-    ),
-    "worker": (),
-}
-PACKAGES = ("engine_core", "frontend", "worker")
-# How modules of ours may not be imported: the folders stand at the top of the repository, too.
-OUTSIDE = set(PACKAGES)
+from tests.source_tree import (
+    PACKAGES,
+    ROOT,
+    circles,
+    class_lines,
+    import_graph,
+    imported_names,
+    module_name,
+    source_files,
+)
+
 FORBIDDEN = {
     "engine_core": {"torch", "transformers", "splitserve.frontend", "splitserve.worker", "fastapi", "ray"},
     "frontend": {"torch", "transformers", "splitserve.worker", "ray"},
     "worker": {"splitserve.frontend", "transformers", "fastapi"},
 }
 UNSAFE_DECODERS = {"pickle", "cloudpickle", "marshal", "dill", "shelve"}
+# How modules of ours may not be imported: the folders stand at the top of the repository, too.
+OUTSIDE = set(PACKAGES)
 
 
-def source_files(package: str) -> list[Path]:
-    return sorted((ROOT / package).rglob("*.py"))
-
-
-def imported_modules(path: Path) -> set[str]:
-    """All modules a file imports anywhere in it, also inside functions and TYPE_CHECKING blocks."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            found.add(node.module or "")
-            if node.module in ("splitserve", "splitserve.engine_core"):
-                found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
-
-
-def violations(package: str, modules: set[str]) -> set[str]:
+def forbidden_imports(package: str, names: set[str]) -> set[str]:
+    """Return what nothing in a package may import."""
     forbidden = FORBIDDEN[package] | UNSAFE_DECODERS | OUTSIDE
-    bad = {module for module in modules if {module, *parents(module)} & forbidden}
-    if package != "engine_core":
-        inner = {module for module in modules if module.startswith("splitserve.engine_core.")}
-        bad |= {module for module in inner if not module.startswith(SHARED + ALSO_SHARED.get(package, ()))}
-    return bad
+    return {name for name in names if {name, *parents(name)} & forbidden}
 
 
 def parents(module: str) -> Iterator[str]:
@@ -67,28 +55,105 @@ def parents(module: str) -> Iterator[str]:
         yield module
 
 
+def package_and_room(module: str) -> tuple[str, str]:
+    package, _dot, rest = module.partition(".")
+    return package, rest.partition(".")[0]
+
+
+def is_allowed(module: str, imported: str) -> bool:
+    """Whether the table lets a module import another."""
+    package, room = package_and_room(module)
+    other_package, other_room = package_and_room(imported)
+    if package == other_package:
+        return room == other_room or other_room in ROOMS[package].get(room, "").split()
+    return other_package == "engine_core" and other_room in SHARED.get(package, "").split()
+
+
+def against_the_table(graph: dict[str, set[str]]) -> set[tuple[str, str]]:
+    return {
+        (module, other)
+        for module, others in graph.items()
+        for other in others
+        if not is_allowed(module, other)
+    }
+
+
 @pytest.mark.parametrize("package", PACKAGES)
-def test_a_package_imports_only_what_the_table_allows(package: str) -> None:
+def test_a_package_imports_nothing_forbidden(package: str) -> None:
     files = source_files(package)
     assert files
-    bad = {str(path.relative_to(ROOT)): violations(package, imported_modules(path)) for path in files}
-    assert {path: modules for path, modules in bad.items() if modules} == {}
+    bad = {module_name(path): forbidden_imports(package, imported_names(path)) for path in files}
+    assert {module: names for module, names in bad.items() if names} == {}
 
 
-def test_the_rule_itself_notices_a_violation(tmp_path: Path) -> None:
+def test_a_forbidden_import_is_noticed_inside_a_function(tmp_path: Path) -> None:
     path = tmp_path / "bad.py"
     path.write_text(
-        "def f():\n    from splitserve.engine_core.engine import EngineCore\n    import torch.nn\n"
-        "    from splitserve import worker\n    import engine_core.errors\n"
+        "def f():\n    import torch.nn\n    from splitserve import worker\n    import engine_core.errors\n"
     )
-    found = violations("frontend", imported_modules(path))
-    assert found == {"splitserve.engine_core.engine", "torch.nn", "splitserve.worker", "engine_core.errors"}
+    found = forbidden_imports("frontend", imported_names(path))
+    assert found == {"torch.nn", "splitserve.worker", "engine_core.errors"}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_room_has_a_line_and_every_line_a_room(package: str) -> None:
+    rooms = {package_and_room(module_name(path))[1] for path in source_files(package)} - {""}
+    assert rooms == set(ROOMS[package])
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_table_leads_from_the_top_to_the_bottom(package: str) -> None:
+    lower: set[str] = set()
+    for room, imported in ROOMS[package].items():
+        assert set(imported.split()) <= lower, f"{room} may import a room that is not below it"
+        lower.add(room)
+
+
+def test_a_room_imports_only_what_its_line_allows() -> None:
+    assert against_the_table(import_graph()) - AGAINST_THE_TABLE.keys() == set()
+
+
+def test_an_import_upwards_or_of_a_private_room_is_noticed() -> None:
+    graph = {
+        "engine_core.ipc.codec": {"engine_core.scheduler.running", "engine_core.errors"},
+        "frontend.app": {"engine_core.engine", "engine_core.ipc.codec", "frontend.config"},
+        "worker.ops.cpu": {"frontend.config", "worker.ops.pack"},
+    }
+    assert against_the_table(graph) == {
+        ("engine_core.ipc.codec", "engine_core.scheduler.running"),
+        ("frontend.app", "engine_core.engine"),
+        ("worker.ops.cpu", "frontend.config"),
+    }
+
+
+def test_no_modules_import_each_other() -> None:
+    assert circles(import_graph()) - CIRCLES.keys() == set()
+
+
+def test_a_circle_of_any_length_is_noticed() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": {"d"}, "f": {"a"}}
+    assert circles(graph) == {("a", "b", "c"), ("d", "e")}
+
+
+def test_classes_are_short_enough_to_have_one_owner() -> None:
+    files = [path for package in PACKAGES for path in source_files(package)]
+    lines = dict(pair for path in files for pair in class_lines(path))
+    assert {name for name, count in lines.items() if count > MAX_CLASS_LINES} - LONG_CLASSES.keys() == set()
+
+
+def test_folders_are_small_enough_to_be_one_room() -> None:
+    folders = [path.parent for package in PACKAGES for path in (ROOT / package).rglob("__init__.py")]
+    counts = {
+        module_name(folder / "__init__.py"): len([path for path in folder.glob("*.py")]) - 1
+        for folder in folders
+    }
+    assert {name for name, count in counts.items() if count > MAX_FILES} - FULL_FOLDERS.keys() == set()
 
 
 @pytest.mark.parametrize("package", ["engine_core", "frontend"])
 def test_importing_every_module_loads_no_torch(package: str) -> None:
     modules = [
-        "splitserve." + ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        f"splitserve.{module_name(path)}"
         for path in source_files(package)
         if path.name not in ("__init__.py", "__main__.py")
     ]

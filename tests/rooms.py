@@ -1,0 +1,118 @@
+"""The rooms of each package, from the bottom up, and which of the rooms above a line each may import.
+
+A room is a folder of a package, or a module that stands in its root. tests/test_layering.py holds the source
+to this table: what a room needs beside its line is either a mistake or a line to be changed here, on purpose.
+"""
+
+from __future__ import annotations
+
+ENGINE_CORE = {
+    "errors": "",
+    "clock": "",
+    "near_names": "",
+    "process": "clock",
+    "sampling_params": "errors near_names",
+    "ipc": "errors process sampling_params",
+    "config": "errors ipc",
+    "repetition": "sampling_params",
+    "request": "errors ipc repetition sampling_params",
+    "checkpoint": "errors sampling_params",
+    "settings": "config errors",
+    "kv_events": "clock config errors ipc process request",
+    "kv_cache": "config errors ipc kv_events request",
+    "scheduler": "config errors ipc kv_cache kv_events request",
+    "executor": "checkpoint clock config errors ipc process sampling_params",
+    "model_check": "checkpoint config executor",
+    "arrivals": "ipc request",
+    "open_requests": "errors request",
+    "intake": "errors ipc open_requests request",
+    "deadlines": "ipc request scheduler",
+    "explain": "ipc open_requests request scheduler",
+    "engine": "clock config deadlines errors explain intake ipc kv_events open_requests request scheduler",
+    "server": "arrivals clock config engine errors executor ipc kv_cache kv_events process request "
+    "sampling_params",
+    "cli": "checkpoint clock config errors executor model_check process server settings",
+    "launcher": "checkpoint clock config errors ipc model_check process settings",
+}
+FRONTEND = {
+    "_native": "",
+    "event_log": "",
+    "config": "",
+    "launch": "config",
+    "text": "_native",
+    "engines": "_native text",
+    "beam": "engines",
+    "metrics": "engines launch",
+    "http": "config engines event_log metrics",
+    "openai": "config engines event_log http metrics text",
+    "operator": "engines http metrics openai",
+    "offline": "engines metrics text",
+    "openapi": "http openai operator",
+    "app": "config engines http launch metrics openai openapi operator",
+    "server": "app config engines event_log http launch",
+    "cli": "config event_log http server",
+}
+WORKER = {
+    "_native": "",
+    "host": "",
+    "pages": "",
+    "config": "",
+    "ops": "_native pages",
+    "device": "host ops pages",
+    "parallel": "_native config device ops",
+    "kv_cache": "device host parallel",
+    "attention": "device kv_cache ops pages",
+    "batch": "attention device parallel",
+    "layers": "attention device kv_cache ops parallel",
+    "weights": "device layers",
+    "models": "attention device kv_cache layers ops parallel weights",
+    "sampling": "batch device models",
+    "graphs": "attention batch device kv_cache models ops parallel",
+    "model_runner": "attention batch device kv_cache models parallel sampling",
+    "largest_step": "batch model_runner",
+    "warm_up": "batch model_runner",
+    "gpu_ranks": "batch device largest_step model_runner",
+    "worker": "attention batch config device gpu_ranks graphs host kv_cache largest_step model_runner models "
+    "ops parallel warm_up weights",
+    "loop": "batch config worker",
+    "cli": "config loop",
+    "ray": "cli",
+}
+ROOMS = {"engine_core": ENGINE_CORE, "frontend": FRONTEND, "worker": WORKER}
+
+# What the other packages may import of engine_core: the wire, what both sides of it check, how processes are
+# started, and how commands read flags and word their errors.
+SHARED = {
+    "frontend": "checkpoint config errors ipc near_names process sampling_params settings",
+    "worker": "checkpoint config errors ipc sampling_params",
+}
+
+# Imports against the table, module -> module, each with the reason why it stands.
+AGAINST_THE_TABLE = {
+    ("frontend.engines.opening", "frontend.beam.driver"): "a pool opens beam searches as it opens requests",
+    ("frontend.engines.token_relay", "frontend.metrics.histogram"): "native code counts into its buckets",
+}
+# Import circles, each with the reason why it stands.
+CIRCLES = {
+    ("worker.ops.pack", "worker.ops.packed_weight", "worker.ops.quantization"): "for annotations only",
+}
+# Classes of more than MAX_CLASS_LINES, each with the reason why it has one owner only.
+MAX_CLASS_LINES = 250
+LONG_CLASSES = {
+    "engine_core.engine.EngineCore": "its counters and its requests are about to get owners",
+    "engine_core.executor.simulated.worker.SimulatedWorker": "its logprobs are about to get an owner",
+    "engine_core.kv_cache.manager.KVCacheManager": "its cached prefixes are about to get an owner",
+    "engine_core.scheduler.scheduler.Scheduler": "its admission is about to get an owner",
+    "frontend.engines.client.EngineClient": "one link with all that can happen to it",
+    "frontend.engines.pool.EnginePool": "one pool with all that can be asked of it",
+    "frontend.engines.session.EngineSession": "one state machine with its table of events",
+    "frontend.http.connection.http_protocol.BoundedHttpProtocol": "overrides what uvicorn keeps in one class",
+    "frontend.offline.llm.LLM": "its docstrings are the reference of the public API",
+    "worker.batch.input_batch.InputBatch": "one set of columns",
+    "worker.ops.cuda.CudaOps": "one method per operation",
+}
+# Folders of more than MAX_FILES modules, each with the reason why it is one room.
+MAX_FILES = 15
+FULL_FOLDERS = {
+    "frontend.engines": "the legs of a stream are still found one by one",
+}
