@@ -22,11 +22,11 @@ from splitserve.engine_core.ipc.messages import AddRequest, FinishReason
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.beam.answer import make_deltas
 from splitserve.frontend.beam.search import Beam, BeamSearch, SearchRules
-from splitserve.frontend.engines.client import EngineClient
+from splitserve.frontend.engines.connection.client import EngineClient
+from splitserve.frontend.engines.connection.open_sequence import OpenSequence
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta, TokenLogprob
-from splitserve.frontend.engines.open_sequence import OpenSequence
 from splitserve.frontend.engines.status import ServedModel
-from splitserve.frontend.engines.stream import read_token_logprob
+from splitserve.frontend.engines.stream.sequence_stream import read_token_logprob
 
 
 def search_rules(request: GenerationRequest, served: ServedModel) -> SearchRules:

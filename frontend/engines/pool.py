@@ -11,14 +11,14 @@ import zmq
 
 from splitserve.engine_core.errors import EngineUnavailableError, InvalidRequestError
 from splitserve.engine_core.ipc.curve import load_client_keys
-from splitserve.frontend.engines.client import EngineClient
+from splitserve.frontend.engines.connection.client import EngineClient
+from splitserve.frontend.engines.connection.session import EngineState
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
-from splitserve.frontend.engines.generation_handle import Generation
-from splitserve.frontend.engines.member import AssetsCache, PoolMember, make_member
-from splitserve.frontend.engines.opening import open_on
-from splitserve.frontend.engines.session import EngineState
+from splitserve.frontend.engines.replica import AssetsCache, PoolMember, make_member
 from splitserve.frontend.engines.spreading import spread
+from splitserve.frontend.engines.start import open_on
 from splitserve.frontend.engines.status import EngineStatus, Explanation, PoolStats, ServedModel
+from splitserve.frontend.engines.stream.engine_generation import Generation
 from splitserve.frontend.text.bad_words import spell_bad_words
 
 # How long settle() waits at most: from start() on for the first word of an engine, and for a tokenizer.

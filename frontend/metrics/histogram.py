@@ -1,6 +1,6 @@
 """Histograms of one thread: plain numbers without locks, as every token pays for them.
 
-They are kept in arrays, where native code adds to them, too (frontend.engines.token_relay).
+They are kept in arrays, where native code adds to them, too (frontend.engines.connection.token_relay).
 """
 
 from __future__ import annotations

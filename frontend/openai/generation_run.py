@@ -12,11 +12,11 @@ from starlette.requests import Request
 
 from splitserve.engine_core.errors import EngineRequestError, InvalidRequestError
 from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.frontend.engines.connection.token_relay import Frame, Relayed, RelayedStream, Route
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta, TokenLogprob
-from splitserve.frontend.engines.generation_handle import Generation
 from splitserve.frontend.engines.pool import ServedModel
 from splitserve.frontend.engines.request_check import check_num_sequences
-from splitserve.frontend.engines.token_relay import Frame, Relayed, RelayedStream, Route
+from splitserve.frontend.engines.stream.engine_generation import Generation
 from splitserve.frontend.event_log import Value
 from splitserve.frontend.http.connection.disconnect import ClientWatch
 from splitserve.frontend.http.slices import SLICE_VALUES

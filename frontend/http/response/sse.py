@@ -27,7 +27,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from splitserve.engine_core.errors import SplitServeError
-from splitserve.frontend.engines.token_relay import Relayed, RelayedStream
+from splitserve.frontend.engines.connection.token_relay import Relayed, RelayedStream
 from splitserve.frontend.event_log import log_event, logger
 from splitserve.frontend.http.connection.body_writer import BODY_BYTES_STATE, BODY_EXTENSION, BodyWriter
 from splitserve.frontend.http.connection.disconnect import ClientGoneError

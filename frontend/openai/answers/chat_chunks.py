@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from splitserve.frontend.engines.connection.token_relay import Frame
 from splitserve.frontend.engines.generation import OutputDelta
-from splitserve.frontend.engines.token_relay import Frame
 from splitserve.frontend.http.response.json_pieces import JsonPieces
 from splitserve.frontend.openai.answers.chunk_head import ChunkHead
 from splitserve.frontend.openai.answers.logprobs import (

@@ -7,8 +7,8 @@ from itertools import chain
 
 import msgspec
 
+from splitserve.frontend.engines.connection.token_relay import Frame
 from splitserve.frontend.engines.generation import OutputDelta, TokenLogprob
-from splitserve.frontend.engines.token_relay import Frame
 from splitserve.frontend.http.response.json_pieces import JsonPieces
 from splitserve.frontend.http.slices import SLICE_VALUES
 from splitserve.frontend.openai.answers.chunk_head import ChunkHead

@@ -16,7 +16,7 @@ from splitserve.engine_core.ipc.messages import (
     RequestStage,
     WaitReason,
 )
-from splitserve.frontend.engines.errors import finished_error, rejected_error
+from splitserve.frontend.engines.connection.errors import finished_error, rejected_error
 from splitserve.frontend.http.api_keys import hash_key
 from splitserve.frontend.http.errors import error_response
 from tests.frontend.http.app_fixtures import ClientFactory

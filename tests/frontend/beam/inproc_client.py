@@ -13,10 +13,10 @@ from splitserve.engine_core.ipc.messages import Abort, AddRequest
 from splitserve.engine_core.ipc.worker_messages import KVCacheReady, ModelRunnerOutput
 from splitserve.engine_core.sampling_params import MAX_STEP_LOGPROBS, SamplingParams
 from splitserve.frontend.beam.driver import BeamRun
+from splitserve.frontend.engines.connection.open_sequence import OpenSequence
+from splitserve.frontend.engines.connection.session import EngineSession
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
-from splitserve.frontend.engines.open_sequence import OpenSequence
 from splitserve.frontend.engines.request_check import check_request
-from splitserve.frontend.engines.session import EngineSession
 from splitserve.frontend.engines.status import ServedModel
 from splitserve.frontend.text.model_assets import load_model_assets
 from splitserve.worker.config import WorkerConfig

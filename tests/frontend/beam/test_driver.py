@@ -20,9 +20,9 @@ from splitserve.engine_core.ipc.messages import AddRequest, Finished, FinishReas
 from splitserve.engine_core.ipc.wire import TokenLogprobs
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.beam.driver import BeamRun
+from splitserve.frontend.engines.connection.open_sequence import OpenSequence
+from splitserve.frontend.engines.connection.session import EngineSession
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
-from splitserve.frontend.engines.open_sequence import OpenSequence
-from splitserve.frontend.engines.session import EngineSession
 from splitserve.frontend.engines.status import ServedModel
 from splitserve.frontend.text.model_assets import load_model_assets
 from tests.frontend.checkpoints import write_checkpoint

@@ -3,8 +3,8 @@
 import asyncio
 
 from splitserve.frontend.engines.generation import OutputDelta
-from splitserve.frontend.engines.generation_handle import SearchGeneration
 from splitserve.frontend.engines.status import PoolStats
+from splitserve.frontend.engines.stream.engine_generation import SearchGeneration
 
 
 async def never() -> list[OutputDelta]:

@@ -25,7 +25,7 @@ def tokenizer_comes(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event
         assert comes.wait(DEADLINE_S)
         return load_model_assets(info, directory)
 
-    monkeypatch.setattr("splitserve.frontend.engines.member.load_model_assets", load)
+    monkeypatch.setattr("splitserve.frontend.engines.replica.load_model_assets", load)
     yield comes
     comes.set()
 

@@ -15,10 +15,10 @@ from splitserve.engine_core.errors import EngineUnavailableError, InvalidRequest
 from splitserve.engine_core.ipc.messages import EngineStats, QueueStats, RequestInfo
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.sampling_params import MAX_STEP_LOGPROBS
+from splitserve.frontend.engines.connection.token_relay import Route
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta, TokenLogprob
 from splitserve.frontend.engines.pool import EngineStatus, PoolStats, ServedModel
 from splitserve.frontend.engines.status import Explanation
-from splitserve.frontend.engines.token_relay import Route
 from splitserve.frontend.text.chat.template import ChatOptions, RenderedChat
 from splitserve.frontend.text.tokenizer import TokenText
 

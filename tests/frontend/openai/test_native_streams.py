@@ -17,8 +17,8 @@ import uvloop
 
 from splitserve.engine_core.ipc.messages import AddRequest
 from splitserve.engine_core.ipc.wire import ModelInfo
+from splitserve.frontend.engines.connection.token_relay import Relayed, RelayedStream, Route, TokenRelay
 from splitserve.frontend.engines.pool import EnginePool
-from splitserve.frontend.engines.token_relay import Relayed, RelayedStream, Route, TokenRelay
 from tests.frontend.app.simulated import Engine, simulated_engine
 from tests.frontend.checkpoints import write_checkpoint
 from tests.frontend.engines.fake_engine import FakeEngine

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from splitserve.engine_core.ipc.codec import pack_int32, pack_int64
-from splitserve.frontend.engines.token_relay import Frame, Relayed, Route, TokenRelay
+from splitserve.frontend.engines.connection.token_relay import Frame, Relayed, Route, TokenRelay
 from splitserve.frontend.http.connection.body_writer import BodyWriter
 from splitserve.frontend.metrics.histogram import Histogram
 from splitserve.frontend.text.decode_table import DecodeRules, Pieces

@@ -13,7 +13,7 @@ import pytest
 from starlette.types import Message, Scope
 
 from splitserve.engine_core.errors import OverloadedError
-from splitserve.frontend.engines.token_relay import Relayed
+from splitserve.frontend.engines.connection.token_relay import Relayed
 from splitserve.frontend.http.connection.body_writer import BODY_BYTES_STATE, BODY_EXTENSION, BodyWriter
 from splitserve.frontend.http.limits import OpenRequest
 from splitserve.frontend.http.response.keep_alive import KeepAlive, SilentStream, TimerLoop

@@ -13,10 +13,10 @@ from splitserve.engine_core.ipc.codec import encode
 from splitserve.engine_core.ipc.messages import AddRequest, CallKind
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.frontend.engines.client import MAX_FRAMES_PER_WAKEUP, EngineClient
+from splitserve.frontend.engines.connection.client import MAX_FRAMES_PER_WAKEUP, EngineClient
+from splitserve.frontend.engines.connection.session import EngineSession
 from splitserve.frontend.engines.generation import GenerationRequest
 from splitserve.frontend.engines.pool import EnginePool
-from splitserve.frontend.engines.session import EngineSession
 from tests.frontend.engines.conftest import MakePool
 from tests.frontend.engines.fake_engine import DEADLINE_S, FakeEngine
 from tests.frontend.engines.messages import end, outputs, ready, tokens

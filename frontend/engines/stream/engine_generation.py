@@ -7,11 +7,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from splitserve.engine_core.errors import SplitServeError
-from splitserve.frontend.engines.client import EngineClient
+from splitserve.frontend.engines.connection.client import EngineClient
+from splitserve.frontend.engines.connection.token_relay import Relayed, RelayedStream, Route
 from splitserve.frontend.engines.generation import OutputDelta
 from splitserve.frontend.engines.status import PoolStats
-from splitserve.frontend.engines.stream import ALL_TOKENS, SequenceStream
-from splitserve.frontend.engines.token_relay import Relayed, RelayedStream, Route
+from splitserve.frontend.engines.stream.sequence_stream import ALL_TOKENS, SequenceStream
 
 
 class Generation(Protocol):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from splitserve.frontend.engines.client import EngineClient
+from splitserve.frontend.engines.connection.client import EngineClient
 from splitserve.frontend.engines.generation import OutputDelta
-from splitserve.frontend.engines.generation_handle import EngineGeneration
 from splitserve.frontend.engines.status import PoolStats
+from splitserve.frontend.engines.stream.engine_generation import EngineGeneration
 
 
 class Backlog:

@@ -14,8 +14,8 @@ from splitserve.engine_core.errors import (
 )
 from splitserve.engine_core.ipc.codec import pack_int32, pack_int64
 from splitserve.engine_core.ipc.messages import Abort, Finished, FinishReason, Rejected, Started, StepOutputs
-from splitserve.frontend.engines.open_sequence import OpenSequence
-from splitserve.frontend.engines.session import EngineSession
+from splitserve.frontend.engines.connection.open_sequence import OpenSequence
+from splitserve.frontend.engines.connection.session import EngineSession
 from tests.frontend.engines.messages import add, end, logprob, outputs, ready, tokens
 
 NOW = 100.0

@@ -14,9 +14,9 @@ from splitserve.engine_core.ipc.curve import KeyGuard, create_keys, load_client_
 from splitserve.engine_core.ipc.messages import Hello
 from splitserve.engine_core.ipc.transport import BoundRouter
 from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
-from splitserve.frontend.engines.client import EngineClient
-from splitserve.frontend.engines.handshake import RETRY_S, HandshakeWatch
-from splitserve.frontend.engines.session import EngineSession
+from splitserve.frontend.engines.connection.client import EngineClient
+from splitserve.frontend.engines.connection.handshake import RETRY_S, HandshakeWatch
+from splitserve.frontend.engines.connection.session import EngineSession
 
 AUTH = int(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
 HELLO = encode(Hello(PROTOCOL_VERSION, "f", "0"))
@@ -41,7 +41,7 @@ async def test_a_frontend_whose_key_is_accepted_later_gets_in(caplog: pytest.Log
             await answer_until(guard, 2)
         assert sorted(record.name for record in caplog.records) == [
             "engine_core",
-            "splitserve.frontend.engines.handshake",
+            "splitserve.frontend.engines.connection.handshake",
         ]
         assert "does not know the key" in caplog.text
         guard._accepted = frozenset((keys.public,))

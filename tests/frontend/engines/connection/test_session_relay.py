@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from splitserve.engine_core.errors import EngineUnavailableError
 from splitserve.engine_core.ipc.messages import Abort, FinishReason
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.frontend.engines.session import MAX_WAKES_PER_TURN, EngineSession
-from splitserve.frontend.engines.stream import SequenceStream
-from splitserve.frontend.engines.token_relay import MAX_FLUSHED_PER_TURN, Frame, Route
+from splitserve.frontend.engines.connection.session import MAX_WAKES_PER_TURN, EngineSession
+from splitserve.frontend.engines.connection.token_relay import MAX_FLUSHED_PER_TURN, Frame, Route
+from splitserve.frontend.engines.stream.sequence_stream import SequenceStream
 from splitserve.frontend.metrics.histogram import Histogram
 from splitserve.frontend.text.tokenizer import Tokenizer
 from tests.frontend.checkpoints import byte_level, write_checkpoint

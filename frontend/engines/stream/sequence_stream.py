@@ -13,10 +13,10 @@ from splitserve.engine_core.ipc.codec import pack_int32, unpack_float32, unpack_
 from splitserve.engine_core.ipc.messages import AddRequest, Finished, FinishReason
 from splitserve.engine_core.ipc.wire import TokenLogprobs
 from splitserve.engine_core.sampling_params import MAX_SEED, SamplingParams
+from splitserve.frontend.engines.connection.open_sequence import OpenSequence, check_columns
+from splitserve.frontend.engines.connection.token_relay import Relayed, RelayedStream, Route, TokenRelay
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta, TokenLogprob
-from splitserve.frontend.engines.lazy_list import LazyList
-from splitserve.frontend.engines.open_sequence import OpenSequence, check_columns
-from splitserve.frontend.engines.token_relay import Relayed, RelayedStream, Route, TokenRelay
+from splitserve.frontend.engines.stream.lazy_list import LazyList
 from splitserve.frontend.text.detokenizer import Detokenizer
 from splitserve.frontend.text.silent_detokenizer import SilentDetokenizer
 from splitserve.frontend.text.stop_strings import StopMatcher

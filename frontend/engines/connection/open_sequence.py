@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from splitserve.engine_core.errors import ProtocolError, SplitServeError
 from splitserve.engine_core.ipc.messages import AddRequest, Finished
 from splitserve.engine_core.ipc.wire import TokenLogprobs
-from splitserve.frontend.engines.token_relay import Relayed, RelayedStream
+from splitserve.frontend.engines.connection.token_relay import Relayed, RelayedStream
 
 
 def _no_tokens() -> array[int]:

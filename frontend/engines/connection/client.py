@@ -25,9 +25,9 @@ from splitserve.engine_core.ipc.codec import encode, engine_decoder
 from splitserve.engine_core.ipc.curve import ClientKeys
 from splitserve.engine_core.ipc.messages import AddRequest, CallKind, CallResult, EngineMessage, Pong
 from splitserve.engine_core.ipc.transport import CLIENT_HWM, MAX_MESSAGE_BYTES, connect_engine
-from splitserve.frontend.engines.handshake import FAILED_EVENTS, HandshakeWatch
-from splitserve.frontend.engines.open_sequence import OpenSequence
-from splitserve.frontend.engines.session import EngineSession, EngineState
+from splitserve.frontend.engines.connection.handshake import FAILED_EVENTS, HandshakeWatch
+from splitserve.frontend.engines.connection.open_sequence import OpenSequence
+from splitserve.frontend.engines.connection.session import EngineSession, EngineState
 
 logger = logging.getLogger(__name__)
 

@@ -6,13 +6,17 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, islice
 
 from splitserve.frontend.beam.driver import BeamRun
-from splitserve.frontend.engines.client import EngineClient
+from splitserve.frontend.engines.connection.client import EngineClient
+from splitserve.frontend.engines.connection.open_sequence import OpenSequence
 from splitserve.frontend.engines.generation import GenerationRequest
-from splitserve.frontend.engines.generation_handle import EngineGeneration, Generation, SearchGeneration
-from splitserve.frontend.engines.open_sequence import OpenSequence
 from splitserve.frontend.engines.request_check import check_request
 from splitserve.frontend.engines.status import PoolStats, ServedModel
-from splitserve.frontend.engines.stream import SequenceStream, split_request
+from splitserve.frontend.engines.stream.engine_generation import (
+    EngineGeneration,
+    Generation,
+    SearchGeneration,
+)
+from splitserve.frontend.engines.stream.sequence_stream import SequenceStream, split_request
 
 
 def open_on(

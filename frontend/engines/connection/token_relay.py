@@ -1,10 +1,10 @@
 """Streams of plain text that native code serves from the engine's message to the client's socket.
 
-What Python does for a token of such a stream in three layers (frontend.engines.stream, the chunk writers of
-frontend.openai.answers, frontend.http.connection.body_writer) is done for all rows of a message in two calls,
-with the same bytes. A stream is handed over after its first event and taken back for everything that is not
-the next token: its end, an error, a client that does not read, a comment in between. While it is handed over,
-nobody else writes to its connection.
+What Python does for a token of such a stream in three layers (frontend.engines.stream.sequence_stream, the
+chunk writers of frontend.openai.answers, frontend.http.connection.body_writer) is done for all rows of a
+message in two calls, with the same bytes. A stream is handed over after its first event and taken back for
+everything that is not the next token: its end, an error, a client that does not read, a comment in between.
+While it is handed over, nobody else writes to its connection.
 
     handed over (attach) --add, flush: tokens--> handed over
     handed over --recall--> Python's again, with what is not written yet --attach--> handed over ...

@@ -12,9 +12,9 @@ from splitserve.engine_core.errors import EngineUnavailableError, ProtocolError
 from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.messages import FinishReason, StepOutputs
 from splitserve.engine_core.sampling_params import MAX_SEED, SamplingParams
+from splitserve.frontend.engines.connection.session import EngineSession
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
-from splitserve.frontend.engines.session import EngineSession
-from splitserve.frontend.engines.stream import SequenceStream, split_request
+from splitserve.frontend.engines.stream.sequence_stream import SequenceStream, split_request
 from splitserve.frontend.text.stop_strings import StopMatcher
 from splitserve.frontend.text.tokenizer import Tokenizer
 from tests.frontend.checkpoints import byte_level, write_checkpoint

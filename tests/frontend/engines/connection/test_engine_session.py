@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from splitserve.engine_core.errors import EngineUnavailableError, OverloadedError
 from splitserve.engine_core.ipc.messages import Abort, CallResult, Draining, Hello, Loading, Ping, Refused
-from splitserve.frontend.engines import session as engine_session
-from splitserve.frontend.engines.open_sequence import OpenSequence
-from splitserve.frontend.engines.session import EngineSession, EngineState
+from splitserve.frontend.engines.connection import session as engine_session
+from splitserve.frontend.engines.connection.open_sequence import OpenSequence
+from splitserve.frontend.engines.connection.session import EngineSession, EngineState
 from tests.frontend.engines.messages import add, pong, ready, tokens
 
 S = EngineState

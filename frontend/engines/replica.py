@@ -15,8 +15,8 @@ from splitserve.engine_core.errors import EngineUnavailableError, ModelLoadError
 from splitserve.engine_core.ipc.curve import ClientKeys
 from splitserve.engine_core.ipc.messages import CallKind, Ready
 from splitserve.engine_core.ipc.wire import ModelInfo
-from splitserve.frontend.engines.client import EngineClient
-from splitserve.frontend.engines.session import EngineSession, EngineState
+from splitserve.frontend.engines.connection.client import EngineClient
+from splitserve.frontend.engines.connection.session import EngineSession, EngineState
 from splitserve.frontend.engines.status import EngineStatus, Explanation, ServedModel
 from splitserve.frontend.text.model_assets import ModelAssets, load_model_assets
 

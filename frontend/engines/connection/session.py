@@ -57,9 +57,9 @@ from splitserve.engine_core.ipc.messages import (
     StepOutputs,
 )
 from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION, TokenLogprobs
-from splitserve.frontend.engines.errors import finished_error, rejected_error
-from splitserve.frontend.engines.open_sequence import OpenSequence
-from splitserve.frontend.engines.token_relay import TokenRelay
+from splitserve.frontend.engines.connection.errors import finished_error, rejected_error
+from splitserve.frontend.engines.connection.open_sequence import OpenSequence
+from splitserve.frontend.engines.connection.token_relay import TokenRelay
 
 HELLO_INTERVAL_S = 1.0
 REFUSED_INTERVAL_S = 10.0
