@@ -36,6 +36,8 @@ from splitserve.engine_core.ipc.messages import (
 )
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
+from splitserve.engine_core.kv_cache.costs import KVCosts
+from splitserve.engine_core.kv_cache.manager import make_kv_cache_manager
 from splitserve.engine_core.kv_events.recorder import KVEventRecorder
 from splitserve.engine_core.open_requests import OpenRequests
 from splitserve.engine_core.request import (
@@ -91,19 +93,15 @@ class EngineCore:
         self._clock = clock
         self._stops = StopRules(model.vocab_size, model.eos_token_ids)
         self._costs = StepCosts(config.max_num_batched_tokens, model.sliding_window)
-        self._scheduler = Scheduler(
-            config,
-            self._stops,
-            os.urandom(32) if secret is None else secret,
-            model.sliding_window,
-            kv_events,
-            self._costs.recompute_ns,
-        )
+        kv_costs = KVCosts(self._costs.recompute_ns, config.move_block_ns, config.block_size)
+        secret = os.urandom(32) if secret is None else secret
+        kv = make_kv_cache_manager(config, secret, model.sliding_window, kv_costs, kv_events)
+        self._scheduler = Scheduler(config, self._stops, kv, kv_costs)
         max_model_len = min(config.max_model_len, model.max_model_len)
         self.limits = RequestLimits(
             vocab_size=model.vocab_size,
             max_model_len=max_model_len,
-            max_cached_tokens=self._scheduler.kv.bounds.max_cached_tokens or max_model_len,
+            max_cached_tokens=kv.bounds.max_cached_tokens or max_model_len,
         )
         self._applier = StepApplier(self._scheduler, self._stops)
         self._open = OpenRequests()
@@ -112,7 +110,7 @@ class EngineCore:
             config.max_num_seqs + config.max_num_waiting,
             config.policy,
             self._open,
-            self._scheduler.kv.index.namespace,
+            kv.cache.index.namespace,
         )
         self._admission = Admission(config.max_num_waiting, config.max_waiting_tokens, config.tenant_weights)
         self._deadlines = Deadlines(config.queue_timeout_s, config.log_wait_s)
@@ -205,7 +203,7 @@ class EngineCore:
     def plan(self) -> SchedulerOutput | None:
         """Plan the next step; None when nothing can run or enough steps are in flight."""
         output = self._scheduler.schedule(self._cap_beside)
-        if self._scheduler.started:
+        if self._scheduler.row_admission.started:
             self._report_started()
         return output
 
@@ -259,21 +257,21 @@ class EngineCore:
     def stats(self) -> EngineStats:
         """Return counters since start and gauges of now; num_frontends counts those with open requests."""
         scheduler = self._scheduler
-        offload = scheduler.kv.offload
+        offload = scheduler.kv.cache.offload
         return EngineStats(
             num_running=len(scheduler.running),
             num_waiting=len(scheduler.waiting),
             num_blocks=self._config.num_blocks,
-            num_free_blocks=scheduler.kv.pool.num_free,
-            num_cached_blocks=len(scheduler.kv.index),
+            num_free_blocks=scheduler.kv.cache.pool.num_free,
+            num_cached_blocks=len(scheduler.kv.cache.index),
             num_frontends=self._open.num_frontends,
             num_steps=self._num_steps,
             last_step_age_s=self._clock.monotonic() - self._last_step_s,
             num_preemptions=scheduler.num_preemptions,
             prompt_tokens=self._prompt_tokens,
             generation_tokens=self._generation_tokens,
-            prefix_cache_queries=scheduler.num_queried_tokens,
-            prefix_cache_hits=scheduler.num_hit_tokens,
+            prefix_cache_queries=scheduler.row_admission.num_queried_tokens,
+            prefix_cache_hits=scheduler.row_admission.num_hit_tokens,
             finished=dict(self._finished),
             block_size=self._config.block_size,
             worker_compute_s=self._worker_compute_s,
@@ -317,14 +315,14 @@ class EngineCore:
 
     def _report_started(self) -> None:
         now_s = self._clock.monotonic()
-        for request in self._scheduler.started:
+        for request in self._scheduler.row_admission.started:
             self._prompt_tokens += request.num_prompt_tokens
             request.queue_time_s = now_s - request.arrival_s
             self._deadlines.started(request)
             self._admission.started(request, now_s)
             started = Started(request.handle, request.num_cached_tokens, request.queue_time_s)
             self._outputs.add_started(request.frontend, started)
-        self._scheduler.started.clear()
+        self._scheduler.row_admission.started.clear()
 
     def _report(self, result: StepResult) -> None:
         for tokens in result.tokens:

@@ -28,7 +28,8 @@ ENGINE_CORE = {
     "intake": "errors ipc open_requests request",
     "deadlines": "ipc request scheduler",
     "explain": "ipc open_requests request scheduler",
-    "engine": "clock config deadlines errors explain intake ipc kv_events open_requests request scheduler",
+    "engine": "clock config deadlines errors explain intake ipc kv_cache kv_events open_requests request "
+    "scheduler",
     "server": "arrivals clock config engine errors executor ipc kv_cache kv_events process request "
     "sampling_params",
     "cli": "checkpoint clock config errors executor model_check process server settings",
@@ -101,8 +102,6 @@ MAX_CLASS_LINES = 250
 LONG_CLASSES = {
     "engine_core.engine.EngineCore": "its counters and its requests are about to get owners",
     "engine_core.executor.simulated.worker.SimulatedWorker": "its logprobs are about to get an owner",
-    "engine_core.kv_cache.manager.KVCacheManager": "its cached prefixes are about to get an owner",
-    "engine_core.scheduler.scheduler.Scheduler": "its admission is about to get an owner",
     "frontend.engines.client.EngineClient": "one link with all that can happen to it",
     "frontend.engines.pool.EnginePool": "one pool with all that can be asked of it",
     "frontend.engines.session.EngineSession": "one state machine with its table of events",

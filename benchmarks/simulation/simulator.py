@@ -43,7 +43,7 @@ class EventClock:
         self._now_s = time_s
 
 
-class StepInFlight(NamedTuple):
+class TimedStep(NamedTuple):
     """A step that the simulated worker runs or will run next."""
 
     end_s: float
@@ -100,7 +100,7 @@ class Simulator:
         self._measurements = Measurements(trace.num_requests, settings.goals)
         self._series = Series(settings.goals.sample_s)
         self._shares = FairShares(trace)
-        self._in_flight: deque[StepInFlight] = deque()
+        self._in_flight: deque[TimedStep] = deque()
         self._worker_free_s = 0.0
         self._busy_s = 0.0
         self._digest = hashlib.sha256()
@@ -175,7 +175,7 @@ class Simulator:
         output = self._rows.run(step)
         self._worker_free_s = max(self._worker_free_s, now_s) + output.compute_s
         self._busy_s += output.compute_s
-        self._in_flight.append(StepInFlight(self._worker_free_s, output))
+        self._in_flight.append(TimedStep(self._worker_free_s, output))
         self._log("step", self._worker_free_s, step.rows + step.num_tokens)
         return True
 

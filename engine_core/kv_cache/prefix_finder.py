@@ -1,6 +1,6 @@
 """Which places hold the longest cached prefix of a waiting request.
 
-A place is a block of the pool or, behind these, a slot of the host tier; see engine_core.kv_cache.offload.
+A place is a block of the pool or, behind these, a slot of the CPU offload; see engine_core.kv_cache.offload.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Lookup = Callable[[bytes], int | None]
 
 
 class PrefixFinder:
-    """Looks prefixes up in the index and, where there is one, in the host tier; keeps nothing of its own."""
+    """Looks prefixes up in the index and, if there is one, in the CPU offload; keeps nothing of its own."""
 
     def __init__(self, index: PrefixIndex, offload: Offload | None, bounds: RowBounds) -> None:
         self._index = index
@@ -42,7 +42,7 @@ class PrefixFinder:
                 return in_pool
         return hits
 
-    def extend_chain(self, request: Request, num_blocks: int) -> None:
+    def _extend_chain(self, request: Request, num_blocks: int) -> None:
         """Hash the first num_blocks blocks of a request, as far as they are not."""
         extend_chain(
             request.block_hashes, request.namespace, request.token_ids, num_blocks, self._block_bytes
@@ -60,7 +60,7 @@ class PrefixFinder:
         hashes = request.block_hashes
         for i in range((request.num_stored_tokens - 1) // self._bounds.block_size):
             if i >= len(hashes):
-                self.extend_chain(request, i + 1)
+                self._extend_chain(request, i + 1)
             place = lookup(hashes[i])
             if place is None:
                 break
@@ -71,7 +71,7 @@ class PrefixFinder:
         """Look for the longest prefix of which the last window is cached; O(blocks of the request)."""
         block_size = self._bounds.block_size
         end = first = (request.num_stored_tokens - 1) // block_size
-        self.extend_chain(request, end)
+        self._extend_chain(request, end)
         hits: list[int] = []  # from `end` backwards to `first`
         while first > self._bounds.num_left(end * block_size):
             first -= 1

@@ -15,7 +15,7 @@ from splitserve.engine_core.ipc.wire import TokenLogprobs
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowError
 from splitserve.engine_core.request import EndedRequest, FrontendId, Request
 from splitserve.engine_core.scheduler.output import Recipients, TokenColumns
-from splitserve.engine_core.scheduler.pacing.chunks import StepInFlight
+from splitserve.engine_core.scheduler.pacing.chunks import PlannedStep
 from splitserve.engine_core.scheduler.running import IntColumn, RunningRows
 from splitserve.engine_core.scheduler.scheduler import Scheduler
 from splitserve.engine_core.scheduler.stopping import StopRules
@@ -24,7 +24,7 @@ from splitserve.engine_core.scheduler.stopping import StopRules
 class StepResult(NamedTuple):
     """What one applied step leads to; ended requests have left their rows already."""
 
-    flight: StepInFlight
+    flight: PlannedStep
     tokens: list[TokenColumns]
     ended: list[EndedRequest]
     logprobs: list[tuple[FrontendId, TokenLogprobs]]
@@ -77,7 +77,7 @@ class StepApplier:
         ended += self._finish(finishing)
         return StepResult(flight, tokens, ended, logprobs, prompt_logprobs, ran_out_of_memory)
 
-    def _take_step(self, output: ModelRunnerOutput) -> StepInFlight:
+    def _take_step(self, output: ModelRunnerOutput) -> PlannedStep:
         in_flight = self._scheduler.in_flight
         if not in_flight or in_flight[0].step != output.step:
             expected = in_flight[0].step if in_flight else "none"
@@ -85,7 +85,7 @@ class StepApplier:
         return in_flight.popleft()
 
     def _sampled_columns(
-        self, output: ModelRunnerOutput, flight: StepInFlight
+        self, output: ModelRunnerOutput, flight: PlannedStep
     ) -> tuple[IntColumn, npt.NDArray[np.int32]]:
         """Unpack rows and tokens, and check them against what was planned."""
         try:
@@ -105,14 +105,14 @@ class StepApplier:
             raise WorkerError(f"output of step {output.step} holds token ids outside the vocabulary")
         return rows, token_ids
 
-    def _end_failed_rows(self, output: ModelRunnerOutput, flight: StepInFlight) -> list[EndedRequest]:
+    def _end_failed_rows(self, output: ModelRunnerOutput, flight: PlannedStep) -> list[EndedRequest]:
         ended: list[EndedRequest] = []
         for error in output.errors:
             if error.code != DeviceMemoryError.code:
                 self._end_failed_row(error, flight, ended)
         return ended
 
-    def _end_failed_row(self, error: RowError, flight: StepInFlight, ended: list[EndedRequest]) -> None:
+    def _end_failed_row(self, error: RowError, flight: PlannedStep, ended: list[EndedRequest]) -> None:
         request = self._request_in(error.row, flight.step)
         if request is not None:
             self._scheduler.remove(request)
@@ -120,7 +120,7 @@ class StepApplier:
                 EndedRequest(request, FinishReason.ERROR, None, error.code, error.message, error.status)
             )
 
-    def _take_back(self, output: ModelRunnerOutput, flight: StepInFlight, ended: list[EndedRequest]) -> bool:
+    def _take_back(self, output: ModelRunnerOutput, flight: PlannedStep, ended: list[EndedRequest]) -> bool:
         """Let the rows of a step that ran out of memory enter again, or end those taken back too often.
 
         A row taken back is named again by the step that was in flight behind; it has no request then.
@@ -148,16 +148,16 @@ class StepApplier:
         code, status = DeviceMemoryError.code, DeviceMemoryError.status
         return EndedRequest(request, FinishReason.ERROR, None, code, message, status)
 
-    def _index_full_blocks(self, flight: StepInFlight) -> None:
+    def _index_full_blocks(self, flight: PlannedStep) -> None:
         # Without prefix caching, and for free rows, next_hash_at lies beyond every count.
-        kv, running = self._scheduler.kv, self._scheduler.running
-        full = (flight.num_computed_tokens >= kv.next_hash_at[flight.rows]).nonzero()[0]
+        indexer, running = self._scheduler.kv.indexer, self._scheduler.running
+        full = (flight.num_computed_tokens >= indexer.next_hash_at[flight.rows]).nonzero()[0]
         if len(full) == 0:
             return
         if flight.rows is not running.order:
             full = full[running.first_step[flight.rows[full]] <= flight.step]
         rows = flight.rows[full]
-        kv.index_full_blocks(rows, running.requests_at(rows), flight.num_computed_tokens[full])
+        indexer.index_full_blocks(rows, running.requests_at(rows), flight.num_computed_tokens[full])
 
     def _emit(self, sampled: _Sampled) -> tuple[_Sampled, list[tuple[int, int | None]]]:
         """Append the tokens to their rows.
@@ -224,7 +224,7 @@ class StepApplier:
         return renamed
 
     def _prompt_logprobs(
-        self, output: ModelRunnerOutput, flight: StepInFlight
+        self, output: ModelRunnerOutput, flight: PlannedStep
     ) -> list[tuple[FrontendId, TokenLogprobs]]:
         """Rename prompt logprobs and leave out those sent before a preemption."""
         renamed = []
@@ -243,7 +243,7 @@ class StepApplier:
         return running.requests[row] if running.first_step[row] <= step else None
 
 
-def _check_rows(output: ModelRunnerOutput, flight: StepInFlight, rows: IntColumn) -> None:
+def _check_rows(output: ModelRunnerOutput, flight: PlannedStep, rows: IntColumn) -> None:
     """Compare rows, in any order, with those that were to sample and did not fail."""
     expected = flight.sampling_rows
     if output.errors:

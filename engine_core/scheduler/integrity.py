@@ -7,13 +7,13 @@ from collections.abc import Collection
 from splitserve.engine_core.errors import IntegrityError
 from splitserve.engine_core.kv_cache.manager import KVCacheManager
 from splitserve.engine_core.request import RequestState
-from splitserve.engine_core.scheduler.pacing.chunks import StepInFlight
+from splitserve.engine_core.scheduler.pacing.chunks import PlannedStep
 from splitserve.engine_core.scheduler.running import RunningRows
 from splitserve.engine_core.scheduler.waiting.queues import WaitingQueue
 
 
 def check_integrity(
-    waiting: WaitingQueue, running: RunningRows, kv: KVCacheManager, in_flight: Collection[StepInFlight]
+    waiting: WaitingQueue, running: RunningRows, kv: KVCacheManager, in_flight: Collection[PlannedStep]
 ) -> None:
     """Compare all bookkeeping of a scheduler with itself.
 
@@ -29,14 +29,16 @@ def check_integrity(
             raise IntegrityError(
                 f"request {request.arrival} waits in state {request.state}, row {request.row}"
             )
-    kv.announced.check_integrity({row: kv.next_hash(row, running.request_at(row)) for row in rows})
+    kv.indexer.announced.check_integrity(
+        {row: kv.indexer.next_hash(row, running.request_at(row)) for row in rows}
+    )
     for row in rows:
         _check_counts_in_flight(row, running, in_flight)
         if running.num_computed_tokens[row] > kv.capacity[row]:
             raise IntegrityError(f"row {row} computed more tokens than its blocks hold")
 
 
-def _check_counts_in_flight(row: int, running: RunningRows, in_flight: Collection[StepInFlight]) -> None:
+def _check_counts_in_flight(row: int, running: RunningRows, in_flight: Collection[PlannedStep]) -> None:
     first_step = running.first_step[row]
     num_sampling = sum(
         int((step.sampling_rows == row).sum()) for step in in_flight if first_step <= step.step

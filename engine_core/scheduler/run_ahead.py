@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from splitserve.engine_core.config import SHORT_STEP_S
 from splitserve.engine_core.ipc.codec import pack_int32
-from splitserve.engine_core.scheduler.pacing.chunks import StepInFlight
+from splitserve.engine_core.scheduler.pacing.chunks import PlannedStep
 from splitserve.engine_core.scheduler.running import RunningRows
 
 MAX_STEPS_AHEAD = 4
@@ -41,7 +41,7 @@ class RunAhead:
         """Learn how long the last step took."""
         self._steps_are_short = self._is_possible and compute_s < SHORT_STEP_S
 
-    def has_room(self, in_flight: Sequence[StepInFlight]) -> bool:
+    def has_room(self, in_flight: Sequence[PlannedStep]) -> bool:
         """Whether one more decode step may follow these: all compute one token of as many rows as run now."""
         if not self._steps_are_short or len(in_flight) >= MAX_STEPS_AHEAD:
             return False

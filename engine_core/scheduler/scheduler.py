@@ -6,7 +6,7 @@ queue. Planning reads counts only, never token values, so the next step can be p
 still runs.
 
 Rows are served and preempted in one total order, (priority or 0, arrival); they are admitted in the policy's.
-The first row can always go on: it is served first and never preempted for another, so every turn comes.
+The first row can always go on: it is served first and never preempted for another, so nobody starves.
 """
 
 from __future__ import annotations
@@ -19,29 +19,23 @@ import numpy as np
 from splitserve.engine_core.config import SchedulerConfig, max_steps_in_flight
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
-from splitserve.engine_core.kv_cache.costs import KVCosts, RecomputeNs, nothing_known
+from splitserve.engine_core.kv_cache.costs import KVCosts
 from splitserve.engine_core.kv_cache.manager import KVCacheManager
-from splitserve.engine_core.kv_cache.offload import NO_MOVES, make_offload
-from splitserve.engine_core.kv_cache.window import bound_rows
-from splitserve.engine_core.kv_events.recorder import KVEventRecorder
+from splitserve.engine_core.kv_cache.offload import NO_MOVES
 from splitserve.engine_core.request import Request, RequestState
 from splitserve.engine_core.scheduler.integrity import check_integrity
 from splitserve.engine_core.scheduler.microbatch import microbatch
-from splitserve.engine_core.scheduler.pacing.chunks import Chunks, StepInFlight
+from splitserve.engine_core.scheduler.pacing.chunks import Chunks, PlannedStep
 from splitserve.engine_core.scheduler.pacing.prefill_cap import CapBeside, PrefillRoom, cap_prefill
 from splitserve.engine_core.scheduler.pacing.step_budget import StepBudget
 from splitserve.engine_core.scheduler.retreats import Retreats
+from splitserve.engine_core.scheduler.row_admission import RowAdmission
 from splitserve.engine_core.scheduler.run_ahead import RunAhead
 from splitserve.engine_core.scheduler.running import NEVER, ONE, IntColumn, RunningRows
 from splitserve.engine_core.scheduler.stopping import StopRules
 from splitserve.engine_core.scheduler.victims import Victims
-from splitserve.engine_core.scheduler.waiting.followers import Followers
 from splitserve.engine_core.scheduler.waiting.policies import make_queue
 from splitserve.engine_core.scheduler.waiting.queues import WaitingQueue
-
-# A new row travels whole, cached or not: once a step carries this many tokens, further rows wait for the next
-# one. Otherwise many requests over one long cached prompt would not fit the message to the worker.
-MAX_NEW_ROW_TOKENS = 2**21
 
 
 class _Growth(NamedTuple):
@@ -56,61 +50,31 @@ class Scheduler:
     """Plans steps over the waiting queue, the running rows and their blocks; integers only, no clock, no I/O.
 
     Attributes:
-        started: requests that left the queue for the first time since the engine last cleared this list.
         num_preemptions: preemptions since start.
         budget: tokens the next step may compute.
+        kv: blocks of the rows.
+        row_admission: moves requests from the queue to free rows.
         retreats: requests that start again after a step without memory.
         run_ahead: whether short steps may be planned beyond the usual number.
         is_short_of_blocks: whether the last plan could have gone on with more blocks.
-        num_queried_tokens, num_hit_tokens: prefix-cache lookups and hits since start, in tokens.
     """
 
-    def __init__(
-        self,
-        config: SchedulerConfig,
-        stops: StopRules,
-        secret: bytes,
-        sliding_window: int = 0,
-        kv_events: KVEventRecorder | None = None,
-        recompute_ns: RecomputeNs = nothing_known,
-    ) -> None:
-        max_chunk = config.max_prefill_tokens or config.max_num_batched_tokens
+    def __init__(self, config: SchedulerConfig, stops: StopRules, kv: KVCacheManager, costs: KVCosts) -> None:
         self._config = config
         self._stops = stops
+        self.kv = kv
         self.waiting: WaitingQueue = make_queue(config.policy, config.max_num_seqs, config.tenant_weights)
         self.running = RunningRows(config.max_num_seqs, config.block_size)
-        costs = KVCosts(recompute_ns, config.move_block_ns, config.block_size)
-        self.kv = KVCacheManager(
-            num_blocks=config.num_blocks,
-            block_size=config.block_size,
-            max_num_seqs=config.max_num_seqs,
-            secret=secret,
-            enable_prefix_caching=config.enable_prefix_caching,
-            bounds=bound_rows(
-                config.num_blocks,
-                config.block_size,
-                max_chunk,
-                sliding_window,
-                max_steps_in_flight(config.num_stages) - 1,
-            ),
-            kv_events=kv_events,
-            offload=make_offload(config, costs, kv_events),
-        )
+        self.row_admission = RowAdmission(config, self.waiting, self.running, kv, stops)
         self.budget = StepBudget(config.max_num_batched_tokens)
         self.retreats = Retreats(self.budget, self.running)
-        self._victims = Victims(config.victim, self.kv, self.running, costs)
-        self._followers = Followers(self.kv, self.running)
-        self.in_flight: deque[StepInFlight] = deque()
+        self._victims = Victims(config.victim, kv, self.running, costs)
+        self.in_flight: deque[PlannedStep] = deque()
         self._max_in_flight = max_steps_in_flight(config.num_stages)
-        self.run_ahead = RunAhead(self.running, self.kv.bounds.max_chunk, config.num_stages)
-        self.started: list[Request] = []
+        self.run_ahead = RunAhead(self.running, kv.bounds.max_chunk, config.num_stages)
         self.num_preemptions = 0
         self.is_short_of_blocks = False
-        self.num_queried_tokens = 0
-        self.num_hit_tokens = 0
-        # Admission leaves room for running rows to grow; without it a full pool admits and preempts in turns.
-        self._num_spare_blocks = max(1, config.num_blocks * config.watermark_percent // 100)
-        self._max_chunk = self.kv.bounds.max_chunk
+        self._max_chunk = kv.bounds.max_chunk
         self._next_step = 1
         self._freed_rows: list[int] = []
 
@@ -155,7 +119,8 @@ class Scheduler:
         self.is_short_of_blocks = growth.is_scarce
         new_rows: list[NewRow] = []
         if len(self.waiting) and not growth.is_scarce:
-            chunks, new_rows = self._admit(chunks, room)
+            admitted = self.row_admission.admit(chunks, room, self.budget.num_tokens, self._next_step)
+            chunks, new_rows, self.is_short_of_blocks = admitted
         if len(chunks.rows) == 0:
             return None
         return self._commit(chunks, new_rows, growth)
@@ -166,7 +131,7 @@ class Scheduler:
         for request in self.waiting:
             request.leader = None
             request.block_hashes.clear()
-            request.namespace = self.kv.index.namespace(request.tenant, request.cache_salt)
+            request.namespace = self.kv.cache.index.namespace(request.tenant, request.cache_salt)
         return num_dropped
 
     def check_integrity(self) -> None:
@@ -220,13 +185,13 @@ class Scheduler:
         crossing_rows = chunks.rows[crossing]
         num_missing = chunks.ends[crossing] - capacity[crossing]
         counts = -(-num_missing // self._config.block_size)
-        if int(counts.sum()) <= self.kv.pool.num_free:
+        if int(counts.sum()) <= self.kv.cache.pool.num_free:
             self._grow(growth, crossing_rows, counts)
             return chunks, growth
         if self.in_flight:
             return chunks.select(slice(0)), growth._replace(is_scarce=True)
         for i, (row, count) in enumerate(zip(crossing_rows.tolist(), counts.tolist(), strict=True)):
-            while self.kv.pool.num_free < count and self.running.requests[row] is not None:
+            while self.kv.cache.pool.num_free < count and self.running.requests[row] is not None:
                 self._preempt(self._victims.choose(row))
             if self.running.requests[row] is None:
                 continue  # it gave way
@@ -238,82 +203,6 @@ class Scheduler:
         grown, block_ids = self.kv.grow(rows, counts)
         growth.rows.extend(grown)
         growth.block_ids.extend(block_ids)
-
-    def _admit(self, chunks: Chunks, room: PrefillRoom | None) -> tuple[Chunks, list[NewRow]]:
-        """Admit from the head of the queue while rows, blocks, tokens and the message to the worker last.
-
-        A head that follows a running row is passed over, but a row and the blocks of its whole sequence are
-        kept for it, so that whoever passes takes nothing away from it.
-        """
-        new_rows: list[NewRow] = []
-        new_tokens: list[int] = []
-        budget = self.budget.num_tokens - int(chunks.num_tokens.sum())
-        num_held = num_kept_blocks = 0
-        num_sendable = MAX_NEW_ROW_TOKENS
-        if self.running.num_free_rows:
-            self.waiting.settle(self.running)
-        while min(budget, num_sendable) > 0 and self.running.num_free_rows > num_held:
-            if room is not None and not room.is_open:
-                break
-            request = self.waiting.head()
-            if request is None:
-                break
-            if self._followers.is_held(request):
-                num_held += 1
-                num_kept_blocks += self.kv.max_blocks_for(request.num_stored_tokens)
-                self.waiting.set_aside(request)
-                continue
-            # Alone it may take the whole pool, which holds any accepted request, and load all at once.
-            num_spare = self._num_spare_blocks + num_kept_blocks if len(self.running) else 0
-            if len(self.running) and self.kv.load_ahead(request, num_spare):
-                break
-            new_row = self._admit_one(request, num_spare)
-            if new_row is None:
-                self.is_short_of_blocks = True
-                break
-            uncomputed = request.num_stored_tokens - new_row.num_computed_tokens
-            chunk = min(uncomputed, self._max_chunk, budget)
-            new_tokens.append(chunk if room is None else room.take(chunk, new_row.num_computed_tokens))
-            budget -= new_tokens[-1]
-            num_sendable -= request.num_stored_tokens
-            new_rows.append(new_row)
-        if num_held:
-            self.waiting.restore()
-        if new_rows:
-            rows = np.array([new_row.row for new_row in new_rows], np.int64)
-            num_tokens = np.array(new_tokens, np.int64)
-            added = Chunks(rows, num_tokens, self.running.num_computed_tokens[rows] + num_tokens)
-            chunks = added.behind(chunks)
-        return chunks, new_rows
-
-    def _admit_one(self, request: Request, num_spare: int) -> NewRow | None:
-        running = self.running
-        row = running.lowest_free_row()
-        num_cached = self.kv.admit(row, request, num_spare)
-        if num_cached is None:
-            assert len(running), "an accepted request fits the empty pool"
-            return None
-        self.waiting.remove(request)
-        self.waiting.admitted(request, row, num_cached)
-        running.admit(row, request, step=self._next_step, num_cached_tokens=num_cached)
-        self._stops.watch(request)
-        if self._config.enable_prefix_caching and not request.wants_prompt_logprobs:
-            self.num_queried_tokens += request.num_stored_tokens
-            self.num_hit_tokens += num_cached
-        if not request.was_started:
-            request.was_started = True
-            request.num_cached_tokens = min(num_cached, request.num_prompt_tokens)
-            self.started.append(request)
-        num_left = self.kv.num_left(row)
-        return NewRow(
-            row=row,
-            token_ids=bytes(request.token_ids),
-            num_prompt_tokens=request.num_prompt_tokens,
-            num_computed_tokens=num_cached,
-            block_ids=pack_int32(self.kv.tables[row][num_left:]),
-            sampling=request.sampling_for_worker(),
-            first_block=num_left,
-        )
 
     def _commit(self, chunks: Chunks, new_rows: list[NewRow], growth: _Growth) -> SchedulerOutput:
         """Count the step's tokens as computed and put it in flight."""
@@ -331,10 +220,11 @@ class Scheduler:
         running.num_tokens[sampling_rows] = positions + ONE
         packed_num_tokens = pack_int32(num_tokens)
         self.in_flight.append(
-            StepInFlight(step, rows, ends, sampling_rows, packed_sampling_rows, packed_num_tokens)
+            PlannedStep(step, rows, ends, sampling_rows, packed_sampling_rows, packed_num_tokens)
         )
         freed_rows, self._freed_rows = self._freed_rows, []
-        moves = NO_MOVES if self.kv.offload is None else self.kv.offload.take_moves()
+        offload = self.kv.cache.offload
+        moves = NO_MOVES if offload is None else offload.take_moves()
         return SchedulerOutput(
             step=step,
             rows=packed_rows,

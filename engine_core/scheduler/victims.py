@@ -48,11 +48,11 @@ class Victims:
         Blocks that others use too are taken to be its first ones, as with prefixes they are but for rows
         that computed equal blocks side by side.
         """
-        ref_counts, table = self._kv.pool.ref_counts, self._kv.tables[row]
+        ref_counts, table = self._kv.cache.pool.ref_counts, self._kv.tables[row]
         num_left = self._kv.num_left(row)
         first = bisect_left(table, True, lo=num_left, key=lambda block_id: ref_counts[block_id] == 1)
         if first == len(table):
             return sys.maxsize
         num_computed = int(self._running.num_computed_tokens[row])
-        cost = self._costs.return_cost(first, num_computed, can_move=self._kv.offload is not None)
+        cost = self._costs.return_cost(first, num_computed, can_move=self._kv.cache.offload is not None)
         return cost * SCALE // (len(table) - first)

@@ -144,11 +144,13 @@ class EngineDriver:
         self.engine.check_integrity()
         self.router.hear(encode_batch(self._kv_events.take()))
         kv = self.engine._scheduler.kv
-        assert self.router.hashes("GPU") == set(map(external_hash, kv.index._block_of))
-        saved = kv.offload.tier._slot_of if kv.offload is not None else ()
+        assert self.router.hashes("GPU") == set(map(external_hash, kv.cache.index._block_of))
+        saved = kv.cache.offload.tier._slot_of if kv.cache.offload is not None else ()
         assert self.router.hashes("CPU") == set(map(external_hash, saved))
         # What is cached nowhere any more is not remembered either.
-        assert set(self._kv_events._blocks) == ({*kv.index._block_of, *saved} if kv.offload else set())
+        assert set(self._kv_events._blocks) == (
+            {*kv.cache.index._block_of, *saved} if kv.cache.offload else set()
+        )
 
     def abort(self, sequence: Tracked) -> None:
         self.engine.abort(sequence.frontend, [sequence.handle])

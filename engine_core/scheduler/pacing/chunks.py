@@ -32,7 +32,7 @@ class Chunks(NamedTuple):
         return Chunks(*map(np.concatenate, zip(others, self, strict=True)))
 
 
-class StepInFlight(NamedTuple):
+class PlannedStep(NamedTuple):
     """A planned step whose output has not been applied.
 
     Attributes:

@@ -1,6 +1,6 @@
 """Which waiting requests wait for a prefix that a running row is computing just now.
 
-Requests with equal beginnings often come together: the n sequences of one prompt, or a burst behind one
+Requests with equal prefixes often come together: the n sequences of one prompt, or a burst behind one
 system prompt. The first is admitted and computes; the others follow it until the full blocks that they share
 are indexed, and are then admitted with a prefix hit. Without this each of them would compute and store the
 same blocks, as a prefix is found only once it is computed.
@@ -25,7 +25,7 @@ class Followers:
     def __init__(self, kv: KVCacheManager, running: RunningRows) -> None:
         self._kv = kv
         self._running = running
-        # Whoever comes next often has the beginning of the last leader, and then need not hash it again.
+        # Whoever comes next often has the prefix of the last leader, and then need not hash it again.
         self._last_leader: Request | None = None
 
     def is_held(self, request: Request) -> bool:
@@ -36,7 +36,7 @@ class Followers:
                 return True
             self._adopt_hashes(request, leader)
             request.leader = None
-        if not len(self._kv.announced) or request.wants_prompt_logprobs:
+        if not len(self._kv.indexer.announced) or request.wants_prompt_logprobs:
             return False
         if self._last_leader is not None:
             self._adopt_hashes(request, self._last_leader)
@@ -50,11 +50,11 @@ class Followers:
     def _computes(self, leader: Request, num_tokens: int) -> bool:
         if leader.state is not RequestState.RUNNING:
             return False
-        return int(self._kv.next_hash_at[leader.row]) <= num_tokens
+        return int(self._kv.indexer.next_hash_at[leader.row]) <= num_tokens
 
     def _find_leader(self, request: Request) -> Request | None:
         """Return the request before it that computes the first full block it lacks."""
-        row = self._kv.row_filling(request, len(self._kv.find_prefix(request)))
+        row = self._kv.indexer.row_filling(request, len(self._kv.find_prefix(request)))
         if row is None:
             return None
         leader = self._running.request_at(row)

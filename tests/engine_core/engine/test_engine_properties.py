@@ -22,7 +22,7 @@ from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.messages import FinishReason
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
 from splitserve.engine_core.sampling_params import RepetitionDetection
-from splitserve.engine_core.scheduler.pacing.chunks import StepInFlight
+from splitserve.engine_core.scheduler.pacing.chunks import PlannedStep
 from splitserve.engine_core.scheduler.pacing.prefill_cap import CapBeside, PrefillCap
 from splitserve.engine_core.scheduler.running import RunningRows
 from tests.engine_core.engine_driver import COMPLETE, EngineDriver
@@ -224,7 +224,7 @@ def draw_caps(engine: EngineCore, caps: list[PrefillCap]) -> None:
     scheduler.schedule = planned  # type: ignore[method-assign]
 
 
-def check_cap(cap: PrefillCap, step: StepInFlight, running: RunningRows) -> None:
+def check_cap(cap: PrefillCap, step: PlannedStep, running: RunningRows) -> None:
     num_tokens = unpack_int32(step.packed_num_tokens).astype(np.int64)
     prefill = num_tokens > 1
     # A newcomer may have one token to compute; it does not make the step one that decodes.

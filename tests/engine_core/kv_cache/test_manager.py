@@ -5,6 +5,7 @@ import pytest
 
 from splitserve.engine_core.errors import IntegrityError
 from splitserve.engine_core.kv_cache.manager import KVCacheManager
+from splitserve.engine_core.kv_cache.prefix_cache import PrefixCache
 from splitserve.engine_core.kv_cache.window import LEFT, bound_rows
 from splitserve.engine_core.request import Request
 from splitserve.engine_core.sampling_params import SamplingParams
@@ -14,18 +15,14 @@ from tests.engine_core.requests import make_request
 def make_manager(
     num_blocks: int = 8, *, caching: bool = True, window: int = 0, max_chunk: int = 8
 ) -> KVCacheManager:
+    bounds = bound_rows(num_blocks, 2, max_chunk, window)
     return KVCacheManager(
-        num_blocks=num_blocks,
-        block_size=2,
-        max_num_seqs=4,
-        secret=b"x" * 32,
-        enable_prefix_caching=caching,
-        bounds=bound_rows(num_blocks, 2, max_chunk, window),
+        PrefixCache(num_blocks, b"x" * 32), bounds, max_num_seqs=4, enable_prefix_caching=caching
     )
 
 
 def index(manager: KVCacheManager, row: int, request: Request, num_computed_tokens: int) -> None:
-    manager.index_full_blocks(np.array([row]), [request], np.array([num_computed_tokens]))
+    manager.indexer.index_full_blocks(np.array([row]), [request], np.array([num_computed_tokens]))
 
 
 def test_a_prompt_gets_all_its_blocks_at_once() -> None:
@@ -91,7 +88,7 @@ def test_a_cached_prefix_outlives_its_request_until_its_blocks_are_needed() -> N
     manager.admit(0, first, 0)
     index(manager, 0, first, 5)
     manager.free(0)
-    assert manager.pool.num_free == 4
+    assert manager.cache.pool.num_free == 4
     assert manager.admit(0, make_request([1, 2, 3, 4, 5]), 0) == 4
     manager.free(0)
     manager.admit(1, make_request([9] * 8), 0)
@@ -120,7 +117,7 @@ def test_a_refused_admission_changes_nothing() -> None:
     # Two of the three free blocks are the hits themselves, so one is left for two new ones.
     assert manager.admit(1, make_request([1, 2, 3, 4, 5, 6, 7, 8]), 0) is None
     assert manager.admit(1, make_request([1, 2, 3, 4, 5, 6]), 1) is None
-    assert manager.pool.num_free == 3
+    assert manager.cache.pool.num_free == 3
     assert manager.admit(1, make_request([1, 2, 3, 4, 5, 6]), 0) == 4
 
 
@@ -153,9 +150,9 @@ def test_integrity_finds_a_block_that_two_rows_may_write_to() -> None:
     manager.admit(0, make_request([1, 2, 3]), 0)
     manager.admit(1, make_request([1, 2, 3]), 0)
     stolen = manager.tables[0][1]
-    manager.pool.release([manager.tables[1][1]])
+    manager.cache.pool.release([manager.tables[1][1]])
     manager.tables[1][1] = stolen
-    manager.pool.ref_counts[stolen] = 2
+    manager.cache.pool.ref_counts[stolen] = 2
     with pytest.raises(IntegrityError, match="may still write"):
         manager.check_integrity({0: 3, 1: 3})
 
@@ -186,11 +183,11 @@ def test_blocks_out_of_the_window_are_given_back_and_stay_cached() -> None:
     assert manager.tables[0][0] != LEFT
     advance(manager, 0, request, 6)  # the next query sees positions 2 to 6
     assert manager.tables[0] == [LEFT, *held[1:]]
-    assert manager.pool.num_free == 16 - len(held) + 1
-    assert manager.pool.is_cached(held[0])
+    assert manager.cache.pool.num_free == 16 - len(held) + 1
+    assert manager.cache.pool.is_cached(held[0])
     manager.free(0)
     manager.check_integrity({})
-    assert manager.pool.num_free == 16
+    assert manager.cache.pool.num_free == 16
 
 
 def test_a_block_is_not_given_back_before_it_is_indexed() -> None:
@@ -218,15 +215,15 @@ def indexed_and_freed(manager: KVCacheManager, num_tokens: int) -> Request:
 
 
 def forget(manager: KVCacheManager, request: Request, place: int) -> None:
-    block_id = manager.index.lookup(request.block_hashes[place])
+    block_id = manager.cache.index.lookup(request.block_hashes[place])
     assert block_id is not None
-    manager.index.forget(block_id)
+    manager.cache.index.forget(block_id)
 
 
 def test_a_windowed_hit_needs_only_what_the_next_token_sees() -> None:
     manager = windowed()
     first = indexed_and_freed(manager, 10)
-    seen = [manager.index.lookup(block_hash) for block_hash in first.block_hashes[3:]]
+    seen = [manager.cache.index.lookup(block_hash) for block_hash in first.block_hashes[3:]]
     for place in range(3):
         forget(manager, first, place)
     again = make_request(range(12))
@@ -239,7 +236,7 @@ def test_a_windowed_hit_needs_only_what_the_next_token_sees() -> None:
 def test_a_gap_in_the_window_shortens_the_hit() -> None:
     manager = windowed()
     first = indexed_and_freed(manager, 10)
-    seen = [manager.index.lookup(block_hash) for block_hash in first.block_hashes[2:4]]
+    seen = [manager.cache.index.lookup(block_hash) for block_hash in first.block_hashes[2:4]]
     forget(manager, first, 4)
     # 10 tokens would need place 4; 8 tokens need places 2 and 3.
     assert manager.find_prefix(make_request(range(11))) == [LEFT, LEFT, *seen]

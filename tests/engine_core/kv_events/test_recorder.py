@@ -9,6 +9,7 @@ import pytest
 from splitserve.engine_core.kv_cache.costs import KVCosts, nothing_known
 from splitserve.engine_core.kv_cache.manager import KVCacheManager
 from splitserve.engine_core.kv_cache.offload import Offload
+from splitserve.engine_core.kv_cache.prefix_cache import PrefixCache
 from splitserve.engine_core.kv_cache.prefix_index import extend_chain
 from splitserve.engine_core.kv_cache.window import bound_rows
 from splitserve.engine_core.kv_events.format import encode_batch, external_hash
@@ -26,16 +27,8 @@ class Cache:
         costs = KVCosts(nothing_known, 0, 4)
         offload = Offload(num_blocks, num_host_blocks, costs, kv_events=self.recorder)
         self.router = Router()
-        self.manager = KVCacheManager(
-            num_blocks=num_blocks,
-            block_size=4,
-            max_num_seqs=4,
-            secret=b"x" * 32,
-            enable_prefix_caching=True,
-            bounds=bound_rows(num_blocks, 4, 100, 0),
-            offload=offload if num_host_blocks else None,
-            kv_events=self.recorder,
-        )
+        prefixes = PrefixCache(num_blocks, b"x" * 32, offload if num_host_blocks else None, self.recorder)
+        self.manager = KVCacheManager(prefixes, bound_rows(num_blocks, 4, 100, 0), max_num_seqs=4)
         self.publish()
 
     def compute(self, row: int, request: Request) -> None:
@@ -44,7 +37,7 @@ class Cache:
 
     def index(self, rows: list[int], requests: list[Request]) -> None:
         computed = np.array([request.num_stored_tokens for request in requests])
-        self.manager.index_full_blocks(np.array(rows), requests, computed)
+        self.manager.indexer.index_full_blocks(np.array(rows), requests, computed)
 
     def publish(self) -> EventBatch:
         return self.router.hear(encode_batch(self.recorder.take()))
@@ -121,7 +114,7 @@ def test_a_gap_between_stored_blocks_makes_two_events() -> None:
     cache.manager.admit(0, request, 0)
     # The middle block is served by another one already.
     extend_chain(request.block_hashes, request.namespace, request.token_ids, 2, 16)
-    assert cache.manager.index.insert([request.block_hashes[1]], [7]) == [7]
+    assert cache.manager.cache.index.insert([request.block_hashes[1]], [7]) == [7]
     cache.index([0], [request])
     events = cache.publish().events
     first, middle, last = hashes(request)

@@ -37,7 +37,7 @@ def test_a_router_predicts_the_hits_of_every_prompt(
         driver.add(prompt, tenant=tenant, cache_salt=salt, max_tokens=max_tokens)
         driver.turn()
         for known, (other_tenant, other_salt), _max_tokens in arrivals:
-            request = make_request(known, namespace=kv.index.namespace(other_tenant, other_salt))
+            request = make_request(known, namespace=kv.cache.index.namespace(other_tenant, other_salt))
             # The last token is always computed, so it is not looked for.
             found = driver.router.num_cached_blocks(known[:-1], block_size, KEYS[other_tenant, other_salt])
             assert found == len(kv.find_prefix(request))

@@ -6,6 +6,7 @@ import numpy as np
 
 from splitserve.engine_core.kv_cache.costs import KVCosts, RecomputeNs, nothing_known
 from splitserve.engine_core.kv_cache.manager import KVCacheManager
+from splitserve.engine_core.kv_cache.prefix_cache import PrefixCache
 from splitserve.engine_core.kv_cache.window import bound_rows
 from splitserve.engine_core.request import Request
 from splitserve.engine_core.scheduler.running import RunningRows
@@ -19,14 +20,8 @@ class Batch:
     """Rows 0, 1, ... in order of arrival, each with a prompt and so many of its tokens computed."""
 
     def __init__(self, *, recompute_ns: RecomputeNs = nothing_known, rule: str = "cost") -> None:
-        self.kv = KVCacheManager(
-            num_blocks=100,
-            block_size=BLOCK_SIZE,
-            max_num_seqs=8,
-            secret=b"s" * 32,
-            enable_prefix_caching=True,
-            bounds=bound_rows(100, BLOCK_SIZE, 64, 0),
-        )
+        cache = PrefixCache(100, b"s" * 32)
+        self.kv = KVCacheManager(cache, bound_rows(100, BLOCK_SIZE, 64, 0), max_num_seqs=8)
         self.running = RunningRows(8, BLOCK_SIZE)
         self.victims = Victims(rule, self.kv, self.running, KVCosts(recompute_ns, 0, BLOCK_SIZE))
 
@@ -38,7 +33,7 @@ class Batch:
         self.running.admit(row, request, step=1, num_cached_tokens=num_cached)
         computed = len(prompt) if num_computed is None else num_computed
         self.running.num_computed_tokens[row] = computed
-        self.kv.index_full_blocks(np.array([row]), [request], np.array([computed]))
+        self.kv.indexer.index_full_blocks(np.array([row]), [request], np.array([computed]))
         return request
 
 
@@ -112,7 +107,7 @@ def test_a_row_of_shared_blocks_only_is_the_last_resort() -> None:
     batch.add(prompt(1, 8))
     batch.add(prompt(60, 32))
     shared = batch.add(prompt(20, 9), num_computed=8)
-    batch.kv.pool.acquire(batch.kv.tables[shared.row][0])
-    batch.kv.pool.acquire(batch.kv.tables[shared.row][1])
+    batch.kv.cache.pool.acquire(batch.kv.tables[shared.row][0])
+    batch.kv.cache.pool.acquire(batch.kv.tables[shared.row][1])
     batch.kv.tables[shared.row].pop()
     assert batch.victims.choose(0) == 1

@@ -1,0 +1,159 @@
+"""Which blocks of the pool hold which prefixes: taken, shared, indexed, evicted, and told on.
+
+Pool, prefix index, CPU offload and KV events say the same in four ways. What changes one of them changes the
+others here:
+
+    change      pool        index     offload                KV events
+    allocate    takes       forgets   saves what is evicted  removed
+    hold        shares      inserts   loads                  stored
+    insert      marks       inserts   -                      stored, by report_stored
+    release     gives back  -         learns its worth       -
+    reset       unmarks     forgets   forgets                cleared
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from splitserve.engine_core.errors import IntegrityError
+from splitserve.engine_core.kv_cache.block_pool import BlockPool
+from splitserve.engine_core.kv_cache.offload import Offload
+from splitserve.engine_core.kv_cache.prefix_index import PrefixIndex
+from splitserve.engine_core.kv_cache.window import LEFT
+from splitserve.engine_core.kv_events.recorder import KVEventRecorder
+from splitserve.engine_core.request import Request
+
+
+class PrefixCache:
+    """The blocks of the pool and the prefixes they hold; used by the engine's thread.
+
+    Attributes:
+        pool: which blocks are free.
+        index: which blocks can be found as prefixes.
+        offload: the CPU offload behind the pool, None without one.
+        reports_events: whether insert() has to be followed by report_stored().
+
+    Args:
+        num_blocks: of the pool.
+        secret: seeds the hashes of the index.
+        offload: None for none.
+        kv_events: told what the pool holds; None if nobody listens.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        secret: bytes,
+        offload: Offload | None = None,
+        kv_events: KVEventRecorder | None = None,
+    ) -> None:
+        self.pool = BlockPool(num_blocks)
+        self.index = PrefixIndex(secret)
+        self.offload = offload
+        self.reports_events = kv_events is not None
+        self._kv_events = kv_events
+
+    def is_enough_free(self, hits: list[int], num_more: int) -> bool:
+        """Whether the pool can give num_more blocks while the hits are held, those to load included."""
+        shared = self._of_pool(hits)
+        num_loads = len(hits) - hits.count(LEFT) - len(shared)
+        num_free_hits = sum(1 for block_id in shared if self.pool.ref_counts[block_id] == 0)
+        return self.pool.num_free - num_free_hits >= num_more + num_loads
+
+    def allocate(self, count: int) -> list[int]:
+        """Take blocks, evicting prefixes if need be; the caller has checked that so many are free."""
+        block_ids, num_evicted = self.pool.allocate(count)
+        if num_evicted:
+            evicted = block_ids[count - num_evicted :]
+            hashes = [self.index.forget(block_id) for block_id in evicted]
+            if self.offload is not None:
+                self.offload.evicted(evicted, hashes)
+            if self._kv_events is not None:
+                self._kv_events.removed(hashes)
+        return block_ids
+
+    def hold(self, request: Request, hits: list[int]) -> list[int]:
+        """Take a reference to every hit, loading those that are offloaded.
+
+        Args:
+            request: whose prefix it is.
+            hits: places of the prefix, see engine_core.kv_cache.offload; LEFT where none is needed.
+
+        Returns:
+            The block of each place, and every LEFT.
+        """
+        for block_id in self._of_pool(hits):
+            self.pool.acquire(block_id)
+        if self.offload is None or not (loads := self.offload.loads(hits)):
+            return hits
+        self.offload.pin(loads)
+        block_ids = self.allocate(len(loads))
+        self.offload.load(loads, block_ids)
+        block_of = dict(zip(loads, block_ids, strict=True))
+        self.insert([request.block_hashes[i] for i, place in enumerate(hits) if place in block_of], block_ids)
+        held = [block_of.get(place, place) for place in hits]
+        self.report_stored(request, 0, held, set(block_ids))
+        return held
+
+    def release(self, block_ids: list[int], num_indexed: int) -> None:
+        """Drop references to blocks of a sequence with so many indexed ones; the first is evicted first."""
+        self.pool.release(block_ids)
+        if self.offload is not None:
+            self.offload.released(block_ids, num_indexed)
+
+    def insert(self, hashes: list[bytes], block_ids: list[int]) -> list[int]:
+        """Let blocks in use be found as prefixes; returns those that are, not their equals."""
+        inserted = self.index.insert(hashes, block_ids)
+        self.pool.mark_cached(inserted)
+        return inserted
+
+    def report_stored(
+        self, request: Request, first: int, block_ids: list[int], inserted: set[int] | None = None
+    ) -> None:
+        """Report blocks of a request from place `first` on as cached, in consecutive runs.
+
+        Args:
+            request: has their hashes.
+            first: place of the first one in the sequence.
+            block_ids: consecutive blocks of the sequence.
+            inserted: those of them to report; None for all.
+        """
+        events = self._kv_events
+        if events is None:
+            return
+        end = first + len(block_ids)
+        for place, block_id in enumerate(block_ids, first):
+            if inserted is not None and block_id not in inserted:
+                if first < place:
+                    events.stored(request, first, place)
+                first = place + 1
+        if first < end:
+            events.stored(request, first, end)
+
+    def reset(self) -> int:
+        """Forget every prefix; returns how many blocks held one. Blocks in use stay in use."""
+        num_cached = len(self.index)
+        self.index.reset()
+        self.pool.uncache_all()
+        if self.offload is not None:
+            self.offload.reset()
+        if self._kv_events is not None:
+            self._kv_events.cleared()
+        return num_cached
+
+    def check_integrity(self, references: Counter[int]) -> None:
+        """Compare pool, index and offload with each other and with the references that rows hold.
+
+        Raises:
+            IntegrityError: names the first disagreement.
+        """
+        self.pool.check_integrity(references)
+        self.index.check_integrity()
+        cached = {block_id for block_id in range(self.pool.num_blocks) if self.pool.is_cached(block_id)}
+        if cached != self.index.block_ids():
+            raise IntegrityError(f"cached marks and index differ in blocks {cached ^ self.index.block_ids()}")
+        if self.offload is not None:
+            self.offload.check_integrity()
+
+    def _of_pool(self, places: list[int]) -> list[int]:
+        return [place for place in places if LEFT < place < self.pool.num_blocks]
