@@ -90,8 +90,7 @@ SHARED = {
 
 # Imports against the table, module -> module, each with the reason why it stands.
 AGAINST_THE_TABLE = {
-    ("frontend.engines.opening", "frontend.beam.driver"): "a pool opens beam searches as it opens requests",
-    ("frontend.engines.token_relay", "frontend.metrics.histogram"): "native code counts into its buckets",
+    ("frontend.engines.start", "frontend.beam.driver"): "a pool opens beam searches as it opens requests",
 }
 # Import circles, each with the reason why it stands.
 CIRCLES = {
@@ -102,9 +101,7 @@ MAX_CLASS_LINES = 250
 LONG_CLASSES = {
     "engine_core.engine.EngineCore": "its counters and its requests are about to get owners",
     "engine_core.executor.simulated.worker.SimulatedWorker": "its logprobs are about to get an owner",
-    "frontend.engines.client.EngineClient": "one link with all that can happen to it",
     "frontend.engines.pool.EnginePool": "one pool with all that can be asked of it",
-    "frontend.engines.session.EngineSession": "one state machine with its table of events",
     "frontend.http.connection.http_protocol.BoundedHttpProtocol": "overrides what uvicorn keeps in one class",
     "frontend.offline.llm.LLM": "its docstrings are the reference of the public API",
     "worker.batch.input_batch.InputBatch": "one set of columns",
@@ -112,6 +109,4 @@ LONG_CLASSES = {
 }
 # Folders of more than MAX_FILES modules, each with the reason why it is one room.
 MAX_FILES = 15
-FULL_FOLDERS = {
-    "frontend.engines": "the legs of a stream are still found one by one",
-}
+FULL_FOLDERS: dict[str, str] = {}

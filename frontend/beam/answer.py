@@ -8,7 +8,7 @@ from splitserve.frontend.beam.search import Found, SearchRules
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
 from splitserve.frontend.engines.status import ServedModel
-from splitserve.frontend.engines.stream.sequence_stream import read_prompt_logprobs
+from splitserve.frontend.engines.stream.logprobs import read_prompt_logprobs
 
 
 def make_deltas(

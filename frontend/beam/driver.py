@@ -26,7 +26,7 @@ from splitserve.frontend.engines.connection.client import EngineClient
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta, TokenLogprob
 from splitserve.frontend.engines.status import ServedModel
-from splitserve.frontend.engines.stream.sequence_stream import read_token_logprob
+from splitserve.frontend.engines.stream.logprobs import read_token_logprob
 
 
 def search_rules(request: GenerationRequest, served: ServedModel) -> SearchRules:
@@ -128,22 +128,20 @@ class BeamRun:
         """Return the ended requests of one step, one per beam."""
         client, changed, timeout_s = self._choose(), asyncio.Event(), self._left_s()
         sampling = self._step_sampling(is_first=self._first is None)
-        requests = [self._add_request(client, i, beam, sampling, timeout_s) for i, beam in enumerate(beams)]
+        requests = [self._add_request(i, beam, sampling, timeout_s) for i, beam in enumerate(beams)]
         sources = client.open(requests, changed.set)
         try:
             while not all(_has_ended(source) for source in sources):
                 await changed.wait()
                 changed.clear()
         finally:
-            client.abort([request.handle for request in requests])
+            client.abort(sources)
         return sources
 
-    def _add_request(
-        self, client: EngineClient, index: int, beam: Beam, sampling: SamplingParams, timeout_s: float
-    ) -> AddRequest:
+    def _add_request(self, index: int, beam: Beam, sampling: SamplingParams, timeout_s: float) -> AddRequest:
         request = self._request
         return AddRequest(
-            handle=client.session.next_handle(),
+            handle=0,  # EngineClient.open() gives it one.
             request_id=f"{request.request_id}-{index}"[:128],
             prompt_token_ids=self._prompt + pack_int32([token.token_id for token in beam.tokens]),
             sampling=sampling,

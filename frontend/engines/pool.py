@@ -250,13 +250,13 @@ class EnginePool:
         """Return the counters of this process, as a copy of now."""
         sessions = [member.session for member in self._members]
         return PoolStats(
-            num_open=sum(len(session.open_sequences) for session in sessions),
+            num_open=sum(len(session.sequences) for session in sessions),
             requests_started=self._stats.requests_started,
             requests_finished=self._stats.requests_finished,
             requests_aborted=self._stats.requests_aborted,
             requests_failed=self._stats.requests_failed,
-            engines_lost=sum(session.counters.losses for session in sessions),
-            stale_outputs=sum(session.counters.stale_outputs for session in sessions),
+            engines_lost=sum(session.num_losses for session in sessions),
+            stale_outputs=sum(session.sequences.stale_outputs for session in sessions),
             protocol_errors=sum(member.client.protocol_errors for member in self._members),
         )
 

@@ -95,7 +95,7 @@ class PoolMember:
     @property
     def num_open(self) -> int:
         """Sequences of this frontend that are open on it."""
-        return len(self.session.open_sequences)
+        return len(self.session.sequences)
 
     @property
     def loads_assets(self) -> bool:

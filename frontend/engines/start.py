@@ -16,7 +16,8 @@ from splitserve.frontend.engines.stream.engine_generation import (
     Generation,
     SearchGeneration,
 )
-from splitserve.frontend.engines.stream.sequence_stream import SequenceStream, split_request
+from splitserve.frontend.engines.stream.sequence_stream import SequenceStream
+from splitserve.frontend.engines.stream.split_request import split_request
 
 
 def open_on(
@@ -45,7 +46,7 @@ def open_on(
     if any(request.sampling.use_beam_search for request in requests):
         runs = [BeamRun(request, served, choose) for request in requests]
         return [SearchGeneration(run.run(), on_ready, stats) for run in runs]
-    messages = [split_request(request, client.session.next_handle) for request in requests]
+    messages = [split_request(request) for request in requests]
     sources = iter(client.open(list(chain.from_iterable(messages)), on_ready))
     return [
         EngineGeneration(client, _streams(request, served, islice(sources, request.sampling.n)), stats)

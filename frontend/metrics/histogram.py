@@ -12,6 +12,8 @@ from math import inf
 
 from prometheus_client.core import HistogramMetricFamily
 
+from splitserve.frontend.engines.connection.token_relay import LatencyBuckets
+
 TIME_BUCKETS = (
     0.001,
     0.0025,
@@ -54,9 +56,9 @@ class Histogram:
         self._sum[0] += value * weight
 
     @property
-    def buffers(self) -> tuple[array[float], array[int], array[float]]:
-        """Upper bounds (float64, [B]), counts (int64, [B + 1]), sum (float64, [1]); they stay in place."""
-        return self._upper, self._counts, self._sum
+    def buckets(self) -> LatencyBuckets:
+        """What native code needs to observe values, too."""
+        return LatencyBuckets(self._upper, self._counts, self._sum)
 
     @property
     def sum(self) -> float:

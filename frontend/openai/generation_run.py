@@ -210,7 +210,7 @@ class GenerationRun:
         last_token_s = self._timers[0].last_token_s
         if len(self._timers) != 1 or last_token_s is None:
             return None
-        latency = self._model_metrics.inter_token_latency
+        latency = self._model_metrics.inter_token_latency.buckets
         return self._generations[0].hand_over(Route(fd, frame, latency, last_token_s))
 
     def take_back(self) -> Relayed | None:

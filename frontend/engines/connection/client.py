@@ -14,7 +14,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 import zmq
@@ -23,8 +23,9 @@ from zmq.utils.monitor import parse_monitor_message
 from splitserve.engine_core.errors import EngineUnavailableError, ProtocolError
 from splitserve.engine_core.ipc.codec import encode, engine_decoder
 from splitserve.engine_core.ipc.curve import ClientKeys
-from splitserve.engine_core.ipc.messages import AddRequest, CallKind, CallResult, EngineMessage, Pong
+from splitserve.engine_core.ipc.messages import AddRequest, CallKind, CallResult, Pong
 from splitserve.engine_core.ipc.transport import CLIENT_HWM, MAX_MESSAGE_BYTES, connect_engine
+from splitserve.frontend.engines.connection.calls import SHUTTING_DOWN, PendingCalls
 from splitserve.frontend.engines.connection.handshake import FAILED_EVENTS, HandshakeWatch
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence
 from splitserve.frontend.engines.connection.session import EngineSession, EngineState
@@ -36,10 +37,8 @@ TICK_S = 0.25
 MAX_FRAMES_PER_WAKEUP = 64
 # The same for what they hold: logprobs of a step may be 400 KB, which take some milliseconds.
 MAX_BYTES_PER_WAKEUP = 512 * 1024
-MAX_CALLS = 256
 # A plain number: the flags of an enum cost a call in Python for each operation.
 _POLLIN = int(zmq.POLLIN)
-_SHUTTING_DOWN = "this frontend is shutting down"
 _MONITORED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | FAILED_EVENTS
 
 
@@ -75,7 +74,7 @@ class EngineClient:
         self._allow_insecure_tcp = allow_insecure_tcp
         self._handshake = HandshakeWatch(session.address, has_keys=keys is not None)
         self._closed = False
-        self._answers: dict[int, asyncio.Future[Pong | CallResult]] = {}
+        self._calls = PendingCalls(session.address)
         self._last_state = session.state
         # A new life may begin between two looks at the state, which is the same then.
         self._last_epoch = 0
@@ -108,11 +107,11 @@ class EngineClient:
         """Abort what is open, stop reading and close the socket."""
         if self._closed:
             return
-        sequences = list(self.session.open_sequences.values())
-        self.abort([sequence.request.handle for sequence in sequences])
+        sequences = list(self.session.sequences)
+        self.abort(sequences)
         self._closed = True
         for sequence in sequences:
-            sequence.fail(EngineUnavailableError(_SHUTTING_DOWN))
+            sequence.fail(EngineUnavailableError(SHUTTING_DOWN))
         self._ticker.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._ticker
@@ -124,35 +123,35 @@ class EngineClient:
         self._monitor.close(linger=0)
         # Long enough for the aborts to leave, if anybody is there to take them.
         self._socket.close(linger=100 if self.session.state is not EngineState.LOST else 0)
-        for answer in self._answers.values():
-            if not answer.done():
-                # Not cancelled: whoever waits for it was not.
-                answer.set_exception(EngineUnavailableError(_SHUTTING_DOWN))
+        self._calls.close()
 
     def open(self, requests: Sequence[AddRequest], wake: Callable[[], None]) -> list[OpenSequence]:
         """Send the sequences of one client's request, which the engine takes or refuses together.
 
+        Args:
+            requests: their handles and `more` are given here.
+            wake: called by the event loop when something has come for any of them.
+
         Raises:
             EngineUnavailableError, OverloadedError: as EngineSession.open(); none is sent.
         """
-        if not requests:
-            return []
         sequences: list[OpenSequence] = []
-        *others, last = requests
         try:
-            for request in [*(msgspec.structs.replace(other, more=True) for other in others), last]:
-                sequences.append(self.session.open(request, wake))
+            for num_left, request in zip(range(len(requests) - 1, -1, -1), requests, strict=True):
+                handle, more = self.session.next_handle(), num_left > 0
+                numbered = msgspec.structs.replace(request, handle=handle, more=more)
+                sequences.append(self.session.open(numbered, wake))
         except BaseException:
-            self.abort([sequence.request.handle for sequence in sequences])
+            self.abort(sequences)
             raise
         self._flush()
         return sequences
 
-    def abort(self, handles: Sequence[int]) -> None:
-        """End sequences on the engine at once; nothing happens after close()."""
+    def abort(self, sequences: Iterable[OpenSequence]) -> None:
+        """End sequences on the engine at once, if they are still open; nothing happens after close()."""
         if self._closed:
             return
-        self.session.abort(handles)
+        self.session.abort([sequence.request.handle for sequence in sequences])
         self._flush()
 
     async def ping(self, timeout_s: float) -> Pong:
@@ -161,7 +160,7 @@ class EngineClient:
         Raises:
             EngineUnavailableError: no answer in time.
         """
-        answer = await self._ask(self.session.ping(self._loop.time()), timeout_s)
+        answer = await self._ask(lambda: self.session.ping(self._loop.time()), timeout_s)
         assert isinstance(answer, Pong)
         return answer
 
@@ -173,24 +172,15 @@ class EngineClient:
         Raises:
             EngineUnavailableError: no answer in time.
         """
-        answer = await self._ask(self.session.call(kind, request_ids, tenant), timeout_s)
+        answer = await self._ask(lambda: self.session.call(kind, request_ids, tenant), timeout_s)
         assert isinstance(answer, CallResult)
         return answer
 
-    async def _ask(self, number: int, timeout_s: float) -> Pong | CallResult:
-        if self._closed:
-            raise EngineUnavailableError(_SHUTTING_DOWN)
-        if len(self._answers) >= MAX_CALLS:
-            raise EngineUnavailableError(f"{MAX_CALLS} calls to the engine wait for their answer")
-        answer = self._answers[number] = self._loop.create_future()
+    async def _ask(self, send: Callable[[], int], timeout_s: float) -> Pong | CallResult:
+        self._calls.check_room()
+        number = send()
         self._flush()
-        try:
-            return await asyncio.wait_for(answer, timeout_s)
-        except TimeoutError:
-            where = f"the engine at {self.session.address}"
-            raise EngineUnavailableError(f"{where} did not answer within {timeout_s:g} s") from None
-        finally:
-            del self._answers[number]
+        return await self._calls.answer(number, timeout_s)
 
     async def _tick_for_ever(self) -> None:
         while True:
@@ -249,7 +239,7 @@ class EngineClient:
 
     def _wake_up(self) -> None:
         """Let what has come reach the clients, a bounded part at a time."""
-        if self.session.wake_up(time.monotonic()):
+        if self.session.sequences.wake_up(time.monotonic()):
             self._look_again()
 
     def _receive(self, parts: list[bytes], now_s: float) -> None:
@@ -263,18 +253,7 @@ class EngineClient:
             if self.protocol_errors == 1:
                 logger.warning("engine %s sent a message that is not valid: %s", self.session.address, error)
             return
-        self._settle_answer(message)
-
-    def _settle_answer(self, message: EngineMessage) -> None:
-        if isinstance(message, Pong):
-            number = message.nonce
-        elif isinstance(message, CallResult):
-            number = message.call_id
-        else:
-            return
-        answer = self._answers.get(number)
-        if answer is not None and not answer.done():
-            answer.set_result(message)
+        self._calls.settle(message)
 
     def _flush(self) -> None:
         """Send what the session has to say; what finds no room stays for the next wake-up or tick."""

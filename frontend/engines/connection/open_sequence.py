@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from splitserve.engine_core.errors import ProtocolError, SplitServeError
 from splitserve.engine_core.ipc.messages import AddRequest, Finished
 from splitserve.engine_core.ipc.wire import TokenLogprobs
-from splitserve.frontend.engines.connection.token_relay import Relayed, RelayedStream
+from splitserve.frontend.engines.connection.token_relay import Relayed, RelayedStream, Route, TokenRelay
+from splitserve.frontend.text.detokenizer import TextState
 
 
 def _no_tokens() -> array[int]:
@@ -24,7 +25,8 @@ class OpenSequence:
 
     Attributes:
         token_ids: the output so far, in four bytes per token.
-        wake: called when something new is there to take, once per wake_up() and callable.
+        wake: called when something new is there to take, once per SequenceTable.wake_up() and callable.
+        relay: of its engine; native code that can write its stream.
         relayed: set while native code writes the stream; its tokens are there and not in token_ids.
         returned: what native code did, once it is taken back, for whoever handed it over.
         num_taken: how many of token_ids the stream has taken.
@@ -38,6 +40,7 @@ class OpenSequence:
 
     request: AddRequest
     wake: Callable[[], None]
+    relay: TokenRelay
     token_ids: array[int] = field(default_factory=_no_tokens)
     num_taken: int = 0
     logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -68,6 +71,17 @@ class OpenSequence:
         self.recall()
         self.error = error
         self.wake()
+
+    def hand_over(self, route: Route, text: TextState) -> None:
+        """Let native code write what comes next, and what has come and is not taken, until recall().
+
+        Args:
+            route: where to.
+            text: what is decoded so far.
+        """
+        new = self.token_ids[self.num_taken :]
+        del self.token_ids[self.num_taken :]
+        self.relayed = self.relay.attach(self.request.handle, route, text, new, self.num_taken)
 
     def recall(self) -> None:
         """Take the stream back from native code if it is there; what is not taken is Python's again."""

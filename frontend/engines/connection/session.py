@@ -1,5 +1,8 @@
 """The frontend's side of the talk with one engine-core, as a state machine without sockets or clock.
 
+It says who may be trusted with a request and whose outputs count; the sequences that are open on the engine
+are kept by its SequenceTable (frontend.engines.connection.sequence_table).
+
 Events are calls with the time of the event; what to send collects in `outbox`. In the table "lose" means:
 every open sequence fails with EngineUnavailableError, and `orphans` remembers their handles.
 
@@ -26,16 +29,8 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import islice
 
-from splitserve.engine_core.errors import (
-    EngineUnavailableError,
-    OverloadedError,
-    ProtocolError,
-    SplitServeError,
-)
-from splitserve.engine_core.ipc.codec import unpack_int32, unpack_int64
+from splitserve.engine_core.errors import EngineUnavailableError, OverloadedError
 from splitserve.engine_core.ipc.messages import (
     MAX_HANDLES,
     Abort,
@@ -45,7 +40,6 @@ from splitserve.engine_core.ipc.messages import (
     CallResult,
     Draining,
     EngineMessage,
-    Finished,
     FrontendMessage,
     Hello,
     Loading,
@@ -56,10 +50,10 @@ from splitserve.engine_core.ipc.messages import (
     Rejected,
     StepOutputs,
 )
-from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION, TokenLogprobs
-from splitserve.frontend.engines.connection.errors import finished_error, rejected_error
+from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
+from splitserve.frontend.engines.connection.errors import rejected_error
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence
-from splitserve.frontend.engines.connection.token_relay import TokenRelay
+from splitserve.frontend.engines.connection.sequence_table import SequenceTable
 
 HELLO_INTERVAL_S = 1.0
 REFUSED_INTERVAL_S = 10.0
@@ -68,8 +62,6 @@ PING_INTERVAL_S = 1.0
 PINGS_PER_LEASE = 4
 SILENCE_S = 10.0
 MAX_OPEN_SEQUENCES = MAX_HANDLES
-# Streams told of something new before the event loop gets its turn: the end of one costs 0.3 ms.
-MAX_WAKES_PER_TURN = 32
 
 
 class EngineState(enum.Enum):
@@ -86,33 +78,28 @@ class EngineState(enum.Enum):
 _SERVING = (EngineState.READY, EngineState.DRAINING)
 
 
-@dataclass(slots=True)
-class SessionCounters:
-    """What went wrong on one session since start."""
-
-    losses: int = 0
-    stale_outputs: int = 0
-    sequence_errors: int = 0
-
-
 class EngineSession:
-    """State of one engine and of our sequences on it; owned by one event loop."""
+    """State of the talk with one engine; owned by one event loop.
+
+    Attributes:
+        outbox: what is to be sent, in this order.
+        sequences: that are open on the engine; their streams are woken by sequences.wake_up().
+        orphans: handles that may still run on an engine that was lost.
+        num_losses: how often a serving engine was lost.
+    """
 
     def __init__(self, frontend_id: str, software_version: str, address: str = "") -> None:
         self.state = EngineState.CONNECTING
         self.address = address
         self.outbox: deque[FrontendMessage] = deque()
-        self.open_sequences: dict[int, OpenSequence] = {}
+        self.sequences = SequenceTable()
         self.orphans: list[int] = []
-        self.counters = SessionCounters()
+        self.num_losses = 0
         self.loading: Loading | None = None
         self.ready: Ready | None = None
         self.last_pong: Pong | None = None
         self.last_pong_s: float | None = None
         self.message = ""
-        self.relay = TokenRelay()
-        # Sequences of one request share their callable, which takes what all of them have got.
-        self._to_wake: dict[Callable[[], None], None] = {}
         self._hello = Hello(PROTOCOL_VERSION, frontend_id, software_version)
         self._next_id = 0
         self._last_hello_s = float("-inf")
@@ -145,7 +132,7 @@ class EngineSession:
             self._say_hello(now_s)
 
     def receive(self, message: EngineMessage, now_s: float) -> None:
-        """Take one message of the engine; wake_up() follows when those that have arrived are taken.
+        """Take one message of the engine; sequences.wake_up() follows when those that have arrived are taken.
 
         Raises:
             ProtocolError: its columns do not fit each other; nothing of it was taken.
@@ -157,7 +144,7 @@ class EngineSession:
             case Pong():
                 self._receive_pong(message, now_s)
             case Rejected():
-                self._fail_one(message.handle, rejected_error(message))
+                self.sequences.fail(message.handle, rejected_error(message))
             case Ready():
                 self._receive_ready(message, now_s)
             case Loading():
@@ -171,27 +158,6 @@ class EngineSession:
                     self.state = EngineState.DRAINING
             case CallResult():
                 pass
-
-    def wake_up(self, now_s: float) -> bool:
-        """Tell streams that tokens, an end or an error have come; one that is behind gets all in one go.
-
-        Those that native code serves are written; of the others at most 32 are told.
-
-        Args:
-            now_s: monotonic time.
-
-        Returns:
-            Whether some still wait, so that it has to be called again.
-        """
-        for wake in list(islice(self._to_wake, MAX_WAKES_PER_TURN)):
-            del self._to_wake[wake]
-            wake()
-        num_waiting, blocked = self.relay.flush(now_s)
-        for handle in blocked:
-            sequence = self.open_sequences[handle]
-            sequence.recall()
-            sequence.wake()
-        return bool(self._to_wake or num_waiting)
 
     # --- commands ---
 
@@ -209,21 +175,14 @@ class EngineSession:
         """
         if self.state is not EngineState.READY:
             raise EngineUnavailableError(f"the engine at {self.address} is {self.state.value}")
-        if len(self.open_sequences) >= MAX_OPEN_SEQUENCES:
+        if len(self.sequences) >= MAX_OPEN_SEQUENCES:
             raise OverloadedError(f"{MAX_OPEN_SEQUENCES} sequences are open on the engine at {self.address}")
-        sequence = OpenSequence(request, wake)
-        self.open_sequences[request.handle] = sequence
         self.outbox.append(request)
-        return sequence
+        return self.sequences.add(request, wake)
 
     def abort(self, handles: Sequence[int]) -> None:
         """End sequences that are still open; nothing more is heard of them."""
-        known = []
-        for handle in handles:
-            sequence = self.open_sequences.pop(handle, None)
-            if sequence is not None:
-                sequence.recall()
-                known.append(handle)
+        known = self.sequences.remove(handles)
         if known:
             self.outbox.append(Abort(known))
 
@@ -264,7 +223,7 @@ class EngineSession:
         same_life = self.ready is not None and self.ready.epoch == ready.epoch
         if not same_life:
             self._leave_serving("the engine was restarted")
-        elif not ready.lease_renewed and self.open_sequences:
+        elif not ready.lease_renewed and self.sequences:
             self._leave_serving("the engine had dropped this frontend")
         if same_life and ready.lease_renewed and self.orphans:
             for start in range(0, len(self.orphans), MAX_HANDLES):
@@ -287,84 +246,11 @@ class EngineSession:
 
     def _receive_outputs(self, outputs: StepOutputs) -> None:
         if self.ready is None or outputs.epoch != self.ready.epoch:
-            self.counters.stale_outputs += 1
+            self.sequences.stale_outputs += 1
             return
-        sizes = len(outputs.handles), len(outputs.token_ids), len(outputs.token_indices)
-        num_rows = sizes[0] // 8
-        if sizes != (8 * num_rows, 4 * num_rows, 4 * num_rows):
-            raise ProtocolError(f"handles, token ids and indices have {sizes} bytes: not equally many rows")
-        self._add_logprobs(outputs)
-        rows = self.relay.add(outputs.handles, outputs.token_ids, outputs.token_indices, num_rows)
-        if rows:
-            self._add_tokens(outputs, rows)
-        for end in outputs.finished:
-            self._finish(end)
-
-    def _add_tokens(self, outputs: StepOutputs, rows: Sequence[int]) -> None:
-        """Take the rows that native code has left."""
-        handles = unpack_int64(outputs.handles).tolist()
-        token_ids = unpack_int32(outputs.token_ids).tolist()
-        indices = unpack_int32(outputs.token_indices).tolist()
-        find, to_wake = self.open_sequences.get, self._to_wake
-        for row in rows:
-            sequence = find(handles[row])
-            if sequence is None:
-                # Usual for a moment after an abort.
-                self.counters.stale_outputs += 1
-            elif indices[row] == len(sequence.token_ids) and sequence.relayed is None:
-                sequence.token_ids.append(token_ids[row])
-                to_wake[sequence.wake] = None
-            else:
-                self._out_of_order(sequence, indices[row])
-
-    def _add_logprobs(self, outputs: StepOutputs) -> None:
-        for started in outputs.started:
-            if (sequence := self.open_sequences.get(started.handle)) is not None:
-                sequence.num_cached_tokens = started.num_cached_tokens
-                sequence.queue_time_s = started.queue_time_s
-        for entry in outputs.logprobs:
-            if (sequence := self.open_sequences.get(entry.key)) is not None:
-                sequence.logprobs.append(entry)
-        for entry in outputs.prompt_logprobs:
-            if (sequence := self.open_sequences.get(entry.key)) is not None:
-                self._add_prompt_logprobs(sequence, entry)
-
-    def _add_prompt_logprobs(self, sequence: OpenSequence, entry: TokenLogprobs) -> None:
-        try:
-            sequence.add_prompt_logprobs(entry)
-        except ProtocolError as error:
-            self.abort([entry.key])
-            self._end(sequence, error)
-
-    def _finish(self, end: Finished) -> None:
-        sequence = self.open_sequences.pop(end.handle, None)
-        if sequence is not None:
-            sequence.num_cached_tokens = end.num_cached_tokens
-            sequence.finished = end
-            self._end(sequence, finished_error(end))
-
-    def _out_of_order(self, sequence: OpenSequence, index: int) -> None:
-        """Drop a repeated token; a gap cannot be mended, so it ends the request."""
-        self.counters.sequence_errors += 1
-        sequence.recall()
-        # Told in any case: it may have been taken back with tokens that are not written.
-        self._to_wake[sequence.wake] = None
-        expected = len(sequence.token_ids)
-        if index > expected:
-            self.abort([sequence.request.handle])
-            self._end(
-                sequence, EngineUnavailableError(f"tokens {expected} to {index - 1} of the output were lost")
-            )
-
-    def _fail_one(self, handle: int, error: SplitServeError) -> None:
-        sequence = self.open_sequences.pop(handle, None)
-        if sequence is not None:
-            self._end(sequence, error)
-
-    def _end(self, sequence: OpenSequence, error: SplitServeError | None) -> None:
-        sequence.recall()
-        sequence.error = error
-        self._to_wake[sequence.wake] = None
+        given_up = self.sequences.receive(outputs)
+        if given_up:
+            self.outbox.append(Abort(given_up))
 
     def _leave_serving(self, reason: str) -> bool:
         if self.state not in _SERVING:
@@ -374,15 +260,12 @@ class EngineSession:
 
     def _lose(self, reason: str) -> None:
         self.state, self.message = EngineState.LOST, reason
-        self.counters.losses += 1
+        self.num_losses += 1
         # What it said of itself was true of a life, or of a link, that is over.
         self.last_pong = None
         for message in self.outbox:
             if isinstance(message, Abort):
                 self.orphans.extend(message.handles)
         self.outbox.clear()
-        lost, self.open_sequences = self.open_sequences, {}
         # Bounded by MAX_OPEN_SEQUENCES per loss; Ready empties it before anything new can be opened.
-        self.orphans.extend(lost)
-        for sequence in lost.values():
-            self._end(sequence, EngineUnavailableError(f"engine {self.address}: {reason}"))
+        self.orphans += self.sequences.fail_all(f"engine {self.address}: {reason}")

@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from splitserve.frontend._native import HeldBytes, StreamSpec, load_library
-from splitserve.frontend.metrics.histogram import Histogram
 from splitserve.frontend.text.detokenizer import TextState
 
 # A write to a socket takes 5 to 7 us, so this is 4 ms; then the event loop gets its turn.
@@ -32,6 +31,20 @@ class Frame(NamedTuple):
 
     prefix: bytes
     suffix: bytes
+
+
+class LatencyBuckets(NamedTuple):
+    """Arrays of a histogram of seconds, which stay in place while native code adds to them.
+
+    Attributes:
+        bounds: float64, [B]; upper bounds, ascending.
+        counts: int64, [B + 1].
+        total: float64, [1]; the sum of all values.
+    """
+
+    bounds: array[float]
+    counts: array[int]
+    total: array[float]
 
 
 class Route(NamedTuple):
@@ -46,7 +59,7 @@ class Route(NamedTuple):
 
     fd: int
     frame: Frame
-    latency: Histogram
+    latency: LatencyBuckets
     last_token_s: float
 
 
@@ -131,7 +144,7 @@ class TokenRelay:
             token_ids: int32, that have come but are not taken.
             num_taken: tokens of the sequence before these.
         """
-        bounds, counts, total = route.latency.buffers
+        bounds, counts, total = route.latency
         address, num_token_ids = token_ids.buffer_info()
         spec = StreamSpec(
             handle=handle,

@@ -101,7 +101,8 @@ class EngineGeneration:
         """Let native code write what comes next, if there is one completion and it is plain."""
         if self._closed or len(self._streams) != 1:
             return None
-        return self._streams[0].hand_over(self._client.session.relay, route)
+        stream = self._streams[0]
+        return stream.source.relayed if stream.hand_over(route) else None
 
     def take_back(self) -> Relayed | None:
         """Return what native code did."""
@@ -112,14 +113,14 @@ class EngineGeneration:
         if self._closed:
             return
         self._closed = True
-        self._client.abort([stream.source.request.handle for stream in self._streams])
+        self._client.abort([stream.source for stream in self._streams])
         # They know whom to wake, who knows this object: a circle that reference counts would not free.
         self._streams = ()
         self._stats.count_end(finished=self.finished, failed=self._error is not None)
 
     def _end(self, stream: SequenceStream) -> None:
         if stream.stopped_here:
-            self._client.abort([stream.source.request.handle])
+            self._client.abort([stream.source])
         self.finished = all(other.finished for other in self._streams)
 
 

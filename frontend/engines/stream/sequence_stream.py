@@ -1,22 +1,19 @@
-"""From tokens of a request to deltas of text: detokenising, stop strings, logprobs, n sequences; no I/O."""
+"""From the tokens of one sequence to deltas of text: detokenising, stop strings, logprobs; no I/O."""
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-import msgspec
-
 from splitserve.engine_core.errors import ProtocolError
-from splitserve.engine_core.ipc.codec import pack_int32, unpack_float32, unpack_int32
-from splitserve.engine_core.ipc.messages import AddRequest, Finished, FinishReason
-from splitserve.engine_core.ipc.wire import TokenLogprobs
-from splitserve.engine_core.sampling_params import MAX_SEED, SamplingParams
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.ipc.messages import Finished, FinishReason
+from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence, check_columns
-from splitserve.frontend.engines.connection.token_relay import Relayed, RelayedStream, Route, TokenRelay
-from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta, TokenLogprob
+from splitserve.frontend.engines.connection.token_relay import Relayed, Route
+from splitserve.frontend.engines.generation import OutputDelta
 from splitserve.frontend.engines.stream.lazy_list import LazyList
+from splitserve.frontend.engines.stream.logprobs import read_prompt_logprobs, read_token_logprob
 from splitserve.frontend.text.detokenizer import Detokenizer
 from splitserve.frontend.text.silent_detokenizer import SilentDetokenizer
 from splitserve.frontend.text.stop_strings import StopMatcher
@@ -31,44 +28,6 @@ _REASONS = {
     FinishReason.ABORT: "abort",
     FinishReason.REPETITION: "repetition",
 }
-
-
-def split_request(request: GenerationRequest, next_handle: Callable[[], int]) -> list[AddRequest]:
-    """Return the n requests that the engine runs, with seeds seed, seed + 1 and so on (modulo 2**64).
-
-    A seed is drawn when the client gave none. Stop strings stay here; prompt logprobs are asked for once.
-    """
-    sampling = request.sampling
-    seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
-    prompt = pack_int32(request.prompt_token_ids)
-    return [
-        AddRequest(
-            handle=next_handle(),
-            request_id=request.request_id if sampling.n == 1 else f"{request.request_id}-{index}"[:128],
-            prompt_token_ids=prompt,
-            sampling=_engine_sampling(sampling, (seed + index) & MAX_SEED, index),
-            priority=request.priority,
-            tenant=request.tenant,
-            cache_salt=request.cache_salt,
-            timeout_s=request.timeout_s,
-            queue_timeout_s=request.queue_timeout_s,
-            # A stop string is found here, and the engine must not run on for long after it.
-            streams=request.streams or bool(sampling.stop),
-        )
-        for index in range(sampling.n)
-    ]
-
-
-def _engine_sampling(sampling: SamplingParams, seed: int, index: int) -> SamplingParams:
-    return msgspec.structs.replace(
-        sampling,
-        n=1,
-        best_of=None,
-        seed=seed,
-        stop=(),
-        detokenize=True,
-        prompt_logprobs=sampling.prompt_logprobs if index == 0 else None,
-    )
 
 
 class SequenceStream:
@@ -156,22 +115,20 @@ class SequenceStream:
         self.finished = delta.finish_reason is not None
         return delta
 
-    def hand_over(self, relay: TokenRelay, route: Route) -> RelayedStream | None:
+    def hand_over(self, route: Route) -> bool:
         """Let native code write what comes next, as the events of plain text, until take_back().
 
         Returns:
-            None if this is not possible: something is asked for beside text, the text has only begun, or the
-            sequence has ended.
+            Whether this was possible. It is not when something is asked for beside text, when the text has
+            only begun, and when the sequence has ended.
         """
         source = self.source
         asks_more = self._stops is not None or self._wants_logprobs or self._wants_prompt_logprobs
         state = self._detokenizer.state()
         if asks_more or state is None or source.finished is not None or source.error is not None:
-            return None
-        new = source.token_ids[source.num_taken :]
-        del source.token_ids[source.num_taken :]
-        source.relayed = relay.attach(source.request.handle, route, state, new, source.num_taken)
-        return source.relayed
+            return False
+        source.hand_over(route, state)
+        return True
 
     def take_back(self) -> Relayed | None:
         """Go on after hand_over(); returns what was done, None if nothing was handed over."""
@@ -243,31 +200,3 @@ class SequenceStream:
         asked_ids = self._sampling.logprob_token_ids
         read = partial(read_token_logprob, asked_ids=asked_ids) if asked_ids else read_token_logprob
         delta.logprobs = LazyList(entries, read)
-
-
-def read_token_logprob(entry: TokenLogprobs, asked_ids: tuple[int, ...] = ()) -> TokenLogprob:
-    """Decode the logprobs of one token.
-
-    Args:
-        entry: as the engine sent it.
-        asked_ids: the request's logprob_token_ids.
-
-    Raises:
-        ProtocolError: the columns do not fit each other or what was asked.
-    """
-    token_ids, logprobs = unpack_int32(entry.token_ids).tolist(), unpack_float32(entry.logprobs).tolist()
-    num_top = len(token_ids) - 1 - len(asked_ids)
-    if num_top < 0 or len(token_ids) != len(logprobs) or token_ids[1 + num_top :] != list(asked_ids):
-        raise ProtocolError(f"logprobs of tokens {token_ids[:200]} and {len(logprobs)} values")
-    others = list(zip(token_ids[1:], logprobs[1:], strict=True))
-    return TokenLogprob(token_ids[0], logprobs[0], entry.rank, others[:num_top], others[num_top:])
-
-
-def read_prompt_logprobs(source: OpenSequence) -> Sequence[TokenLogprob | None]:
-    """Take what has come; one entry per prompt token, and the first has none, for nothing comes before it."""
-    entries, source.prompt_logprobs = source.prompt_logprobs, []
-    return LazyList(entries or [None] * (len(source.request.prompt_token_ids) // 4), _read_entry)
-
-
-def _read_entry(entry: TokenLogprobs | None) -> TokenLogprob | None:
-    return None if entry is None else read_token_logprob(entry)

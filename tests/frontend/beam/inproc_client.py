@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+
+import msgspec
 
 from splitserve.engine_core.clock import ManualClock
 from splitserve.engine_core.config import SchedulerConfig
@@ -63,15 +65,18 @@ class InprocClient:
 
     def open(self, requests: Sequence[AddRequest], wake: Callable[[], None]) -> list[OpenSequence]:
         """Send requests and run them to their end."""
-        sources = [self.session.open(request, wake) for request in requests]
+        sources = [
+            self.session.open(msgspec.structs.replace(request, handle=self.session.next_handle()), wake)
+            for request in requests
+        ]
         self._send()
         while self.engine.has_requests or self.engine.num_steps_in_flight:
             self._turn()
         return sources
 
-    def abort(self, handles: Sequence[int]) -> None:
+    def abort(self, sequences: Iterable[OpenSequence]) -> None:
         """End what is open."""
-        self.session.abort(handles)
+        self.session.abort([sequence.request.handle for sequence in sequences])
         self._send()
 
     async def search(self, prompt: list[int], sampling: SamplingParams) -> list[OutputDelta]:
@@ -98,4 +103,4 @@ class InprocClient:
             self.engine.check_integrity()
         if (outputs := self.engine.take_outputs().get(_FRONTEND)) is not None:
             self.session.receive(outputs, 0.0)
-            self.session.wake_up(0.0)
+            self.session.sequences.wake_up(0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 import pytest
@@ -51,15 +51,19 @@ class ScriptedClient:
         self._answer = answer or ScriptedClient.reply
 
     def open(self, requests: Sequence[AddRequest], wake: Callable[[], None]) -> list[OpenSequence]:
-        self.seen.append(list(requests))
+        requests = [
+            msgspec.structs.replace(request, handle=self.session.next_handle()) for request in requests
+        ]
+        self.seen.append(requests)
         sources = [self.session.open(request, wake) for request in requests]
         for request in requests:
             self._answer(self, request)
-        self.session.wake_up(0.0)
+        self.session.sequences.wake_up(0.0)
         return sources
 
-    def abort(self, handles: Sequence[int]) -> None:
-        self.aborted += [handle for handle in handles if handle in self.session.open_sequences]
+    def abort(self, sequences: Iterable[OpenSequence]) -> None:
+        handles = [sequence.request.handle for sequence in sequences]
+        self.aborted += [handle for handle in handles if handle in self.session.sequences]
         self.session.abort(handles)
 
     def reply(self, request: AddRequest, reason: FinishReason = FinishReason.LENGTH) -> None:
@@ -251,7 +255,7 @@ async def test_the_failure_of_one_beam_ends_the_search_and_the_others(
     with pytest.raises(SplitServeError) as caught:
         await run(client, request(2, ignore_eos=True), served)
     assert caught.value.code == code
-    assert not client.session.open_sequences
+    assert not client.session.sequences
     # What an engine's end can cause is tried again, once.
     assert [len(step) for step in client.seen] == [1, 2] if failure in (reject, fail) else [1, 2, 2]
 
@@ -295,7 +299,7 @@ async def test_a_step_is_taken_once_more_where_an_engine_is_left(
     order = iter([staying, leaving, staying, staying])
     assert await BeamRun(request(2), served, lambda: next(order)).run() == expected
     assert prompts(leaving.seen[0]) == prompts(staying.seen[1])
-    assert not leaving.session.open_sequences
+    assert not leaving.session.sequences
 
 
 async def test_each_step_goes_where_it_is_sent(served: ServedModel) -> None:

@@ -74,6 +74,7 @@ async def test_all_sequences_of_a_list_are_one_request(rig: Rig) -> None:
     answer = rig.ask()
     adds = await engine.receive_adds(6)
     assert [add.more for add in adds] == [True] * 5 + [False]
+    assert len({add.handle for add in adds}) == 6
     await engine.send(outputs([], [end(handle) for handle in handles(adds)]))
     assert (await answer).status_code == 200
 

@@ -58,7 +58,7 @@ def native_bytes(detokenizer: Detokenizer, parts: Sequence[list[int]]) -> tuple[
     relay = TokenRelay()
     writer, reader = socket.socketpair()
     with writer, reader:
-        route = Route(writer.fileno(), FRAME, Histogram((1.0,)), 0.0)
+        route = Route(writer.fileno(), FRAME, Histogram((1.0,)).buckets, 0.0)
         stream = relay.attach(7, route, state, array("i"), 0)
         first = 0
         for part in parts:

@@ -104,11 +104,11 @@ def test_every_pair_leads_where_the_table_says(
 @pytest.mark.parametrize("state", [S.READY, S.DRAINING])
 def test_open_sequences_fail_exactly_when_the_engine_is_lost(state: EngineState, event: str) -> None:
     session = session_in(state)
-    sequence = session.open_sequences[900]
+    sequence = session.sequences[900]
     EVENTS[event](session)
     assert isinstance(sequence.error, EngineUnavailableError) == (event in LOSING)
-    assert (900 in session.open_sequences) == (event not in LOSING)
-    assert session.counters.losses == (event in LOSING)
+    assert (900 in session.sequences) == (event not in LOSING)
+    assert session.num_losses == (event in LOSING)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_what_an_engine_said_of_itself_goes_with_it(event: str) -> None:
 def stood_still() -> tuple[EngineSession, OpenSequence]:
     """A session that ticks again after longer than lease and silence, with what came meanwhile unread."""
     session = session_in(S.READY)
-    sequence = session.open_sequences[900]
+    sequence = session.sequences[900]
     session.tick(NOW + 0.25)
     session.outbox.clear()
     session.tick(NOW + 42.0)
@@ -263,7 +263,7 @@ def test_no_order_of_events_leaves_a_sequence_neither_open_nor_ended(events: lis
         if session.state is S.READY:
             opened.append(session.open(add(session.next_handle()), wake))
         for sequence in opened:
-            is_open = sequence.request.handle in session.open_sequences
+            is_open = sequence.request.handle in session.sequences
             assert is_open != (sequence.error is not None)
-        assert session.state in (S.READY, S.DRAINING) or not session.open_sequences
+        assert session.state in (S.READY, S.DRAINING) or not session.sequences
         assert sum(isinstance(message, Hello) for message in session.outbox) <= 1

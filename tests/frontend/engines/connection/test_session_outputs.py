@@ -42,13 +42,13 @@ def test_tokens_of_all_messages_that_have_arrived_wake_their_sequence_once() -> 
     opened.session.receive(outputs([(1, 10, 0), (2, 20, 0), (1, 11, 1)]), NOW)
     opened.session.receive(outputs([(1, 12, 2)]), NOW)
     assert opened.wakes == {1: 0, 2: 0, 3: 0}
-    opened.session.wake_up(NOW)
+    opened.session.sequences.wake_up(NOW)
     assert opened.sequences[1].token_ids.tolist() == [10, 11, 12]
     assert opened.sequences[2].token_ids.tolist() == [20]
     assert opened.wakes == {1: 1, 2: 1, 3: 0}
     opened.session.receive(outputs([(2, 21, 1)]), NOW)
-    opened.session.wake_up(NOW)
-    opened.session.wake_up(NOW)
+    opened.session.sequences.wake_up(NOW)
+    opened.session.sequences.wake_up(NOW)
     assert opened.wakes == {1: 1, 2: 2, 3: 0}
 
 
@@ -62,7 +62,7 @@ def test_sequences_that_share_a_callable_wake_it_once_when_all_have_their_tokens
 
     sequences += [session.open(add(handle), look) for handle in (1, 2, 3)]
     session.receive(outputs([(1, 10, 0), (2, 20, 0), (1, 11, 1)], [end(3)]), NOW)
-    session.wake_up(NOW)
+    session.sequences.wake_up(NOW)
     assert seen == [[2, 1, 0]]
 
 
@@ -71,7 +71,7 @@ def test_outputs_of_another_epoch_are_dropped() -> None:
     opened.session.receive(outputs([(1, 10, 0)], [end(1)], epoch=7), NOW)
     assert not opened.sequences[1].token_ids
     assert opened.sequences[1].finished is None
-    assert opened.session.counters.stale_outputs == 1
+    assert opened.session.sequences.stale_outputs == 1
 
 
 def test_a_repeated_token_is_dropped() -> None:
@@ -79,7 +79,7 @@ def test_a_repeated_token_is_dropped() -> None:
     opened.session.receive(tokens(1, [10, 11]), NOW)
     opened.session.receive(tokens(1, [11, 12], first=1), NOW)
     assert opened.sequences[1].token_ids.tolist() == [10, 11, 12]
-    assert opened.session.counters.sequence_errors == 1
+    assert opened.session.sequences.num_out_of_order == 1
 
 
 def test_a_gap_ends_the_request_and_aborts_it() -> None:
@@ -104,11 +104,11 @@ def test_the_end_comes_with_the_last_token() -> None:
     opened = Opened(1)
     finished = Finished(1, FinishReason.STOP, 5, num_cached_tokens=3)
     opened.session.receive(outputs([(1, 5, 0)], [finished]), NOW)
-    opened.session.wake_up(NOW)
+    opened.session.sequences.wake_up(NOW)
     assert opened.sequences[1].finished == finished
     assert opened.sequences[1].num_cached_tokens == 3
     assert opened.wakes[1] == 1
-    assert 1 not in opened.session.open_sequences
+    assert 1 not in opened.session.sequences
 
 
 def test_started_and_logprobs_are_kept_for_their_sequence() -> None:
@@ -138,7 +138,7 @@ def test_started_and_logprobs_are_kept_for_their_sequence() -> None:
 def test_a_rejection_becomes_the_typed_error(rejected: Rejected, kind: type[Exception]) -> None:
     opened = Opened(1)
     opened.session.receive(rejected, NOW)
-    opened.session.wake_up(NOW)
+    opened.session.sequences.wake_up(NOW)
     error = opened.sequences[1].error
     assert type(error) is kind
     assert (error.status, error.code, str(error)) == (rejected.status, rejected.code, rejected.message)
@@ -163,4 +163,4 @@ def test_abort_is_sent_for_open_handles_only() -> None:
     opened.session.abort([1])
     assert list(opened.session.outbox) == [Abort([1])]
     opened.session.receive(tokens(1, [5]), NOW)
-    assert opened.session.counters.stale_outputs == 1
+    assert opened.session.sequences.stale_outputs == 1

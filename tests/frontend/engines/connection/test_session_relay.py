@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from splitserve.engine_core.errors import EngineUnavailableError
 from splitserve.engine_core.ipc.messages import Abort, FinishReason
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.frontend.engines.connection.session import MAX_WAKES_PER_TURN, EngineSession
+from splitserve.frontend.engines.connection.sequence_table import MAX_WAKES_PER_TURN
+from splitserve.frontend.engines.connection.session import EngineSession
 from splitserve.frontend.engines.connection.token_relay import MAX_FLUSHED_PER_TURN, Frame, Route
 from splitserve.frontend.engines.stream.sequence_stream import SequenceStream
 from splitserve.frontend.metrics.histogram import Histogram
@@ -54,8 +55,8 @@ class Sequence:
         self.num_wakes += 1
 
     def hand_over(self, last_token_s: float = 0.0) -> bool:
-        route = Route(self.fd.fileno(), FRAME, self.latency, last_token_s)
-        return self.stream.hand_over(self.session.relay, route) is not None
+        route = Route(self.fd.fileno(), FRAME, self.latency.buckets, last_token_s)
+        return self.stream.hand_over(route)
 
     def read(self) -> bytes:
         try:
@@ -89,7 +90,7 @@ class Rig:
         coded = [(handle, self.letters[LETTERS.index(letter)], index) for handle, letter, index in rows]
         finished = [end(handle, FinishReason.STOP) for handle in ended]
         self.session.receive(outputs(coded, finished), now_s)
-        return self.session.wake_up(now_s)
+        return self.session.sequences.wake_up(now_s)
 
 
 @pytest.fixture
@@ -149,7 +150,7 @@ def test_a_full_socket_gives_the_stream_back_with_what_it_did_not_take(rig: Rig)
     assert back.unsent
     assert sent == event("b") * (index - 1)
     assert back.num_taken == len(rig.one.source.token_ids) - 1 == index - 1
-    assert rig.session.relay.num_streams == 0
+    assert rig.session.sequences.num_relayed == 0
 
 
 def test_a_broken_connection_gives_the_stream_back(rig: Rig) -> None:
@@ -161,7 +162,7 @@ def test_a_broken_connection_gives_the_stream_back(rig: Rig) -> None:
 
 def test_a_repeated_token_is_dropped_and_the_stream_goes_on(rig: Rig) -> None:
     rig.bring((1, "b", 1), (1, "b", 1))
-    assert rig.session.counters.sequence_errors == 1
+    assert rig.session.sequences.num_out_of_order == 1
     assert rig.one.num_wakes == 1
     rig.one.stream.take_back()
     assert rig.one.stream.take().text == "b"
@@ -182,7 +183,7 @@ def test_a_gap_ends_the_stream(rig: Rig) -> None:
 def test_a_lost_engine_gives_back_streams_with_all_their_tokens(rig: Rig) -> None:
     rig.session.receive(tokens(1, [rig.letters[1]], 1), 0.0)
     rig.session.disconnected(0.0)
-    rig.session.wake_up(0.0)
+    rig.session.sequences.wake_up(0.0)
     assert (rig.one.num_wakes, rig.one.read()) == (1, b"")
     assert len(rig.one.source.token_ids) == 2
     assert isinstance(rig.one.source.error, EngineUnavailableError)
@@ -192,8 +193,8 @@ def test_an_aborted_stream_is_written_no_more(rig: Rig) -> None:
     rig.session.receive(tokens(1, [rig.letters[1]], 1), 0.0)
     rig.session.abort([1])
     rig.bring((1, "c", 2))
-    assert (rig.one.read(), rig.session.relay.num_streams) == (b"", 0)
-    assert rig.session.counters.stale_outputs == 1
+    assert (rig.one.read(), rig.session.sequences.num_relayed) == (b"", 0)
+    assert rig.session.sequences.stale_outputs == 1
 
 
 @pytest.mark.parametrize(
@@ -226,7 +227,7 @@ def test_one_message_serves_both_ways_and_one_turn_is_bounded(tokenizer: Tokeniz
     assert rig.bring(*((handle, "a", 0) for handle in reversed(rig.all))) is True
     assert sum(sequence.num_wakes for sequence in rig.all.values()) == MAX_WAKES_PER_TURN
     assert sum(bool(sequence.read()) for sequence in native) == MAX_FLUSHED_PER_TURN
-    assert rig.session.wake_up(0.0) is False
+    assert rig.session.sequences.wake_up(0.0) is False
     assert [sequence.num_wakes for sequence in rig.all.values()] == [1] * num_python + [0] * num_native
     assert [sequence.read() for sequence in native] == [event("a")] * num_native
     for sequence in rig.all.values():
@@ -271,7 +272,7 @@ def test_whoever_writes_a_stream_every_token_comes_once_and_in_order(
                     letters[handle] += letter
                 rig.session.receive(outputs(rows), 0.0)
             case "hand over":
-                if value not in handed and value in rig.session.open_sequences and rig.all[value].hand_over():
+                if value not in handed and value in rig.session.sequences and rig.all[value].hand_over():
                     handed.add(value)
             case "take back":
                 take(value)
@@ -279,9 +280,9 @@ def test_whoever_writes_a_stream_every_token_comes_once_and_in_order(
                 take(value)
                 rig.session.abort([value])
             case "wake up":
-                rig.session.wake_up(0.0)
+                rig.session.sequences.wake_up(0.0)
     for handle, sequence in rig.all.items():
-        is_open = handle in rig.session.open_sequences
+        is_open = handle in rig.session.sequences
         take(handle)
         shown = "".join(re.findall('<"(.*)">', sequence.read().decode()))
         assert shown == (letters[handle] if is_open else letters[handle][: len(shown)])

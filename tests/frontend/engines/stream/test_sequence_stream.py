@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from splitserve.engine_core.errors import EngineUnavailableError, ProtocolError
-from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.messages import FinishReason, StepOutputs
-from splitserve.engine_core.sampling_params import MAX_SEED, SamplingParams
+from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.engines.connection.session import EngineSession
-from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
-from splitserve.frontend.engines.stream.sequence_stream import SequenceStream, split_request
+from splitserve.frontend.engines.generation import OutputDelta
+from splitserve.frontend.engines.stream.sequence_stream import SequenceStream
 from splitserve.frontend.text.stop_strings import StopMatcher
 from splitserve.frontend.text.tokenizer import Tokenizer
 from tests.frontend.checkpoints import byte_level, write_checkpoint
@@ -211,7 +208,7 @@ def test_logprobs_of_no_prompt_token_end_the_request(tokenizer: Tokenizer, index
     rig = Rig(tokenizer, SamplingParams(prompt_logprobs=1))
     with pytest.raises(ProtocolError):
         rig.feed(outputs([], prompt_logprobs=[logprob(1, index, 4)]))
-    assert not rig.session.open_sequences
+    assert not rig.session.sequences
 
 
 def test_logprobs_stay_beside_their_tokens(tokenizer: Tokenizer) -> None:
@@ -274,38 +271,3 @@ def test_a_lost_engine_raises(tokenizer: Tokenizer) -> None:
         rig.stream.take()
     assert rig.source.request.prompt_token_ids
     assert not rig.source.token_ids
-
-
-def request(sampling: SamplingParams) -> GenerationRequest:
-    return GenerationRequest("r", [3, 4], sampling, priority=2, tenant="t", cache_salt="s", timeout_s=9.0)
-
-
-def test_n_sequences_are_n_requests_with_consecutive_seeds() -> None:
-    handles = iter(range(10, 20))
-    sampling = SamplingParams(n=3, seed=MAX_SEED, stop=("x",), prompt_logprobs=1, logprobs=2, temperature=0.5)
-    adds = split_request(request(sampling), lambda: next(handles))
-    assert [entry.handle for entry in adds] == [10, 11, 12]
-    assert [entry.sampling.seed for entry in adds] == [MAX_SEED, 0, 1]
-    assert [entry.sampling.prompt_logprobs for entry in adds] == [1, None, None]
-    assert {(entry.sampling.n, entry.sampling.stop, entry.sampling.temperature) for entry in adds} == {
-        (1, (), 0.5)
-    }
-    assert {(a.priority, a.tenant, a.cache_salt, a.timeout_s) for a in adds} == {(2, "t", "s", 9.0)}
-    assert unpack_int32(adds[0].prompt_token_ids).tolist() == [3, 4]
-    assert len({entry.request_id for entry in adds}) == 3
-
-
-def test_best_of_equal_to_n_makes_requests_an_engine_accepts() -> None:
-    for single in split_request(request(SamplingParams(n=3, best_of=3)), lambda: 1):
-        single.sampling.validate()
-
-
-def test_the_queue_timeout_is_that_of_all_sequences() -> None:
-    adds = split_request(replace(request(SamplingParams(n=3)), queue_timeout_s=5.0), lambda: 1)
-    assert [entry.queue_timeout_s for entry in adds] == [5.0] * 3
-
-
-def test_a_seed_is_drawn_when_none_is_given() -> None:
-    seeds = {split_request(request(SamplingParams()), lambda: 1)[0].sampling.seed for _ in range(20)}
-    assert len(seeds) == 20
-    assert None not in seeds

@@ -1,0 +1,71 @@
+"""Pings and utility calls to one engine that wait for their answer."""
+
+from __future__ import annotations
+
+import asyncio
+
+from splitserve.engine_core.errors import EngineUnavailableError
+from splitserve.engine_core.ipc.messages import CallResult, EngineMessage, Pong
+
+MAX_CALLS = 256
+SHUTTING_DOWN = "this frontend is shutting down"
+
+
+class PendingCalls:
+    """Answers by the number of their call, at most MAX_CALLS; belongs to one event loop."""
+
+    def __init__(self, address: str) -> None:
+        """Prepare; the engine's address is for errors."""
+        self._address = address
+        self._answers: dict[int, asyncio.Future[Pong | CallResult]] = {}
+        self._closed = False
+
+    def check_room(self) -> None:
+        """Look before a call is sent.
+
+        Raises:
+            EngineUnavailableError: too many wait already, or none can be sent any more.
+        """
+        if self._closed:
+            raise EngineUnavailableError(SHUTTING_DOWN)
+        if len(self._answers) >= MAX_CALLS:
+            raise EngineUnavailableError(f"{MAX_CALLS} calls to the engine wait for their answer")
+
+    async def answer(self, number: int, timeout_s: float) -> Pong | CallResult:
+        """Wait for the answer to a call that was just sent.
+
+        Args:
+            number: nonce of the Ping, or call_id of the Call.
+            timeout_s: time the engine has.
+
+        Raises:
+            EngineUnavailableError: no answer in time.
+        """
+        answer = self._answers[number] = asyncio.get_running_loop().create_future()
+        try:
+            return await asyncio.wait_for(answer, timeout_s)
+        except TimeoutError:
+            where = f"the engine at {self._address}"
+            raise EngineUnavailableError(f"{where} did not answer within {timeout_s:g} s") from None
+        finally:
+            del self._answers[number]
+
+    def settle(self, message: EngineMessage) -> None:
+        """Hear every message of the engine; those that answer a call wake whoever waits for it."""
+        if isinstance(message, Pong):
+            number = message.nonce
+        elif isinstance(message, CallResult):
+            number = message.call_id
+        else:
+            return
+        answer = self._answers.get(number)
+        if answer is not None and not answer.done():
+            answer.set_result(message)
+
+    def close(self) -> None:
+        """End all that wait; nothing is called any more."""
+        self._closed = True
+        for answer in self._answers.values():
+            if not answer.done():
+                # Not cancelled: whoever waits for it was not.
+                answer.set_exception(EngineUnavailableError(SHUTTING_DOWN))

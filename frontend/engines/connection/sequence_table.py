@@ -1,0 +1,197 @@
+"""The open sequences of one engine: what has come for each of them, and who is told of it; no I/O.
+
+    a sequence enters by    add()
+    and leaves by           the engine's end of it (receive), fail() and fail_all(), or remove()
+
+However it leaves, it is taken back from native code first, and unless it was removed its stream is woken.
+Whether the engine is there, and which life of it a message is from, is the session's to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+
+from splitserve.engine_core.errors import EngineUnavailableError, ProtocolError, SplitServeError
+from splitserve.engine_core.ipc.codec import unpack_int32, unpack_int64
+from splitserve.engine_core.ipc.messages import AddRequest, Finished, StepOutputs
+from splitserve.engine_core.ipc.wire import TokenLogprobs
+from splitserve.frontend.engines.connection.errors import finished_error
+from splitserve.frontend.engines.connection.open_sequence import OpenSequence
+from splitserve.frontend.engines.connection.token_relay import TokenRelay
+
+# Streams told of something new before the event loop gets its turn: the end of one costs 0.3 ms.
+MAX_WAKES_PER_TURN = 32
+
+
+class SequenceTable:
+    """Sequences by handle; belongs to one event loop. Its owner bounds their number.
+
+    Attributes:
+        stale_outputs: rows, and messages of an earlier life, that were for no open sequence.
+        num_out_of_order: tokens that were repeated or came behind a gap.
+    """
+
+    def __init__(self) -> None:
+        self.stale_outputs = 0
+        self.num_out_of_order = 0
+        self._sequences: dict[int, OpenSequence] = {}
+        self._relay = TokenRelay()
+        # Sequences of one request share their callable, which takes what all of them have got.
+        self._to_wake: dict[Callable[[], None], None] = {}
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def __contains__(self, handle: object) -> bool:
+        return handle in self._sequences
+
+    def __iter__(self) -> Iterator[OpenSequence]:
+        return iter(self._sequences.values())
+
+    def __getitem__(self, handle: int) -> OpenSequence:
+        return self._sequences[handle]
+
+    @property
+    def num_relayed(self) -> int:
+        """Sequences that native code writes now."""
+        return self._relay.num_streams
+
+    def add(self, request: AddRequest, wake: Callable[[], None]) -> OpenSequence:
+        """Expect the outputs of a request; `wake` is told of them, and its handle is not in use."""
+        sequence = self._sequences[request.handle] = OpenSequence(request, wake, self._relay)
+        return sequence
+
+    def remove(self, handles: Iterable[int]) -> list[int]:
+        """Forget sequences whose stream wants no more; returns the handles of those that were still open."""
+        known = []
+        for handle in handles:
+            sequence = self._sequences.pop(handle, None)
+            if sequence is not None:
+                sequence.recall()
+                known.append(handle)
+        return known
+
+    def fail(self, handle: int, error: SplitServeError) -> None:
+        """End one sequence, if it is open, with an error."""
+        sequence = self._sequences.pop(handle, None)
+        if sequence is not None:
+            self._end(sequence, error)
+
+    def fail_all(self, reason: str) -> list[int]:
+        """End all sequences with EngineUnavailableError; returns their handles."""
+        lost, self._sequences = self._sequences, {}
+        for sequence in lost.values():
+            # Each has an error of its own, to which its request may add.
+            self._end(sequence, EngineUnavailableError(reason))
+        return list(lost)
+
+    def receive(self, outputs: StepOutputs) -> list[int]:
+        """Take a message of the engine's present life; wake_up() follows.
+
+        Returns:
+            The handles of sequences that were ended here because what came for them cannot be right: the
+            engine has to be told.
+
+        Raises:
+            ProtocolError: its columns do not fit each other; nothing of it was taken.
+        """
+        sizes = len(outputs.handles), len(outputs.token_ids), len(outputs.token_indices)
+        num_rows = sizes[0] // 8
+        if sizes != (8 * num_rows, 4 * num_rows, 4 * num_rows):
+            raise ProtocolError(f"handles, token ids and indices have {sizes} bytes: not equally many rows")
+        given_up = self._add_logprobs(outputs)
+        rows = self._relay.add(outputs.handles, outputs.token_ids, outputs.token_indices, num_rows)
+        if rows:
+            given_up += self._add_tokens(outputs, rows)
+        for end in outputs.finished:
+            self._finish(end)
+        return given_up
+
+    def wake_up(self, now_s: float) -> bool:
+        """Tell streams that tokens, an end or an error have come; one that is behind gets all in one go.
+
+        Those that native code serves are written; of the others at most 32 are told.
+
+        Args:
+            now_s: monotonic time.
+
+        Returns:
+            Whether some still wait, so that it has to be called again.
+        """
+        for wake in list(islice(self._to_wake, MAX_WAKES_PER_TURN)):
+            del self._to_wake[wake]
+            wake()
+        num_waiting, blocked = self._relay.flush(now_s)
+        for handle in blocked:
+            sequence = self._sequences[handle]
+            sequence.recall()
+            sequence.wake()
+        return bool(self._to_wake or num_waiting)
+
+    def _add_tokens(self, outputs: StepOutputs, rows: Sequence[int]) -> list[int]:
+        """Take the rows that native code has left."""
+        handles = unpack_int64(outputs.handles).tolist()
+        token_ids = unpack_int32(outputs.token_ids).tolist()
+        indices = unpack_int32(outputs.token_indices).tolist()
+        find, to_wake = self._sequences.get, self._to_wake
+        given_up: list[int] = []
+        for row in rows:
+            sequence = find(handles[row])
+            if sequence is None:
+                # Usual for a moment after an abort.
+                self.stale_outputs += 1
+            elif indices[row] == len(sequence.token_ids) and sequence.relayed is None:
+                sequence.token_ids.append(token_ids[row])
+                to_wake[sequence.wake] = None
+            elif not self._mend(sequence, indices[row]):
+                given_up.append(handles[row])
+        return given_up
+
+    def _add_logprobs(self, outputs: StepOutputs) -> list[int]:
+        find = self._sequences.get
+        for started in outputs.started:
+            if (sequence := find(started.handle)) is not None:
+                sequence.num_cached_tokens = started.num_cached_tokens
+                sequence.queue_time_s = started.queue_time_s
+        for entry in outputs.logprobs:
+            if (sequence := find(entry.key)) is not None:
+                sequence.logprobs.append(entry)
+        return [entry.key for entry in outputs.prompt_logprobs if not self._add_prompt_logprobs(entry)]
+
+    def _add_prompt_logprobs(self, entry: TokenLogprobs) -> bool:
+        """Return False if the entry does not fit its sequence, which ends then."""
+        sequence = self._sequences.get(entry.key)
+        if sequence is None:
+            return True
+        try:
+            sequence.add_prompt_logprobs(entry)
+        except ProtocolError as error:
+            self.fail(entry.key, error)
+            return False
+        return True
+
+    def _mend(self, sequence: OpenSequence, index: int) -> bool:
+        """Drop a repeated token; a gap cannot be mended: the sequence ends, and False is returned."""
+        self.num_out_of_order += 1
+        sequence.recall()
+        # Told in any case: it may have been taken back with tokens that are not written.
+        self._to_wake[sequence.wake] = None
+        expected = len(sequence.token_ids)
+        if index <= expected:
+            return True
+        message = f"tokens {expected} to {index - 1} of the output were lost"
+        self.fail(sequence.request.handle, EngineUnavailableError(message))
+        return False
+
+    def _finish(self, end: Finished) -> None:
+        sequence = self._sequences.pop(end.handle, None)
+        if sequence is not None:
+            sequence.num_cached_tokens = end.num_cached_tokens
+            sequence.finished = end
+            self._end(sequence, finished_error(end))
+
+    def _end(self, sequence: OpenSequence, error: SplitServeError | None) -> None:
+        sequence.recall()
+        sequence.error = error
+        self._to_wake[sequence.wake] = None

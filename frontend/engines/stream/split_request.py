@@ -1,0 +1,50 @@
+"""What an engine is asked for one prompt: a request for each of its n completions."""
+
+from __future__ import annotations
+
+import secrets
+
+import msgspec
+
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.ipc.messages import AddRequest
+from splitserve.engine_core.sampling_params import MAX_SEED, SamplingParams
+from splitserve.frontend.engines.generation import GenerationRequest
+
+
+def split_request(request: GenerationRequest) -> list[AddRequest]:
+    """Return the n requests that the engine runs, with seeds seed, seed + 1 and so on (modulo 2**64).
+
+    A seed is drawn when the client gave none. Stop strings stay here; prompt logprobs are asked for once.
+    """
+    sampling = request.sampling
+    seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
+    prompt = pack_int32(request.prompt_token_ids)
+    return [
+        AddRequest(
+            handle=0,  # EngineClient.open() gives it one.
+            request_id=request.request_id if sampling.n == 1 else f"{request.request_id}-{index}"[:128],
+            prompt_token_ids=prompt,
+            sampling=_engine_sampling(sampling, (seed + index) & MAX_SEED, index),
+            priority=request.priority,
+            tenant=request.tenant,
+            cache_salt=request.cache_salt,
+            timeout_s=request.timeout_s,
+            queue_timeout_s=request.queue_timeout_s,
+            # A stop string is found here, and the engine must not run on for long after it.
+            streams=request.streams or bool(sampling.stop),
+        )
+        for index in range(sampling.n)
+    ]
+
+
+def _engine_sampling(sampling: SamplingParams, seed: int, index: int) -> SamplingParams:
+    return msgspec.structs.replace(
+        sampling,
+        n=1,
+        best_of=None,
+        seed=seed,
+        stop=(),
+        detokenize=True,
+        prompt_logprobs=sampling.prompt_logprobs if index == 0 else None,
+    )
