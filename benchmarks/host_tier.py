@@ -18,7 +18,7 @@ from pathlib import Path
 
 from splitserve.engine_core.clock import SystemClock
 from splitserve.engine_core.config import SchedulerConfig
-from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.executor.inproc import InprocExecutor
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.messages import AddRequest

@@ -24,7 +24,7 @@ import numpy as np
 
 from splitserve.engine_core.clock import SystemClock
 from splitserve.engine_core.config import SchedulerConfig
-from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.ipc.codec import encode, from_worker_decoder, pack_int32, unpack_int32
 from splitserve.engine_core.ipc.messages import AddRequest
 from splitserve.engine_core.ipc.wire import ModelInfo

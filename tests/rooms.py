@@ -24,12 +24,7 @@ ENGINE_CORE = {
     "executor": "checkpoint clock config errors ipc process sampling_params",
     "model_check": "checkpoint config executor",
     "arrivals": "ipc request",
-    "open_requests": "errors request",
-    "intake": "errors ipc open_requests request",
-    "deadlines": "ipc request scheduler",
-    "explain": "ipc open_requests request scheduler",
-    "engine": "clock config deadlines errors explain intake ipc kv_cache kv_events open_requests request "
-    "scheduler",
+    "engine": "clock config errors ipc kv_cache kv_events request scheduler",
     "server": "arrivals clock config engine errors executor ipc kv_cache kv_events process request "
     "sampling_params",
     "cli": "checkpoint clock config errors executor model_check process server settings",
@@ -99,7 +94,7 @@ CIRCLES = {
 # Classes of more than MAX_CLASS_LINES, each with the reason why it has one owner only.
 MAX_CLASS_LINES = 250
 LONG_CLASSES = {
-    "engine_core.engine.EngineCore": "its counters and its requests are about to get owners",
+    "engine_core.engine.core.EngineCore": "its counters and its requests are about to get owners",
     "engine_core.executor.simulated.worker.SimulatedWorker": "its logprobs are about to get an owner",
     "frontend.engines.pool.EnginePool": "one pool with all that can be asked of it",
     "frontend.http.connection.http_protocol.BoundedHttpProtocol": "overrides what uvicorn keeps in one class",

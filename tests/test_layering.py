@@ -116,12 +116,12 @@ def test_a_room_imports_only_what_its_line_allows() -> None:
 def test_an_import_upwards_or_of_a_private_room_is_noticed() -> None:
     graph = {
         "engine_core.ipc.codec": {"engine_core.scheduler.running", "engine_core.errors"},
-        "frontend.app": {"engine_core.engine", "engine_core.ipc.codec", "frontend.config"},
+        "frontend.app": {"engine_core.engine.core", "engine_core.ipc.codec", "frontend.config"},
         "worker.ops.cpu": {"frontend.config", "worker.ops.pack"},
     }
     assert against_the_table(graph) == {
         ("engine_core.ipc.codec", "engine_core.scheduler.running"),
-        ("frontend.app", "engine_core.engine"),
+        ("frontend.app", "engine_core.engine.core"),
         ("worker.ops.cpu", "frontend.config"),
     }
 

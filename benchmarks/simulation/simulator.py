@@ -13,7 +13,7 @@ from benchmarks.simulation.rows import WorkerRows
 from benchmarks.simulation.settings import Settings
 from benchmarks.simulation.trace import PromptMaker, Trace
 from benchmarks.simulation.watch import FairShares, Series
-from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.errors import InvalidRequestError, OverloadedError
 from splitserve.engine_core.ipc.messages import AddRequest, EngineStats, StepOutputs
 from splitserve.engine_core.ipc.wire import ModelInfo

@@ -19,7 +19,7 @@ import zmq
 
 from splitserve.engine_core.clock import Clock
 from splitserve.engine_core.config import MAX_SEQUENCE_TOKENS, EngineConfig, leave_runtime_directory
-from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.errors import EXIT_OK, WorkerError
 from splitserve.engine_core.executor.base import Executor
 from splitserve.engine_core.ipc.addresses import ipc_path, is_ipc

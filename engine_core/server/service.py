@@ -18,7 +18,7 @@ import msgspec
 from splitserve.engine_core.arrivals import Arrivals
 from splitserve.engine_core.clock import Clock
 from splitserve.engine_core.config import EngineConfig, software_version
-from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.errors import (
     EngineUnavailableError,
     InvalidRequestError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from splitserve.engine_core.clock import Clock
-from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.process.logs import log_event
 from splitserve.engine_core.server.frontends import FrontendTable
 from splitserve.engine_core.server.service import Phase, Service

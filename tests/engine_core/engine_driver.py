@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from splitserve.engine_core.clock import ManualClock
 from splitserve.engine_core.config import SchedulerConfig
-from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.executor.simulated.executor import Fault, SimulatedExecutor
 from splitserve.engine_core.executor.simulated.tokens import TokenRule, reference_output
 from splitserve.engine_core.executor.simulated.worker import SimulatedModel

@@ -4,7 +4,7 @@ import pytest
 
 from splitserve.engine_core.clock import ManualClock
 from splitserve.engine_core.config import SchedulerConfig
-from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.errors import (
     ContextLengthError,
     IntegrityError,

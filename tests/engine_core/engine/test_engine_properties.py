@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from splitserve.engine_core.config import SchedulerConfig
-from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.executor.simulated.executor import Fault, FaultKind
 from splitserve.engine_core.executor.simulated.tokens import TokenRule
 from splitserve.engine_core.ipc.codec import unpack_int32

@@ -8,7 +8,7 @@ import pytest
 
 from splitserve.engine_core.clock import ManualClock
 from splitserve.engine_core.config import SchedulerConfig
-from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.errors import OverloadedError
 from splitserve.engine_core.executor.simulated.executor import SimulatedExecutor
 from splitserve.engine_core.executor.simulated.worker import SimulatedModel

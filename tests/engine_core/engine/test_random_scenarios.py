@@ -26,6 +26,6 @@ def test_a_failure_names_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(engine: object) -> None:
         raise ValueError("broken on purpose")
 
-    monkeypatch.setattr("splitserve.engine_core.engine.EngineCore.check_integrity", broken)
+    monkeypatch.setattr("splitserve.engine_core.engine.core.EngineCore.check_integrity", broken)
     with pytest.raises(AssertionError, match=r"scenario 7: ValueError.*--seed 7 --events 16"):
         run_scenario(7)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from splitserve.engine_core.config import SchedulerConfig
-from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.errors import ContextLengthError, InvalidRequestError, OverloadedError
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.messages import AddRequest, Finished, FinishReason

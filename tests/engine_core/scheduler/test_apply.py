@@ -6,7 +6,7 @@ import pytest
 
 from splitserve.engine_core.clock import ManualClock
 from splitserve.engine_core.config import SchedulerConfig
-from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.errors import WorkerError
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
 from splitserve.engine_core.ipc.messages import AddRequest, FinishReason, StepOutputs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from splitserve.engine_core.clock import ManualClock
 from splitserve.engine_core.config import SchedulerConfig
-from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.ipc.codec import encode, pack_int32
 from splitserve.engine_core.ipc.messages import AddRequest
 from splitserve.engine_core.ipc.transport import MAX_MESSAGE_BYTES

@@ -9,7 +9,7 @@ import pytest
 
 from splitserve.engine_core.clock import ManualClock
 from splitserve.engine_core.config import EngineConfig, SchedulerConfig
-from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.ipc.codec import encode, engine_decoder, pack_int32
 from splitserve.engine_core.ipc.messages import (
     Abort,

@@ -9,7 +9,7 @@ import msgspec
 
 from splitserve.engine_core.clock import ManualClock
 from splitserve.engine_core.config import SchedulerConfig
-from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.executor.inproc import InprocExecutor
 from splitserve.engine_core.ipc.messages import Abort, AddRequest
 from splitserve.engine_core.ipc.worker_messages import KVCacheReady, ModelRunnerOutput

@@ -12,7 +12,7 @@ import torch
 
 from splitserve.engine_core.clock import ManualClock
 from splitserve.engine_core.config import SchedulerConfig
-from splitserve.engine_core.engine import EngineCore
+from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.executor.inproc import InprocExecutor
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
 from splitserve.engine_core.ipc.messages import AddRequest, Finished, FinishReason

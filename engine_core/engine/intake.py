@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from splitserve.engine_core.engine.request_table import RequestTable
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.engine_core.ipc.messages import AddRequest
-from splitserve.engine_core.open_requests import OpenRequests
 from splitserve.engine_core.request import (
     FrontendId,
     Request,
@@ -33,7 +33,7 @@ class Intake:
         limits: RequestLimits,
         max_num_siblings: int,
         policy: str,
-        open_requests: OpenRequests,
+        open_requests: RequestTable,
         namespace: Callable[[str, str], bytes],
     ) -> None:
         self._limits = limits

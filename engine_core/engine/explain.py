@@ -5,8 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
+from splitserve.engine_core.engine.request_table import RequestTable
 from splitserve.engine_core.ipc.messages import RequestInfo, RequestStage, WaitReason
-from splitserve.engine_core.open_requests import OpenRequests
 from splitserve.engine_core.request import Request, RequestState
 from splitserve.engine_core.scheduler.scheduler import Scheduler
 
@@ -39,7 +39,7 @@ def waiting_by_reason(scheduler: Scheduler) -> dict[str, int]:
     return {reason: count for reason, count in counts.items() if count}
 
 
-def find_requests(open_requests: OpenRequests, request_ids: Iterable[str], tenant: str) -> list[Request]:
+def find_requests(open_requests: RequestTable, request_ids: Iterable[str], tenant: str) -> list[Request]:
     """Return the oldest open requests a tenant asks for, at most MAX_EXPLAINED; O(n).
 
     Args:

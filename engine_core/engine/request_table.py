@@ -9,7 +9,7 @@ from splitserve.engine_core.errors import IntegrityError, InvalidRequestError
 from splitserve.engine_core.request import FrontendId, Request
 
 
-class OpenRequests:
+class RequestTable:
     """Open requests and a small integer per frontend that has any.
 
     Both are bounded by the number of open requests, which the waiting queue and the rows bound: a frontend

@@ -20,10 +20,11 @@ from collections.abc import Callable, Iterable
 
 from splitserve.engine_core.clock import Clock
 from splitserve.engine_core.config import SchedulerConfig
-from splitserve.engine_core.deadlines import Deadlines
+from splitserve.engine_core.engine.deadlines import Deadlines
+from splitserve.engine_core.engine.explain import explain, find_requests, waiting_by_reason
+from splitserve.engine_core.engine.intake import Intake
+from splitserve.engine_core.engine.request_table import RequestTable
 from splitserve.engine_core.errors import IntegrityError
-from splitserve.engine_core.explain import explain, find_requests, waiting_by_reason
-from splitserve.engine_core.intake import Intake
 from splitserve.engine_core.ipc.messages import (
     AddRequest,
     EngineStats,
@@ -39,7 +40,6 @@ from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, Schedu
 from splitserve.engine_core.kv_cache.costs import KVCosts
 from splitserve.engine_core.kv_cache.manager import make_kv_cache_manager
 from splitserve.engine_core.kv_events.recorder import KVEventRecorder
-from splitserve.engine_core.open_requests import OpenRequests
 from splitserve.engine_core.request import (
     EndedRequest,
     FrontendId,
@@ -104,7 +104,7 @@ class EngineCore:
             max_cached_tokens=kv.bounds.max_cached_tokens or max_model_len,
         )
         self._applier = StepApplier(self._scheduler, self._stops)
-        self._open = OpenRequests()
+        self._open = RequestTable()
         self._intake = Intake(
             self.limits,
             config.max_num_seqs + config.max_num_waiting,
@@ -239,7 +239,7 @@ class EngineCore:
         return self._scheduler.reset_prefix_cache()
 
     def explain(self, request_ids: Iterable[str], tenant: str) -> list[RequestInfo]:
-        """Tell where open requests stand and what they wait for; see engine_core.explain."""
+        """Tell where open requests stand and what they wait for; see engine_core.engine.explain."""
         requests = find_requests(self._open, request_ids, tenant)
         return explain(self._scheduler, requests, self._clock.monotonic())
 
