@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cpu import ops
 
 BF16, FP32 = torch.bfloat16, torch.float32
 
@@ -207,7 +207,7 @@ def sampling_cases() -> Iterator[Case]:
             yield Case(
                 "sample",
                 f"R={rows} V={vocab} t={temperature} k={top_k} p={top_p}",
-                lambda arguments=arguments: ops.sample(*arguments),
+                lambda arguments=arguments: ops.sampling.sample(*arguments),
                 lambda logits=logits, t=temperature, k=top_k, p=top_p: (
                     torch_sample(logits, k, p) if t else logits.argmax(-1)
                 ),
@@ -218,7 +218,7 @@ def sampling_cases() -> Iterator[Case]:
         yield Case(
             "top_logprobs",
             f"R={rows} V={vocab} k=5",
-            lambda a=(ids, logprobs, ranks, logits, index, index): ops.top_logprobs(*a),
+            lambda a=(ids, logprobs, ranks, logits, index, index): ops.sampling.top_logprobs(*a),
             lambda logits=logits: logits.log_softmax(-1).topk(5),
             logits.nbytes,
         )

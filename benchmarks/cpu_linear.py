@@ -27,7 +27,7 @@ from typing import get_args
 import torch
 import torch.nn.functional as F
 
-from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.packed_weight import PackedWeight, WeightForm
 from splitserve.worker.pages import zero_pages
 

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from splitserve.worker.device.cpu import CpuDevice
-from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cpu import ops
 from splitserve.worker.parallel.distributed import DistributedGroup
 from splitserve.worker.parallel.group import RankGroup
 from splitserve.worker.parallel.shared_memory import SharedMemoryGroup

@@ -36,7 +36,7 @@ def sample_case(ops: CudaOps, logits: Tensor, top_k: int, top_p: float) -> Case:
     top_ps = torch.full((rows,), top_p, device=device)
 
     def ours() -> Tensor:
-        ops.sample(out, logits, ones, top_ks, top_ps, zeros, index, index)
+        ops.sampling.sample(out, logits, ones, top_ks, top_ps, zeros, index, index)
         return out
 
     name = f"R={rows} V={vocab} k={top_k} p={top_p}"
@@ -56,7 +56,7 @@ def masked_case(ops: CudaOps, logits: Tensor) -> Case:
     forbidden = ((masks.unsqueeze(2) >> bits) & 1 == 0).flatten(1)[:, :vocab]
 
     def ours() -> Tensor:
-        ops.sample(out, logits, ones, off, ones, zeros, index, index, masks, mask_rows)
+        ops.sampling.sample(out, logits, ones, off, ones, zeros, index, index, masks, mask_rows)
         return out
 
     def torchs() -> Tensor:
@@ -73,7 +73,7 @@ def logprobs_case(ops: CudaOps, logits: Tensor, top: int) -> Case:
     ranks = torch.empty_like(index)
 
     def ours() -> Tensor:
-        ops.top_logprobs(ids, logprobs, ranks, logits, index, index)
+        ops.sampling.top_logprobs(ids, logprobs, ranks, logits, index, index)
         return logprobs[:, 1:]
 
     name = f"R={rows} V={vocab} k={top}"

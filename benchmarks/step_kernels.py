@@ -24,23 +24,23 @@ from typing import Any
 from benchmarks.worker import BATCH_SIZES, DEMO_MODEL, WARM_UP_STEPS, Bench, check_context
 from splitserve.engine_core.sampling_params import SamplingParams
 
-# Functions of worker.ops.cpu that are asked between steps, if at all.
+# Methods of worker.ops.cpu.CpuOps that are asked between steps, if at all.
 SETTINGS = ("cpu_isa", "best_cpu_isa", "set_isa", "set_num_threads", "num_threads")
 GREEDY = SamplingParams(temperature=0.0, seed=0, ignore_eos=True)
 STEPS = 200
 
 
 class OpTimes:
-    """Seconds spent in each operation of worker.ops.cpu since the last look, by a clock around every call."""
+    """Seconds spent in each operation of the CPU since the last look, by a clock around every call."""
 
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
 
-    def watch(self, ops: Any) -> None:
-        """Put clocks around the operations; what is built from now on calls them."""
-        for name, function in inspect.getmembers(ops, inspect.isfunction):
-            if function.__module__ == ops.__name__ and name not in SETTINGS and not name.startswith("_"):
-                setattr(ops, name, self.timed(name, function))
+    def watch(self, ops: object) -> None:
+        """Put clocks around an object's operations; what is built from now on calls them."""
+        for name, method in inspect.getmembers(ops, inspect.ismethod):
+            if name not in SETTINGS and not name.startswith("_"):
+                setattr(ops, name, self.timed(name, method))
 
     def timed(self, name: str, function: Callable[..., None]) -> Callable[..., None]:
         """Return the function with a clock around it."""
@@ -101,11 +101,12 @@ def parse_options(args: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main() -> None:
     """Measure and print a table per number of rows."""
-    from splitserve.worker.ops import cpu as ops
+    from splitserve.worker.ops.cpu import ops
 
     options = parse_options()
     times = OpTimes()
     times.watch(ops)
+    times.watch(ops.sampling)
     found = {}
     for num_rows in map(int, options.rows.split(",")):
         found[num_rows] = figures = measure(options, num_rows, times)

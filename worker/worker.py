@@ -40,7 +40,7 @@ from splitserve.worker.largest_step import blocks_of_largest_step, run_largest_s
 from splitserve.worker.model_runner import ModelRunner, max_logits_rows
 from splitserve.worker.models.base import Model
 from splitserve.worker.models.registry import load_model
-from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cpu import ops
 from splitserve.worker.parallel.mesh import ALONE, Mesh
 from splitserve.worker.parallel.shared_memory import SharedMemoryMeeting, can_share_memory
 from splitserve.worker.warm_up import warm_up

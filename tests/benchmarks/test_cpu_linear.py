@@ -10,7 +10,7 @@ import torch
 
 from benchmarks import cpu_linear
 from benchmarks.cpu_linear import in_turns, result
-from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cpu import ops
 
 
 @pytest.mark.parametrize(

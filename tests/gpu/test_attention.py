@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.cuda import AttentionShape
 from tests.gpu.conftest import Gpu
 from tests.gpu.paged import attend, paged

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cpu import ops
 from tests.gpu.emulated.build import build
 
 Array = npt.NDArray
@@ -96,5 +96,7 @@ def test_noise_draws_what_the_cpu_kernel_draws(library: ctypes.CDLL) -> None:
         one, zero = torch.ones(1), torch.zeros(1)
         signed_seed = torch.tensor([seed - 2**64 if seed >= 2**63 else seed])
         top_k = torch.zeros(1, dtype=torch.int32)
-        ops.sample(token, torch.zeros(1, vocab), one, top_k, one, zero, signed_seed, torch.tensor([position]))
+        ops.sampling.sample(
+            token, torch.zeros(1, vocab), one, top_k, one, zero, signed_seed, torch.tensor([position])
+        )
         assert token.item() == bits.argmin()

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cpu import ops
+from splitserve.worker.ops.interface import Kernels
 from tests.gpu.conftest import Gpu
 from tests.worker.ops.draws import Filters, mask_bits
 
@@ -40,7 +41,7 @@ def odd_logits(vocab: int) -> Tensor:
     return rows
 
 
-def draw(sampler: object, logits: Tensor, filters: Filters, seed: int, *masks: Tensor) -> list[int]:
+def draw(device_ops: Kernels, logits: Tensor, filters: Filters, seed: int, *masks: Tensor) -> list[int]:
     rows, device = logits.shape[0], logits.device
     out = torch.full((rows,), -9, dtype=torch.int32, device=device)
     columns = [torch.full((rows,), value) for value in (filters.temperature, filters.top_p, filters.min_p)]
@@ -48,7 +49,8 @@ def draw(sampler: object, logits: Tensor, filters: Filters, seed: int, *masks: T
     top_k = torch.full((rows,), filters.top_k, dtype=torch.int32, device=device)
     index = torch.arange(rows, device=device)
     placed = (x.to(device) for x in masks)
-    sampler.sample(out, logits, temperature, top_k, top_p, min_p, index + (seed << 40), index * 3, *placed)
+    noise = index + (seed << 40), index * 3
+    device_ops.sampling.sample(out, logits, temperature, top_k, top_p, min_p, *noise, *placed)
     return out.tolist()
 
 
@@ -87,11 +89,11 @@ def test_a_row_draws_the_same_token_anywhere_in_any_batch(gpu: Gpu) -> None:
     temperature, top_p, min_p = filters
     top_k = torch.full((5,), 50, dtype=torch.int32, device=gpu.device)
     together, alone = (torch.empty(5, dtype=torch.int32, device=gpu.device) for _ in range(2))
-    gpu.ops.sample(together, logits, temperature, top_k, top_p, min_p, index, index)
+    gpu.ops.sampling.sample(together, logits, temperature, top_k, top_p, min_p, index, index)
     for i in range(5):
         one = slice(4 - i, 5 - i)
         arguments = (x[one] for x in (alone, logits, temperature, top_k, top_p, min_p, index, index))
-        gpu.ops.sample(*arguments)
+        gpu.ops.sampling.sample(*arguments)
     assert torch.equal(together, alone)
 
 
@@ -101,7 +103,7 @@ def top(device_ops: object, logits: Tensor, rows: list[int], tokens: list[int], 
     ranks = torch.full((count,), -9, dtype=torch.int32, device=device)
     logprobs = torch.full((count, 1 + k), -9.0, device=device)
     columns = (torch.tensor(x, dtype=torch.int32, device=device) for x in (rows, tokens))
-    device_ops.top_logprobs(ids, logprobs, ranks, logits, *columns)
+    device_ops.sampling.top_logprobs(ids, logprobs, ranks, logits, *columns)
     return ids.cpu(), logprobs.cpu(), ranks.cpu()
 
 
@@ -124,7 +126,7 @@ def test_given_tokens_get_the_bits_of_the_top_ones(gpu: Gpu, vocab: int) -> None
     out = torch.empty(9, device=gpu.device)
     ends, rows = ([0, 3, 6, 9], [0, 4, 3])
     columns = (torch.tensor(x, dtype=torch.int32, device=gpu.device) for x in (rows, ends))
-    gpu.ops.token_logprobs(out, logits, *columns, ids.clamp(min=0).flatten().to(gpu.device))
+    gpu.ops.sampling.token_logprobs(out, logits, *columns, ids.clamp(min=0).flatten().to(gpu.device))
     assert torch.equal(out.cpu().nan_to_num(7.0), logprobs.flatten().nan_to_num(7.0))
 
 
@@ -146,9 +148,9 @@ def test_penalties_give_the_bits_of_the_cpu(gpu: Gpu, vocab: int) -> None:
     floats = [torch.tensor(x) for x in ([1.3, 0.8, 1.0], [0.5, -0.2, 0.0], [0.0, 1.5, -0.4])]
     arguments = (integers[0], history, *integers[1:], *floats)
     ours = logits.clone().to(gpu.device)
-    gpu.ops.apply_penalties(ours, *(x.to(gpu.device) for x in arguments))
+    gpu.ops.sampling.apply_penalties(ours, *(x.to(gpu.device) for x in arguments))
     expected = logits.clone()
-    ops.apply_penalties(expected, *arguments)
+    ops.sampling.apply_penalties(expected, *arguments)
     assert not torch.equal(expected, logits)
     assert torch.equal(ours.cpu(), expected)
 
@@ -166,8 +168,8 @@ def test_edits_give_the_bits_of_the_cpu(gpu: Gpu, vocab: int) -> None:
     values[300:305] = torch.randn(5)
     ours, expected = logits.to(gpu.device, copy=True), logits.clone()
     arguments = (rows, ends, token_ids, values)
-    gpu.ops.edit_logits(ours, *(x.to(gpu.device) for x in arguments))
-    ops.edit_logits(expected, *arguments)
+    gpu.ops.sampling.edit_logits(ours, *(x.to(gpu.device) for x in arguments))
+    ops.sampling.edit_logits(expected, *arguments)
     assert torch.equal(ours.cpu().nan_to_num(7.0), expected.nan_to_num(7.0))
     assert not torch.equal(expected.nan_to_num(7.0), logits.nan_to_num(7.0))
 
@@ -176,7 +178,7 @@ def test_edits_of_what_is_not_there_are_skipped(gpu: Gpu) -> None:
     logits = torch.zeros(2, 40, device=gpu.device)
     columns = [[2, 0, -1, 1], [0, 1, 4, 4, 9], [0, 40, -1, 5]]
     rows, ends, token_ids = (torch.tensor(x, dtype=torch.int32, device=gpu.device) for x in columns)
-    gpu.ops.edit_logits(logits, rows, ends, token_ids, torch.ones(4, device=gpu.device))
+    gpu.ops.sampling.edit_logits(logits, rows, ends, token_ids, torch.ones(4, device=gpu.device))
     assert logits.nonzero().tolist() == [[0, 5]]
 
 
@@ -185,4 +187,4 @@ def test_arguments_are_checked(gpu: Gpu) -> None:
     with pytest.raises(ValueError, match="out_ids: needs 1 to 1025 columns"):
         top(gpu.ops, logits, [0], [0], 1025)
     with pytest.raises(TypeError, match="logits: unsupported dtype"):
-        gpu.ops.token_logprobs(gpu.randn(0), logits.half(), none, none, none)
+        gpu.ops.sampling.token_logprobs(gpu.randn(0), logits.half(), none, none, none)

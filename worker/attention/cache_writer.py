@@ -2,42 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 
 from splitserve.worker.attention.base import Rotation
 from splitserve.worker.attention.metadata import AttentionMetadata
-
-
-class CacheWriter(Protocol):
-    """What worker.ops.cpu and worker.ops.cuda.CudaOps have for it."""
-
-    def kv_write(
-        self,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        k_cache: torch.Tensor,
-        v_cache: torch.Tensor,
-        slot_mapping: torch.Tensor,
-    ) -> None:
-        """See worker.ops.cpu.kv_write."""
-
-    def rotary_kv_write(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        positions: torch.Tensor,
-        cos_sin: torch.Tensor,
-        k_cache: torch.Tensor,
-        v_cache: torch.Tensor,
-        slot_mapping: torch.Tensor,
-        q_norm: torch.Tensor | None = None,
-        k_norm: torch.Tensor | None = None,
-        eps: float = 0.0,
-    ) -> None:
-        """See worker.ops.cpu.rotary_kv_write."""
+from splitserve.worker.ops.interface import Kernels
 
 
 class Projected(NamedTuple):
@@ -49,7 +20,7 @@ class Projected(NamedTuple):
 
 
 def write_cache(
-    ops: CacheWriter,
+    ops: Kernels,
     step: Projected,
     caches: tuple[torch.Tensor, torch.Tensor],
     meta: AttentionMetadata,

@@ -8,7 +8,7 @@ from splitserve.worker.attention.base import AttentionBackend, Rotation
 from splitserve.worker.attention.cache_writer import Projected, write_cache
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.kv_cache.layout import BlockShape, KVCache
-from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cpu import ops
 from splitserve.worker.pages import zero_pages
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 
 from splitserve.worker.attention.base import AttentionBackend, Rotation
-from splitserve.worker.attention.cache_writer import CacheWriter, Projected, write_cache
+from splitserve.worker.attention.cache_writer import Projected, write_cache
 from splitserve.worker.attention.flash_editions import Attend, Paged
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.kv_cache.layout import BlockShape, KVCache
+from splitserve.worker.ops.cuda import CudaOps
 
 
 class FlashAttention(AttentionBackend):
@@ -22,7 +23,7 @@ class FlashAttention(AttentionBackend):
         attend: an edition's call.
     """
 
-    def __init__(self, ops: CacheWriter, device: torch.device, attend: Attend) -> None:
+    def __init__(self, ops: CudaOps, device: torch.device, attend: Attend) -> None:
         self._ops = ops
         self._device = device
         self._attend = attend

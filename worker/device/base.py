@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from splitserve.worker.ops.interface import Kernels, Matrix
+from splitserve.worker.ops.interface import Kernels
+from splitserve.worker.ops.matrix import Matrix
 from splitserve.worker.ops.quantization import WeightForm
 
 # Of the dtype of the tensor it comes from.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -11,17 +11,15 @@ import torch
 
 from splitserve.worker.device.base import Array, Device, Histories
 from splitserve.worker.host import available_memory_bytes
-from splitserve.worker.ops import cpu as ops
-from splitserve.worker.ops.interface import Kernels, Matrix
+from splitserve.worker.ops.cpu import ops
+from splitserve.worker.ops.interface import Kernels
+from splitserve.worker.ops.matrix import Matrix
 from splitserve.worker.ops.packed_weight import PackedWeight
 from splitserve.worker.ops.quantization import WeightForm
 from splitserve.worker.pages import zero_pages
 
 _MAX_DEFAULT_BYTES = 4 << 30
 _DEFAULT_SHARE = 0.4
-
-if TYPE_CHECKING:
-    _CHECKED: Kernels[PackedWeight] = ops
 
 
 class CpuDevice(Device):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,16 +18,12 @@ from splitserve.worker.device.side_stream import CudaSideStream
 from splitserve.worker.device.waiting import wait_for
 from splitserve.worker.ops.cuda import CudaOps
 from splitserve.worker.ops.dense_weight import DenseWeight
-from splitserve.worker.ops.interface import Kernels, Matrix
+from splitserve.worker.ops.interface import Kernels
+from splitserve.worker.ops.matrix import Matrix
 from splitserve.worker.ops.quantization import WeightForm
 
 # Tensors that share one copy begin at multiples of this, which every kernel's loads are content with.
 _ALIGNMENT = 16
-
-if TYPE_CHECKING:
-
-    def _checked(ops: CudaOps) -> Kernels[DenseWeight]:
-        return ops
 
 
 class CudaDevice(Device):

@@ -11,7 +11,8 @@ import torch
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.batch.input_batch import InputBatch, StepInputs
 from splitserve.worker.device.base import Device
-from splitserve.worker.ops.interface import Kernels, Matrix
+from splitserve.worker.ops.interface import Kernels
+from splitserve.worker.ops.matrix import Matrix
 from splitserve.worker.parallel.group import RankGroup
 
 
@@ -136,7 +137,7 @@ class CudaStep:
             group: ranks that part each layer; None for one that has all of it.
         """
         if logits is not None:
-            ops.sample(
+            ops.sampling.sample(
                 self.drawn,
                 logits,
                 self._temperature,

@@ -6,7 +6,7 @@ import torch
 
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.batch.input_batch import BatchLimits, InputBatch, Int32, StepInputs
-from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.decode import BatchColumns, StepTensors, append_tokens, decode_inputs, take_rows
 from splitserve.worker.parallel.group import RankGroup
 
@@ -101,7 +101,7 @@ class DecodeStep:
         temperature, top_k, top_p, min_p, seeds = self._gathered
         # The token to be drawn stands behind all the others.
         positions = self._tensors.seq_lens
-        ops.sample(self._drawn, logits, temperature, top_k, top_p, min_p, seeds, positions)
+        ops.sampling.sample(self._drawn, logits, temperature, top_k, top_p, min_p, seeds, positions)
 
     def inputs(self) -> StepInputs:
         """The rows last laid out, as InputBatch.prepare returns them."""

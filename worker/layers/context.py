@@ -8,7 +8,8 @@ from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.worker.attention.base import AttentionBackend
 from splitserve.worker.device.workspace import Workspace
 from splitserve.worker.layers.parameter import WeightPlan
-from splitserve.worker.ops.interface import Kernels, Matrix
+from splitserve.worker.ops.interface import Kernels
+from splitserve.worker.ops.matrix import Matrix
 from splitserve.worker.parallel.group import RankGroup
 from splitserve.worker.parallel.shares import HeadShare, head_share, share
 from splitserve.worker.parallel.stage import Stage

@@ -6,7 +6,7 @@ import torch
 
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.worker.layers.context import LayerContext
-from splitserve.worker.ops.interface import VocabularyPart
+from splitserve.worker.ops.matrix import VocabularyPart
 
 # An output head's tensor is `lm_head`.weight in every architecture.
 HEAD = "lm_head"

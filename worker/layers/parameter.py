@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from splitserve.worker.device.base import Device
-from splitserve.worker.ops.interface import Matrix
+from splitserve.worker.ops.matrix import Matrix
 from splitserve.worker.ops.quantization import FORMS, WeightForm, WeightForms
 
 

@@ -1,30 +1,35 @@
-"""The kernels of csrc/cuda: the operations of worker.ops.cpu on tensors of a CUDA device.
-
-Names, arguments, shapes and results are those of worker.ops.cpu, which describes them. What differs:
+"""The operations on tensors of a CUDA device, by the kernels of csrc/cuda; what differs from other devices:
 
 * Activations may be float16, too.
 * A call enqueues work on torch's current stream of the tensors' device and returns. It neither allocates nor
   waits, so it can be captured in a CUDA graph.
 * Ids live on the device, where no exception can be raised. A token id outside the vocabulary and a position
   outside the table give NaN, which the sampler reports as that row's error; a slot outside the cache is
-  skipped.
-* A norm's row is at most 64 KiB long.
+  skipped, and so are rows and tokens that are not there when logits are penalised or edited. Asked for the
+  logprob of a row or token that is not there, the kernels give NaN. A row of masks that is missing allows all
+  tokens.
+* A norm's row is at most 64 KiB long. `sample` takes vocabularies of up to 2^22 tokens, `top_logprobs` k of
+  up to 1024.
+* rotary_kv_write leaves k as it is.
+* move_blocks reads the moves at once, in the CPU's memory. Its host blocks are pinned, and are written when
+  the stream comes to them.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from splitserve.worker._native import load_library
+from splitserve.worker.ops.dense_weight import DenseWeight
+from splitserve.worker.ops.interface import Kernels
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from splitserve.worker.ops.dense_weight import DenseWeight
-    from splitserve.worker.ops.interface import VocabularyPart
+    from splitserve.worker.ops.matrix import VocabularyPart
 
 
 @cache
@@ -53,7 +58,7 @@ class AttentionShape(NamedTuple):
     max_seq_len: int
 
 
-class CudaOps:
+class CudaOps(Kernels[DenseWeight]):
     """The operations of one kernel library; stateless.
 
     Args:
@@ -61,98 +66,21 @@ class CudaOps:
     """
 
     def __init__(self, library: Any) -> None:
+        super().__init__(library)
         self._device_count = library.device_count
-        self._rms_norm = library.rms_norm
-        self._fused_add_rms_norm = library.fused_add_rms_norm
-        self._layer_norm = library.layer_norm
-        self._fused_add_layer_norm = library.fused_add_layer_norm
-        self._rotary_kv_write = library.rotary_kv_write
-        self._silu_and_mul = library.silu_and_mul
-        self._gelu = library.gelu
-        self._kv_write = library.kv_write
-        self._move_blocks = library.move_blocks
-        self._sum_parts = library.sum_parts
         self._embedding = library.embedding
         self._attention_plan_size = library.attention_plan_size
         self._attention_shared_bytes = library.attention_shared_bytes
         self._shared_bytes_limit = library.shared_bytes_limit
         self._plan_attention = library.plan_attention
         self._paged_attention = library.paged_attention
-        self._apply_penalties = library.apply_penalties
-        self._edit_logits = library.edit_logits
-        self._sample = library.sample
-        self._top_logprobs = library.top_logprobs
-        self._token_logprobs = library.token_logprobs
 
     def device_count(self) -> int:
         """CUDA devices of this machine; 0 without a driver."""
         return int(self._device_count())
 
-    def rms_norm(self, out: Tensor, x: Tensor, weight: Tensor, eps: float) -> None:
-        """See worker.ops.cpu.rms_norm."""
-        self._rms_norm(out, x, weight, eps)
-
-    def fused_add_rms_norm(
-        self, out: Tensor, x: Tensor, residual: Tensor, weight: Tensor, eps: float
-    ) -> None:
-        """See worker.ops.cpu.fused_add_rms_norm."""
-        self._fused_add_rms_norm(out, x, residual, weight, eps)
-
-    def layer_norm(self, out: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> None:
-        """See worker.ops.cpu.layer_norm."""
-        self._layer_norm(out, x, weight, bias, eps)
-
-    def fused_add_layer_norm(
-        self, out: Tensor, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float
-    ) -> None:
-        """See worker.ops.cpu.fused_add_layer_norm."""
-        self._fused_add_layer_norm(out, x, residual, weight, bias, eps)
-
-    def rotary_kv_write(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        positions: Tensor,
-        cos_sin: Tensor,
-        k_cache: Tensor,
-        v_cache: Tensor,
-        slot_mapping: Tensor,
-        q_norm: Tensor | None = None,
-        k_norm: Tensor | None = None,
-        eps: float = 0.0,
-    ) -> None:
-        """See worker.ops.cpu.rotary_kv_write; k is not changed."""
-        self._rotary_kv_write(
-            q, k, v, positions, cos_sin, k_cache, v_cache, slot_mapping, q_norm, k_norm, eps
-        )
-
-    def silu_and_mul(self, out: Tensor, x: Tensor) -> None:
-        """See worker.ops.cpu.silu_and_mul."""
-        self._silu_and_mul(out, x)
-
-    def gelu(self, out: Tensor, x: Tensor, approximate: Literal["none", "tanh"] = "none") -> None:
-        """See worker.ops.cpu.gelu."""
-        self._gelu(out, x, approximate)
-
-    def sum_parts(self, out: Tensor, parts: Tensor, bias: Tensor | None = None, first: int = 0) -> None:
-        """See worker.ops.cpu.sum_parts."""
-        self._sum_parts(out, parts, bias, first)
-
-    def kv_write(self, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
-        """See worker.ops.cpu.kv_write."""
-        self._kv_write(k, v, k_cache, v_cache, slot_mapping)
-
-    def move_blocks(self, pool: Tensor, host: Tensor, moves_from: Tensor, moves_to: Tensor) -> None:
-        """See worker.ops.cpu.move_blocks.
-
-        The moves lie in the CPU's memory and are read at once. host is pinned, and is written when the stream
-        comes to it.
-        """
-        self._move_blocks(pool, host, moves_from, moves_to)
-
     def linear(self, out: Tensor, x: Tensor, weight: DenseWeight, bias: Tensor | None = None) -> None:
-        """See worker.ops.cpu.linear; torch's matrix product, whose order of summation may depend on T.
+        """See Kernels.linear; torch's matrix product, whose order of summation may depend on T.
 
         `out` has another dtype than x only without a bias.
         """
@@ -167,7 +95,7 @@ class CudaOps:
     def embedding(
         self, out: Tensor, token_ids: Tensor, weight: DenseWeight, part: VocabularyPart | None = None
     ) -> None:
-        """See worker.ops.cpu.embedding."""
+        """See Kernels.embedding."""
         if part is None:
             self._embedding(out, token_ids, weight.data)
             return
@@ -242,7 +170,7 @@ class CudaOps:
         plan: Tensor,
         partials: Tensor,
     ) -> None:
-        """See worker.ops.cpu.paged_attention, whose arguments come first.
+        """See worker.ops.cpu.CpuOps.paged_attention, whose arguments come first.
 
         The caches have the same strides; their rows begin at multiples of 16 bytes, those of q and out at
         multiples of 4. A block outside the cache reads as zeros. `plan` is one by plan_attention for these
@@ -263,62 +191,3 @@ class CudaOps:
             plan,
             partials,
         )
-
-    def apply_penalties(
-        self,
-        logits: Tensor,
-        rows: Tensor,
-        token_ids: Tensor,
-        history_rows: Tensor,
-        prompt_lens: Tensor,
-        total_lens: Tensor,
-        repetition: Tensor,
-        frequency: Tensor,
-        presence: Tensor,
-    ) -> None:
-        """See worker.ops.cpu.apply_penalties; rows that are not there are skipped."""
-        self._apply_penalties(
-            logits, rows, token_ids, history_rows, prompt_lens, total_lens, repetition, frequency, presence
-        )
-
-    def edit_logits(
-        self, logits: Tensor, rows: Tensor, cu_edits: Tensor, token_ids: Tensor, values: Tensor
-    ) -> None:
-        """See worker.ops.cpu.edit_logits; rows and tokens that are not there are skipped."""
-        self._edit_logits(logits, rows, cu_edits, token_ids, values)
-
-    def sample(
-        self,
-        out_token_ids: Tensor,
-        logits: Tensor,
-        temperature: Tensor,
-        top_k: Tensor,
-        top_p: Tensor,
-        min_p: Tensor,
-        seeds: Tensor,
-        positions: Tensor,
-        masks: Tensor | None = None,
-        mask_rows: Tensor | None = None,
-    ) -> None:
-        """See worker.ops.cpu.sample; V is at most 2^22. A row of masks that is missing allows all tokens."""
-        self._sample(
-            out_token_ids, logits, temperature, top_k, top_p, min_p, seeds, positions, masks, mask_rows
-        )
-
-    def top_logprobs(
-        self,
-        out_ids: Tensor,
-        out_logprobs: Tensor,
-        out_ranks: Tensor,
-        logits: Tensor,
-        rows: Tensor,
-        token_ids: Tensor,
-    ) -> None:
-        """See worker.ops.cpu.top_logprobs; k is at most 1024. A missing row or token counts as NaN."""
-        self._top_logprobs(out_ids, out_logprobs, out_ranks, logits, rows, token_ids)
-
-    def token_logprobs(
-        self, out: Tensor, logits: Tensor, rows: Tensor, cu_tokens: Tensor, token_ids: Tensor
-    ) -> None:
-        """See worker.ops.cpu.token_logprobs; a row or token that is not there gives NaN."""
-        self._token_logprobs(out, logits, rows, cu_tokens, token_ids)

@@ -1,7 +1,7 @@
 """Recording kernels on the CPU, and the kernels at both ends of a recorded decode step.
 
-R: rows of the step, N: rows of the batch. As in worker.ops.cpu, wrong ranks, shapes and ids raise ValueError,
-wrong dtypes TypeError; both name the argument, and nothing is written then.
+R: rows of the step, N: rows of the batch. As in worker.ops.interface, wrong ranks, shapes and ids raise
+ValueError, wrong dtypes TypeError; both name the argument, and nothing is written then.
 """
 
 from __future__ import annotations
@@ -65,8 +65,9 @@ class Recording:
     """Notes every kernel that this thread runs within a `with` block; `replay` then runs them in one call.
 
     A replay computes with what the same memory holds by then: the tensors of all calls have to live, and lie
-    where they are, as long as it is used. Kernels of worker.ops.cpu are noted but for penalties and logprobs;
-    what torch or Python compute in between is not. No number of threads, nor an instruction set is noted.
+    where they are, as long as it is used. Operations of worker.ops.cpu are noted but for penalties and
+    logprobs; what torch or Python compute in between is not. No number of threads, nor an instruction set is
+    noted.
     """
 
     replay: Replay

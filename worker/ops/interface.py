@@ -1,121 +1,218 @@
-"""What layers, sampler and host tier ask of a device's kernels; worker.ops.cpu describes each operation."""
+"""The operations of a step, as layers, attention backends, sampler and host blocks call them on any device.
+
+T: tokens of the batch, H: hidden size, D: head size, Hq and Hkv: query and KV heads, R: requests,
+V: vocabulary. Operations work in place or into tensors the caller owns. Activations are bfloat16 or float32,
+on a GPU also float16, and all of one call have the same dtype. The last dimension of every tensor is
+contiguous; the others may have any stride, so a slice of a fused QKV buffer needs no copy. Every output row
+depends on its own inputs alone: the same bits in any batch, at any place in it, with any number of threads.
+
+Wrong ranks, shapes, devices and ids raise ValueError, wrong dtypes TypeError; both name the argument. On a
+GPU ids raise nothing: worker.ops.cuda says what happens instead, and what else differs there.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Generic, Literal
+
+from splitserve.worker.ops.matrix import MatrixT_contra, VocabularyPart
+from splitserve.worker.ops.sampling import SamplingOps
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class VocabularyPart(NamedTuple):
-    """Which rows of a vocabulary a weight holds: as many as it has, from `first` on, of `vocab_size`."""
+class Kernels(ABC, Generic[MatrixT_contra]):
+    """The operations that devices have in common; stateless.
 
-    first: int
-    vocab_size: int
+    Attention is not among them: its arguments depend on how a device divides the work.
 
+    Args:
+        library: a tvm_ffi.Module that exports the kernels.
 
-class Matrix(Protocol):
-    """A weight [N, K] in the form in which one device's kernels read it."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(N, K)."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Memory it takes."""
-
-    def fill(
-        self, source: Tensor, first_row: int = 0, first_column: int = 0, kept: range | None = None
-    ) -> None:
-        """Write a rectangle.
-
-        Args:
-            source: [n, k], of any strides and dtype, on the CPU or the matrix's device; not kept.
-            first_row: row of the matrix where its first element belongs.
-            first_column: its column.
-            kept: columns of source that belong to the matrix, where the others count for int8's scales only;
-                None for all.
-        """
-
-
-MatrixT_contra = TypeVar("MatrixT_contra", bound=Matrix, contravariant=True)
-
-
-class Kernels(Protocol[MatrixT_contra]):
-    """The operations that devices have in common; worker.ops.cpu and worker.ops.cuda.CudaOps are two.
-
-    Kernels that read or write the KV cache are not among them: its layout is the attention backend's affair.
+    Attributes:
+        sampling: those that turn logits into tokens.
     """
 
-    def rms_norm(self, out: Tensor, x: Tensor, weight: Tensor, eps: float) -> None: ...
+    def __init__(self, library: Any) -> None:
+        self.sampling = SamplingOps(library)
+        self._rms_norm = library.rms_norm
+        self._fused_add_rms_norm = library.fused_add_rms_norm
+        self._layer_norm = library.layer_norm
+        self._fused_add_layer_norm = library.fused_add_layer_norm
+        self._silu_and_mul = library.silu_and_mul
+        self._gelu = library.gelu
+        self._sum_parts = library.sum_parts
+        self._rotary_kv_write = library.rotary_kv_write
+        self._kv_write = library.kv_write
+        self._move_blocks = library.move_blocks
+
+    def rms_norm(self, out: Tensor, x: Tensor, weight: Tensor, eps: float) -> None:
+        """Write x / sqrt(mean(x^2) + eps) * weight to out, over the last dimension.
+
+        Args:
+            out: like x; may be x.
+            x: [T, H].
+            weight: [H].
+            eps: added to the mean square.
+        """
+        self._rms_norm(out, x, weight, eps)
 
     def fused_add_rms_norm(
         self, out: Tensor, x: Tensor, residual: Tensor, weight: Tensor, eps: float
-    ) -> None: ...
+    ) -> None:
+        """Add x to residual in place, rounded to its dtype, then out = rms_norm(residual).
 
-    def layer_norm(self, out: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> None: ...
+        Args:
+            out: [T, H]; out may be x.
+            x: like out.
+            residual: like out.
+            weight: [H].
+            eps: added to the mean square.
+        """
+        self._fused_add_rms_norm(out, x, residual, weight, eps)
+
+    def layer_norm(self, out: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> None:
+        """Write (x - mean(x)) / sqrt(var(x) + eps) * weight + bias to out, over the last dimension.
+
+        Args:
+            out: like x; may be x.
+            x: [T, H].
+            weight: [H].
+            bias: like weight.
+            eps: added to the variance.
+        """
+        self._layer_norm(out, x, weight, bias, eps)
 
     def fused_add_layer_norm(
         self, out: Tensor, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float
-    ) -> None: ...
+    ) -> None:
+        """Add x to residual in place, rounded to its dtype, then out = layer_norm(residual).
 
-    def silu_and_mul(self, out: Tensor, x: Tensor) -> None: ...
+        Args:
+            out: [T, H]; out may be x.
+            x: like out.
+            residual: like out.
+            weight: [H].
+            bias: like weight.
+            eps: added to the variance.
+        """
+        self._fused_add_layer_norm(out, x, residual, weight, bias, eps)
 
-    def gelu(self, out: Tensor, x: Tensor, approximate: Literal["none", "tanh"] = "none") -> None: ...
+    def silu_and_mul(self, out: Tensor, x: Tensor) -> None:
+        """Write silu(gate) * up to out.
 
-    def sum_parts(self, out: Tensor, parts: Tensor, bias: Tensor | None = None, first: int = 0) -> None: ...
+        Args:
+            out: [T, I].
+            x: [T, 2 * I]: gate, then up.
+        """
+        self._silu_and_mul(out, x)
 
-    def move_blocks(self, pool: Tensor, host: Tensor, moves_from: Tensor, moves_to: Tensor) -> None: ...
+    def gelu(self, out: Tensor, x: Tensor, approximate: Literal["none", "tanh"] = "none") -> None:
+        """Gaussian error linear unit, exact or in its tanh form.
 
-    def linear(self, out: Tensor, x: Tensor, weight: MatrixT_contra, bias: Tensor | None = None) -> None: ...
+        Args:
+            out: [T, I]; out may be x.
+            x: like out.
+            approximate: as in torch.nn.functional.gelu.
+        """
+        self._gelu(out, x, approximate)
 
+    def sum_parts(self, out: Tensor, parts: Tensor, bias: Tensor | None = None, first: int = 0) -> None:
+        """Write the sum of several tensors' elements, added in order in float32, bias last, and rounded once.
+
+        Args:
+            out: [M], elements first to first + M of a matrix [T, N] whose rows follow one another.
+            parts: [P, M], float32 or like out, P >= 1.
+            bias: [N], added to each row of that matrix; None for none.
+            first: 0 or more.
+        """
+        self._sum_parts(out, parts, bias, first)
+
+    @abstractmethod
+    def linear(self, out: Tensor, x: Tensor, weight: MatrixT_contra, bias: Tensor | None = None) -> None:
+        """Write x @ weight.T + bias to out, accumulated in float32 in an order that depends on K alone.
+
+        Args:
+            out: [T, N], dtype of x or float32.
+            x: [T, K], dtype of the weight.
+            weight: [N, K].
+            bias: [N] or None, dtype of x.
+        """
+
+    @abstractmethod
     def embedding(
         self, out: Tensor, token_ids: Tensor, weight: MatrixT_contra, part: VocabularyPart | None = None
-    ) -> None: ...
+    ) -> None:
+        """Copy rows: out[t] = weight[token_ids[t]].
 
-    def apply_penalties(
+        Args:
+            out: [T, H], dtype of the activations that the weight multiplies.
+            token_ids: int32 or int64 [T].
+            weight: [V, H]; [V', H] if it holds a part of the vocabulary.
+            part: which rows the weight holds; tokens of others get zeros. None for all.
+        """
+
+    def rotary_kv_write(
         self,
-        logits: Tensor,
-        rows: Tensor,
-        token_ids: Tensor,
-        history_rows: Tensor,
-        prompt_lens: Tensor,
-        total_lens: Tensor,
-        repetition: Tensor,
-        frequency: Tensor,
-        presence: Tensor,
-    ) -> None: ...
-
-    def edit_logits(
-        self, logits: Tensor, rows: Tensor, cu_edits: Tensor, token_ids: Tensor, values: Tensor
-    ) -> None: ...
-
-    def sample(
-        self,
-        out_token_ids: Tensor,
-        logits: Tensor,
-        temperature: Tensor,
-        top_k: Tensor,
-        top_p: Tensor,
-        min_p: Tensor,
-        seeds: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
         positions: Tensor,
-        masks: Tensor | None = None,
-        mask_rows: Tensor | None = None,
-    ) -> None: ...
+        cos_sin: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        slot_mapping: Tensor,
+        q_norm: Tensor | None = None,
+        k_norm: Tensor | None = None,
+        eps: float = 0.0,
+    ) -> None:
+        """Norm queries and keys, turn them by their positions, and write keys and values into the cache.
 
-    def top_logprobs(
-        self,
-        out_ids: Tensor,
-        out_logprobs: Tensor,
-        out_ranks: Tensor,
-        logits: Tensor,
-        rows: Tensor,
-        token_ids: Tensor,
-    ) -> None: ...
+        Element i of a head turns with element i + rot_dim / 2 (NeoX, Llama). Norms are those of rms_norm,
+        over each head, and rounded before the rotation.
 
-    def token_logprobs(
-        self, out: Tensor, logits: Tensor, rows: Tensor, cu_tokens: Tensor, token_ids: Tensor
-    ) -> None: ...
+        Args:
+            q: [T, Hq, D], in place; also of tokens whose slot is negative.
+            k: [T, Hkv, D]; what it holds afterwards is not defined.
+            v: like k, not changed.
+            positions: int32 or int64 [T], each below max_pos.
+            cos_sin: float32 [max_pos, rot_dim], rot_dim <= D: cosines, then sines, of the rot_dim / 2 angles.
+            k_cache: as for kv_write.
+            v_cache: like k_cache.
+            slot_mapping: as for kv_write.
+            q_norm: [D], weights of the queries' norm; None: they have none.
+            k_norm: [D], of the keys' norm, or None.
+            eps: added to the mean squares.
+        """
+        self._rotary_kv_write(
+            q, k, v, positions, cos_sin, k_cache, v_cache, slot_mapping, q_norm, k_norm, eps
+        )
+
+    def kv_write(self, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
+        """Write this step's keys and values into the paged cache.
+
+        Args:
+            k: [T, Hkv, D].
+            v: like k.
+            k_cache: [num_blocks, Hkv, block_size, D], the last two dimensions contiguous on the CPU, where
+                keys lie within them as [D / P, block_size, P]: P elements are 4 bytes, block_size and D
+                multiples of P. On a GPU each row of D keys is in one piece.
+            v_cache: like k_cache; on the CPU values lie as [block_size / P, D, P].
+            slot_mapping: int32 or int64 [T], block * block_size + offset; a negative slot is skipped.
+        """
+        self._kv_write(k, v, k_cache, v_cache, slot_mapping)
+
+    def move_blocks(self, pool: Tensor, host: Tensor, moves_from: Tensor, moves_to: Tensor) -> None:
+        """Copy whole blocks between places, one move after the other: a place may be written and read again.
+
+        Places 0 to num_blocks - 1 are the pool's blocks, num_blocks + i is host block i. All places are
+        checked before anything is copied.
+
+        Args:
+            pool: [P, num_blocks, E]: block b consists of P pieces of E elements, pool[:, b].
+            host: [num_host_blocks, P, E], not a part of pool; num_host_blocks may be 0.
+            moves_from: int32 or int64 [M], places that are read.
+            moves_to: like moves_from, places that are written.
+        """
+        self._move_blocks(pool, host, moves_from, moves_to)

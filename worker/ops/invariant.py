@@ -36,7 +36,7 @@ class InvariantOps(CudaOps):
     """
 
     def linear(self, out: Tensor, x: Tensor, weight: DenseWeight, bias: Tensor | None = None) -> None:
-        """See worker.ops.cpu.linear; the order of summation depends on N and K alone."""
+        """See Kernels.linear; the order of summation depends on N and K alone."""
         rows = x.shape[0]
         whole = rows - rows % ROW_TILE
         for begin in range(0, whole, ROW_TILE):

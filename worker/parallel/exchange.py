@@ -1,7 +1,8 @@
 """Exchanges between ranks of one machine through memory that they share; kernels, so that they are recorded.
 
-T: rows, N: columns. As in worker.ops.cpu, wrong ranks and shapes raise ValueError, wrong dtypes TypeError. A
-rank that waits in vain raises RankLostError; StepAbandonedError if the other has abandoned the step.
+T: rows, N: columns. As in worker.ops.interface, wrong ranks and shapes raise ValueError, wrong dtypes
+TypeError. A rank that waits in vain raises RankLostError; StepAbandonedError if the other has abandoned the
+step.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ _WORD_BITS = 32
 
 
 class RowMasks(NamedTuple):
-    """The last arguments of worker.ops.cpu.sample: masks int32 [N, ceil(V / 32)] and mask_rows int32 [S]."""
+    """The last arguments of SamplingOps.sample: masks int32 [N, ceil(V / 32)] and mask_rows int32 [S]."""
 
     masks: torch.Tensor
     mask_rows: torch.Tensor

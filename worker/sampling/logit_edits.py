@@ -59,7 +59,7 @@ class LogitEditor:
             np.concatenate(values),
         )
         placed = self._device.place([torch.from_numpy(column) for column in columns])
-        self._device.ops.edit_logits(logits, *placed)
+        self._device.ops.sampling.edit_logits(logits, *placed)
 
     def _of_row(self, row: int) -> list[_Edits]:
         features, state, edits = self._state.features[row], self._state, []

@@ -60,7 +60,7 @@ def gather_logprobs(device: Device, logits: torch.Tensor, wanted: Wanted) -> lis
     token_ids, logprobs, ranks, asked = torch.split_with_sizes(packed, sizes)
     given = device.place([torch.from_numpy(wanted.indices), torch.from_numpy(wanted.token_ids)])
     shaped = token_ids.view(count, width), logprobs.view(torch.float32).view(count, width)
-    device.ops.top_logprobs(*shaped, ranks, logits, *given)
+    device.ops.sampling.top_logprobs(*shaped, ranks, logits, *given)
     if wanted.asked:
         _score_asked(device, asked.view(torch.float32), logits, wanted)
     found = np.split(device.fetch(packed), np.cumsum(sizes)[:-1])
@@ -72,7 +72,7 @@ def _score_asked(device: Device, out: torch.Tensor, logits: torch.Tensor, wanted
     ends = np.cumsum([0, *map(len, wanted.asked.values())], dtype=np.int32)
     columns = wanted.indices[list(wanted.asked)], ends, np.concatenate(list(wanted.asked.values()))
     given = device.place([torch.from_numpy(column) for column in columns])
-    device.ops.token_logprobs(out, logits, *given)
+    device.ops.sampling.token_logprobs(out, logits, *given)
 
 
 def _entries(

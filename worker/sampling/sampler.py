@@ -136,7 +136,7 @@ class Sampler:
         )
         which, *rest = self._device.place([torch.from_numpy(column) for column in columns])
         history = self._device.histories(batch.tokens, chosen, int(lengths.max()))
-        self._device.ops.apply_penalties(logits, which, history.token_ids, history.rows, *rest)
+        self._device.ops.sampling.apply_penalties(logits, which, history.token_ids, history.rows, *rest)
 
     def _place(self, array: npt.NDArray[np.intp]) -> torch.Tensor:
         """Indices on the device of the logits."""
@@ -148,7 +148,7 @@ class Sampler:
             self._gathered = _Gathered(self._device, self._batch, len(index))
         token_ids = self._device.empty((len(index),), torch.int32)
         masks = self._masks.take(index, logits.shape[1]) if features & Feature.ALLOWED_TOKEN_IDS else ()
-        self._device.ops.sample(token_ids, logits, *self._gathered.take(index), *masks)
+        self._device.ops.sampling.sample(token_ids, logits, *self._gathered.take(index), *masks)
         return self._device.fetch(token_ids)
 
     def _logprobs(

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cpu import ops
 
 _ALL = ("portable", "avx2", "avx512", "avx512_bf16")
 AVAILABLE = _ALL[: _ALL.index(ops.best_cpu_isa()) + 1]

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cpu import ops
 
 
 @dataclass(slots=True, frozen=True)
@@ -21,7 +21,7 @@ def draw(logits: Tensor, filters: Filters, seeds: Tensor, positions: Tensor, *ma
     """int64 [R]: one token per row of logits; masks and the row that each row has of them may follow."""
     rows = logits.shape[0]
     out = torch.empty(rows, dtype=torch.int32)
-    ops.sample(
+    ops.sampling.sample(
         out,
         logits,
         torch.full((rows,), filters.temperature),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cpu import ops
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.packed_weight import PackedWeight
 
 
@@ -58,7 +58,7 @@ def sample_with(**changes: Tensor) -> None:
         "seeds": torch.zeros(2, dtype=torch.int64),
         "positions": torch.zeros(2, dtype=torch.int64),
     }
-    ops.sample(**(arguments | changes))
+    ops.sampling.sample(**(arguments | changes))
 
 
 def turn(**changes: Tensor) -> None:
@@ -144,24 +144,37 @@ VALUE_ERRORS: list[tuple[str, Callable[[], None]]] = [
     ("logits: unsupported", lambda: sample_with(logits=fp32(2, 0))),
     (
         "rows: 2",
-        lambda: ops.top_logprobs(int32(0)[None], fp32(1, 1), int32(0), fp32(2, 4), int32(2), int32(0)),
+        lambda: ops.sampling.top_logprobs(
+            int32(0)[None], fp32(1, 1), int32(0), fp32(2, 4), int32(2), int32(0)
+        ),
     ),
     (
         "token_ids: 4",
-        lambda: ops.top_logprobs(int32(0)[None], fp32(1, 1), int32(0), fp32(2, 4), int32(0), int32(4)),
+        lambda: ops.sampling.top_logprobs(
+            int32(0)[None], fp32(1, 1), int32(0), fp32(2, 4), int32(0), int32(4)
+        ),
     ),
-    ("rows: 2", lambda: ops.token_logprobs(fp32(1), fp32(2, 4), int32(2), int32(0, 1), int32(0))),
-    ("token_ids: 4", lambda: ops.token_logprobs(fp32(1), fp32(2, 4), int32(0), int32(0, 1), int32(4))),
-    ("token_ids: -1", lambda: ops.token_logprobs(fp32(1), fp32(2, 4), int32(0), int32(0, 1), int32(-1))),
+    ("rows: 2", lambda: ops.sampling.token_logprobs(fp32(1), fp32(2, 4), int32(2), int32(0, 1), int32(0))),
+    (
+        "token_ids: 4",
+        lambda: ops.sampling.token_logprobs(fp32(1), fp32(2, 4), int32(0), int32(0, 1), int32(4)),
+    ),
+    (
+        "token_ids: -1",
+        lambda: ops.sampling.token_logprobs(fp32(1), fp32(2, 4), int32(0), int32(0, 1), int32(-1)),
+    ),
     (
         "cu_tokens: must begin",
-        lambda: ops.token_logprobs(fp32(1), fp32(2, 4), int32(0), int32(0, 2), int32(0)),
+        lambda: ops.sampling.token_logprobs(fp32(1), fp32(2, 4), int32(0), int32(0, 2), int32(0)),
     ),
     (
         "cu_tokens: must not",
-        lambda: ops.token_logprobs(fp32(1), fp32(2, 4), int32(0, 1), int32(0, 2, 1), int32(0)),
+        lambda: ops.sampling.token_logprobs(fp32(1), fp32(2, 4), int32(0, 1), int32(0, 2, 1), int32(0)),
     ),
-    ("out: expected size", lambda: ops.token_logprobs(fp32(2), fp32(2, 4), int32(0), int32(0, 1), int32(0))),
+    (
+        "out: expected size",
+        lambda: ops.sampling.token_logprobs(fp32(2), fp32(2, 4), int32(0), int32(0, 1), int32(0)),
+    ),
     ("num", lambda: ops.set_num_threads(0)),
     ("name", lambda: ops.set_isa("avx3")),
 ]

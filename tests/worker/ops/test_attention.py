@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cpu import ops
 from tests.worker.ops.helpers import assert_as_exact_as_torch, assert_same_bits
 from tests.worker.ops.paged import PagedBatch, Sequence, Shape, reference, widened
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.decode import (
     NOT_LAST_TOKEN,
     BatchColumns,
@@ -181,5 +181,7 @@ def test_sample_takes_positions_of_either_width() -> None:
     seeds = torch.from_numpy(np.arange(4))
     for out, dtype in zip(drawn, (torch.int32, torch.int64), strict=True):
         positions = torch.tensor([5, 6, 7, 2**30], dtype=dtype)
-        ops.sample(out, logits, ones, torch.zeros(4, dtype=torch.int32), ones, ones * 0, seeds, positions)
+        ops.sampling.sample(
+            out, logits, ones, torch.zeros(4, dtype=torch.int32), ones, ones * 0, seeds, positions
+        )
     assert torch.equal(*drawn)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cpu import ops
 
 VOCAB = 50
 
@@ -26,7 +26,7 @@ def test_values_are_added_to_the_logits_of_their_rows() -> None:
             expected[row, token] += value
     token_ids = [token for values in edits.values() for token in values]
     values = torch.tensor([value for values in edits.values() for value in values.values()])
-    ops.edit_logits(logits, int32(3, 1, 0), int32(0, 2, 2, 5), int32(*token_ids), values)
+    ops.sampling.edit_logits(logits, int32(3, 1, 0), int32(0, 2, 2, 5), int32(*token_ids), values)
     assert torch.equal(logits, expected)
 
 
@@ -34,19 +34,19 @@ def test_values_are_added_to_the_logits_of_their_rows() -> None:
 def test_a_forbidden_token_stays_so_in_any_order(values: tuple[float, ...]) -> None:
     for logit in (1.0, -math.inf, math.inf):
         logits = torch.full((1, 3), logit)
-        ops.edit_logits(logits, int32(0), int32(0, 3), int32(1, 1, 1), torch.tensor(values))
+        ops.sampling.edit_logits(logits, int32(0), int32(0, 3), int32(1, 1, 1), torch.tensor(values))
         assert logits.tolist() == [[logit, -math.inf, logit]]
 
 
 def test_a_nan_is_not_forbidden() -> None:
     logits = torch.full((1, 2), math.nan)
-    ops.edit_logits(logits, int32(0), int32(0, 2), int32(0, 1), torch.tensor([-math.inf, 1.0]))
+    ops.sampling.edit_logits(logits, int32(0), int32(0, 2), int32(0, 1), torch.tensor([-math.inf, 1.0]))
     assert logits.isnan().all()
 
 
 def test_rows_may_be_strided() -> None:
     wide = torch.zeros(3, 20)
-    ops.edit_logits(wide[:, 5:15], int32(2), int32(0, 1), int32(9), torch.tensor([1.0]))
+    ops.sampling.edit_logits(wide[:, 5:15], int32(2), int32(0, 1), int32(9), torch.tensor([1.0]))
     assert wide.nonzero().tolist() == [[2, 14]]
 
 
@@ -69,5 +69,5 @@ def test_wrong_arguments_change_nothing(
 ) -> None:
     logits = torch.zeros(2, 9)
     with pytest.raises(ValueError, match=message):
-        ops.edit_logits(logits, int32(*rows), int32(*ends), int32(*token_ids), torch.ones(2))
+        ops.sampling.edit_logits(logits, int32(*rows), int32(*ends), int32(*token_ids), torch.ones(2))
     assert not logits.any()

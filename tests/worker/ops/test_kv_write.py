@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from splitserve.worker.ops import cpu as ops
-from splitserve.worker.ops.interface import VocabularyPart
+from splitserve.worker.ops.cpu import ops
+from splitserve.worker.ops.matrix import VocabularyPart
 from splitserve.worker.ops.packed_weight import PackedWeight
 from tests.worker.ops.helpers import assert_same_bits
 

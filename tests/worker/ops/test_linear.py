@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.packed_weight import PackedWeight
 from tests.worker.ops.helpers import assert_as_exact_as_torch, assert_same_bits
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cpu import ops
 
 
 def run(logits: torch.Tensor, rows: list[int], tokens: list[int], k: int) -> tuple[torch.Tensor, ...]:
@@ -11,7 +11,7 @@ def run(logits: torch.Tensor, rows: list[int], tokens: list[int], k: int) -> tup
     ids, ranks = torch.empty(count, 1 + k, dtype=torch.int32), torch.empty(count, dtype=torch.int32)
     logprobs = torch.empty(count, 1 + k)
     as_int32 = [torch.tensor(x, dtype=torch.int32) for x in (rows, tokens)]
-    ops.top_logprobs(ids, logprobs, ranks, logits, *as_int32)
+    ops.sampling.top_logprobs(ids, logprobs, ranks, logits, *as_int32)
     return ids, logprobs, ranks
 
 
@@ -88,7 +88,7 @@ def given(logits: torch.Tensor, rows: list[int], token_ids: list[list[int]]) -> 
     ends = torch.tensor([0, *lengths]).cumsum(0)
     flat = torch.tensor([i for ids in token_ids for i in ids], dtype=torch.int32)
     out = torch.empty(len(flat))
-    ops.token_logprobs(out, logits, torch.tensor(rows, dtype=torch.int32), ends.int(), flat)
+    ops.sampling.token_logprobs(out, logits, torch.tensor(rows, dtype=torch.int32), ends.int(), flat)
     return list(out.split(lengths))
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cpu import ops
 from tests.worker.ops.helpers import assert_same_bits
 
 PIECES, NUM_BLOCKS, NUM_HOST_BLOCKS, ELEMENTS = 6, 7, 5, 48

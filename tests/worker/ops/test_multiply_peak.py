@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cpu import ops
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cpu import ops
 from tests.worker.ops.helpers import assert_as_exact_as_torch, assert_same_bits
 
 SIZES = [1, 7, 64, 100, 129, 1000]

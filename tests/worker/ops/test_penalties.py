@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cpu import ops
 
 VOCAB = 60
 
@@ -36,7 +36,7 @@ def test_matches_a_loop_over_the_history(penalties: tuple[float, float, float]) 
         tokens = history[source, :total_len].tolist()
         expected[row] = expected_row(logits[row], tokens[:prompt_len], tokens[prompt_len:], penalties)
     vectors = [torch.full((3,), value) for value in penalties]
-    ops.apply_penalties(
+    ops.sampling.apply_penalties(
         logits, int32(rows), history, int32(history_rows), int32(prompt_lens), int32(total_lens), *vectors
     )
     assert torch.allclose(logits, expected, rtol=1e-6, atol=1e-6)
@@ -48,7 +48,7 @@ def test_unknown_tokens_and_an_empty_history_change_nothing() -> None:
     expected = logits.clone()
     expected[0, 5] -= 1
     one = torch.ones(2)
-    ops.apply_penalties(
+    ops.sampling.apply_penalties(
         logits, int32([0, 1]), history, int32([0, 1]), int32([0, 0]), int32([3, 0]), one, one * 0, one
     )
     assert torch.equal(logits, expected)
@@ -61,7 +61,7 @@ def test_does_not_depend_on_threads() -> None:
     twice = [logits.clone(), logits.clone()]
     for threads, target in enumerate(twice, start=1):
         ops.set_num_threads(threads)
-        ops.apply_penalties(target, *arguments)
+        ops.sampling.apply_penalties(target, *arguments)
     assert torch.equal(*twice)
 
 
@@ -84,4 +84,4 @@ def test_refuses_values_out_of_range(name: str, position: int, value: int) -> No
     ]
     arguments[position] = torch.full_like(arguments[position], value)
     with pytest.raises(ValueError, match=name):
-        ops.apply_penalties(*arguments)
+        ops.sampling.apply_penalties(*arguments)

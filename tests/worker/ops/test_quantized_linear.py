@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.packed_weight import PackedWeight, WeightForm
 from tests.worker.ops.helpers import assert_same_bits
 from tests.worker.ops.quantized import FORMS, weight_and_values

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cpu import ops
 from tests.worker.ops.helpers import assert_as_exact_as_torch, assert_same_bits
 from tests.worker.ops.turning import make_table, turned
 

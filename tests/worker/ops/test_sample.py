@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cpu import ops
 from tests.worker.ops.draws import Filters, draw, draw_many, kept_tokens, mask_bits
 
 COUNT = 20000

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cpu import ops
 from tests.worker.ops.helpers import assert_same_bits, sum_in_order
 
 PART_DTYPES = [

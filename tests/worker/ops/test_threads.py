@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.decode import Recording
 from splitserve.worker.ops.packed_weight import PackedWeight
 from tests.worker.ops.helpers import assert_same_bits

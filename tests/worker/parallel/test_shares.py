@@ -16,7 +16,7 @@ from splitserve.engine_core.checkpoint.config.architectures import read_model_co
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.layers.parameter import PackedParameter, Part, WeightPlan
-from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.quantization import FORMS
 from splitserve.worker.parallel.shares import check_shares, head_share, scaled, share
 from splitserve.worker.weights.loading import load_weights

@@ -82,7 +82,7 @@ def test_requests_in_any_company_equal_themselves_alone(
 
 
 def test_thread_count_does_not_change_a_token(tiny_worker: tuple[Worker, WorkerConfig]) -> None:
-    from splitserve.worker.ops import cpu as ops
+    from splitserve.worker.ops.cpu import ops
 
     worker, config = tiny_worker
     jobs = random_jobs(random.Random(77))

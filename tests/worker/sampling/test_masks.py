@@ -12,7 +12,7 @@ from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.worker.batch.sampling_state import SamplingState
 from splitserve.worker.device.cpu import CpuDevice
-from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cpu import ops
 from splitserve.worker.sampling import allowed_masks
 from splitserve.worker.sampling.sampler import Sampler
 from tests.worker.sampling.rows import EOS, VOCAB, Row, draws, make_batch, peaked, sample, tokens
@@ -69,7 +69,7 @@ def test_the_prompt_does_not_count_as_the_start_of_a_bad_word() -> None:
 
 
 def test_bad_words_that_cannot_end_now_cost_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(ops, "edit_logits")
+    monkeypatch.setattr(ops.sampling, "edit_logits", None)
     rows = [Row(greedy(bad_word_token_ids=((5, 9),))), Row(greedy(min_tokens=1, max_tokens=3), output=[8])]
     assert tokens(rows, peaked(9, 8).repeat(2, 1)) == [9, 9]
 

@@ -11,7 +11,7 @@ import torch
 
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.worker.device.cpu import CpuDevice
-from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cpu import ops
 from splitserve.worker.sampling.sampler import Sampler
 from tests.worker.sampling.rows import EOS, VOCAB, Row, make_batch, sample
 
@@ -70,9 +70,10 @@ def test_a_mixed_batch_gives_each_row_what_it_gets_alone(seed: int) -> None:
 
 def test_a_mixed_batch_is_drawn_and_scored_in_one_call_each(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
+    kernels = ops.sampling
     for name in ("sample", "edit_logits", "apply_penalties", "top_logprobs", "token_logprobs"):
-        kernel = getattr(ops, name)
-        monkeypatch.setattr(ops, name, lambda *a, name=name, kernel=kernel: (calls.append(name), kernel(*a)))
+        real = getattr(kernels, name)
+        monkeypatch.setattr(kernels, name, lambda *a, name=name, real=real: (calls.append(name), real(*a)))
     rows = mixed_rows(random.Random(3))
     sample(rows, torch.randn(len(rows), VOCAB))
     assert sorted(calls) == ["apply_penalties", "edit_logits", "sample", "token_logprobs", "top_logprobs"]

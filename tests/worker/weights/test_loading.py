@@ -22,7 +22,7 @@ from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.layers.parameter import PackedParameter, Part, WeightPlan
 from splitserve.worker.models.base import Model
 from splitserve.worker.models.registry import load_model
-from splitserve.worker.ops import cpu as ops
+from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.packed_weight import PackedWeight
 from splitserve.worker.ops.quantization import FORMS
 from splitserve.worker.weights import loading as weights
