@@ -86,6 +86,7 @@ SHARED = {
 # Imports against the table, module -> module, each with the reason why it stands.
 AGAINST_THE_TABLE = {
     ("frontend.engines.start", "frontend.beam.driver"): "a pool opens beam searches as it opens requests",
+    ("frontend.engines.start", "frontend.beam.search_generation"): "the same",
 }
 # Import circles, each with the reason why it stands.
 CIRCLES = {

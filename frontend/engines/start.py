@@ -6,16 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, islice
 
 from splitserve.frontend.beam.driver import BeamRun
+from splitserve.frontend.beam.search_generation import SearchGeneration
 from splitserve.frontend.engines.connection.client import EngineClient
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence
 from splitserve.frontend.engines.generation import GenerationRequest
 from splitserve.frontend.engines.request_check import check_request
 from splitserve.frontend.engines.status import PoolStats, ServedModel
-from splitserve.frontend.engines.stream.engine_generation import (
-    EngineGeneration,
-    Generation,
-    SearchGeneration,
-)
+from splitserve.frontend.engines.stream.engine_generation import EngineGeneration, Generation
 from splitserve.frontend.engines.stream.sequence_stream import SequenceStream
 from splitserve.frontend.engines.stream.split_request import split_request
 

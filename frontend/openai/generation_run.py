@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from splitserve.engine_core.errors import EngineRequestError, InvalidRequestError
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.frontend.engines.connection.token_relay import Frame, Relayed, RelayedStream, Route
+from splitserve.frontend.engines.connection.token_relay import Frame
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta, TokenLogprob
 from splitserve.frontend.engines.pool import ServedModel
 from splitserve.frontend.engines.request_check import check_num_sequences
@@ -25,6 +25,7 @@ from splitserve.frontend.metrics.request_metrics import RequestMetrics
 from splitserve.frontend.openai.answers.logprobs import values_per_token
 from splitserve.frontend.openai.answers.usage import UsageCounter
 from splitserve.frontend.openai.context import ApiContext, ResponseHead
+from splitserve.frontend.openai.fast_path import TextFastPath
 from splitserve.frontend.openai.prompts import Prompt
 from splitserve.frontend.openai.schema.fields import GenerationFields
 from splitserve.frontend.openai.timeouts import read_timeouts
@@ -205,21 +206,17 @@ class GenerationRun:
             self._num_open -= 1
             self.finished = not self._num_open
 
-    def hand_over(self, fd: int, frame: Frame) -> RelayedStream | None:
-        """Let native code write what follows the first token of the only completion; None if it cannot."""
-        last_token_s = self._timers[0].last_token_s
-        if len(self._timers) != 1 or last_token_s is None:
+    def fast_path(self, frame: Frame) -> TextFastPath | None:
+        """Return the short cut of the only completion; None if there are several, or a search is run.
+
+        Args:
+            frame: of its events.
+        """
+        stream = self._generations[0].only_stream if len(self._timers) == 1 else None
+        if stream is None:
             return None
         latency = self._model_metrics.inter_token_latency.buckets
-        return self._generations[0].hand_over(Route(fd, frame, latency, last_token_s))
-
-    def take_back(self) -> Relayed | None:
-        """Count what native code did since hand_over(); None if nothing was handed over."""
-        back = self._generations[0].take_back()
-        if back is not None:
-            self._timers[0].on_relayed(back.num_taken, back.last_token_s)
-            self.usage.completion_tokens += back.num_taken
-        return back
+        return TextFastPath(stream, frame, latency, self._timers[0], self.usage)
 
     def metrics(self) -> RequestMetrics | None:
         """Return the times of the only completion; None if there are several or nobody wants to know."""
@@ -269,14 +266,13 @@ class RunEvents:
         in_event: whether the last take() ended within an event.
     """
 
-    __slots__ = ("_chunk", "_frame", "_large", "_left", "_opening", "_run", "_writer", "finished")
+    __slots__ = ("_chunk", "_large", "_left", "_opening", "_run", "_writer", "finished")
 
     def __init__(self, run: GenerationRun, writer: ChunkWriter) -> None:
         """Join a run that is not open yet and the writer of its chunks."""
         self._run = run
         self._writer = writer
         self._chunk = writer.chunk
-        self._frame = writer.frame()
         self._opening = b""
         # The event that is being sent, and deltas of the same take() of the run behind it.
         self._left: Sequence[tuple[int, OutputDelta]] = ()
@@ -325,15 +321,10 @@ class RunEvents:
             events.append(event)
         return events
 
-    def hand_over(self, fd: int) -> RelayedStream | None:
-        """Let native code write what comes next, if it is the plain text of one completion."""
-        if self._frame is None or self._opening or self._left or self._large is not None:
-            return None
-        return self._run.hand_over(fd, self._frame)
-
-    def take_back(self) -> Relayed | None:
-        """Return what native code did."""
-        return self._run.take_back()
+    def fast_path(self) -> TextFastPath | None:
+        """Return the short cut of an open run, if its events are the plain text of one completion."""
+        frame = self._writer.frame()
+        return None if frame is None else self._run.fast_path(frame)
 
     def close(self) -> None:
         """Close the run, and drop what is not rendered."""

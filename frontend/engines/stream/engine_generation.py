@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 from splitserve.engine_core.errors import SplitServeError
 from splitserve.frontend.engines.connection.client import EngineClient
-from splitserve.frontend.engines.connection.token_relay import Relayed, RelayedStream, Route
 from splitserve.frontend.engines.generation import OutputDelta
 from splitserve.frontend.engines.status import PoolStats
 from splitserve.frontend.engines.stream.sequence_stream import ALL_TOKENS, SequenceStream
@@ -25,6 +23,10 @@ class Generation(Protocol):
     finished: bool
     behind: bool
 
+    @property
+    def only_stream(self) -> SequenceStream | None:
+        """The one completion of an open request that an engine samples, None if there are several."""
+
     def take(self, max_tokens: int = ALL_TOKENS) -> list[OutputDelta]:
         """Return what is new, at most one delta per completion; deltas that nobody takes join.
 
@@ -36,15 +38,6 @@ class Generation(Protocol):
         Raises:
             SplitServeError: the request failed; nothing more may be taken.
         """
-
-    def hand_over(self, route: Route) -> RelayedStream | None:
-        """Let native code write what comes next of the one completion; None if it cannot.
-
-        Nothing may be taken before take_back(), which follows when on_ready is called.
-        """
-
-    def take_back(self) -> Relayed | None:
-        """Return what native code did since hand_over(), None if nothing was handed over."""
 
     def close(self) -> None:
         """End on the engine what still runs; safe to call twice."""
@@ -97,16 +90,10 @@ class EngineGeneration:
             raise
         return deltas
 
-    def hand_over(self, route: Route) -> RelayedStream | None:
-        """Let native code write what comes next, if there is one completion and it is plain."""
-        if self._closed or len(self._streams) != 1:
-            return None
-        stream = self._streams[0]
-        return stream.source.relayed if stream.hand_over(route) else None
-
-    def take_back(self) -> Relayed | None:
-        """Return what native code did."""
-        return self._streams[0].take_back() if self._streams else None
+    @property
+    def only_stream(self) -> SequenceStream | None:
+        """The stream, if there is one completion."""
+        return self._streams[0] if len(self._streams) == 1 else None
 
     def close(self) -> None:
         """End on the engine what still runs."""
@@ -122,62 +109,3 @@ class EngineGeneration:
         if stream.stopped_here:
             self._client.abort([stream.source])
         self.finished = all(other.finished for other in self._streams)
-
-
-class SearchGeneration:
-    """Completions that a search brings all at once, run by a task of its own."""
-
-    def __init__(
-        self,
-        search: Coroutine[Any, Any, list[OutputDelta]],
-        on_ready: Callable[[], None],
-        stats: PoolStats,
-    ) -> None:
-        """Begin the search.
-
-        Args:
-            search: returns all deltas.
-            on_ready: called when it has ended.
-            stats: of the pool, counted at the end.
-        """
-        self.finished = False
-        self.behind = False
-        self._on_ready: Callable[[], None] | None = on_ready
-        self._stats = stats
-        self._task = asyncio.create_task(search, name="search")
-        self._task.add_done_callback(self._on_done)
-        stats.requests_started += 1
-
-    def take(self, max_tokens: int = ALL_TOKENS) -> list[OutputDelta]:
-        """Return everything once it is there, however much that is: a search is never streamed."""
-        if self.finished or not self._task.done():
-            return []
-        found = self._task.result()
-        self.finished = True
-        return found
-
-    def hand_over(self, route: Route) -> RelayedStream | None:
-        """Return None: there are no tokens before the end."""
-        return None
-
-    def take_back(self) -> Relayed | None:
-        """Return None."""
-        return None
-
-    def close(self) -> None:
-        """Cancel the search, which aborts the step that runs."""
-        if self._on_ready is None:
-            return
-        self._on_ready = None
-        # A task that the loop's end has cancelled has no exception to ask for.
-        ended = self._task.done() and not self._task.cancelled()
-        failed = ended and self._task.exception() is not None
-        self._task.cancel()
-        self._stats.count_end(finished=self.finished, failed=failed)
-
-    def _on_done(self, task: asyncio.Task[list[OutputDelta]]) -> None:
-        if not task.cancelled():
-            # Asked for, so that asyncio does not miss it when nobody takes it any more.
-            task.exception()
-        if self._on_ready is not None:
-            self._on_ready()

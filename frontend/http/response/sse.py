@@ -19,20 +19,18 @@ import asyncio
 import contextlib
 import time
 import traceback
-from collections.abc import Callable
-from typing import Protocol
 
 import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from splitserve.engine_core.errors import SplitServeError
-from splitserve.frontend.engines.connection.token_relay import Relayed, RelayedStream
 from splitserve.frontend.event_log import log_event, logger
 from splitserve.frontend.http.connection.body_writer import BODY_BYTES_STATE, BODY_EXTENSION, BodyWriter
 from splitserve.frontend.http.connection.disconnect import ClientGoneError
 from splitserve.frontend.http.errors import HttpError, error_body, error_response
 from splitserve.frontend.http.limits import EndReason, OpenRequest
+from splitserve.frontend.http.response.event_source import EventSource, FastPath
 from splitserve.frontend.http.response.keep_alive import KeepAlive
 from splitserve.frontend.http.slices import SliceQueue
 
@@ -53,42 +51,6 @@ _now_s = time.monotonic
 def event(data: bytes) -> bytes:
     """Frame one JSON text as an event."""
     return b"data: %s\n\n" % data
-
-
-class EventSource(Protocol):
-    """Where the events of a stream come from; one stream opens and closes it.
-
-    Attributes:
-        finished: whether take() has returned the last event.
-    """
-
-    finished: bool
-
-    @property
-    def behind(self) -> bool:
-        """Whether take() would return more now."""
-
-    @property
-    def in_event(self) -> bool:
-        """Whether the last take() ended within an event, so that nothing else may follow it."""
-
-    async def open(self, on_ready: Callable[[], None]) -> None:
-        """Begin; on_ready is called whenever take() may have something, or an error to raise."""
-
-    def take(self) -> bytes:
-        """Return a slice of what is ready, b"" for nothing; what nobody takes is held within bounds."""
-
-    def hand_over(self, fd: int) -> RelayedStream | None:
-        """Let native code write what comes next to this socket; None if it cannot.
-
-        Nothing may be taken before take_back(), which follows when on_ready is called.
-        """
-
-    def take_back(self) -> Relayed | None:
-        """Return what native code did since hand_over(), None if nothing was handed over."""
-
-    def close(self) -> None:
-        """End what still runs; safe before open() and after the end."""
 
 
 class EventStream(Response):
@@ -145,11 +107,12 @@ class _Stream:
         "_awaits_slice",
         "_closed",
         "_error",
+        "_fast_path",
+        "_handed_over",
         "_keep_alive",
         "_last_write_s",
         "_loop",
         "_pending",
-        "_relayed",
         "_request",
         "_scope",
         "_send",
@@ -177,7 +140,8 @@ class _Stream:
         self._turn: asyncio.Future[None] = self._loop.create_future()
         self._pending = b""
         self._error: Exception | None = None
-        self._relayed: RelayedStream | None = None
+        self._fast_path: FastPath | None = None
+        self._handed_over = False
         self._last_write_s = _now_s()
         self._writer: BodyWriter = scope["extensions"][BODY_EXTENSION](self._on_change)
 
@@ -190,6 +154,7 @@ class _Stream:
         """
         self._keep_alive.add(self, self._loop)
         await self._source.open(self._on_ready)
+        self._fast_path = self._source.fast_path()
         while not (self.started and self._source.finished):
             await self._turn
             self._turn = self._loop.create_future()
@@ -204,6 +169,7 @@ class _Stream:
         """Close the source and count what was written; nothing is written any more."""
         self._closed = True
         self._take_back()
+        self._fast_path = None
         self._source.close()
         self._keep_alive.discard(self)
         self._writer.close()
@@ -254,16 +220,17 @@ class _Stream:
             self._on_ready()
 
     def _hand_over(self) -> bool:
-        fd = self._writer.free_fd() if self.started else None
-        if fd is not None:
-            self._relayed = self._source.hand_over(fd)
-        return self._relayed is not None
+        fast_path = self._fast_path
+        if fast_path is not None and self.started and not self._source.behind:
+            fd = self._writer.free_fd()
+            self._handed_over = fd is not None and fast_path.hand_over(fd)
+        return self._handed_over
 
     def _take_back(self) -> None:
-        if self._relayed is None:
+        if not self._handed_over or self._fast_path is None:
             return
-        self._relayed = None
-        back = self._source.take_back()
+        self._handed_over = False
+        back = self._fast_path.take_back()
         if back is not None:
             self._writer.add_relayed(back.num_body_bytes, back.unsent)
             self._last_write_s = max(self._last_write_s, back.last_write_s)
@@ -290,8 +257,8 @@ class _Stream:
 
     def silent_since(self) -> float:
         """Return the monotonic time of the last write, by either way."""
-        if self._relayed is not None:
-            self._last_write_s = max(self._last_write_s, self._relayed.last_write_s())
+        if self._handed_over and self._fast_path is not None:
+            self._last_write_s = max(self._last_write_s, self._fast_path.last_write_s())
         return self._last_write_s
 
     def break_silence(self) -> None:

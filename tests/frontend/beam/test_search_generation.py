@@ -2,9 +2,9 @@
 
 import asyncio
 
+from splitserve.frontend.beam.search_generation import SearchGeneration
 from splitserve.frontend.engines.generation import OutputDelta
 from splitserve.frontend.engines.status import PoolStats
-from splitserve.frontend.engines.stream.engine_generation import SearchGeneration
 
 
 async def never() -> list[OutputDelta]:

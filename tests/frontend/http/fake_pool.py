@@ -15,7 +15,6 @@ from splitserve.engine_core.errors import EngineUnavailableError, InvalidRequest
 from splitserve.engine_core.ipc.messages import EngineStats, QueueStats, RequestInfo
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.sampling_params import MAX_STEP_LOGPROBS
-from splitserve.frontend.engines.connection.token_relay import Route
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta, TokenLogprob
 from splitserve.frontend.engines.pool import EngineStatus, PoolStats, ServedModel
 from splitserve.frontend.engines.status import Explanation
@@ -186,6 +185,8 @@ class FakeGeneration:
     ) -> None:
         self.finished = False
         self.behind = False
+        # A script's deltas are no tokens of an engine.
+        self.only_stream = None
         self._num_open = n
         self._held: list[OutputDelta] = []
         self._taken = asyncio.Event()
@@ -217,9 +218,6 @@ class FakeGeneration:
         self._num_open -= sum(delta.finish_reason is not None for delta in taken)
         self.finished = self.finished or not self._num_open
         return taken
-
-    def hand_over(self, route: Route) -> None:
-        """Keep it: a script's deltas are no tokens of an engine."""
 
     def close(self) -> None:
         self._task.cancel()

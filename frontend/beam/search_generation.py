@@ -1,0 +1,63 @@
+"""A beam search as a request in progress: nothing to take before its end, then everything at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from splitserve.frontend.engines.generation import OutputDelta
+from splitserve.frontend.engines.status import PoolStats
+from splitserve.frontend.engines.stream.sequence_stream import ALL_TOKENS, SequenceStream
+
+
+class SearchGeneration:
+    """Completions that a search brings all at once, run by a task of its own."""
+
+    def __init__(
+        self,
+        search: Coroutine[Any, Any, list[OutputDelta]],
+        on_ready: Callable[[], None],
+        stats: PoolStats,
+    ) -> None:
+        """Begin the search.
+
+        Args:
+            search: returns all deltas.
+            on_ready: called when it has ended.
+            stats: of the pool, counted at the end.
+        """
+        self.finished = False
+        self.behind = False
+        self.only_stream: SequenceStream | None = None
+        self._on_ready: Callable[[], None] | None = on_ready
+        self._stats = stats
+        self._task = asyncio.create_task(search, name="search")
+        self._task.add_done_callback(self._on_done)
+        stats.requests_started += 1
+
+    def take(self, max_tokens: int = ALL_TOKENS) -> list[OutputDelta]:
+        """Return everything once it is there, however much that is: a search is never streamed."""
+        if self.finished or not self._task.done():
+            return []
+        found = self._task.result()
+        self.finished = True
+        return found
+
+    def close(self) -> None:
+        """Cancel the search, which aborts the step that runs."""
+        if self._on_ready is None:
+            return
+        self._on_ready = None
+        # A task that the loop's end has cancelled has no exception to ask for.
+        ended = self._task.done() and not self._task.cancelled()
+        failed = ended and self._task.exception() is not None
+        self._task.cancel()
+        self._stats.count_end(finished=self.finished, failed=failed)
+
+    def _on_done(self, task: asyncio.Task[list[OutputDelta]]) -> None:
+        if not task.cancelled():
+            # Asked for, so that asyncio does not miss it when nobody takes it any more.
+            task.exception()
+        if self._on_ready is not None:
+            self._on_ready()
