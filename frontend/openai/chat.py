@@ -24,9 +24,11 @@ from splitserve.frontend.openai.answers.logprobs import (
     token_texts,
 )
 from splitserve.frontend.openai.context import ApiContext, json_answer, make_head, read_struct
-from splitserve.frontend.openai.generation_run import CollectedChoice, GenerationRun, Plan, RunEvents
+from splitserve.frontend.openai.generation_run import CollectedChoice, GenerationRun
 from splitserve.frontend.openai.models import find_model
+from splitserve.frontend.openai.plan import Plan
 from splitserve.frontend.openai.prompts import Prompt, chat_options, encode_chat
+from splitserve.frontend.openai.run_events import RunEvents
 from splitserve.frontend.openai.schema.chat import AnswerMessage, ChatChoice, ChatRequest, ChatResponse
 from splitserve.frontend.openai.schema.sampling import (
     check_stream_fields,

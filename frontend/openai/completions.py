@@ -17,9 +17,11 @@ from splitserve.frontend.openai.answers.answer_size import AnswerShape, check_an
 from splitserve.frontend.openai.answers.completion_chunks import CompletionText, CompletionWriter
 from splitserve.frontend.openai.answers.logprobs import prompt_maps
 from splitserve.frontend.openai.context import ApiContext, json_answer, make_head, read_struct
-from splitserve.frontend.openai.generation_run import CollectedChoice, GenerationRun, Plan, RunEvents
+from splitserve.frontend.openai.generation_run import CollectedChoice, GenerationRun
 from splitserve.frontend.openai.models import find_model
+from splitserve.frontend.openai.plan import Plan
 from splitserve.frontend.openai.prompts import Prompt, encode_prompts
+from splitserve.frontend.openai.run_events import RunEvents
 from splitserve.frontend.openai.schema.completions import (
     DEFAULT_MAX_TOKENS,
     CompletionChoice,

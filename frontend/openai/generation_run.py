@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
 
 from starlette.requests import Request
 
 from splitserve.engine_core.errors import EngineRequestError, InvalidRequestError
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.engines.connection.token_relay import Frame
-from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta, TokenLogprob
-from splitserve.frontend.engines.pool import ServedModel
+from splitserve.frontend.engines.generation import OutputDelta, TokenLogprob
 from splitserve.frontend.engines.request_check import check_num_sequences
 from splitserve.frontend.engines.stream.engine_generation import Generation
 from splitserve.frontend.event_log import Value
@@ -24,64 +22,13 @@ from splitserve.frontend.metrics.generation_timer import GenerationTimer
 from splitserve.frontend.metrics.request_metrics import RequestMetrics
 from splitserve.frontend.openai.answers.logprobs import values_per_token
 from splitserve.frontend.openai.answers.usage import UsageCounter
-from splitserve.frontend.openai.context import ApiContext, ResponseHead
+from splitserve.frontend.openai.context import ApiContext
 from splitserve.frontend.openai.fast_path import TextFastPath
-from splitserve.frontend.openai.prompts import Prompt
-from splitserve.frontend.openai.schema.fields import GenerationFields
-from splitserve.frontend.openai.timeouts import read_timeouts
+from splitserve.frontend.openai.plan import BodyT, Plan, generation_requests
 
-BodyT = TypeVar("BodyT", bound=GenerationFields)
-
-# One event of a stream, or the pieces of one that is more than a slice.
-Event = bytes | Iterator[bytes]
-# What a choice costs without logprobs, in values.
-_VALUES_PER_CHOICE = 8
 # Without logprobs a token costs 0.1 us, and the event that shows any number of them some 8 us.
 _PLAIN_TOKENS_PER_SLICE = 4096
 _PLAIN_TOKENS_PER_DELTA = 32
-
-
-@dataclass(slots=True, frozen=True)
-class Plan(Generic[BodyT]):
-    """A checked request, ready to run.
-
-    Attributes:
-        params: one per prompt; n is the same in all.
-        num_values: the most that its answer may hold beside text (see frontend.openai.answers.answer_size).
-    """
-
-    body: BodyT
-    head: ResponseHead
-    model: ServedModel
-    prompts: list[Prompt]
-    params: list[SamplingParams]
-    num_values: int
-
-    @property
-    def n(self) -> int:
-        """Completions per prompt."""
-        return self.params[0].n
-
-    @property
-    def values_per_choice(self) -> int:
-        """What a choice of the answer holds on average, in values."""
-        return _VALUES_PER_CHOICE + self.num_values // (len(self.prompts) * self.n)
-
-
-class ChunkWriter(Protocol):
-    """Turns the deltas of one request into the bytes of its stream."""
-
-    def opening(self) -> bytes:
-        """Return what goes before the first delta."""
-
-    def chunk(self, prompt_idx: int, delta: OutputDelta) -> Event:
-        """Return the event of one delta; b"" if it shows nothing. It is sent before the next is asked for."""
-
-    def frame(self) -> Frame | None:
-        """Return what chunk() puts around the text of the first choice; None if it adds more than that."""
-
-    def closing(self) -> bytes:
-        """Return what goes before [DONE]."""
 
 
 @dataclass(slots=True)
@@ -139,7 +86,7 @@ class GenerationRun:
         self._tells_metrics = tells_metrics and self._num_open == 1
         # Tokens that come late and joined could not be timed.
         streams = bool(plan.body.stream) or self._tells_metrics
-        self._requests = _requests(plan, getattr(request.state, "tenant", ""), streams=streams)
+        self._requests = generation_requests(plan, getattr(request.state, "tenant", ""), streams=streams)
         self._log: dict[str, Value] = request.state.log
         self._log |= {"model": self._model_name, "stream": bool(plan.body.stream), "id": plan.head.id}
 
@@ -257,102 +204,8 @@ class GenerationRun:
         return choices
 
 
-class RunEvents:
-    """The events of a run as a stream wants them: those that are ready together, slice by slice.
-
-    Attributes:
-        finished: whether take() has returned the last event.
-        behind: whether take() would return more now.
-        in_event: whether the last take() ended within an event.
-    """
-
-    __slots__ = ("_chunk", "_large", "_left", "_opening", "_run", "_writer", "finished")
-
-    def __init__(self, run: GenerationRun, writer: ChunkWriter) -> None:
-        """Join a run that is not open yet and the writer of its chunks."""
-        self._run = run
-        self._writer = writer
-        self._chunk = writer.chunk
-        self._opening = b""
-        # The event that is being sent, and deltas of the same take() of the run behind it.
-        self._left: Sequence[tuple[int, OutputDelta]] = ()
-        self._large: Iterator[bytes] | None = None
-        self.finished = False
-
-    @property
-    def behind(self) -> bool:
-        """Whether take() would return more now."""
-        return self.in_event or bool(self._left) or self._run.behind
-
-    @property
-    def in_event(self) -> bool:
-        """Whether the last take() ended within an event."""
-        return self._large is not None
-
-    async def open(self, on_ready: Callable[[], None]) -> None:
-        """Open the run."""
-        self._opening = self._writer.opening()
-        await self._run.open(on_ready)
-
-    def take(self) -> bytes:
-        """Return the events of what is new, or the next piece of a large one, b"" for none."""
-        if self._large is not None:
-            piece = next(self._large, None)
-            if piece is not None:
-                return piece
-            self._large = None
-        events = self._next_events(self._left or self._run.take())
-        if self._run.finished and not self.finished and not self._left and self._large is None:
-            self.finished = True
-            events.append(self._writer.closing())
-        return b"".join(events)
-
-    def _next_events(self, batch: Sequence[tuple[int, OutputDelta]]) -> list[bytes]:
-        events = []
-        if batch and self._opening:
-            events.append(self._opening)
-            self._opening = b""
-        self._left = ()
-        for i, (prompt_idx, delta) in enumerate(batch, start=1):
-            event = self._chunk(prompt_idx, delta)
-            if not isinstance(event, bytes):
-                self._large, self._left = event, batch[i:]
-                break
-            events.append(event)
-        return events
-
-    def fast_path(self) -> TextFastPath | None:
-        """Return the short cut of an open run, if its events are the plain text of one completion."""
-        frame = self._writer.frame()
-        return None if frame is None else self._run.fast_path(frame)
-
-    def close(self) -> None:
-        """Close the run, and drop what is not rendered."""
-        self._left, self._large = (), None
-        self._run.close()
-
-
 def _slice_size(sampling: SamplingParams) -> tuple[int, int]:
     """Return how many tokens a slice takes, and as how many a delta counts that has fewer."""
     if sampling.logprobs is None:
         return _PLAIN_TOKENS_PER_SLICE, _PLAIN_TOKENS_PER_DELTA
     return max(1, SLICE_VALUES // values_per_token(sampling.logprobs, len(sampling.logprob_token_ids))), 1
-
-
-def _requests(plan: Plan[BodyT], tenant: str, *, streams: bool) -> list[GenerationRequest]:
-    request_id, body = plan.head.id, plan.body
-    timeout_s, queue_timeout_s = read_timeouts(body)
-    return [
-        GenerationRequest(
-            request_id=request_id if len(plan.prompts) == 1 else f"{request_id}-{i}",
-            prompt_token_ids=prompt.token_ids,
-            sampling=sampling,
-            priority=body.priority or 0,
-            tenant=tenant,
-            cache_salt=body.cache_salt or "",
-            timeout_s=timeout_s,
-            queue_timeout_s=queue_timeout_s,
-            streams=streams,
-        )
-        for i, (prompt, sampling) in enumerate(zip(plan.prompts, plan.params, strict=True))
-    ]

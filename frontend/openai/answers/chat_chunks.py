@@ -15,7 +15,9 @@ from splitserve.frontend.openai.answers.logprobs import (
     prompt_maps,
     token_texts,
 )
-from splitserve.frontend.openai.generation_run import Event, GenerationRun, Plan
+from splitserve.frontend.openai.generation_run import GenerationRun
+from splitserve.frontend.openai.plan import Plan
+from splitserve.frontend.openai.run_events import Event
 from splitserve.frontend.openai.schema.chat import AnswerMessage, ChatChunkChoice, ChatDelta, ChatRequest
 
 _encode = msgspec.json.Encoder().encode
@@ -49,7 +51,7 @@ class ChatWriter:
         self._prefixes = [self._head.prefix + b'{"index":%d,"delta":{"content":' % i for i in range(run.n)]
         self._suffix = b'},"logprobs":null,"finish_reason":null}' + self._head.suffix
 
-    def opening(self) -> bytes:
+    def first_events(self) -> bytes:
         """Return the chunks that name the role, one per choice, and those of the echo."""
         extra = b""
         if self._return_token_ids:
@@ -93,7 +95,7 @@ class ChatWriter:
         """Return what stands around plain text, if text is all that is asked for."""
         return Frame(self._prefixes[0], self._suffix) if self._plain else None
 
-    def closing(self) -> bytes:
+    def last_events(self) -> bytes:
         """Return the usage chunk if it was asked for; it tells the request's metrics too."""
         if not self._include_usage:
             return b""

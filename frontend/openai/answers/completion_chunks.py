@@ -22,8 +22,10 @@ from splitserve.frontend.openai.answers.logprobs import (
     with_top,
 )
 from splitserve.frontend.openai.answers.text_offsets import TextOffsets, prompt_offsets
-from splitserve.frontend.openai.generation_run import Event, GenerationRun, Plan
+from splitserve.frontend.openai.generation_run import GenerationRun
+from splitserve.frontend.openai.plan import Plan
 from splitserve.frontend.openai.prompts import Prompt
+from splitserve.frontend.openai.run_events import Event
 from splitserve.frontend.openai.schema.completions import (
     CompletionChoice,
     CompletionLogprobs,
@@ -157,7 +159,7 @@ class CompletionWriter:
         self._prefixes = [self._head.prefix + b'{"index":%d,"text":' % i for i in range(len(texts))]
         self._suffix = b',"logprobs":null,"finish_reason":null}' + self._head.suffix
 
-    def opening(self) -> bytes:
+    def first_events(self) -> bytes:
         """Return nothing: a completion begins with its first text."""
         return b""
 
@@ -200,7 +202,7 @@ class CompletionWriter:
         """Return what stands around plain text, if text is all that is asked for."""
         return Frame(self._prefixes[0], self._suffix) if self._plain else None
 
-    def closing(self) -> bytes:
+    def last_events(self) -> bytes:
         """Return the usage chunk if it was asked for; it tells the request's metrics too."""
         if not self._include_usage:
             return b""

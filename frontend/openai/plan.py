@@ -1,0 +1,72 @@
+"""A checked request, ready to run: what is asked of the engines, and what the answer is made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.frontend.engines.generation import GenerationRequest
+from splitserve.frontend.engines.status import ServedModel
+from splitserve.frontend.openai.context import ResponseHead
+from splitserve.frontend.openai.prompts import Prompt
+from splitserve.frontend.openai.schema.fields import GenerationFields
+from splitserve.frontend.openai.timeouts import read_timeouts
+
+BodyT = TypeVar("BodyT", bound=GenerationFields)
+
+# What a choice costs without logprobs, in values.
+_VALUES_PER_CHOICE = 8
+
+
+@dataclass(slots=True, frozen=True)
+class Plan(Generic[BodyT]):
+    """A checked request, ready to run.
+
+    Attributes:
+        params: one per prompt; n is the same in all.
+        num_values: the most that its answer may hold beside text (see frontend.openai.answers.answer_size).
+    """
+
+    body: BodyT
+    head: ResponseHead
+    model: ServedModel
+    prompts: list[Prompt]
+    params: list[SamplingParams]
+    num_values: int
+
+    @property
+    def n(self) -> int:
+        """Completions per prompt."""
+        return self.params[0].n
+
+    @property
+    def values_per_choice(self) -> int:
+        """What a choice of the answer holds on average, in values."""
+        return _VALUES_PER_CHOICE + self.num_values // (len(self.prompts) * self.n)
+
+
+def generation_requests(plan: Plan[BodyT], tenant: str, *, streams: bool) -> list[GenerationRequest]:
+    """Return what the engines are asked for each prompt.
+
+    Args:
+        plan: of the HTTP request.
+        tenant: it belongs to.
+        streams: tokens are wanted one by one.
+    """
+    request_id, body = plan.head.id, plan.body
+    timeout_s, queue_timeout_s = read_timeouts(body)
+    return [
+        GenerationRequest(
+            request_id=request_id if len(plan.prompts) == 1 else f"{request_id}-{i}",
+            prompt_token_ids=prompt.token_ids,
+            sampling=sampling,
+            priority=body.priority or 0,
+            tenant=tenant,
+            cache_salt=body.cache_salt or "",
+            timeout_s=timeout_s,
+            queue_timeout_s=queue_timeout_s,
+            streams=streams,
+        )
+        for i, (prompt, sampling) in enumerate(zip(plan.prompts, plan.params, strict=True))
+    ]
