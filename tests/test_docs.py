@@ -1,4 +1,4 @@
-"""Links between the pages of the documentation."""
+"""Links between the pages of the documentation, and the paths of files that they name."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+
+# A path of the repository begins with one of these.
+TOPS = ("benchmarks", "csrc", "docs", "engine_core", "frontend", "tests", "training", "worker")
 
 
 def anchors(page: Path) -> set[str]:
@@ -26,3 +29,9 @@ def test_every_link_leads_to_a_page_and_a_heading_that_exist(page: Path) -> None
         target = page.parent / path if path else page
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_path_of_the_repository_leads_to_a_file_or_folder(page: Path) -> None:
+    paths = re.findall(rf"`((?:{'|'.join(TOPS)})/[\w./-]*)(?::\d+)?`", page.read_text())
+    assert [path for path in paths if "NAME" not in path and not (ROOT / path).exists()] == []
