@@ -25,6 +25,7 @@ import numpy as np
 from splitserve.engine_core.clock import SystemClock
 from splitserve.engine_core.config import SchedulerConfig
 from splitserve.engine_core.engine.core import EngineCore
+from splitserve.engine_core.engine.listeners import Listeners
 from splitserve.engine_core.ipc.codec import encode, from_worker_decoder, pack_int32, unpack_int32
 from splitserve.engine_core.ipc.messages import AddRequest
 from splitserve.engine_core.ipc.wire import ModelInfo
@@ -55,7 +56,7 @@ def make_engine(
         num_blocks=num_rows * blocks_per_row * 102 // 100 + 2,
     )
     model = ModelInfo("", "", "float32", 32000, config.max_model_len, [2])
-    engine = EngineCore(config, model, 1, SystemClock(), kv_events=kv_events)
+    engine = EngineCore(config, model, 1, SystemClock(), listeners=Listeners(kv_events=kv_events))
     rng = np.random.default_rng(0)
     for i in range(num_rows):
         message = AddRequest(

@@ -95,7 +95,6 @@ CIRCLES = {
 # Classes of more than MAX_CLASS_LINES, each with the reason why it has one owner only.
 MAX_CLASS_LINES = 250
 LONG_CLASSES = {
-    "engine_core.engine.core.EngineCore": "its counters and its requests are about to get owners",
     "engine_core.executor.simulated.worker.SimulatedWorker": "its logprobs are about to get an owner",
     "frontend.engines.pool.EnginePool": "one pool with all that can be asked of it",
     "frontend.http.connection.http_protocol.BoundedHttpProtocol": "overrides what uvicorn keeps in one class",

@@ -15,55 +15,39 @@ scheduler.run_ahead. Nothing here blocks; one thread owns it.
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from splitserve.engine_core.clock import Clock
 from splitserve.engine_core.config import SchedulerConfig
-from splitserve.engine_core.engine.deadlines import Deadlines
-from splitserve.engine_core.engine.explain import explain, find_requests, waiting_by_reason
-from splitserve.engine_core.engine.intake import Intake
-from splitserve.engine_core.engine.request_table import RequestTable
-from splitserve.engine_core.errors import IntegrityError
+from splitserve.engine_core.engine.explain import explain, find_requests
+from splitserve.engine_core.engine.lifecycle import RequestLifecycle
+from splitserve.engine_core.engine.listeners import NO_LISTENERS, Listeners
+from splitserve.engine_core.engine.stats import StepCounters, engine_stats, queue_stats
 from splitserve.engine_core.ipc.messages import (
     AddRequest,
     EngineStats,
-    Finished,
     FinishReason,
     QueueStats,
     RequestInfo,
-    Started,
     StepOutputs,
 )
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
 from splitserve.engine_core.kv_cache.costs import KVCosts
 from splitserve.engine_core.kv_cache.manager import make_kv_cache_manager
-from splitserve.engine_core.kv_events.recorder import KVEventRecorder
-from splitserve.engine_core.request import (
-    EndedRequest,
-    FrontendId,
-    Request,
-    RequestLimits,
-    RequestState,
-    RequestSummary,
-)
+from splitserve.engine_core.request import EndedRequest, FrontendId, RequestLimits
 from splitserve.engine_core.scheduler.apply import StepApplier, StepResult
 from splitserve.engine_core.scheduler.output import OutputCollector
 from splitserve.engine_core.scheduler.pacing.step_costs import StepCosts
 from splitserve.engine_core.scheduler.pacing.step_pacer import StepPacer
 from splitserve.engine_core.scheduler.scheduler import Scheduler
 from splitserve.engine_core.scheduler.stopping import StopRules
-from splitserve.engine_core.scheduler.waiting.admission import Admission
 
 __all__ = ["EngineCore", "FrontendId"]
 
 
 class EngineCore:
-    """Every open request from arrival to end.
-
-    Every accepted request ends exactly once: with one Finished, or silently after abort() or drop_frontend().
-    """
+    """Requests and steps: every request has a life of its own, every step serves many of them."""
 
     def __init__(
         self,
@@ -73,9 +57,7 @@ class EngineCore:
         clock: Clock,
         *,
         secret: bytes | None = None,
-        kv_events: KVEventRecorder | None = None,
-        on_end: Callable[[RequestSummary], None] | None = None,
-        on_wait: Callable[[RequestInfo], None] | None = None,
+        listeners: Listeners = NO_LISTENERS,
     ) -> None:
         """Build an idle engine.
 
@@ -84,49 +66,29 @@ class EngineCore:
             model: the served model.
             epoch: identifies this life of the engine in every output.
             clock: for queue times, timeouts and ages.
-            secret: 32 bytes that seed the prefix-cache hashes; drawn anew for every engine when left out.
-            kv_events: told which prefixes are cached and which are not any more.
-            on_end: called with every request that ends, however it does.
-            on_wait: called once with every request that has waited for config.log_wait_s.
+            secret: 32 bytes that seed the prefix-cache hashes; random for every engine when left out.
+            listeners: hear of cached prefixes, ends and long waits.
         """
-        self._config = config
         self._clock = clock
-        self._stops = StopRules(model.vocab_size, model.eos_token_ids)
         self._costs = StepCosts(config.max_num_batched_tokens, model.sliding_window)
         kv_costs = KVCosts(self._costs.recompute_ns, config.move_block_ns, config.block_size)
         secret = os.urandom(32) if secret is None else secret
-        kv = make_kv_cache_manager(config, secret, model.sliding_window, kv_costs, kv_events)
-        self._scheduler = Scheduler(config, self._stops, kv, kv_costs)
+        kv = make_kv_cache_manager(config, secret, model.sliding_window, kv_costs, listeners.kv_events)
+        self._scheduler = Scheduler(config, StopRules(model.vocab_size, model.eos_token_ids), kv, kv_costs)
+        self._applier = StepApplier(self._scheduler)
+        paced = config.target_itl_s > 0
+        self._cap_beside = StepPacer(config.target_itl_s, self._costs).cap if paced else None
         max_model_len = min(config.max_model_len, model.max_model_len)
         self.limits = RequestLimits(
             vocab_size=model.vocab_size,
             max_model_len=max_model_len,
             max_cached_tokens=kv.bounds.max_cached_tokens or max_model_len,
         )
-        self._applier = StepApplier(self._scheduler, self._stops)
-        self._open = RequestTable()
-        self._intake = Intake(
-            self.limits,
-            config.max_num_seqs + config.max_num_waiting,
-            config.policy,
-            self._open,
-            kv.cache.index.namespace,
-        )
-        self._admission = Admission(config.max_num_waiting, config.max_waiting_tokens, config.tenant_weights)
-        self._deadlines = Deadlines(config.queue_timeout_s, config.log_wait_s)
-        self._timeouts: Counter[str] = Counter()
-        paced = config.target_itl_s > 0
-        self._cap_beside = StepPacer(config.target_itl_s, self._costs).cap if paced else None
         self._outputs = OutputCollector(epoch)
-        self._on_end = on_end
-        self._on_wait = on_wait
-        self._num_steps = 0
-        self._last_step_s = clock.monotonic()
-        self._prompt_tokens = 0
-        self._generation_tokens = 0
-        self._worker_compute_s = 0.0
-        self._worker_wait_s = 0.0
-        self._finished: Counter[str] = Counter()
+        self._requests = RequestLifecycle(
+            config, self.limits, clock, self._scheduler, self._outputs, listeners
+        )
+        self._counters = StepCounters(last_step_s=clock.monotonic())
 
     @property
     def max_num_tokens(self) -> int:
@@ -135,8 +97,8 @@ class EngineCore:
 
     @property
     def has_requests(self) -> bool:
-        """Whether any request is open, running or waiting."""
-        return len(self._open) > 0
+        """Whether any request is in flight, running or waiting."""
+        return len(self._requests.table) > 0
 
     @property
     def num_steps_in_flight(self) -> int:
@@ -153,58 +115,33 @@ class EngineCore:
                 are of holds no more than this one's side would; tells for how long.
             ProtocolError: a token column is malformed.
         """
-        now_s = self._clock.monotonic()
-        added = self._intake.siblings(frontend, (message, *siblings), now_s)
-        scheduler = self._scheduler
-        num_beside = len(scheduler.waiting) - self._admission.num_waiting
-        # Those that free rows are there for start in the next step.
-        num_free_rows = scheduler.running.num_free_rows - num_beside
-        for displaced in self._admission.make_room(added, num_free_rows, now_s):
-            for ended in displaced.ends():
-                self._end(ended)
-        requests = list(added.waiting.values())
-        for request in requests:
-            self._open.add(request)
-            scheduler.add(request)
-        self._admission.added(added, now_s)
-        for request, asked in zip(requests, (message, *siblings), strict=True):
-            self._deadlines.add(request, asked.queue_timeout_s)
-            self._end_if_complete(request)
+        self._requests.add(frontend, (message, *siblings))
 
     def abort(self, frontend: FrontendId, handles: Iterable[int]) -> None:
         """End requests without a Finished; unknown handles are ignored, as they may just have ended."""
-        for handle in handles:
-            request = self._open.get(frontend, handle)
-            if request is not None:
-                self._close(request, FinishReason.ABORT)
+        self._requests.abort(frontend, handles)
 
     def drop_frontend(self, frontend: FrontendId) -> None:
         """End all requests of a frontend that is gone and forget what it was to hear."""
-        for request in self._open.of_frontend(frontend):
-            self._close(request, FinishReason.ABORT)
-        self._outputs.drop(frontend)
+        self._requests.drop_frontend(frontend)
 
     def abort_all(self, reason: str) -> None:
-        """End every open request with a Finished that says ABORT and why."""
-        for request in list(self._open):
-            self._end(EndedRequest(request, FinishReason.ABORT, error_message=reason))
+        """End every request in flight with a Finished that says ABORT and why."""
+        for request in list(self._requests.table):
+            self._requests.end(EndedRequest(request, FinishReason.ABORT, error_message=reason))
 
     def expire(self) -> None:
         """End requests whose time has passed, with "timeout" (504) or "queue_timeout" (503)."""
-        now_s = self._clock.monotonic()
-        # First, so that a wait is told even if this looks so late that it has ended by now.
-        for request in self._deadlines.long_waits(now_s):
-            if self._on_wait is not None:
-                self._on_wait(explain(self._scheduler, [request], now_s, with_position=False)[0])
-        for ended in self._deadlines.ended(now_s):
-            self._timeouts[ended.error_code] += 1
-            self._end(ended)
+        self._requests.expire()
 
     def plan(self) -> SchedulerOutput | None:
         """Plan the next step; None when nothing can run or enough steps are in flight."""
         output = self._scheduler.schedule(self._cap_beside)
-        if self._scheduler.row_admission.started:
-            self._report_started()
+        started = self._scheduler.row_admission.started
+        if started:
+            self._counters.prompt_tokens += sum(request.num_prompt_tokens for request in started)
+            self._requests.started(started)
+            started.clear()
         return output
 
     def apply(self, output: ModelRunnerOutput) -> None:
@@ -214,15 +151,12 @@ class EngineCore:
             WorkerError: the output does not answer that step.
         """
         result = self._applier.apply(output)
-        flight = result.flight
+        step = result.step
         compute_s = output.compute_s - output.move_s
         if not result.ran_out_of_memory:
-            self._costs.observe(flight.packed_num_tokens, flight.num_computed_tokens, compute_s)
+            self._costs.observe(step.packed_num_tokens, step.num_computed_tokens, compute_s)
             self._scheduler.run_ahead.observe(compute_s)
-        self._num_steps += 1
-        self._worker_compute_s += output.compute_s
-        self._worker_wait_s += output.wait_s
-        self._last_step_s = self._clock.monotonic()
+        self._counters.step(output, self._clock.monotonic())
         self._report(result)
 
     def take_outputs(self) -> dict[FrontendId, StepOutputs]:
@@ -239,48 +173,17 @@ class EngineCore:
         return self._scheduler.reset_prefix_cache()
 
     def explain(self, request_ids: Iterable[str], tenant: str) -> list[RequestInfo]:
-        """Tell where open requests stand and what they wait for; see engine_core.engine.explain."""
-        requests = find_requests(self._open, request_ids, tenant)
+        """Tell where requests in flight stand and what they wait for; see engine_core.engine.explain."""
+        requests = find_requests(self._requests.table, request_ids, tenant)
         return explain(self._scheduler, requests, self._clock.monotonic())
 
     def queue_stats(self) -> QueueStats:
         """Return the state of the waiting queue and what it turned away."""
-        return QueueStats(
-            num_waiting_tokens=self._admission.num_waiting_tokens,
-            queue_time_s=self._admission.queue_time_s(self._clock.monotonic()),
-            waiting=waiting_by_reason(self._scheduler),
-            rejected=dict(self._admission.rejected),
-            timeouts=dict(self._timeouts),
-            num_tenants=self._scheduler.waiting.num_tenants,
-        )
+        return queue_stats(self._scheduler, self._requests, self._clock.monotonic())
 
     def stats(self) -> EngineStats:
-        """Return counters since start and gauges of now; num_frontends counts those with open requests."""
-        scheduler = self._scheduler
-        offload = scheduler.kv.cache.offload
-        return EngineStats(
-            num_running=len(scheduler.running),
-            num_waiting=len(scheduler.waiting),
-            num_blocks=self._config.num_blocks,
-            num_free_blocks=scheduler.kv.cache.pool.num_free,
-            num_cached_blocks=len(scheduler.kv.cache.index),
-            num_frontends=self._open.num_frontends,
-            num_steps=self._num_steps,
-            last_step_age_s=self._clock.monotonic() - self._last_step_s,
-            num_preemptions=scheduler.num_preemptions,
-            prompt_tokens=self._prompt_tokens,
-            generation_tokens=self._generation_tokens,
-            prefix_cache_queries=scheduler.row_admission.num_queried_tokens,
-            prefix_cache_hits=scheduler.row_admission.num_hit_tokens,
-            finished=dict(self._finished),
-            block_size=self._config.block_size,
-            worker_compute_s=self._worker_compute_s,
-            worker_wait_s=self._worker_wait_s,
-            num_host_blocks=self._config.num_host_blocks,
-            num_used_host_blocks=len(offload.tier) if offload else 0,
-            num_saved_blocks=offload.num_saved if offload else 0,
-            num_loaded_blocks=offload.num_loaded if offload else 0,
-        )
+        """Return counters since start and gauges of now; see engine_core.engine.stats."""
+        return engine_stats(self._scheduler, self._requests, self._counters, self._clock.monotonic())
 
     def check_integrity(self) -> None:
         """Compare all bookkeeping with itself; takes time in proportion to blocks and requests.
@@ -288,95 +191,17 @@ class EngineCore:
         Raises:
             IntegrityError: names the first disagreement.
         """
-        self._open.check_integrity()
         self._scheduler.check_integrity()
-        num_queued = len(self._scheduler.waiting) + len(self._scheduler.running)
-        if num_queued != len(self._open):
-            raise IntegrityError(f"{len(self._open)} requests are open, {num_queued} wait or run")
-        num_tokens = sum(r.num_stored_tokens for r in self._scheduler.waiting if not r.was_started)
-        if num_tokens != self._admission.num_waiting_tokens:
-            raise IntegrityError(f"{num_tokens} tokens wait, {self._admission.num_waiting_tokens} counted")
-        self._admission.check_integrity()
-        for request in self._open:
-            if request.state is RequestState.ENDED:
-                raise IntegrityError(f"request {request.arrival} has ended but is open")
-
-    def _end_if_complete(self, request: Request) -> None:
-        """End a resumed request whose tokens already reach its end: only the Finished was lost."""
-        if request.num_stored_tokens == request.num_prompt_tokens:
-            return
-        stopped, stop_token_id = self._stops.ends_after(request)
-        if stopped:
-            self._end(EndedRequest(request, FinishReason.STOP, stop_token_id))
-        elif request.repetition is not None and request.repetition.found:
-            self._end(EndedRequest(request, FinishReason.REPETITION))
-        elif request.num_stored_tokens >= request.max_num_tokens:
-            self._end(EndedRequest(request, FinishReason.LENGTH))
-
-    def _report_started(self) -> None:
-        now_s = self._clock.monotonic()
-        for request in self._scheduler.row_admission.started:
-            self._prompt_tokens += request.num_prompt_tokens
-            request.queue_time_s = now_s - request.arrival_s
-            self._deadlines.started(request)
-            self._admission.started(request, now_s)
-            started = Started(request.handle, request.num_cached_tokens, request.queue_time_s)
-            self._outputs.add_started(request.frontend, started)
-        self._scheduler.row_admission.started.clear()
+        self._requests.check_integrity()
 
     def _report(self, result: StepResult) -> None:
+        """Collect what frontends hear of a step."""
         for tokens in result.tokens:
-            self._generation_tokens += tokens.num_tokens
-            self._outputs.add_tokens(self._open.frontend_at(tokens.frontend_idx), tokens)
+            self._counters.generation_tokens += tokens.num_tokens
+            self._outputs.add_tokens(self._requests.table.frontend_at(tokens.frontend_idx), tokens)
         for frontend, logprobs in result.logprobs:
             self._outputs.add_logprobs(frontend, logprobs)
         for frontend, logprobs in result.prompt_logprobs:
             self._outputs.add_prompt_logprobs(frontend, logprobs)
         for ended in result.ended:
-            self._end(ended)
-
-    def _end(self, ended: EndedRequest) -> None:
-        """Close a request and tell its frontend."""
-        request = ended.request
-        self._close(request, ended.reason)
-        self._outputs.add_finished(
-            request.frontend,
-            Finished(
-                handle=request.handle,
-                reason=ended.reason,
-                stop_token_id=ended.stop_token_id,
-                num_cached_tokens=request.num_cached_tokens,
-                num_preemptions=request.num_preemptions,
-                error_code=ended.error_code,
-                error_message=ended.error_message,
-                error_status=ended.error_status,
-                retry_after_s=ended.retry_after_s,
-            ),
-        )
-
-    def _close(self, request: Request, reason: FinishReason) -> None:
-        if self._on_end is not None:
-            self._on_end(self._summary(request, reason))
-        if not request.was_started:
-            self._admission.given_up(request, self._clock.monotonic())
-        self._scheduler.remove(request)
-        self._open.remove(request)
-        self._deadlines.remove(request)
-        self._finished[reason.name.lower()] += 1
-
-    def _summary(self, request: Request, reason: FinishReason) -> RequestSummary:
-        known = self._scheduler.running.num_known_tokens
-        without_row = max(request.num_released_tokens, request.num_stored_tokens)
-        num_tokens = int(known[request.row]) if request.row >= 0 else without_row
-        now_s = self._clock.monotonic()
-        return RequestSummary(
-            request_id=request.request_id,
-            frontend=request.frontend,
-            outcome=reason.name.lower(),
-            num_prompt_tokens=request.num_prompt_tokens,
-            num_output_tokens=num_tokens - request.num_prompt_tokens,
-            num_cached_tokens=request.num_cached_tokens,
-            num_preemptions=request.num_preemptions,
-            queue_time_s=request.queue_time_s if request.was_started else now_s - request.arrival_s,
-            total_time_s=now_s - request.arrival_s,
-        )
+            self._requests.end(ended)

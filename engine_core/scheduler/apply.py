@@ -18,13 +18,12 @@ from splitserve.engine_core.scheduler.output import Recipients, TokenColumns
 from splitserve.engine_core.scheduler.pacing.chunks import PlannedStep
 from splitserve.engine_core.scheduler.running import IntColumn, RunningRows
 from splitserve.engine_core.scheduler.scheduler import Scheduler
-from splitserve.engine_core.scheduler.stopping import StopRules
 
 
 class StepResult(NamedTuple):
     """What one applied step leads to; ended requests have left their rows already."""
 
-    flight: PlannedStep
+    step: PlannedStep
     tokens: list[TokenColumns]
     ended: list[EndedRequest]
     logprobs: list[tuple[FrontendId, TokenLogprobs]]
@@ -46,9 +45,9 @@ class _Sampled(NamedTuple):
 class StepApplier:
     """Applies outputs in the order their steps were planned; used by the engine's thread only."""
 
-    def __init__(self, scheduler: Scheduler, stops: StopRules) -> None:
+    def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._stops = stops
+        self._stops = scheduler.stops
         self._recipients = Recipients(scheduler.running, np.zeros(0, np.int64))
 
     def apply(self, output: ModelRunnerOutput) -> StepResult:
@@ -59,23 +58,23 @@ class StepApplier:
         Raises:
             WorkerError: the output does not answer the oldest step in flight, or breaks the protocol.
         """
-        flight = self._take_step(output)
-        rows, token_ids = self._sampled_columns(output, flight)
-        ended = self._end_failed_rows(output, flight)
-        ran_out_of_memory = self._take_back(output, flight, ended)
-        self._index_full_blocks(flight)
+        planned = self._take_step(output)
+        rows, token_ids = self._sampled_columns(output, planned)
+        ended = self._end_failed_rows(output, planned)
+        ran_out_of_memory = self._take_back(output, planned, ended)
+        self._index_full_blocks(planned)
         running = self._scheduler.running
         if rows is not running.order:  # otherwise no row came or went since the step was planned
-            alive = running.first_step[rows] <= flight.step
+            alive = running.first_step[rows] <= planned.step
             if np.count_nonzero(alive) < len(rows):
                 rows, token_ids = rows[alive], token_ids[alive]
         sampled = _Sampled(rows, running.num_known_tokens[rows], token_ids)
-        prompt_logprobs = self._prompt_logprobs(output, flight)
+        prompt_logprobs = self._prompt_logprobs(output, planned)
         emitted, finishing = self._emit(sampled)
         tokens = self._recipients_of(emitted.rows).split(emitted.positions, emitted.token_ids)
         logprobs = self._logprobs(output, emitted)
         ended += self._finish(finishing)
-        return StepResult(flight, tokens, ended, logprobs, prompt_logprobs, ran_out_of_memory)
+        return StepResult(planned, tokens, ended, logprobs, prompt_logprobs, ran_out_of_memory)
 
     def _take_step(self, output: ModelRunnerOutput) -> PlannedStep:
         in_flight = self._scheduler.in_flight
@@ -85,16 +84,16 @@ class StepApplier:
         return in_flight.popleft()
 
     def _sampled_columns(
-        self, output: ModelRunnerOutput, flight: PlannedStep
+        self, output: ModelRunnerOutput, planned: PlannedStep
     ) -> tuple[IntColumn, npt.NDArray[np.int32]]:
         """Unpack rows and tokens, and check them against what was planned."""
         try:
             token_ids = unpack_int32(output.token_ids)
-            if output.rows == flight.packed_sampling_rows and not output.errors:
-                rows = flight.sampling_rows
+            if output.rows == planned.packed_sampling_rows and not output.errors:
+                rows = planned.sampling_rows
             else:
                 rows = unpack_int32(output.rows).astype(np.int64)
-                _check_rows(output, flight, rows)
+                _check_rows(output, planned, rows)
         except ProtocolError as error:
             raise WorkerError(f"output of step {output.step}: {error}") from None
         if len(token_ids) != len(rows):
@@ -105,22 +104,22 @@ class StepApplier:
             raise WorkerError(f"output of step {output.step} holds token ids outside the vocabulary")
         return rows, token_ids
 
-    def _end_failed_rows(self, output: ModelRunnerOutput, flight: PlannedStep) -> list[EndedRequest]:
+    def _end_failed_rows(self, output: ModelRunnerOutput, planned: PlannedStep) -> list[EndedRequest]:
         ended: list[EndedRequest] = []
         for error in output.errors:
             if error.code != DeviceMemoryError.code:
-                self._end_failed_row(error, flight, ended)
+                self._end_failed_row(error, planned, ended)
         return ended
 
-    def _end_failed_row(self, error: RowError, flight: PlannedStep, ended: list[EndedRequest]) -> None:
-        request = self._request_in(error.row, flight.step)
+    def _end_failed_row(self, error: RowError, planned: PlannedStep, ended: list[EndedRequest]) -> None:
+        request = self._request_in(error.row, planned.step)
         if request is not None:
             self._scheduler.remove(request)
             ended.append(
                 EndedRequest(request, FinishReason.ERROR, None, error.code, error.message, error.status)
             )
 
-    def _take_back(self, output: ModelRunnerOutput, flight: PlannedStep, ended: list[EndedRequest]) -> bool:
+    def _take_back(self, output: ModelRunnerOutput, planned: PlannedStep, ended: list[EndedRequest]) -> bool:
         """Let the rows of a step that ran out of memory enter again, or end those taken back too often.
 
         A row taken back is named again by the step that was in flight behind; it has no request then.
@@ -130,10 +129,10 @@ class StepApplier:
         """
         short = [error for error in output.errors if error.code == DeviceMemoryError.code]
         if not short:
-            self._scheduler.retreats.step_went_well(flight.rows)
+            self._scheduler.retreats.step_went_well(planned.rows)
             return False
-        rows = [error.row for error in short if self._request_in(error.row, flight.step) is not None]
-        num_tokens = int(unpack_int32(flight.packed_num_tokens).sum())
+        rows = [error.row for error in short if self._request_in(error.row, planned.step) is not None]
+        num_tokens = int(unpack_int32(planned.packed_num_tokens).sum())
         if rows:
             for request in self._scheduler.retreat(rows, num_tokens):
                 self._scheduler.remove(request)
@@ -148,16 +147,16 @@ class StepApplier:
         code, status = DeviceMemoryError.code, DeviceMemoryError.status
         return EndedRequest(request, FinishReason.ERROR, None, code, message, status)
 
-    def _index_full_blocks(self, flight: PlannedStep) -> None:
+    def _index_full_blocks(self, planned: PlannedStep) -> None:
         # Without prefix caching, and for free rows, next_hash_at lies beyond every count.
         indexer, running = self._scheduler.kv.indexer, self._scheduler.running
-        full = (flight.num_computed_tokens >= indexer.next_hash_at[flight.rows]).nonzero()[0]
+        full = (planned.num_computed_tokens >= indexer.next_hash_at[planned.rows]).nonzero()[0]
         if len(full) == 0:
             return
-        if flight.rows is not running.order:
-            full = full[running.first_step[flight.rows[full]] <= flight.step]
-        rows = flight.rows[full]
-        indexer.index_full_blocks(rows, running.requests_at(rows), flight.num_computed_tokens[full])
+        if planned.rows is not running.order:
+            full = full[running.first_step[planned.rows[full]] <= planned.step]
+        rows = planned.rows[full]
+        indexer.index_full_blocks(rows, running.requests_at(rows), planned.num_computed_tokens[full])
 
     def _emit(self, sampled: _Sampled) -> tuple[_Sampled, list[tuple[int, int | None]]]:
         """Append the tokens to their rows.
@@ -224,12 +223,12 @@ class StepApplier:
         return renamed
 
     def _prompt_logprobs(
-        self, output: ModelRunnerOutput, flight: PlannedStep
+        self, output: ModelRunnerOutput, planned: PlannedStep
     ) -> list[tuple[FrontendId, TokenLogprobs]]:
         """Rename prompt logprobs and leave out those sent before a preemption."""
         renamed = []
         for logprobs in output.prompt_logprobs:
-            request = self._request_in(logprobs.key, flight.step)
+            request = self._request_in(logprobs.key, planned.step)
             if request is not None and logprobs.token_index >= request.num_prompt_logprobs:
                 request.num_prompt_logprobs = logprobs.token_index + 1
                 renamed.append((request.frontend, _renamed(logprobs, request.handle, logprobs.token_index)))
@@ -243,12 +242,12 @@ class StepApplier:
         return running.requests[row] if running.first_step[row] <= step else None
 
 
-def _check_rows(output: ModelRunnerOutput, flight: PlannedStep, rows: IntColumn) -> None:
+def _check_rows(output: ModelRunnerOutput, planned: PlannedStep, rows: IntColumn) -> None:
     """Compare rows, in any order, with those that were to sample and did not fail."""
-    expected = flight.sampling_rows
+    expected = planned.sampling_rows
     if output.errors:
         failed = [error.row for error in output.errors]
-        if not set(failed) <= set(flight.rows.tolist()):
+        if not set(failed) <= set(planned.rows.tolist()):
             raise WorkerError(f"output of step {output.step} has errors of rows {failed}, not all are in it")
         expected = expected[~np.isin(expected, failed)]
     if not np.array_equal(np.sort(rows), np.sort(expected)):

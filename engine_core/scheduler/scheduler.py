@@ -53,6 +53,7 @@ class Scheduler:
         num_preemptions: preemptions since start.
         budget: tokens the next step may compute.
         kv: blocks of the rows.
+        stops: which tokens end their request.
         row_admission: moves requests from the queue to free rows.
         retreats: requests that start again after a step without memory.
         run_ahead: whether short steps may be planned beyond the usual number.
@@ -61,7 +62,7 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig, stops: StopRules, kv: KVCacheManager, costs: KVCosts) -> None:
         self._config = config
-        self._stops = stops
+        self.stops = stops
         self.kv = kv
         self.waiting: WaitingQueue = make_queue(config.policy, config.max_num_seqs, config.tenant_weights)
         self.running = RunningRows(config.max_num_seqs, config.block_size)
@@ -256,6 +257,6 @@ class Scheduler:
         self.kv.free(row)
         self.waiting.released(row, int(self.running.num_computed_tokens[row]))
         request = self.running.release(row)
-        self._stops.unwatch(request)
+        self.stops.unwatch(request)
         self._freed_rows.append(row)
         return request

@@ -20,6 +20,7 @@ import zmq
 from splitserve.engine_core.clock import Clock
 from splitserve.engine_core.config import MAX_SEQUENCE_TOKENS, EngineConfig, leave_runtime_directory
 from splitserve.engine_core.engine.core import EngineCore
+from splitserve.engine_core.engine.listeners import Listeners
 from splitserve.engine_core.errors import EXIT_OK, WorkerError
 from splitserve.engine_core.executor.base import Executor
 from splitserve.engine_core.ipc.addresses import ipc_path, is_ipc
@@ -216,9 +217,11 @@ class EngineServer:
             loaded.model,
             self._epoch,
             self._clock,
-            kv_events=self._kv_events.begin(loaded.scheduler) if self._kv_events else None,
-            on_end=self._service.log_end,
-            on_wait=self._service.log_wait,
+            listeners=Listeners(
+                kv_events=self._kv_events.begin(loaded.scheduler) if self._kv_events else None,
+                on_end=self._service.log_end,
+                on_wait=self._service.log_wait,
+            ),
         )
         self._service.serve(self._engine, loaded)
         log_event(_log, logging.INFO, "ready", address=self._router.address, took_s=self._report.done())

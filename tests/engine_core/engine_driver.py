@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from splitserve.engine_core.clock import ManualClock
 from splitserve.engine_core.config import SchedulerConfig
 from splitserve.engine_core.engine.core import EngineCore
+from splitserve.engine_core.engine.listeners import Listeners
 from splitserve.engine_core.executor.simulated.executor import Fault, SimulatedExecutor
 from splitserve.engine_core.executor.simulated.tokens import TokenRule, reference_output
 from splitserve.engine_core.executor.simulated.worker import SimulatedModel
@@ -85,7 +86,12 @@ class EngineDriver:
         self._kv_events = KVEventRecorder(config.block_size, has_host_tier=config.num_host_blocks > 0)
         self.router = Router()
         self.engine = EngineCore(
-            config, model.info(), EPOCH, self.clock, secret=SECRET, kv_events=self._kv_events
+            config,
+            model.info(),
+            EPOCH,
+            self.clock,
+            secret=SECRET,
+            listeners=Listeners(kv_events=self._kv_events),
         )
         self.sequences: dict[tuple[bytes, int], Tracked] = {}
         self.steps: list[SchedulerOutput] = []

@@ -6,6 +6,7 @@ import pytest
 
 from splitserve.engine_core.config import SchedulerConfig
 from splitserve.engine_core.engine.core import EngineCore
+from splitserve.engine_core.engine.listeners import Listeners
 from splitserve.engine_core.errors import OverloadedError
 from splitserve.engine_core.ipc.messages import FinishReason, RequestInfo, RequestStage, WaitReason
 from tests.engine_core.engine_driver import EngineDriver, Tracked
@@ -72,11 +73,11 @@ def test_no_time_is_watched_for_requests_that_ended() -> None:
     driver = make_driver(log_wait_s=50.0)
     for i in range(5):
         driver.add([1 + i], max_tokens=3, timeout_s=50.0, queue_timeout_s=50.0)
-    assert driver.engine._deadlines.num_watched == 15
+    assert driver.engine._requests.deadlines.num_watched == 15
     driver.turn()
-    assert driver.engine._deadlines.num_watched == 15 - 2 * 2
+    assert driver.engine._requests.deadlines.num_watched == 15 - 2 * 2
     driver.run()
-    assert driver.engine._deadlines.num_watched == 0
+    assert driver.engine._requests.deadlines.num_watched == 0
 
 
 def test_more_tokens_than_may_wait_are_refused_with_the_time_the_queue_takes() -> None:
@@ -179,7 +180,7 @@ def test_at_most_a_hundred_requests_are_told_of_the_oldest_first() -> None:
 def test_a_long_wait_is_told_once() -> None:
     driver = make_driver(max_num_seqs=1, log_wait_s=3.0)
     told: list[RequestInfo] = []
-    driver.engine._on_wait = told.append
+    driver.engine._requests._listeners = Listeners(on_wait=told.append)
     driver.add([1], max_tokens=8)
     driver.add([2], max_tokens=1)
     driver.run()
@@ -191,7 +192,7 @@ def test_a_long_wait_is_told_once() -> None:
 def test_a_wait_is_told_even_if_it_has_ended_when_the_engine_looks() -> None:
     driver = make_driver(max_num_seqs=1, log_wait_s=3.0)
     told: list[RequestInfo] = []
-    driver.engine._on_wait = told.append
+    driver.engine._requests._listeners = Listeners(on_wait=told.append)
     driver.add([1], max_tokens=8)
     driver.turn()
     late = driver.add([2], max_tokens=1, queue_timeout_s=5.0)

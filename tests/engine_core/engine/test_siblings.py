@@ -50,7 +50,7 @@ def ends(driver: EngineDriver) -> dict[int, Finished]:
 
 
 def open_handles(engine: EngineCore) -> list[int]:
-    return [request.handle for request in engine._open]
+    return [request.handle for request in engine._requests.table]
 
 
 def test_siblings_do_not_refuse_each_other() -> None:

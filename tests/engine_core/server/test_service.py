@@ -10,6 +10,7 @@ import pytest
 from splitserve.engine_core.clock import ManualClock
 from splitserve.engine_core.config import EngineConfig, SchedulerConfig
 from splitserve.engine_core.engine.core import EngineCore
+from splitserve.engine_core.engine.listeners import Listeners
 from splitserve.engine_core.ipc.codec import encode, engine_decoder, pack_int32
 from splitserve.engine_core.ipc.messages import (
     Abort,
@@ -49,7 +50,8 @@ class Bench:
         self.table = FrontendTable(self.send, config.lease_s)
         startup = Startup(config, RecordingExecutor(), StartupReport(self.clock))
         self.service = Service(config, self.clock, 7, self.table, startup)
-        self.engine = EngineCore(SchedulerConfig(), MODEL, 7, self.clock, on_end=self.service.log_end)
+        listeners = Listeners(on_end=self.service.log_end)
+        self.engine = EngineCore(SchedulerConfig(), MODEL, 7, self.clock, listeners=listeners)
         self.service.serve(self.engine, Loaded(MODEL, SchedulerConfig()))
 
     def send(self, identity: bytes, frame: bytes) -> SendResult:
@@ -134,7 +136,7 @@ def test_a_request_given_up_before_its_last_sequence_is_forgotten(bench: Bench) 
     bench.say(b"a", more(1))
     bench.say(b"a", Abort([1]))
     bench.say(b"a", request(2))
-    assert [request.handle for request in bench.engine._open] == [2]
+    assert [request.handle for request in bench.engine._requests.table] == [2]
 
 
 def test_open_requests_are_explained_to_who_asks(bench: Bench) -> None:

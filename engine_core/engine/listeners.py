@@ -1,0 +1,27 @@
+"""Who hears of an engine's doings beside its frontends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from splitserve.engine_core.ipc.messages import RequestInfo
+from splitserve.engine_core.kv_events.recorder import KVEventRecorder
+from splitserve.engine_core.request import RequestSummary
+
+
+class Listeners(NamedTuple):
+    """All are called on the engine's thread.
+
+    Attributes:
+        kv_events: told which prefixes are cached and which are not any more.
+        on_end: called with every request that ends, however it does.
+        on_wait: called once with every request that has waited for config.log_wait_s.
+    """
+
+    kv_events: KVEventRecorder | None = None
+    on_end: Callable[[RequestSummary], None] | None = None
+    on_wait: Callable[[RequestInfo], None] | None = None
+
+
+NO_LISTENERS = Listeners()

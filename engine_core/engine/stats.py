@@ -1,0 +1,78 @@
+"""What an engine says of itself in figures: counters since start, gauges of now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from splitserve.engine_core.engine.explain import waiting_by_reason
+from splitserve.engine_core.engine.lifecycle import RequestLifecycle
+from splitserve.engine_core.ipc.messages import EngineStats, QueueStats
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput
+from splitserve.engine_core.scheduler.scheduler import Scheduler
+
+
+@dataclass(slots=True)
+class StepCounters:
+    """What was computed since start; counts are steps and tokens.
+
+    Attributes:
+        last_step_s: seconds of the engine's clock at which the last step was applied; of the start before.
+        worker_compute_s, worker_wait_s: seconds the worker computed, and waited for steps.
+    """
+
+    last_step_s: float
+    num_steps: int = 0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    worker_compute_s: float = 0.0
+    worker_wait_s: float = 0.0
+
+    def step(self, output: ModelRunnerOutput, now_s: float) -> None:
+        """Count a step that was applied."""
+        self.num_steps += 1
+        self.worker_compute_s += output.compute_s
+        self.worker_wait_s += output.wait_s
+        self.last_step_s = now_s
+
+
+def engine_stats(
+    scheduler: Scheduler, requests: RequestLifecycle, counters: StepCounters, now_s: float
+) -> EngineStats:
+    """Return the figures of an engine; num_frontends counts those with requests in flight."""
+    kv, admission = scheduler.kv, scheduler.row_admission
+    offload = kv.cache.offload
+    return EngineStats(
+        num_running=len(scheduler.running),
+        num_waiting=len(scheduler.waiting),
+        num_blocks=kv.cache.pool.num_blocks,
+        num_free_blocks=kv.cache.pool.num_free,
+        num_cached_blocks=len(kv.cache.index),
+        num_frontends=requests.table.num_frontends,
+        num_steps=counters.num_steps,
+        last_step_age_s=now_s - counters.last_step_s,
+        num_preemptions=scheduler.num_preemptions,
+        prompt_tokens=counters.prompt_tokens,
+        generation_tokens=counters.generation_tokens,
+        prefix_cache_queries=admission.num_queried_tokens,
+        prefix_cache_hits=admission.num_hit_tokens,
+        finished=dict(requests.finished),
+        block_size=kv.block_size,
+        worker_compute_s=counters.worker_compute_s,
+        worker_wait_s=counters.worker_wait_s,
+        num_host_blocks=offload.tier.num_slots if offload else 0,
+        num_used_host_blocks=len(offload.tier) if offload else 0,
+        num_saved_blocks=offload.num_saved if offload else 0,
+        num_loaded_blocks=offload.num_loaded if offload else 0,
+    )
+
+
+def queue_stats(scheduler: Scheduler, requests: RequestLifecycle, now_s: float) -> QueueStats:
+    """Return the state of the waiting queue and what it turned away."""
+    return QueueStats(
+        num_waiting_tokens=requests.admission.num_waiting_tokens,
+        queue_time_s=requests.admission.queue_time_s(now_s),
+        waiting=waiting_by_reason(scheduler),
+        rejected=dict(requests.admission.rejected),
+        timeouts=dict(requests.timeouts),
+        num_tenants=scheduler.waiting.num_tenants,
+    )
