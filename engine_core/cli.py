@@ -29,42 +29,33 @@ DEMO_MODEL_NAME = "splitserve-demo"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    from splitserve.engine_core.config import default_engine_address
+    from splitserve.engine_core.config import EngineConfig
     from splitserve.engine_core.errors import ConfigError
-    from splitserve.engine_core.settings.flags import engine_config
+    from splitserve.engine_core.settings.arguments import given_values, make_settings
+    from splitserve.engine_core.settings.setting import declared
 
-    args = _parser(default_engine_address()).parse_args(argv)
+    args = make_parser().parse_args(argv)
     try:
-        config = engine_config(args, model=args.model, listen=args.listen)
+        config = make_settings(EngineConfig, given_values(args, declared(EngineConfig)))
     except ConfigError as error:
         return _fail(str(error), EXIT_CONFIG)
     return _run(config)
 
 
-def _parser(default_listen: str) -> argparse.ArgumentParser:
-    from splitserve.engine_core.config import software_version
-    from splitserve.engine_core.settings.flags import add_engine_flags
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser; building it loads nothing heavy."""
+    from splitserve.engine_core.config import EngineConfig, software_version
+    from splitserve.engine_core.settings.arguments import add_flags
     from splitserve.engine_core.settings.parser import CommandParser
+    from splitserve.engine_core.settings.setting import declared
 
     parser = CommandParser(
         prog="engine-core",
         allow_abbrev=False,
-        description="Schedules requests onto a model's worker process; api-frontends connect to it.",
+        description="Schedules requests onto a model's worker processes; api-frontends connect to it.",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {software_version()}")
-    parser.add_argument(
-        "--model",
-        default="",
-        metavar="DIR|ID",
-        help="checkpoint directory or Hugging Face id; default: the demo model that ships with the package",
-    )
-    parser.add_argument(
-        "--listen",
-        default=default_listen,
-        metavar="ADDR",
-        help="address for api-frontends, ipc://PATH or tcp://HOST:PORT (default: %(default)s)",
-    )
-    add_engine_flags(parser)
+    add_flags(parser, declared(EngineConfig))
     return parser
 
 

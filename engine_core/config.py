@@ -5,26 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from typing import Annotated
 
 import msgspec
 
 from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.ipc.addresses import check_keys
+from splitserve.engine_core.settings.checks import check_address
+from splitserve.engine_core.settings.scheduling import SchedulingSettings
+from splitserve.engine_core.settings.setting import Setting, declared
+from splitserve.engine_core.settings.shared import InsecureTcp, KeysDirectory
 
-# What one message of the wire (64 MiB) surely holds: a step's prompt logprobs, at about 190 bytes a token,
-# and a row with all its token ids, at 4 bytes each.
-MAX_STEP_TOKENS = 2**18
-MAX_SEQUENCE_TOKENS = 2**23
-
-DTYPES = ("auto", "float32", "bfloat16", "float16")
-QUANTIZATIONS = ("none", "int8", "int4")
-DEVICES = ("auto", "cpu", "cuda")
-ATTENTION_BACKENDS = ("auto", "cpu", "cuda", "flash_attn", "torch")
-POLICIES = ("fcfs", "priority", "fair")
 EXECUTORS = ("multiproc", "ray", "simulated")
-LOG_LEVELS = ("debug", "info", "warning", "error")
-MAX_TENANT_WEIGHTS = 1000
-MAX_RANKS = 64
 
 
 def runtime_directory() -> str:
@@ -125,102 +117,134 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_stages: int = 1
 
 
-class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything an engine-core is told on its command line.
+class EngineConfig(SchedulingSettings, frozen=True, kw_only=True):
+    """The settings of an engine-core, which are its flags, too."""
 
-    Attributes:
-        model: checkpoint directory.
-        listen: ZMQ address frontends connect to, ipc://PATH or tcp://HOST:PORT.
-        served_model_names: names clients use; the first is the main one.
-        engine_id: shown in logs, metrics and errors.
-        executor: "multiproc" starts worker processes, "ray" does so on a Ray cluster, "simulated" needs no
-            model weights.
-        ray_address: the cluster, HOST:PORT, "auto" or "local"; "" takes RAY_ADDRESS, and "local" without it.
-        ray_timeout_s: longest wait for the cluster, and for room on it.
-        dtype: "auto" takes the checkpoint's.
-        quantization: "none", or "int8" or "int4" weights, rounded while they are loaded.
-        max_model_len: 0 takes the checkpoint's limit.
-        kv_cache_memory_bytes: 0 lets the worker choose.
-        num_blocks: overrides the size of the KV pool; 0 derives it from memory.
-        kv_offload_gb: GiB of host memory for blocks that leave the pool; 0 for no tier.
-        num_threads: compute threads of each worker; 0 shares all cores the process may use among them.
-        tensor_parallel_size: workers that part each layer among them.
-        pipeline_parallel_size: stages that each hold some of the layers.
-        batch_invariant: on a GPU too, a request's tokens do not depend on what runs beside it.
-        enforce_eager: the worker runs every kernel of a step by itself, and records no decode steps.
-        tokenizer_check: refuse a model without the files that frontends need.
-        drain_timeout_s: how long running requests may go on after SIGTERM.
-        lease_s: a connected frontend that is silent for longer, and a quarter of it, loses its requests.
-        step_timeout_s: a worker that takes longer for one step counts as lost.
-        allow_insecure_tcp: permit TCP beyond loopback without keys.
-        curve_dir: folder with this engine's CURVE key pair and the public keys it accepts.
-        simulated_step_ms: step time of the simulated executor.
-        log_level: "debug", "info", "warning" or "error".
-        tenant_weights: NAME=W each; shares under the fair policy.
-        max_waiting_tokens: bound of the prompt tokens that wait.
-        queue_timeout_s: longest wait of a request that names none; 0 for ever.
-        target_itl_ms: longest step while rows decode, as far as prefill decides it; 0 does not limit it.
-        log_wait_s: waiting time after which a request is logged; 0 never.
-        kv_events_address: where the events of the KV cache are published; "" publishes none.
-        kv_events_replay_address: where subscribers ask for batches they missed; "" offers none.
-        kv_events_topic: first frame of every batch.
-        kv_events_buffer_steps: batches kept for those who missed some.
-        device: where workers compute, "auto", "cpu" or "cuda".
-        attention_backend: "auto" or one of ATTENTION_BACKENDS.
-        gpu_memory_utilization: share of a GPU's memory that a worker may take.
-    """
-
-    model: str
-    listen: str = msgspec.field(default_factory=default_engine_address)
-    served_model_names: list[str] = []
-    engine_id: str = "engine-0"
-    executor: str = "multiproc"
-    ray_address: str = ""
-    ray_timeout_s: float = 60.0
-    dtype: str = "auto"
-    quantization: str = "none"
-    max_model_len: int = 0
-    block_size: int = 16
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 2048
-    max_prefill_tokens: int = 0
-    watermark_percent: int = 5
-    max_num_waiting: int = 4096
-    policy: str = "fcfs"
-    enable_prefix_caching: bool = True
-    kv_cache_memory_bytes: int = 0
-    num_blocks: int = 0
-    kv_offload_gb: float = 0.0
-    num_threads: int = 0
-    tensor_parallel_size: int = 1
-    pipeline_parallel_size: int = 1
-    batch_invariant: bool = False
-    enforce_eager: bool = False
-    tokenizer_check: bool = True
-    drain_timeout_s: float = 30.0
-    lease_s: float = 30.0
-    step_timeout_s: float = 60.0
-    allow_insecure_tcp: bool = False
-    curve_dir: str = ""
-    simulated_step_ms: float = 0.0
-    log_level: str = "info"
-    tenant_weights: list[str] = []
-    max_waiting_tokens: int = 2**22
-    queue_timeout_s: float = 0.0
-    target_itl_ms: float = 200.0
-    log_wait_s: float = 10.0
-    kv_events_address: str = ""
-    kv_events_replay_address: str = ""
-    kv_events_topic: str = ""
-    kv_events_buffer_steps: int = 10_000
-    device: str = "auto"
-    attention_backend: str = "auto"
-    gpu_memory_utilization: float = 0.9
-
-    @property
-    def num_ranks(self) -> int:
-        """How many workers there are."""
-        return self.tensor_parallel_size * self.pipeline_parallel_size
+    served_model_names: Annotated[
+        list[str],
+        Setting(
+            "names under which clients may ask for the model; responses show the first",
+            "model",
+            flag="--served-model-name",
+            metavar="NAME",
+            default="the model as given",
+        ),
+    ] = msgspec.field(default_factory=list)
+    executor: Annotated[
+        str,
+        Setting(
+            "multiproc runs workers as processes, ray on a cluster; simulated generates fake tokens",
+            "model",
+            choices=EXECUTORS,
+            docs=", see [parallelism](parallelism.md#over-several-machines)",
+            llm=True,
+        ),
+    ] = "multiproc"
+    ray_address: Annotated[
+        str,
+        Setting(
+            "Ray cluster to join, HOST:PORT, auto (one that runs here) or local (start one)",
+            "model",
+            metavar="HOST:PORT",
+            default="RAY_ADDRESS, else local",
+            docs=", see [parallelism](parallelism.md#over-several-machines)",
+        ),
+    ] = ""
+    # Where machines are added on demand, room takes minutes.
+    ray_timeout_s: Annotated[
+        float,
+        Setting(
+            "seconds to wait for the Ray cluster, and for free resources on it", "model", low=1, high=86400
+        ),
+    ] = 60.0
+    # A machine that only computes may hold nothing else.
+    tokenizer_check: Annotated[
+        bool,
+        Setting(
+            "refuse a model without tokenizer.json; turn off if every frontend has --assets-dir",
+            "model",
+            negatable=True,
+            docs=", as `serve --assets-dir` does",
+        ),
+    ] = True
+    step_timeout_s: Annotated[
+        float,
+        Setting(
+            "seconds after which a step without an answer means that the worker is lost",
+            "model",
+            low=1,
+            high=3600,
+        ),
+    ] = 60.0
+    simulated_step_ms: Annotated[
+        float,
+        Setting("duration of a step of the simulated executor", "model", metavar="MS", low=0, high=60000),
+    ] = 0.0
+    kv_events_address: Annotated[
+        str,
+        Setting(
+            "publish which prefixes are cached, for external routers; ipc://PATH or tcp://HOST:PORT",
+            "KV events",
+            metavar="ADDR",
+            default="not published",
+        ),
+    ] = ""
+    kv_events_replay_address: Annotated[
+        str,
+        Setting("where subscribers request events they missed", "KV events", metavar="ADDR", default="none"),
+    ] = ""
+    kv_events_topic: Annotated[
+        str,
+        Setting(
+            "topic that subscribers filter by",
+            "KV events",
+            metavar="TOPIC",
+            default="empty",
+            docs="; at most 256 visible ASCII characters",
+        ),
+    ] = ""
+    kv_events_buffer_steps: Annotated[
+        int,
+        Setting(
+            "batches of events kept for subscribers that missed some",
+            "KV events",
+            low=1,
+            high=10**6,
+            docs="; at most 64 MiB of them",
+        ),
+    ] = 10_000
+    listen: Annotated[
+        str,
+        Setting(
+            "address for api-frontends, ipc://PATH or tcp://HOST:PORT",
+            "connections",
+            metavar="ADDR",
+            default="a private Unix socket",
+            docs=", see [processes](processes.md)",
+            serve=False,
+        ),
+    ] = msgspec.field(default_factory=default_engine_address)
+    engine_id: Annotated[str, Setting("name in logs, metrics and errors", "connections", metavar="NAME")] = (
+        "engine-0"
+    )
+    lease_s: Annotated[
+        float,
+        Setting(
+            "seconds of silence after which a connected frontend counts as hung and loses its requests",
+            "connections",
+            low=1,
+            high=3600,
+            docs=", see [processes](processes.md#when-a-frontend-is-gone)",
+        ),
+    ] = 30.0
+    drain_timeout_s: Annotated[
+        float,
+        Setting(
+            "seconds that running requests get to finish after SIGTERM", "connections", low=0, high=86400
+        ),
+    ] = 30.0
+    curve_dir: KeysDirectory = ""
+    allow_insecure_tcp: InsecureTcp = False
 
     @property
     def output_rank(self) -> int:
@@ -228,67 +252,25 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.num_ranks - self.tensor_parallel_size
 
     def validate(self) -> None:
-        """Check every value against its range.
+        """Check every value against its declaration, and those that concern each other.
 
         Raises:
-            ConfigError: names the flag and the range.
+            ConfigError: names the flag and what it takes.
         """
-        check_choice("--dtype", self.dtype, DTYPES)
-        check_choice("--quantization", self.quantization, QUANTIZATIONS)
-        check_choice("--device", self.device, DEVICES)
-        check_choice("--attention-backend", self.attention_backend, ATTENTION_BACKENDS)
-        check_range("--gpu-memory-utilization", self.gpu_memory_utilization, 0.05, 1)
-        check_choice("--scheduling-policy", self.policy, POLICIES)
-        check_choice("--executor", self.executor, EXECUTORS)
-        check_choice("--log-level", self.log_level, LOG_LEVELS)
-        check_range("--block-size", self.block_size, 2, 256)
-        if self.block_size % 2:
-            raise ConfigError(f"--block-size must be even, got {self.block_size}")
-        check_range("--max-num-seqs", self.max_num_seqs, 1, 65536)
-        check_range("--max-num-batched-tokens", self.max_num_batched_tokens, 1, MAX_STEP_TOKENS)
-        check_range("--max-prefill-tokens", self.max_prefill_tokens, 0, MAX_STEP_TOKENS)
-        check_range("--watermark-percent", self.watermark_percent, 0, 90)
-        check_range("--max-num-waiting", self.max_num_waiting, 1, 10**6)
-        check_range("--max-model-len", self.max_model_len, 0, MAX_SEQUENCE_TOKENS)
-        check_range("--kv-cache-memory-bytes", self.kv_cache_memory_bytes, 0, 2**50)
-        check_range("--num-blocks", self.num_blocks, 0, 2**30)
-        check_range("--kv-offload-gb", self.kv_offload_gb, 0, 2**20)
-        check_range("--num-threads", self.num_threads, 0, 1024)
-        self._check_ranks()
-        check_range("--drain-timeout", self.drain_timeout_s, 0, 86400)
-        check_range("--lease", self.lease_s, 1, 3600)
-        check_range("--step-timeout", self.step_timeout_s, 1, 3600)
-        check_range("--simulated-step-ms", self.simulated_step_ms, 0, 60000)
-        check_range("--max-waiting-tokens", self.max_waiting_tokens, 1, 2**40)
-        check_range("--queue-timeout", self.queue_timeout_s, 0, 7 * 86400)
-        check_range("--target-itl-ms", self.target_itl_ms, 0, 60000)
-        check_range("--log-wait", self.log_wait_s, 0, 86400)
-        if parse_weights(self.tenant_weights) and self.policy != "fair":
-            raise ConfigError("--tenant-weight must be given together with --scheduling-policy fair")
-        if self.kv_offload_gb and not self.enable_prefix_caching:
-            raise ConfigError("--kv-offload-gb finds blocks by their prefix: leave prefix caching on")
+        super().validate()
         check_address("--listen", self.listen)
         check_keys(self.listen, bool(self.curve_dir), self.allow_insecure_tcp)
+        self._check_executor()
         self._check_kv_events()
-        self._check_ray()
 
-    def _check_ray(self) -> None:
-        check_range("--ray-timeout", self.ray_timeout_s, 1, 86400)
+    def _check_executor(self) -> None:
+        if self.num_ranks > 1 and self.executor == "simulated":
+            sizes = "--tensor-parallel-size times --pipeline-parallel-size"
+            raise ConfigError(f"{sizes} must be 1 with --executor simulated")
         if not re.fullmatch(r"|auto|local|[^/\s]{1,250}:\d{1,5}", self.ray_address):
             raise ConfigError(f"--ray-address must be HOST:PORT, auto or local, got {self.ray_address!r}")
         if self.executor != "ray":
-            for name in ("ray_address", "ray_timeout_s"):
-                if getattr(self, name) != getattr(_DEFAULTS, name):
-                    flag = f"--{name.removesuffix('_s').replace('_', '-')}"
-                    raise ConfigError(f"{flag} must be given together with --executor ray")
-
-    def _check_ranks(self) -> None:
-        check_range("--tensor-parallel-size", self.tensor_parallel_size, 1, MAX_RANKS)
-        check_range("--pipeline-parallel-size", self.pipeline_parallel_size, 1, MAX_RANKS)
-        sizes = "--tensor-parallel-size times --pipeline-parallel-size"
-        check_range(sizes, self.num_ranks, 1, MAX_RANKS)
-        if self.num_ranks > 1 and self.executor == "simulated":
-            raise ConfigError(f"{sizes} must be 1 with --executor simulated")
+            self._check_not_given("--executor ray", "ray_address", "ray_timeout_s")
 
     def _check_kv_events(self) -> None:
         addresses = {
@@ -301,71 +283,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
                 check_keys(address, bool(self.curve_dir), self.allow_insecure_tcp)
         if self.kv_events_address and not self.enable_prefix_caching:
             raise ConfigError("--kv-events-address must be left out with --no-enable-prefix-caching")
-        check_range("--kv-events-buffer-steps", self.kv_events_buffer_steps, 1, 10**6)
         if not re.fullmatch(r"[!-~]{0,256}", self.kv_events_topic):
             raise ConfigError("--kv-events-topic must be at most 256 visible ASCII characters without spaces")
         if not self.kv_events_address:
-            self._check_no_kv_events()
+            others = ("kv_events_replay_address", "kv_events_topic", "kv_events_buffer_steps")
+            self._check_not_given("--kv-events-address", *others)
 
-    def _check_no_kv_events(self) -> None:
-        """Refuse what would be ignored because nothing is published."""
-        for name in ("kv_events_replay_address", "kv_events_topic", "kv_events_buffer_steps"):
-            if getattr(self, name) != getattr(_DEFAULTS, name):
-                flag = f"--{name.replace('_', '-')}"
-                raise ConfigError(f"{flag} must be given together with --kv-events-address")
-
-
-_DEFAULTS = EngineConfig(model="", listen="")
-
-
-def parse_weights(texts: list[str]) -> dict[str, int]:
-    """Parse NAME=W of --tenant-weight; W is a whole number from 1 to 1000.
-
-    Raises:
-        ConfigError: one is malformed or out of range, a name comes twice, or there are too many.
-    """
-    weights: dict[str, int] = {}
-    for text in texts:
-        match = re.fullmatch(r"(\S{1,256})=([0-9]{1,4})", text, re.ASCII)
-        if match is None or not 1 <= int(match[2]) <= 1000 or match[1] in weights:
-            raise ConfigError(
-                f"--tenant-weight must be NAME=W with W from 1 to 1000, each once, got {text!r}"
-            )
-        weights[match[1]] = int(match[2])
-    if len(weights) > MAX_TENANT_WEIGHTS:
-        raise ConfigError(f"--tenant-weight may name at most {MAX_TENANT_WEIGHTS} tenants")
-    return weights
-
-
-def check_address(flag: str, address: str) -> None:
-    """Refuse anything but ipc://PATH and tcp://HOST:PORT.
-
-    Raises:
-        ConfigError: names the flag and the two forms.
-    """
-    # Abstract names (@) are open to every user of the machine: no directory guards them.
-    if not re.fullmatch(r"ipc://[^@].{0,99}|tcp://(\*|\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):\d{1,5}", address):
-        raise ConfigError(
-            f"{flag} must be ipc://PATH (at most 100 characters, the first not @) or tcp://HOST:PORT, "
-            f"got {address!r}"
-        )
-
-
-def check_choice(flag: str, value: str, choices: tuple[str, ...]) -> None:
-    """Refuse a value that is not among the choices.
-
-    Raises:
-        ConfigError: names the flag and the choices.
-    """
-    if value not in choices:
-        raise ConfigError(f"{flag} must be one of {', '.join(choices)}, got {value!r}")
-
-
-def check_range(flag: str, value: float, low: float, high: float) -> None:
-    """Refuse a value outside low..high, NaN included.
-
-    Raises:
-        ConfigError: names the flag and the range.
-    """
-    if not low <= value <= high:
-        raise ConfigError(f"{flag} must be from {low} to {high}, got {value}")
+    def _check_not_given(self, needed: str, *fields: str) -> None:
+        """Refuse what would be ignored without another flag."""
+        for each in declared(EngineConfig):
+            if each.field in fields and getattr(self, each.field) != each.default:
+                raise ConfigError(f"{each.flag} must be given together with {needed}")

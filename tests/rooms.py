@@ -8,16 +8,16 @@ from __future__ import annotations
 
 ENGINE_CORE = {
     "errors": "",
+    "settings": "errors",
     "clock": "",
     "near_names": "",
     "process": "clock",
     "sampling_params": "errors near_names",
     "ipc": "errors process sampling_params",
-    "config": "errors ipc",
+    "config": "errors ipc settings",
     "repetition": "sampling_params",
     "request": "errors ipc repetition sampling_params",
     "checkpoint": "errors sampling_params",
-    "settings": "config errors",
     "kv_events": "clock config errors ipc process request",
     "kv_cache": "config errors ipc kv_events request",
     "scheduler": "config errors ipc kv_cache kv_events request",
@@ -26,14 +26,15 @@ ENGINE_CORE = {
     "arrivals": "ipc request",
     "engine": "clock config errors ipc kv_cache kv_events request scheduler",
     "server": "arrivals clock config engine errors executor ipc kv_cache kv_events process request "
-    "sampling_params",
+    "sampling_params settings",
     "cli": "checkpoint clock config errors executor model_check process server settings",
     "launcher": "checkpoint clock config errors ipc model_check process settings",
 }
 FRONTEND = {
     "_native": "",
     "event_log": "",
-    "config": "",
+    "api_settings": "",
+    "config": "api_settings",
     "launch": "config",
     "text": "_native",
     "engines": "_native text",
@@ -80,11 +81,12 @@ ROOMS = {"engine_core": ENGINE_CORE, "frontend": FRONTEND, "worker": WORKER}
 # started, and how commands read flags and word their errors.
 SHARED = {
     "frontend": "checkpoint config errors ipc near_names process sampling_params settings",
-    "worker": "checkpoint config errors ipc sampling_params",
+    "worker": "checkpoint config errors ipc sampling_params settings",
 }
 
 # Imports against the table, module -> module, each with the reason why it stands.
 AGAINST_THE_TABLE = {
+    ("engine_core.launcher.serve_settings", "frontend.config"): "`serve` takes the flags declared there",
     ("frontend.engines.start", "frontend.beam.driver"): "a pool opens beam searches as it opens requests",
     ("frontend.engines.start", "frontend.beam.search_generation"): "the same",
 }

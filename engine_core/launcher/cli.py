@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from splitserve.engine_core.errors import EXIT_CONFIG, EXIT_MODEL, EXIT_OK
@@ -14,14 +14,12 @@ from splitserve.engine_core.settings.parser import CommandParser
 if TYPE_CHECKING:
     from splitserve.engine_core.config import EngineConfig
 
-MAX_FRONTENDS = 64
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     from splitserve.engine_core.errors import ConfigError, ModelLoadError
 
-    parser = _parser()
+    parser = make_parser()
     args = parser.parse_args(argv)
     commands = {"serve": _serve, "env": _env, "keys": _keys}
     if args.command is None:
@@ -40,7 +38,8 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser; building it loads nothing heavy."""
     from splitserve.engine_core.config import software_version
 
     parser = CommandParser(
@@ -62,8 +61,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_serve(commands: argparse._SubParsersAction[CommandParser]) -> None:
-    from splitserve.engine_core.settings.flags import add_engine_flags, add_flag
-    from splitserve.engine_core.settings.frontend_flags import FRONTEND_FLAGS
+    from splitserve.engine_core.launcher.serve_settings import ENGINE, FRONTEND, SERVE
+    from splitserve.engine_core.settings.arguments import add_flags
 
     serve = commands.add_parser(
         "serve",
@@ -77,62 +76,42 @@ def _add_serve(commands: argparse._SubParsersAction[CommandParser]) -> None:
         nargs="?",
         default="",
         metavar="MODEL",
-        help="checkpoint directory or Hugging Face id; default: the demo model that ships with the package",
+        help="checkpoint directory or Hugging Face id (default: the demo model that ships with the package)",
     )
-    address = serve.add_argument_group("address")
-    address.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    address.add_argument("--port", type=int, default=8000, help="0 takes a free one (default: %(default)s)")
-    address.add_argument("--uds", default="", metavar="PATH", help="Unix socket to listen on instead")
-    address.add_argument(
-        "--api-server-count",
-        type=int,
-        default=1,
-        metavar="N",
-        help="api-frontend processes that share the address (default: %(default)s)",
-    )
-    for title, flags in FRONTEND_FLAGS.items():
-        group = serve.add_argument_group(title)
-        for flag in flags:
-            add_flag(group, flag)
-    add_engine_flags(serve)
+    add_flags(serve, (*SERVE, *FRONTEND, *ENGINE))
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from splitserve.engine_core.config import default_engine_address
-    from splitserve.engine_core.errors import ConfigError
-    from splitserve.engine_core.settings.flags import ENGINE_FLAGS, engine_config, given_words
-    from splitserve.engine_core.settings.frontend_flags import FRONTEND_FLAGS
+    from splitserve.engine_core.config import EngineConfig
+    from splitserve.engine_core.launcher.serve_settings import ENGINE, FRONTEND, SERVE, ServeSettings
+    from splitserve.engine_core.settings.arguments import flag_words, given_values, make_settings
 
-    if not 0 <= args.port <= 65535:
-        raise ConfigError(f"--port must be from 0 to 65535, got {args.port}")
-    if not 1 <= args.api_server_count <= MAX_FRONTENDS:
-        raise ConfigError(
-            f"--api-server-count must be from 1 to {MAX_FRONTENDS}, got {args.api_server_count}"
-        )
-    _check_model_is_not_swallowed(args)
-    if hasattr(args, "frontend_assets_dir"):
-        args.tokenizer_check = False
-    config = engine_config(args, model=args.model, listen=default_engine_address())
-    if any(hasattr(args, flag.field) for flags in FRONTEND_FLAGS.values() for flag in flags):
-        check_frontend_flags(given_words(args, FRONTEND_FLAGS))
-    _check_model(config, getattr(args, "frontend_assets_dir", ""))
-    shutdown_s = getattr(args, "frontend_shutdown_timeout", config.drain_timeout_s)
-    args.frontend_shutdown_timeout = shutdown_s
+    serve = make_settings(ServeSettings, given_values(args, SERVE))
+    engine = given_values(args, ENGINE)
+    frontend = given_values(args, FRONTEND)
+    _check_model_is_not_swallowed(args.model, engine, frontend)
+    if "assets_dir" in frontend:
+        engine["tokenizer_check"] = False
+    config = make_settings(EngineConfig, {**engine, "model": args.model})
+    if frontend:
+        check_frontend_flags(flag_words(FRONTEND, frontend))
+    _check_model(config, str(frontend.get("assets_dir", "")))
+    shutdown_s = float(str(frontend.setdefault("shutdown_timeout_s", config.drain_timeout_s)))
 
     from splitserve.engine_core.clock import SystemClock
     from splitserve.engine_core.launcher.serve import ServeOptions, Server
 
     options = ServeOptions(
         model=args.model,
-        host=args.host,
-        port=args.port,
-        uds=args.uds,
-        num_frontends=args.api_server_count,
+        host=serve.host,
+        port=serve.port,
+        uds=serve.uds,
+        num_frontends=serve.api_server_count,
         drain_timeout_s=max(shutdown_s, config.drain_timeout_s),
-        engine_flags=tuple(given_words(args, ENGINE_FLAGS)),
-        frontend_flags=(*given_words(args, FRONTEND_FLAGS), f"--log-level={config.log_level}"),
-        scheme="https" if hasattr(args, "frontend_ssl_certfile") else "http",
-        has_api_key=hasattr(args, "frontend_api_key") or hasattr(args, "frontend_api_key_file"),
+        engine_flags=tuple(flag_words(ENGINE, engine)),
+        frontend_flags=(*flag_words(FRONTEND, frontend), f"--log-level={config.log_level}"),
+        scheme="https" if "ssl_certfile" in frontend else "http",
+        has_api_key="api_key" in frontend or "api_key_file" in frontend,
     )
     return Server(options, SystemClock()).run()
 
@@ -178,22 +157,24 @@ def _check_model(config: EngineConfig, assets_dir: str) -> None:
         check_text_files(text_directory)
 
 
-def _check_model_is_not_swallowed(args: argparse.Namespace) -> None:
+def _check_model_is_not_swallowed(
+    model: str, engine: Mapping[str, object], frontend: Mapping[str, object]
+) -> None:
     """Refuse to serve the demo model when a flag of several values took the model's directory for one more.
 
     Raises:
         ConfigError: names the flag and the directory.
     """
     from splitserve.engine_core.errors import ConfigError
-    from splitserve.engine_core.settings.flags import ENGINE_FLAGS
-    from splitserve.engine_core.settings.frontend_flags import FRONTEND_FLAGS
+    from splitserve.engine_core.launcher.serve_settings import ENGINE, FRONTEND
 
-    tables = (ENGINE_FLAGS, FRONTEND_FLAGS)
-    many = [flag for table in tables for flags in table.values() for flag in flags if flag.many]
-    for flag in many:
-        last = getattr(args, flag.field, [""])[-1]
-        if not args.model and os.path.isfile(os.path.join(last, "config.json")):
-            raise ConfigError(f"{flag.name} took the directory {last} as one of its values: put MODEL first")
+    for settings, given in ((ENGINE, engine), (FRONTEND, frontend)):
+        for each in settings:
+            match given.get(each.field):
+                case [*_, str(last)] if not model and os.path.isfile(os.path.join(last, "config.json")):
+                    raise ConfigError(
+                        f"{each.flag} took the directory {last} as one of its values: put MODEL first"
+                    )
 
 
 def _env(args: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ import time
 import zmq
 
 from splitserve.engine_core.clock import Clock
-from splitserve.engine_core.config import MAX_SEQUENCE_TOKENS, EngineConfig, leave_runtime_directory
+from splitserve.engine_core.config import EngineConfig, leave_runtime_directory
 from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.engine.listeners import Listeners
 from splitserve.engine_core.errors import EXIT_OK, WorkerError
@@ -41,6 +41,7 @@ from splitserve.engine_core.server.reception import Reception
 from splitserve.engine_core.server.service import Phase, Service
 from splitserve.engine_core.server.startup import Loaded, Startup
 from splitserve.engine_core.server.upkeep import NEVER, Upkeep
+from splitserve.engine_core.settings.worker_settings import MAX_SEQUENCE_TOKENS
 
 _log = logging.getLogger("engine_core")
 

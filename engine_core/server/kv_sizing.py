@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from splitserve.engine_core.config import EngineConfig, SchedulerConfig, max_steps_in_flight, parse_weights
+from splitserve.engine_core.config import EngineConfig, SchedulerConfig, max_steps_in_flight
 from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.ipc.worker_messages import KVCacheReady, WorkerReady
 from splitserve.engine_core.kv_cache.window import bound_rows
+from splitserve.engine_core.settings.scheduling import parse_weights
 
 # A token's place in the pool is an int32.
 MAX_POOL_TOKENS = 2**31 - 1

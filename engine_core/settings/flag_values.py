@@ -47,6 +47,15 @@ def parse_bytes(text: str) -> int:
     return int(value)
 
 
+def format_bytes(num_bytes: int) -> str:
+    """Return the shortest text that parse_bytes reads as this number: 4M, 1536."""
+    for unit in ("T", "G", "M", "K"):
+        size = _BYTE_UNITS[unit.lower()]
+        if num_bytes and num_bytes % size == 0:
+            return f"{num_bytes // size}{unit}"
+    return str(num_bytes)
+
+
 def parse_name(text: str) -> str:
     """Return one of several names, which may be typed in capitals."""
     return text.lower()

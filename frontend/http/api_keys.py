@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from splitserve.engine_core.errors import ConfigError
@@ -17,7 +18,7 @@ def hash_key(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-def hash_keys(keys: list[str], key_file: str) -> tuple[str, ...]:
+def hash_keys(keys: Sequence[str], key_file: str) -> tuple[str, ...]:
     """Hash the keys of the command line and of a file with one key per line (# starts a comment).
 
     Raises:
@@ -34,12 +35,12 @@ def hash_keys(keys: list[str], key_file: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(hash_key(key) for key in named))
 
 
-def count_short_keys(keys: list[str], key_file: str) -> int:
+def count_short_keys(keys: Sequence[str], key_file: str) -> int:
     """Return how many of these keys are so short that they can be guessed. Raises as hash_keys()."""
     return sum(len(key) < MIN_SAFE_KEY_CHARS for key in set(named_keys(keys, key_file)))
 
 
-def named_keys(keys: list[str], key_file: str) -> list[str]:
+def named_keys(keys: Sequence[str], key_file: str) -> Sequence[str]:
     """Return the keys of the command line and of the file.
 
     Raises:

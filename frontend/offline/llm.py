@@ -12,10 +12,10 @@ from types import TracebackType
 
 import msgspec
 
-from splitserve.engine_core.config import check_range
 from splitserve.engine_core.errors import ConfigError, InvalidRequestError
 from splitserve.engine_core.near_names import names_near_keywords
 from splitserve.engine_core.sampling_params import MAX_LOGPROBS, MAX_STEP_LOGPROBS, SamplingParams
+from splitserve.engine_core.settings.checks import check_range
 from splitserve.frontend.engines.generation import GenerationRequest
 from splitserve.frontend.metrics.request_metrics import RequestTimes
 from splitserve.frontend.offline.jobs import (

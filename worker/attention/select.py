@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import torch
 
-from splitserve.engine_core.config import ATTENTION_BACKENDS
 from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.settings.worker_settings import ATTENTION_BACKENDS
 from splitserve.worker.attention.base import AttentionBackend
 from splitserve.worker.attention.cpu import CpuAttention
 from splitserve.worker.attention.cuda import CudaAttention

@@ -14,7 +14,7 @@ def make_queue(
     """Return the queue of a policy.
 
     Args:
-        policy: of engine_core.config.POLICIES.
+        policy: of engine_core.settings.scheduling.POLICIES.
         max_num_seqs: rows of the running batch.
         tenant_weights: shares by tenant under the fair policy.
     """

@@ -297,7 +297,7 @@ def test_the_worker_gets_every_setting_it_needs() -> None:
         model="/m", dtype="bfloat16", quantization="int8", block_size=32, max_num_seqs=7, num_threads=3
     )
     words = worker_argv(config, Place(0, "ipc:///x/worker.sock", "", 1))
-    options = dict(zip(words[3::2], words[4::2], strict=True))
+    options = dict(zip(words[4::2], words[5::2], strict=True))
     assert options == {
         "--connect": "ipc:///x/worker.sock",
         "--rank": "0",
@@ -336,5 +336,5 @@ def test_the_real_worker_takes_these_flags() -> None:
     )
     done = subprocess.run([*words, "--help"], capture_output=True, text=True, timeout=DEADLINE_S)
     assert done.returncode == 0
-    for flag in [*words[3:-1:2], words[-1]]:
+    for flag in [*words[4:-1:2], words[-1]]:
         assert flag in done.stdout

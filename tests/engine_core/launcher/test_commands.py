@@ -18,21 +18,34 @@ from splitserve.engine_core import cli
 from splitserve.engine_core.config import EngineConfig, default_engine_address, software_version
 from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.launcher import cli as splitserve
+from splitserve.engine_core.launcher import serve_settings
+from splitserve.engine_core.launcher.serve_settings import FRONTEND, SERVE
 from splitserve.engine_core.process.logs import log_event
-from splitserve.engine_core.settings.flag_values import parse_bytes, parse_count, parse_dtype
-from splitserve.engine_core.settings.flags import ENGINE_FLAGS, add_engine_flags, engine_config, given_words
-from splitserve.engine_core.settings.frontend_flags import FRONTEND_FLAGS, OWN_FLAGS
+from splitserve.engine_core.settings.arguments import add_flags, flag_words, given_values, make_settings
+from splitserve.engine_core.settings.flag_values import parse_dtype
+from splitserve.engine_core.settings.setting import declared
+from splitserve.frontend.config import FRONTEND_SETTINGS
+from tests import cli_tables
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def parse(words: list[str]) -> EngineConfig:
+ENGINE = declared(EngineConfig)
+
+
+def given(words: list[str]) -> dict[str, object]:
     parser = argparse.ArgumentParser()
-    add_engine_flags(parser)
-    return engine_config(parser.parse_args(words), model="m", listen="ipc:///x/y")
+    add_flags(parser, ENGINE)
+    return given_values(parser.parse_args(words), ENGINE)
+
+
+def parse(words: list[str]) -> EngineConfig:
+    return make_settings(EngineConfig, given(words))
 
 
 OTHER_VALUES = {
+    "model": (["--model", "m"], "m"),
+    "listen": (["--listen", "ipc:///x/y"], "ipc:///x/y"),
     "served_model_names": (["--served-model-name", "a", "b/c"], ["a", "b/c"]),
     "dtype": (["--dtype", "bfloat16"], "bfloat16"),
     "quantization": (["--quantization", "int4"], "int4"),
@@ -93,8 +106,8 @@ OTHER_VALUES = {
 
 
 def test_every_field_of_the_configuration_has_a_flag() -> None:
-    fields = set(msgspec.structs.asdict(EngineConfig(model=""))) - {"model", "listen"}
-    assert fields == {flag.field for flags in ENGINE_FLAGS.values() for flag in flags}
+    fields = set(msgspec.structs.asdict(EngineConfig()))
+    assert fields == {each.field for each in ENGINE}
     assert fields == set(OTHER_VALUES)
 
 
@@ -103,17 +116,13 @@ def test_a_flag_sets_its_field_and_can_be_passed_on(field: str) -> None:
     words, value = OTHER_VALUES[field]
     config = parse(words)
     assert getattr(config, field) == value
-    assert getattr(EngineConfig(model=""), field) != value, "the test would prove nothing"
-    parser = argparse.ArgumentParser()
-    add_engine_flags(parser)
-    assert parse(given_words(parser.parse_args(words), ENGINE_FLAGS)) == config
+    assert getattr(EngineConfig(), field) != value, "the test would prove nothing"
+    assert parse(flag_words(ENGINE, given(words))) == config
 
 
 def test_without_flags_the_defaults_hold_and_nothing_is_passed_on() -> None:
-    assert parse([]) == EngineConfig(model="m", listen="ipc:///x/y")
-    parser = argparse.ArgumentParser()
-    add_engine_flags(parser)
-    assert given_words(parser.parse_args([]), ENGINE_FLAGS) == []
+    assert parse([]) == EngineConfig()
+    assert flag_words(ENGINE, given([])) == []
 
 
 def test_the_help_names_every_default(
@@ -124,13 +133,9 @@ def test_the_help_names_every_default(
     with pytest.raises(SystemExit, match="0"):
         cli.main(["--help"])
     text = " ".join(capsys.readouterr().out.split())
-    for flags in ENGINE_FLAGS.values():
-        for flag in flags:
-            assert flag.name in text
-            default = getattr(EngineConfig(model=""), flag.field)
-            if default != "" and not flag.many:
-                about = text[text.rindex(f"{flag.name} ") :]
-                assert re.search(r"\(default: ([^)]+)\)", about)
+    for each in ENGINE:
+        words = re.escape(each.setting.help)
+        assert re.search(rf"{each.flag}[ ,][^()]*{words} \(default: [^)]+\)", text), each.flag
     assert f"(default: {default_engine_address()})" in text
 
 
@@ -140,6 +145,7 @@ def test_the_help_names_every_default(
         (["--block-size", "0"], "--block-size", "from 2 to 256"),
         (["--max-num-seqs", "-3"], "--max-num-seqs", "from 1 to"),
         (["--lease", "nan"], "--lease", "from 1 to 3600"),
+        (["--dtype", "int3"], "--dtype", "one of auto, float32, bfloat16, float16"),
         (["--drain-timeout", "inf"], "--drain-timeout", "from 0 to"),
         (["--kv-cache-memory-bytes", "99999999T"], "--kv-cache-memory-bytes", "from 0 to"),
         (["--kv-offload-gb", "-0.1"], "--kv-offload-gb", "from 0 to 1048576"),
@@ -212,7 +218,7 @@ def test_a_host_tier_without_prefix_caching_is_refused(capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    "words", [["--no-such"], ["--block", "4"], ["--block-size", "x"], ["--dtype", "int3"]]
+    "words", [["--no-such"], ["--block", "4"], ["--block-size", "x"], ["--ray-timeout", "soon"]]
 )
 def test_a_flag_that_does_not_parse_ends_with_code_2(
     words: list[str], capsys: pytest.CaptureFixture[str]
@@ -252,44 +258,10 @@ def test_an_unknown_flag_is_named_with_the_nearest_one_and_the_right_help(
 
 
 def test_flags_may_be_typed_with_underscores_and_names_in_capitals() -> None:
-    parser = cli._parser("ipc:///x/y")
+    parser = cli.make_parser()
     args = parser.parse_args(["--max_model_len=32K", "--log_level", "DEBUG", "--served-model-name=a_b"])
-    config = engine_config(args, model="m", listen="ipc:///x/y")
+    config = make_settings(EngineConfig, given_values(args, ENGINE))
     assert (config.max_model_len, config.log_level, config.served_model_names) == (32768, "debug", ["a_b"])
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        *(("0", 0), ("4096", 4096), ("-3", -3), ("4k", 4000), ("4K", 4096), ("32K", 32768)),
-        *(("1.5k", 1500), ("1.5K", 1536), ("25.6k", 25600), ("2m", 2_000_000), ("1_000", 1000)),
-    ],
-)
-def test_counts_may_have_units(text: str, expected: int) -> None:
-    assert parse_count(text) == expected
-
-
-@pytest.mark.parametrize("text", ["", "k", "1.5", "4x", "4 k", "0x10", "1.0001k", "1e3", "\u0661", "9" * 999])
-def test_a_count_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError):
-        parse_count(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        *(("0", 0), ("4096", 4096), ("1k", 1024), ("512M", 2**29), ("4G", 2**32), ("4GiB", 2**32)),
-        *(("1t", 2**40), ("0.5G", 2**29), ("1.5k", 1536)),
-    ],
-)
-def test_sizes_may_have_units(text: str, expected: int) -> None:
-    assert parse_bytes(text) == expected
-
-
-@pytest.mark.parametrize("text", ["", "-1", "1.5", "G", "4X", "0x10", "4 G", "\u0661", ".5G"])
-def test_a_size_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError):
-        parse_bytes(text)
 
 
 @pytest.mark.parametrize(
@@ -304,27 +276,24 @@ def test_data_types_have_short_names(typed: str, meant: str) -> None:
     assert parse(["--dtype", typed]).dtype == meant
 
 
-def test_what_serve_passes_on_is_what_api_frontend_takes() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "splitserve.frontend.cli", "--help"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    real = set(re.findall(r"^\s+(--[a-z-]+)", done.stdout, flags=re.MULTILINE)) - {"--version", "--help"}
-    passed_on = {flag.name for flags in FRONTEND_FLAGS.values() for flag in flags}
-    assert real == passed_on | OWN_FLAGS
+def test_serve_takes_every_setting_that_is_not_its_own_and_passes_it_on() -> None:
+    passed_on = {each.flag for each in FRONTEND}
+    own = {each.flag for each in FRONTEND_SETTINGS if not each.setting.serve}
+    shared = {"--keys", "--insecure", "--log-level"}
+    assert passed_on | own | shared == {each.flag for each in FRONTEND_SETTINGS}
+    taken = (*SERVE, *FRONTEND, *serve_settings.ENGINE)
+    assert len({each.field for each in taken}) == len(taken), "they meet in one namespace"
 
 
-def test_serve_names_no_flag_twice() -> None:
-    parser = splitserve._parser()
+def test_serve_tells_engine_and_frontends_their_flags_apart() -> None:
+    parser = splitserve.make_parser()
     args = parser.parse_args(
         ["serve", "M", *["--api-key", "a", "b", "--api-key=-c=d", "--strict", "--lease", "3"]]
     )
     assert args.model == "M"
-    assert given_words(args, FRONTEND_FLAGS) == ["--strict", "--api-key=a", "--api-key=b", "--api-key=-c=d"]
-    assert given_words(args, ENGINE_FLAGS) == ["--lease=3.0"]
+    frontend = flag_words(FRONTEND, given_values(args, FRONTEND))
+    assert frontend == ["--strict", "--api-key=a", "--api-key=b", "--api-key=-c=d"]
+    assert flag_words(serve_settings.ENGINE, given_values(args, serve_settings.ENGINE)) == ["--lease=3.0"]
 
 
 @pytest.mark.parametrize(
@@ -480,12 +449,7 @@ def test_a_configuration_that_is_no_number_never_passes() -> None:
         EngineConfig(model="m", lease_s=float("nan")).validate()
 
 
-def test_the_documentation_names_every_flag() -> None:
-    text = (ROOT / "docs" / "cli.md").read_text()
-    for table in (ENGINE_FLAGS, FRONTEND_FLAGS):
-        for flags in table.values():
-            for flag in flags:
-                assert f"| `{flag.name}`" in text
-    (table,) = re.findall(r"(?s)## api-frontend\n.*?\n## ", text)
-    for name in OWN_FLAGS:
-        assert f"`{name}`" in table
+def test_the_tables_of_the_documentation_are_those_of_the_declarations() -> None:
+    text = cli_tables.PAGE.read_text()
+    assert sorted(cli_tables.tables_in(text)) == sorted(cli_tables.groups())
+    assert text == cli_tables.with_tables(text), "python -m tests.cli_tables writes them anew"

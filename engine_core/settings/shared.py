@@ -1,0 +1,29 @@
+"""Settings that several commands have, so that they mean the same in each."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from splitserve.engine_core.settings.setting import Setting
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+LogLevel = Annotated[str, Setting("least severe message to log", "connections", choices=LOG_LEVELS)]
+KeysDirectory = Annotated[
+    str,
+    Setting(
+        "directory made by `splitserve keys`, needed for TCP beyond this machine",
+        "connections",
+        flag="--keys",
+        metavar="DIR",
+        default="none",
+    ),
+]
+InsecureTcp = Annotated[
+    bool,
+    Setting(
+        "allow TCP beyond this machine without keys: anyone who reaches the port controls the engine",
+        "connections",
+        flag="--insecure",
+    ),
+]

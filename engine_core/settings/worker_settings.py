@@ -1,0 +1,210 @@
+"""The settings of an engine that its workers need, too: they travel in the message `Configure`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.settings.checks import check_range
+from splitserve.engine_core.settings.flag_values import parse_bytes, parse_dtype
+from splitserve.engine_core.settings.setting import Setting, Settings
+from splitserve.engine_core.settings.shared import LogLevel
+
+# What one message of the wire (64 MiB) surely holds: a step's prompt logprobs, at about 190 bytes a token,
+# and a row with all its token ids, at 4 bytes each.
+MAX_STEP_TOKENS = 2**18
+MAX_SEQUENCE_TOKENS = 2**23
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+QUANTIZATIONS = ("none", "int8", "int4")
+DEVICES = ("auto", "cpu", "cuda")
+ATTENTION_BACKENDS = ("auto", "cpu", "cuda", "flash_attn", "torch")
+MAX_RANKS = 64
+
+
+class WorkerSettings(Settings, frozen=True, kw_only=True):
+    """Settings that an engine has and passes on to every worker."""
+
+    model: Annotated[
+        str,
+        Setting(
+            "checkpoint directory or Hugging Face id",
+            "model",
+            metavar="DIR|ID",
+            default="the demo model that ships with the package",
+            serve=False,
+        ),
+    ] = ""
+    dtype: Annotated[
+        str,
+        Setting(
+            "data type of weights and KV cache; auto uses the checkpoint's",
+            "model",
+            choices=DTYPES,
+            parse=parse_dtype,
+            docs="; also `float`, `fp32`, `bf16`, `half`, `fp16`",
+            llm=True,
+        ),
+    ] = "auto"
+    quantization: Annotated[
+        str,
+        Setting(
+            "quantize the weights to integers while loading; needs bfloat16",
+            "model",
+            choices=QUANTIZATIONS,
+            docs=", see [models](models.md#quantised-weights)",
+            llm=True,
+        ),
+    ] = "none"
+    max_model_len: Annotated[
+        int,
+        Setting(
+            "maximum sequence length, prompt plus output; 0 = the model's limit",
+            "model",
+            metavar="TOKENS",
+            low=0,
+            high=MAX_SEQUENCE_TOKENS,
+            llm=True,
+        ),
+    ] = 0
+    device: Annotated[
+        str,
+        Setting(
+            "device to compute on; auto uses a GPU if there is a usable one",
+            "model",
+            choices=DEVICES,
+            docs=", see [GPUs](gpu.md)",
+            llm=True,
+        ),
+    ] = "auto"
+    attention_backend: Annotated[
+        str,
+        Setting(
+            "attention implementation; auto picks one for the device and logs why",
+            "model",
+            choices=ATTENTION_BACKENDS,
+            docs=", see [GPUs](gpu.md#attention-backends)",
+            llm=True,
+        ),
+    ] = "auto"
+    num_threads: Annotated[
+        int,
+        Setting(
+            "compute threads of each worker; 0 = divide all cores among the workers",
+            "model",
+            low=0,
+            high=1024,
+            llm=True,
+        ),
+    ] = 0
+    tensor_parallel_size: Annotated[
+        int,
+        Setting(
+            "number of workers to shard each layer across",
+            "model",
+            alias="-tp",
+            low=1,
+            high=MAX_RANKS,
+            docs=", see [parallelism](parallelism.md)",
+            llm=True,
+        ),
+    ] = 1
+    pipeline_parallel_size: Annotated[
+        int,
+        Setting(
+            "number of pipeline stages to split the layers into",
+            "model",
+            alias="-pp",
+            low=1,
+            high=MAX_RANKS,
+            docs="; at most 64 workers in all, see [parallelism](parallelism.md#pipeline-parallel)",
+            llm=True,
+        ),
+    ] = 1
+    batch_invariant: Annotated[
+        bool,
+        Setting(
+            "make a request's tokens independent of the batch on a GPU too, at some cost; always so on a CPU",
+            "model",
+            negatable=True,
+            docs=", see [GPUs](gpu.md#the-same-bits-in-any-batch)",
+            llm=True,
+        ),
+    ] = False
+    enforce_eager: Annotated[
+        bool,
+        Setting(
+            "launch every kernel of a step individually instead of using graphs",
+            "model",
+            negatable=True,
+            docs="; same tokens, slower, see [worker](worker.md#recorded-decode-steps)",
+            llm=True,
+        ),
+    ] = False
+    block_size: Annotated[
+        int,
+        Setting(
+            "tokens per KV block, an even number",
+            "KV cache",
+            metavar="TOKENS",
+            low=2,
+            high=256,
+            docs="; multiples of 16 are fastest on the CPU",
+            llm=True,
+        ),
+    ] = 16
+    kv_cache_memory_bytes: Annotated[
+        int,
+        Setting(
+            "memory for the KV cache, e.g. 4G; 0 = what the worker can spare",
+            "KV cache",
+            metavar="BYTES",
+            low=0,
+            high=2**50,
+            parse=parse_bytes,
+            llm=True,
+        ),
+    ] = 0
+    gpu_memory_utilization: Annotated[
+        float,
+        Setting(
+            "fraction of a GPU's memory that a worker may use, weights included",
+            "KV cache",
+            metavar="FRACTION",
+            low=0.05,
+            high=1,
+            llm=True,
+        ),
+    ] = 0.9
+    max_num_seqs: Annotated[
+        int, Setting("maximum number of sequences running at once", "scheduling", low=1, high=65536, llm=True)
+    ] = 256
+    max_num_batched_tokens: Annotated[
+        int,
+        Setting(
+            "maximum number of tokens computed in one step",
+            "scheduling",
+            metavar="TOKENS",
+            low=1,
+            high=MAX_STEP_TOKENS,
+            llm=True,
+        ),
+    ] = 2048
+    log_level: LogLevel = "info"
+
+    @property
+    def num_ranks(self) -> int:
+        """How many workers there are."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    def validate(self) -> None:
+        """Check every value against its declaration, and those that concern each other.
+
+        Raises:
+            ConfigError: names the flag and what it takes.
+        """
+        super().validate()
+        if self.block_size % 2:
+            raise ConfigError(f"--block-size must be even, got {self.block_size}")
+        sizes = "--tensor-parallel-size times --pipeline-parallel-size"
+        check_range(sizes, self.num_ranks, 1, MAX_RANKS)
