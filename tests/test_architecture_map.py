@@ -1,9 +1,11 @@
-"""The map in docs/architecture.md names every folder with Python files, and no folder that is not there."""
+"""The map in docs/architecture.md names every folder with Python files, and its pictures what is there."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 # Folders of the repository that hold Python files; hidden ones, links and build output are none of them.
@@ -22,6 +24,12 @@ def listed_folders(page: str) -> set[str]:
         parents[len(match[1]) // 2 :] = [match[2]]
         found.add("/".join(parents))
     return found
+
+
+def drawn_paths(page: str, title: str) -> set[str]:
+    """Files and folders of a picture, which leaves out the package."""
+    picture = page.split(f"## {title}\n", 1)[1].split("```")[1]
+    return set(re.findall(r"(?<![\w/])(?:[a-z_]+/)*[a-z_]+(?:/(?= )|\.py)", picture))
 
 
 def python_folders() -> set[str]:
@@ -48,3 +56,12 @@ def test_every_folder_on_the_map_exists() -> None:
 def test_the_map_is_read_as_it_is_drawn() -> None:
     page = "## The map\n```\na/     first\n  b/c/ second\n    d/  third\n  e/   fourth\nf/  fifth\n```\n"
     assert listed_folders(page) == {"a", "a/b/c", "a/b/c/d", "a/e", "f"}
+
+
+@pytest.mark.parametrize("title", ["The way of a request", "The way of a step"])
+def test_the_pictures_name_files_and_folders_that_exist(title: str) -> None:
+    paths = drawn_paths((ROOT / "docs/architecture.md").read_text(), title)
+    assert len(paths) > 10
+    assert {
+        path for path in paths if not any((ROOT / package / path).exists() for package in PACKAGES)
+    } == set()
