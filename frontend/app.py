@@ -36,13 +36,13 @@ from splitserve.frontend.openai.chat import create_chat_completion
 from splitserve.frontend.openai.completions import create_completion
 from splitserve.frontend.openai.context import VERSION, ApiContext
 from splitserve.frontend.openai.models import get_model, list_models
-from splitserve.frontend.openai.schema.unknown_fields import UnknownFields
 from splitserve.frontend.openai.tokenize import detokenize, tokenize
 from splitserve.frontend.openai.tokenizer_info import tokenizer_info
 from splitserve.frontend.openapi import install_openapi
 from splitserve.frontend.operator.debug_requests import list_requests, show_request
 from splitserve.frontend.operator.health import HealthProbe
 from splitserve.frontend.operator.load import server_load
+from splitserve.frontend.unknown_fields import UnknownFields
 
 
 class AppOwners:

@@ -1,16 +1,17 @@
-"""Request bytes to one typed struct: structure checked first, types strict, all field names known."""
+"""Request bytes to one typed struct: structure checked first, types strict, unknown fields told."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from splitserve.engine_core.errors import InvalidRequestError
-from splitserve.frontend.http.allowed_values import allowed_values
+from splitserve.frontend.typed_json import Fault, UnknownField, find_fault, unknown_fields
 
 MAX_DEPTH = 32
 # Strings, objects and arrays of one body. Token ids are neither, so long prompts do not come near it.
@@ -24,11 +25,8 @@ _DECODING = ThreadPoolExecutor(1, thread_name_prefix="decode")
 # Possessive quantifiers: no string can make the scan go back over itself. One set of first characters lets it
 # pass over numbers five times as fast as two alternatives.
 _TOKEN = re.compile(rb'["\[\]{}](?:(?<=")[^"\\]*+(?:\\.[^"\\]*+)*+("(?:[ \t\r\n]*+:)?+)?+)?+', re.DOTALL)
-_PATH = re.compile(r"(?P<what>.*) - at `(?P<key>key in )?\$\.?(?P<path>[^`]*)`$", re.DOTALL)
-_WRONG = re.compile(
-    r"(?:Expected `[^`]*`[^`]*?|Invalid enum value (?P<value>.*?))(?P<got>, got `.*`)?$", re.DOTALL
-)
-_MISSING = re.compile(r"Object missing required field `(.+?)`")
+# Python makes text of integers up to about this length; longer ones are no value of any field.
+_MAX_DIGITS = 4300
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # Everything up to an escape \ud800 to \udfff that is not followed by, or is not, the other half of its pair.
@@ -40,18 +38,24 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class DecodedBody(NamedTuple, Generic[T]):
-    """A decoded body and the names of all its top-level fields, known or not."""
+    """A decoded body.
+
+    Attributes:
+        value: typed.
+        fields: all of the body as it came, by name.
+        unknown: the fields of it, and of structs in it, that its type does not have.
+    """
 
     value: T
-    field_names: frozenset[str]
+    fields: dict[str, Any]
+    unknown: list[UnknownField]
 
 
 class BodyDecoder(Generic[T]):
     """Decodes the bodies of one endpoint into its struct; made once, used for every request."""
 
     def __init__(self, kind: type[T]) -> None:
-        self.kind = kind
-        self._decoder = msgspec.json.Decoder(kind)
+        self._kind = kind
 
     async def decode(self, body: bytes) -> DecodedBody[T]:
         """Decode a body, in a thread if it is large.
@@ -67,17 +71,45 @@ class BodyDecoder(Generic[T]):
     def decode_now(self, body: bytes) -> DecodedBody[T]:
         """Decode a body on this thread. Raises as decode()."""
         check_utf8(body)
-        names = scan_structure(body)
+        scan_structure(body)
+        fields = self._read(body)
         try:
-            return DecodedBody(self._decoder.decode(body), names)
+            value = msgspec.convert(fields, self._kind)
         except msgspec.ValidationError as error:
-            raise _field_error(self.kind, str(error)) from None
+            raise (find_fault(self._kind, fields) or Fault("", str(error))).error("body") from None
+        return DecodedBody(value, fields, unknown_fields(self._kind, fields))
+
+    def _read(self, body: bytes) -> Any:
+        try:
+            return msgspec.json.decode(body)
+        except msgspec.ValidationError:
+            return self._read_wide(body)
         except (msgspec.DecodeError, RecursionError, ValueError) as error:
-            raise _malformed(f"The body is not valid JSON: {_syntax_fault(body, str(error))}") from None
+            raise _not_json(_syntax_fault(body, str(error))) from None
+
+    def _read_wide(self, body: bytes) -> Any:
+        """Read a body with numbers that no type holds; in fields that nobody knows they do no harm."""
+        if (lone := _lone_surrogate(body)) is not None:
+            raise _not_json(lone)
+        try:
+            fields = json.loads(body.decode(), parse_int=_wide_integer, parse_constant=_refuse_constant)
+        except (RecursionError, ValueError) as error:
+            raise _not_json(_syntax_fault(body, str(error))) from None
+        if (fault := find_fault(self._kind, fields)) is not None:
+            raise fault.error("body")
+        return fields
+
+
+def _wide_integer(digits: str) -> int | float:
+    return int(digits) if len(digits) <= _MAX_DIGITS else float(digits)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
 
 
 def check_utf8(body: bytes) -> None:
-    """Check the encoding of all of a body; the decoder looks at the strings of known fields only.
+    """Check the encoding of a body; the decoder looks at its strings only.
 
     Raises:
         InvalidRequestError: code "invalid_json".
@@ -88,17 +120,13 @@ def check_utf8(body: bytes) -> None:
         raise _malformed(f"The body is not valid UTF-8 (byte {error.start})") from None
 
 
-def scan_structure(body: bytes) -> frozenset[str]:
+def scan_structure(body: bytes) -> None:
     """Check nesting, number of values and duplicate keys without building anything.
-
-    Returns:
-        The keys of the outermost object.
 
     Raises:
         InvalidRequestError: code "invalid_json".
     """
     stack: list[set[bytes]] = []
-    top: set[bytes] = set()
     for count, match in enumerate(_TOKEN.finditer(body)):
         if count >= MAX_TOKENS:
             raise _malformed(
@@ -108,12 +136,11 @@ def scan_structure(body: bytes) -> frozenset[str]:
         if char == 0x22:
             _check_string(body, match, stack)
         elif char in b"{[":
-            stack.append(top if not stack else set())
+            stack.append(set())
             if len(stack) > MAX_DEPTH:
                 raise _malformed(f"The body is nested deeper than {MAX_DEPTH} levels (byte {match.start()})")
         elif stack:
             stack.pop()
-    return frozenset(_text(key) for key in top)
 
 
 def _check_string(body: bytes, match: re.Match[bytes], stack: list[set[bytes]]) -> None:
@@ -141,45 +168,24 @@ def _text(key: bytes) -> str:
         return key.decode("utf-8", "replace")
 
 
-def _field_error(kind: type[msgspec.Struct], message: str) -> InvalidRequestError:
-    match = _PATH.match(message)
-    missing = _MISSING.match(message)
-    if missing is not None:
-        path = f"{match['path']}.{missing[1]}" if match is not None and match["path"] else missing[1]
-        return InvalidRequestError(f"{path} is missing", path, "missing_required_parameter")
-    if match is None:
-        return InvalidRequestError(_plain(message))
-    path, what = match["path"], _plain(match["what"])
-    if not match["key"]:
-        what = _with_range(kind, path, match["what"]) or what
-    return InvalidRequestError(f"{path or 'body'}: {what}", path or None)
-
-
-def _with_range(kind: type[msgspec.Struct], path: str, what: str) -> str | None:
-    """Say all that the field may hold; msgspec names one bound, and no choice of several."""
-    wrong = _WRONG.match(what)
-    allowed = allowed_values(kind, path) if wrong is not None else None
-    if wrong is None or allowed is None:
-        return None
-    got = f", got {wrong['value']}" if wrong["value"] else _plain(wrong["got"] or "")
-    return f"expected {allowed}{got}"
-
-
 def _syntax_fault(body: bytes, message: str) -> str:
     """Say what is wrong and at which byte; the decoder's words for some faults name neither."""
     if body.startswith(_BYTE_ORDER_MARK):
         return "it begins with a byte order mark (byte 0)"
     if "(byte " in message:
         return message.removeprefix("JSON is malformed: ")
-    lone = _LONE_SURROGATE.match(body)
-    if lone is not None:
-        return f"half of a surrogate pair (byte {lone.start(1)})"
+    if (lone := _lone_surrogate(body)) is not None:
+        return lone
     return f"it ends too early (byte {len(body)})" if "truncated" in message else message
 
 
-def _plain(message: str) -> str:
-    message = message.replace("`", "")
-    return message[:1].lower() + message[1:]
+def _lone_surrogate(body: bytes) -> str | None:
+    match = _LONE_SURROGATE.match(body)
+    return None if match is None else f"half of a surrogate pair (byte {match.start(1)})"
+
+
+def _not_json(fault: str) -> InvalidRequestError:
+    return _malformed(f"The body is not valid JSON: {fault}")
 
 
 def _malformed(message: str) -> InvalidRequestError:

@@ -14,8 +14,10 @@ from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.engines.status import ServedModel
 from splitserve.frontend.offline.outputs import Prompt
-from splitserve.frontend.text.chat.template import ChatOptions, Message
+from splitserve.frontend.text.chat.messages import Message, read_conversation, template_messages
+from splitserve.frontend.text.chat.template import ChatOptions
 from splitserve.frontend.text.truncation import Truncation, TruncationSide, read_truncation, special_affixes
+from splitserve.frontend.unknown_fields import UnknownFields
 
 T = TypeVar("T")
 
@@ -137,20 +139,31 @@ def list_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return [cast(list[int], many)] if is_one else cast(list[Prompt], many)
 
 
-def list_conversations(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> list[Sequence[Message]]:
-    """Return the conversations that a script gave, one or many.
+def read_conversations(
+    messages: Sequence[Message] | Sequence[Sequence[Message]], unknown: UnknownFields
+) -> list[list[Message]]:
+    """Return the conversations that a script gave, one or many, in the form that templates are given.
+
+    Args:
+        messages: as the script gave them.
+        unknown: told of the fields of messages that nobody knows.
 
     Raises:
-        InvalidRequestError: it is neither.
+        InvalidRequestError: it is neither, or a message is wrong.
     """
     form = "a list of messages ({'role': ..., 'content': ...}), or a list of such lists"
     many = list_items(messages, "messages", form)
     if many and isinstance(many[0], Mapping):
         many = [cast(Sequence[Message], many)]
+    conversations = []
     for chat in many:
-        if not all(isinstance(message, Mapping) for message in list_items(chat, "messages", form)):
+        items = list_items(cast(Sequence[Message], chat), "messages", form)
+        if not all(isinstance(message, Mapping) for message in items):
             raise InvalidRequestError(f"messages must be {form}", "messages")
-    return cast(list[Sequence[Message]], many)
+        conversation, fields = read_conversation(items)
+        unknown.check(fields)
+        conversations.append(template_messages(conversation))
+    return conversations
 
 
 def list_items(given: Iterable[T], name: str, form: str) -> list[T]:

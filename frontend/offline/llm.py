@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -24,16 +25,18 @@ from splitserve.frontend.offline.jobs import (
     PromptJob,
     TokenizationKwargs,
     check_tokenization,
-    list_conversations,
     list_items,
     list_prompts,
+    read_conversations,
 )
 from splitserve.frontend.offline.outputs import CompletionOutput, Prompt, RequestOutput, collect_outputs
 from splitserve.frontend.offline.params import check_params, check_priorities, fit_context
 from splitserve.frontend.offline.progress import GenerationBar, StartBar
 from splitserve.frontend.offline.runner import OfflineRunner, run_bounded
-from splitserve.frontend.text.chat.template import ChatOptions, JsonValue, Message
+from splitserve.frontend.text.chat.messages import Message
+from splitserve.frontend.text.chat.template import ChatOptions, JsonValue
 from splitserve.frontend.text.tokenizer import Tokenizer
+from splitserve.frontend.unknown_fields import UnknownFields
 
 # Enough to keep the engine's batch full while results come back.
 _IN_FLIGHT_PER_SEQ = 2
@@ -162,6 +165,8 @@ class LLM:
         self._max_in_flight = min(_MAX_IN_FLIGHT, _IN_FLIGHT_PER_SEQ * self._served.max_num_seqs)
         self._lock = threading.Lock()
         self._num_requests = 0
+        # A script has no --strict, and seldom shows what is less than a warning.
+        self._unknown_fields = UnknownFields(strict=False, level=logging.WARNING)
 
     @names_near_keywords("LLM.generate")
     def generate(
@@ -230,7 +235,7 @@ class LLM:
             InvalidRequestError: the model has no chat template, or it refuses the messages.
             SplitServeError: the engine failed; its words are quoted.
         """
-        many = list_conversations(messages)
+        many = read_conversations(messages, self._unknown_fields)
         template_options = ChatOptions(
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,

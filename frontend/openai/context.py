@@ -25,8 +25,8 @@ from splitserve.frontend.http.response.long_answer import LongAnswer
 from splitserve.frontend.http.slices import SliceQueue
 from splitserve.frontend.metrics.process import FrontendMetrics
 from splitserve.frontend.openai.schema.sampling import NO_DEFAULTS, ServedLimits
-from splitserve.frontend.openai.schema.unknown_fields import UnknownFields
-from splitserve.frontend.openai.schema.unsupported import IGNORED, Accepted, refuse_unsupported
+from splitserve.frontend.openai.schema.unsupported import Accepted, not_known, refuse_unsupported
+from splitserve.frontend.unknown_fields import UnknownFields
 
 T = TypeVar("T", bound=msgspec.Struct)
 VERSION = software_version()
@@ -75,9 +75,9 @@ async def read_struct(
         decoded = await decoder.decode(raw)
     finally:
         release_body(request)
-    known = frozenset(decoder.kind.__struct_fields__) | IGNORED | refused.keys()
-    context.unknown_fields.check(decoded.field_names, known)
-    refuse_unsupported(raw, decoded.field_names, refused)
+    if decoded.unknown:
+        context.unknown_fields.check(not_known(decoded.unknown, refused))
+    refuse_unsupported(decoded.fields, refused)
     return decoded.value
 
 

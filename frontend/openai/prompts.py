@@ -8,9 +8,10 @@ from typing import NamedTuple, TypeVar
 
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.frontend.http.slices import SliceQueue
-from splitserve.frontend.openai.schema.chat import ChatMessage, ContentPart, JsonScalar, ToolCall
+from splitserve.frontend.openai.schema.chat import JsonScalar
 from splitserve.frontend.openai.schema.completions import MAX_PROMPTS
-from splitserve.frontend.text.chat.template import ChatOptions, JsonValue
+from splitserve.frontend.text.chat.messages import ChatMessage, template_messages
+from splitserve.frontend.text.chat.template import ChatOptions
 from splitserve.frontend.text.model_assets import ModelAssets
 from splitserve.frontend.text.truncation import Truncation, special_affixes
 
@@ -18,9 +19,6 @@ T = TypeVar("T")
 
 # Looking at a token id takes 50 ns.
 _IDS_PER_SLICE = 16384
-
-# Type of a content part -> its field that holds the text.
-PART_FIELDS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 
 
 @dataclass(slots=True, frozen=True)
@@ -170,7 +168,7 @@ async def encode_chat(
     if assets.chat_template is None:
         raise InvalidRequestError("This model has no chat template; use /v1/completions", "messages")
     rendered = await assets.chat_template.render_async(
-        [template_message(message, f"messages[{i}]") for i, message in enumerate(messages)],
+        template_messages(messages),
         options,
         max_model_len=None if truncation else assets.max_model_len,
     )
@@ -179,54 +177,3 @@ async def encode_chat(
     if not token_ids:
         raise InvalidRequestError("messages must give at least one token", "messages")
     return Prompt(truncation.cut(token_ids, len(prefix), len(suffix)) if truncation else token_ids)
-
-
-def template_message(message: ChatMessage, param: str) -> dict[str, JsonValue]:
-    """Convert one message to what chat templates read.
-
-    Raises:
-        InvalidRequestError: neither content nor a refusal where the role needs it, or a part that is no text.
-    """
-    content = message.refusal if message.content is None else message.content
-    if content is None and not (message.role == "assistant" and message.tool_calls):
-        raise InvalidRequestError(f"{param}.content must be a text or a list of parts", f"{param}.content")
-    # Templates know no "developer"; it is OpenAI's newer name of the same role.
-    found: dict[str, JsonValue] = {
-        "role": "system" if message.role == "developer" else message.role,
-        "content": _content(content, param),
-    }
-    for name in ("name", "tool_call_id", "reasoning", "reasoning_content"):
-        if (value := getattr(message, name)) is not None:
-            found[name] = value
-    if message.tool_calls:
-        found["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
-    return found
-
-
-def _content(content: str | list[ContentPart] | None, param: str) -> JsonValue:
-    """Check parts; the template's owner brings them into the form that the template wants."""
-    if content is None or isinstance(content, str):
-        return content
-    parts: list[JsonValue] = []
-    for i, part in enumerate(content):
-        path = f"{param}.content[{i}]"
-        field = PART_FIELDS.get(part.type)
-        if field is None:
-            raise InvalidRequestError(
-                f'{path}.type: input other than text is not built yet; it may only be "text"',
-                f"{path}.type",
-                "unsupported_parameter",
-            )
-        text: str | None = getattr(part, field)
-        if text is None:
-            raise InvalidRequestError(f"{path}.{field} is missing", f"{path}.{field}")
-        parts.append({"type": "text", "text": text})
-    return parts
-
-
-def _tool_call(call: ToolCall) -> dict[str, JsonValue]:
-    return {
-        "id": call.id,
-        "type": call.type,
-        "function": {"name": call.function.name, "arguments": call.function.arguments},
-    }

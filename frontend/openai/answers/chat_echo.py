@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from splitserve.frontend.openai.prompts import PART_FIELDS
-from splitserve.frontend.openai.schema.chat import ChatMessage, ChatRequest
+from splitserve.frontend.openai.schema.chat import ChatRequest
 from splitserve.frontend.text.chat.template import ChatOptions
 
 
@@ -15,12 +14,4 @@ def answer_role(body: ChatRequest, options: ChatOptions) -> str:
 def echoed_text(body: ChatRequest, role: str) -> str:
     """Return the text that `echo` puts before the answer: the last message's, if it goes on with that."""
     last = body.messages[-1]
-    return _text(last) if body.echo and last.role == role else ""
-
-
-def _text(message: ChatMessage) -> str:
-    content = message.refusal if message.content is None else message.content
-    if content is None or isinstance(content, str):
-        return content or ""
-    texts: list[str] = [getattr(part, PART_FIELDS[part.type]) for part in content]
-    return "\n".join(texts)
+    return "\n".join(last.texts()) if body.echo and last.role == role else ""

@@ -12,57 +12,9 @@ from splitserve.frontend.metrics.request_metrics import RequestMetrics
 from splitserve.frontend.openai.answers.logprobs import ChatLogprobs, PromptLogprobs
 from splitserve.frontend.openai.answers.usage import Usage
 from splitserve.frontend.openai.schema.fields import GenerationFields, ranged
+from splitserve.frontend.text.chat.messages import MAX_MESSAGES, ChatMessage
 
-MAX_MESSAGES = 4096
-MAX_ROLE_CHARS = 64
 JsonScalar = str | int | float | bool | None
-
-
-class ContentPart(msgspec.Struct, frozen=True):
-    """One part of a message; only text is served, an earlier refusal is one too."""
-
-    type: str
-    text: str | None = None
-    refusal: str | None = None
-
-
-class FunctionCall(msgspec.Struct, frozen=True):
-    """A function an earlier answer called, arguments as JSON text."""
-
-    name: Annotated[str, Meta(max_length=256)]
-    arguments: str = ""
-
-
-class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool call of an earlier answer."""
-
-    function: FunctionCall
-    id: str = ""
-    type: str = "function"
-
-
-Role = Annotated[
-    str,
-    Meta(
-        min_length=1,
-        max_length=MAX_ROLE_CHARS,
-        description="system, developer (= system), user, assistant, tool, or what else the template knows.",
-    ),
-]
-
-
-class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """One turn of the conversation; parts are for templates that take them, else joined by line feeds."""
-
-    role: Role
-    content: str | list[ContentPart] | None = None
-    refusal: str | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
-    name: str | None = None
-    tool_calls: list[ToolCall] | None = None
-    tool_call_id: str | None = None
-
 
 # How messages become a prompt; /tokenize takes the same fields.
 AddGenerationPrompt = Annotated[bool | None, Meta(description="Open the assistant's turn. Default true.")]

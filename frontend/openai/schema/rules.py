@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from splitserve.frontend.openai.prompts import PART_FIELDS
 from splitserve.frontend.openai.schema.completions import MAX_PROMPTS
+from splitserve.frontend.text.chat.messages import PART_FIELDS
 
 Json = dict[str, Any]
 
@@ -72,8 +72,12 @@ RULES: Final[dict[str, list[Json]]] = {
             ]
         }
     ],
+    # A part without a type is text.
     "ContentPart": [
-        {"if": _given("type", {"const": kind}), "then": _given(field, {"type": "string"})}
+        {
+            "if": (_if_given if kind == "text" else _given)("type", {"const": kind}),
+            "then": _given(field, {"type": "string"}),
+        }
         for kind, field in PART_FIELDS.items()
     ],
 }

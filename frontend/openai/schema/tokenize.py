@@ -8,15 +8,14 @@ import msgspec
 from msgspec import Meta
 
 from splitserve.frontend.openai.schema.chat import (
-    MAX_MESSAGES,
     AddGenerationPrompt,
     AddSpecialTokens,
-    ChatMessage,
     ContinueFinalMessage,
     Documents,
     TemplateVariables,
 )
 from splitserve.frontend.openai.schema.fields import ModelName, TokenId
+from splitserve.frontend.text.chat.messages import MAX_MESSAGES, ChatMessage
 
 MAX_TOKENS = 2**20
 

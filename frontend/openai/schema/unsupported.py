@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
 
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.frontend.openai.schema.missing_features import FEATURES
+from splitserve.frontend.typed_json import UnknownField
 
 
 class Accepted:
@@ -165,30 +167,43 @@ IGNORED: Final[frozenset[str]] = frozenset(
     ]
 )
 
+# Fields inside a body with the values that say nothing: clients send answers back as messages.
+IGNORED_INSIDE: Final[dict[str, Accepted]] = {
+    "messages[].annotations": _EMPTY,
+    "messages[].audio": _UNSET,
+    "messages[].function_call": _UNSET,
+}
+
 # Generation may cut a prompt; here it would be counted whole.
 REFUSED_TOKENIZE: Final[dict[str, Accepted]] = {**REFUSED, "truncate_prompt_tokens": _UNSET}
 
-_raw_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
-
-def refuse_unsupported(body: bytes, names: frozenset[str], refused: dict[str, Accepted]) -> None:
+def refuse_unsupported(fields: Mapping[str, object], refused: Mapping[str, Accepted]) -> None:
     """Refuse fields that would change the output; costs nothing when the body names none of them.
 
     Args:
-        body: the body, decoded successfully before.
-        names: its top-level fields.
+        fields: of the body, by name.
         refused: table of the endpoint.
 
     Raises:
         InvalidRequestError: code "unsupported_parameter", param the field.
     """
-    named = names & refused.keys()
-    if not named:
-        return
-    raw = _raw_decoder.decode(body)
-    for name in sorted(named):
-        if not _changes_nothing(raw[name], refused[name]):
+    for name in sorted(fields.keys() & refused.keys()):
+        if not refused[name].holds(fields[name]):
             raise InvalidRequestError(_words(name, refused[name]), name, "unsupported_parameter")
+
+
+def not_known(unknown: Iterable[UnknownField], refused: Mapping[str, Accepted]) -> list[UnknownField]:
+    """Return those of the fields without a place in the body's type that no table here names."""
+    return [
+        field
+        for field in unknown
+        if not (
+            (pattern := field.pattern) in IGNORED
+            or pattern in refused
+            or (pattern in IGNORED_INSIDE and IGNORED_INSIDE[pattern].holds(field.value))
+        )
+    ]
 
 
 def _words(name: str, accepted: Accepted) -> str:
@@ -196,11 +211,3 @@ def _words(name: str, accepted: Accepted) -> str:
         return f"{name} is not served, use {INSTEAD[name]} instead; it may only be {accepted}"
     missing = f"{FEATURES[name]} is not built yet" if name in FEATURES else "it is not served"
     return f"{name}: {missing}; it may only be {accepted}"
-
-
-def _changes_nothing(raw: msgspec.Raw, accepted: Accepted) -> bool:
-    try:
-        return accepted.holds(msgspec.json.decode(raw))
-    except msgspec.DecodeError:
-        # Well-formed, as the decoder of the body has seen, but a number that no type holds: none of ours.
-        return False

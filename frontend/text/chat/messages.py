@@ -1,122 +1,168 @@
-"""Brings chat messages into the form that a template wants: text or parts, tool arguments, marks."""
+"""What a conversation may hold, over HTTP and in a script, and the one form that templates are given."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
 
 from splitserve.engine_core.errors import InvalidRequestError
-from splitserve.frontend.text.chat.control_tokens import JsonValue, TextMarker
-from splitserve.frontend.text.chat.probes import ContentFormat, TemplateWishes
+from splitserve.frontend.text.chat.control_tokens import JsonValue
+from splitserve.frontend.typed_json import Fault, UnknownField, find_fault, unknown_fields
 
-_REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+Message = Mapping[str, JsonValue]
+
+MAX_MESSAGES = 4096
+MAX_ROLE_CHARS = 64
+MAX_FUNCTION_NAME_CHARS = 256
+# Type of a content part -> its field that holds the text.
+PART_FIELDS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+# Templates know no "developer"; it is OpenAI's newer name of the same role.
+_ROLES = {"developer": "system"}
+_OPTIONAL = ("name", "tool_call_id", "reasoning", "reasoning_content", "thinking")
 
 
-def prepare_messages(
-    messages: Sequence[Mapping[str, JsonValue]],
-    wishes: TemplateWishes,
-    marker: TextMarker,
-    assistant_marker: TextMarker,
-) -> list[dict[str, JsonValue]]:
-    """Return copies of the messages, ready for the template.
+class ContentPart(msgspec.Struct, frozen=True):
+    """One part of a message; only text is served, an earlier refusal is one too."""
 
-    Args:
-        messages: OpenAI's form; content is a string, a list of text parts, or missing.
-        wishes: what the template wants.
-        marker: marks the strings of everyone but the assistant.
-        assistant_marker: marks the strings of the assistant.
+    type: str = "text"
+    text: str | None = None
+    refusal: str | None = None
+
+
+class FunctionCall(msgspec.Struct, frozen=True):
+    """A function an earlier answer called, arguments as JSON text or as the object."""
+
+    name: Annotated[str, Meta(max_length=MAX_FUNCTION_NAME_CHARS)]
+    arguments: str | dict[str, Any] | None = None
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call of an earlier answer."""
+
+    function: FunctionCall
+    id: str | None = None
+    type: str = "function"
+
+
+Role = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=MAX_ROLE_CHARS,
+        description="system, developer (= system), user, assistant, tool, or what else the template knows.",
+    ),
+]
+
+
+class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn of the conversation; parts are for templates that take them, else joined by line feeds."""
+
+    role: Role
+    content: str | list[ContentPart | str] | None = None
+    refusal: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    thinking: str | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+
+    def texts(self, param: str = "message") -> list[str]:
+        """Return the texts of its parts, of a plain content one, of no content none.
+
+        Args:
+            param: path of the message, for the errors.
+
+        Raises:
+            InvalidRequestError: a part is no text.
+        """
+        content = self.refusal if self.content is None else self.content
+        if content is None:
+            return []
+        if isinstance(content, str):
+            return [content]
+        return [_part_text(part, f"{param}.content[{i}]") for i, part in enumerate(content)]
+
+
+class Conversation(msgspec.Struct, frozen=True):
+    """The messages that a script gave, as the body of a request would have them."""
+
+    messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
+
+
+def read_conversation(messages: Sequence[Message]) -> tuple[list[ChatMessage], list[UnknownField]]:
+    """Check the messages of a script as a request's are checked.
+
+    Returns:
+        The messages, and the fields of them that nobody knows and no template sees.
 
     Raises:
-        InvalidRequestError: names the message and the part that is not text.
+        InvalidRequestError: names the field, such as messages[0].role, and what it may hold.
     """
-    if not messages:
-        raise InvalidRequestError("there must be at least one message", "messages")
-    prepared: list[dict[str, JsonValue]] = []
-    for i, message in enumerate(messages):
-        is_assistant = message.get("role") == "assistant"
-        calls = message.get("tool_calls") if is_assistant else None
-        # Before it is marked, as JSON may spell a control token with escapes.
-        shaped = _with_arguments(message, wishes) if calls else message
-        copy = (assistant_marker if is_assistant else marker).mark_all(shaped)
-        assert isinstance(copy, dict)
-        where = f"messages[{i}].content"
-        copy["content"] = _content(copy.get("content"), wishes.format_of(copy.get("role")), where)
-        _name_reasoning(copy)
-        if calls and not _has_words(copy["content"]):
-            copy["content"] = wishes.empty_call_content
-        prepared.append(copy)
-    return prepared
+    given = {"messages": messages}
+    try:
+        conversation = msgspec.convert(given, Conversation)
+    except msgspec.ValidationError as error:
+        raise (find_fault(Conversation, given) or Fault("messages", str(error))).error("messages") from None
+    return conversation.messages, unknown_fields(Conversation, given)
 
 
-def _content(content: JsonValue, content_format: ContentFormat, where: str) -> JsonValue:
-    if content is None or isinstance(content, str):
-        text = content or ""
-        return [{"type": "text", "text": text}] if content_format is ContentFormat.PARTS else text
-    if not isinstance(content, list):
-        raise InvalidRequestError(f"{where} must be a string or a list of parts", where)
-    texts = [_part_text(part, f"{where}[{i}]") for i, part in enumerate(content)]
-    if content_format is ContentFormat.TEXT:
-        return "\n".join(texts)
-    return [{"type": "text", "text": text} for text in texts]
+def template_messages(messages: Sequence[ChatMessage]) -> list[Message]:
+    """Return messages in the one form that templates are rendered from.
+
+    Content is a text, a list of parts {"type": "text", "text": ...}, or None beside tool calls. What is not
+    given is left out: templates ask whether a field is there.
+
+    Raises:
+        InvalidRequestError: neither content nor a refusal where the role needs it, or a part that is no text.
+    """
+    return [_template_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
 
 
-def _part_text(part: JsonValue, where: str) -> str:
-    """Return the text of a part: {"type": "text", "text": ...}, also "refusal", or a plain string."""
+def _template_message(message: ChatMessage, param: str) -> Message:
+    found: dict[str, JsonValue] = {
+        "role": _ROLES.get(message.role, message.role),
+        "content": _content(message, param),
+    }
+    for name in _OPTIONAL:
+        if (value := getattr(message, name)) is not None:
+            found[name] = value
+    if message.tool_calls:
+        found["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
+    return found
+
+
+def _content(message: ChatMessage, param: str) -> JsonValue:
+    texts = message.texts(param)
+    if isinstance(message.content, list):
+        return [{"type": "text", "text": text} for text in texts]
+    if texts:
+        return texts[0]
+    if message.role == "assistant" and message.tool_calls:
+        return None
+    raise InvalidRequestError(f"{param}.content must be a text or a list of parts", f"{param}.content")
+
+
+def _part_text(part: ContentPart | str, path: str) -> str:
     if isinstance(part, str):
         return part
-    if isinstance(part, dict):
-        kind = part.get("type", "text")
-        text = part.get("refusal" if kind == "refusal" else "text")
-        if kind in ("text", "input_text", "output_text", "refusal") and isinstance(text, str):
-            return text
+    field = PART_FIELDS.get(part.type)
+    if field is None:
         raise InvalidRequestError(
-            f"{where}: parts of type {str(kind)[:50]!r} are not supported, only text", where
+            f'{path}.type: input other than text is not built yet; it may only be "text"',
+            f"{path}.type",
+            "unsupported_parameter",
         )
-    raise InvalidRequestError(f"{where} must be an object with type and text", where)
+    text: str | None = getattr(part, field)
+    if text is None:
+        raise InvalidRequestError(f"{path}.{field} is missing", f"{path}.{field}")
+    return text
 
 
-def _name_reasoning(message: dict[str, JsonValue]) -> None:
-    """Give reasoning the names that templates look for; clients send it under any of three."""
-    reasoning = next((message[name] for name in _REASONING_FIELDS if message.get(name) is not None), None)
-    if reasoning is not None:
-        message["reasoning_content"] = reasoning
-        message.setdefault("thinking", reasoning)
-
-
-def _with_arguments(message: Mapping[str, JsonValue], wishes: TemplateWishes) -> Mapping[str, JsonValue]:
-    """Return a message with tool calls whose arguments are as they are wanted."""
-    calls = message["tool_calls"]
-    if not isinstance(calls, Sequence) or isinstance(calls, str):
-        return message
-    return {**message, "tool_calls": [_with_call_arguments(call, wishes) for call in calls]}
-
-
-def _with_call_arguments(call: JsonValue, wishes: TemplateWishes) -> JsonValue:
-    function = call.get("function") if isinstance(call, Mapping) else None
-    if not isinstance(call, Mapping) or not isinstance(function, Mapping):
-        return call
-    shape = _arguments_text if wishes.wants_argument_text else _arguments_object
-    return {**call, "function": {**function, "arguments": shape(function.get("arguments"))}}
-
-
-def _has_words(content: JsonValue) -> bool:
-    if isinstance(content, list):
-        return any(isinstance(part, dict) and part.get("text") for part in content)
-    return bool(content)
-
-
-def _arguments_object(arguments: JsonValue) -> JsonValue:
-    """Read OpenAI's JSON text; what is none stays text."""
-    if not isinstance(arguments, str):
-        return {} if arguments is None else arguments
-    try:
-        value = json.loads(arguments or "{}")
-    except (ValueError, RecursionError):
-        return arguments
-    return value if isinstance(value, dict) else arguments
-
-
-def _arguments_text(arguments: JsonValue) -> str:
-    if isinstance(arguments, str):
-        return arguments
-    return json.dumps({} if arguments is None else arguments, ensure_ascii=False)
+def _tool_call(call: ToolCall) -> JsonValue:
+    function = {"name": call.function.name, "arguments": call.function.arguments}
+    shown: dict[str, JsonValue] = {"type": call.type, "function": function}
+    return shown if call.id is None else {"id": call.id, **shown}

@@ -12,15 +12,14 @@ from typing import NamedTuple
 from splitserve.engine_core.checkpoint.files import read_json, read_text
 from splitserve.engine_core.errors import ContextLengthError, InvalidRequestError
 from splitserve.frontend.text.chat.control_tokens import MARK, JsonValue, TextMarker
-from splitserve.frontend.text.chat.messages import prepare_messages
+from splitserve.frontend.text.chat.messages import Message
 from splitserve.frontend.text.chat.probes import TemplateWishes, find_wishes
+from splitserve.frontend.text.chat.template_messages import prepare_messages
 from splitserve.frontend.text.chat.template_process import RenderLimits, TemplateTooLargeError
 from splitserve.frontend.text.chat.template_renderer import Render, TemplateRenderer
 from splitserve.frontend.text.tokenizer import MAX_BYTES_PER_TOKEN, Tokenizer
 
 __all__ = ["ChatOptions", "ChatTemplate", "JsonValue", "Message", "RenderedChat", "load_chat_template"]
-
-Message = Mapping[str, JsonValue]
 
 MAX_OUTPUT_CHARS = 16 * 2**20
 _TAG = "\ufdd2 "
@@ -42,6 +41,9 @@ class ChatOptions:
         documents: passed to the template.
         template_name: which of several named templates; "" picks tool_use when there are tools, else default.
         variables: further template variables (e.g. enable_thinking); cannot override those above.
+
+    Raises:
+        InvalidRequestError: variables or tools are of another type, or a variable cannot be set.
     """
 
     add_generation_prompt: bool = True
@@ -50,6 +52,28 @@ class ChatOptions:
     documents: Sequence[Mapping[str, JsonValue]] | None = None
     template_name: str = ""
     variables: Mapping[str, JsonValue] | None = None
+
+    def __post_init__(self) -> None:
+        """Check what a script may get wrong."""
+        _check_variables(self.variables)
+        tools: object = self.tools
+        if tools is not None and not (
+            isinstance(tools, Sequence) and all(isinstance(tool, Mapping) for tool in tools)
+        ):
+            raise InvalidRequestError(f"tools must be a list of objects, got {type(tools).__name__}", "tools")
+
+
+def _check_variables(given: object) -> None:
+    name = "chat_template_kwargs"
+    if given is None:
+        return
+    if not isinstance(given, Mapping):
+        raise InvalidRequestError(
+            f"{name} must be an object of template variables, got {type(given).__name__}", name
+        )
+    for key in given:
+        if not isinstance(key, str) or key in _RESERVED or key.startswith("_") or not key.isidentifier():
+            raise InvalidRequestError(f"the template variable {str(key)[:100]!r} cannot be set", name)
 
 
 _DEFAULT_OPTIONS = ChatOptions()
@@ -220,7 +244,7 @@ class _NamedTemplate:
         final = _tag_final(prepared) if options.continue_final_message else ""
         variables: dict[str, JsonValue] = {
             **self._constants,
-            **self._extra_variables(options),
+            **{name: self._marker.mark_all(value) for name, value in (options.variables or {}).items()},
             "messages": prepared,
             "tools": self._marker.mark_all(options.tools) if options.tools else None,
             "documents": self._marker.mark_all(options.documents) if options.documents else None,
@@ -228,15 +252,6 @@ class _NamedTemplate:
         }
         text = render(self._name, variables, max_chars)
         return _cut_at_tag(text, final) if options.continue_final_message else text
-
-    def _extra_variables(self, options: ChatOptions) -> dict[str, JsonValue]:
-        extra = options.variables or {}
-        for name in extra:
-            if name in _RESERVED or name.startswith("_") or not name.isidentifier():
-                raise InvalidRequestError(
-                    f"the template variable {name[:100]!r} cannot be set", "chat_template_kwargs"
-                )
-        return {name: self._marker.mark_all(value) for name, value in extra.items()}
 
 
 def _tag_final(messages: list[dict[str, JsonValue]]) -> str:

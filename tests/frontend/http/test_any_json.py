@@ -119,4 +119,4 @@ def test_any_body_is_decoded_or_refused(fields: list[tuple[str, bytes]], end: in
     for body in (whole, whole[:end]):
         with contextlib.suppress(InvalidRequestError):
             decoded = BodyDecoder(CompletionRequest).decode_now(body)
-            refuse_unsupported(body, decoded.field_names, REFUSED)
+            refuse_unsupported(decoded.fields, REFUSED)

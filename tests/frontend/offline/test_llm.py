@@ -90,8 +90,22 @@ def test_what_are_no_messages_is_refused_in_words(llm: LLM, messages: object) ->
 
 
 def test_a_message_with_a_key_that_is_no_string_is_refused_in_words(llm: LLM) -> None:
-    with pytest.raises(InvalidRequestError, match="a key is no string"):
-        llm.chat([{"role": "user", "more": {5: 6}}], GREEDY, use_tqdm=False)  # type: ignore[dict-item]
+    with pytest.raises(InvalidRequestError, match=r"messages\[0\]: a key must be a string, got int"):
+        llm.chat([{"role": "user", 5: 6}], GREEDY, use_tqdm=False)  # type: ignore[dict-item]
+
+
+def test_template_variables_that_are_none_are_refused_in_words(llm: LLM) -> None:
+    with pytest.raises(InvalidRequestError, match="chat_template_kwargs must be an object of template var"):
+        llm.chat([], GREEDY, use_tqdm=False, chat_template_kwargs=5)  # type: ignore[arg-type]
+
+
+def test_a_field_of_a_message_that_nobody_knows_is_named_once_in_the_log(
+    llm: LLM, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        llm.chat([{"role": "user", "content": "x", "wieght": 1}], GREEDY, use_tqdm=False)
+    lines = [record.message for record in caplog.records if "unknown_field" in record.message]
+    assert lines == ['unknown_field_ignored field="messages[].wieght"']
 
 
 @pytest.mark.parametrize("given", [{"max_tokens": 2}, [5], 5, "greedy"], ids=repr)

@@ -14,10 +14,8 @@ from splitserve.frontend.openai.schema.unsupported import INSTEAD, REFUSED, Acce
 from tests.frontend.http.app_fixtures import ClientFactory
 from tests.frontend.http.fake_pool import FakePool
 
-BODIES = {
-    "/v1/completions": {"prompt": "x"},
-    "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}]},
-}
+USER = {"role": "user", "content": "x"}
+BODIES = {"/v1/completions": {"prompt": "x"}, "/v1/chat/completions": {"messages": [USER]}}
 BOTH = pytest.mark.parametrize("path", list(BODIES))
 
 CHANGES_THE_OUTPUT = [
@@ -238,9 +236,53 @@ async def test_strict_mode_refuses_unknown_fields_by_name(make_client: ClientFac
     assert (error["param"], error["code"]) == ("temprature", "unknown_parameter")
 
 
+NESTED = [  # what is added to a body, path of it, path without indices
+    ({"messages": [USER, USER | {"wieght": 1}]}, "messages[1].wieght", "messages[].wieght"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "cache_control": {}}]}]},
+        "messages[0].content[0].cache_control",
+        "messages[].content[].cache_control",
+    ),
+    (
+        {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}, "index": 0}]}]},
+        "messages[0].tool_calls[0].index",
+        "messages[].tool_calls[].index",
+    ),
+    (
+        {"messages": [USER | {"function_call": {"name": "f"}}]},
+        "messages[0].function_call",
+        "messages[].function_call",
+    ),
+    ({"stream": True, "stream_options": {"usage": True}}, "stream_options.usage", "stream_options.usage"),
+]
+
+
+@pytest.mark.parametrize(("fields", "place", "pattern"), NESTED, ids=[row[1] for row in NESTED])
+async def test_an_unknown_field_inside_a_body_is_treated_as_one_of_the_body(
+    make_client: ClientFactory, caplog: pytest.LogCaptureFixture, fields: dict, place: str, pattern: str
+) -> None:
+    path = "/v1/chat/completions"
+    with caplog.at_level(logging.INFO, "frontend"):
+        response = await make_client().post(path, json=BODIES[path] | fields)
+        assert response.status_code == 200, response.text
+    assert [line for line in caplog.messages if "unknown_field" in line and pattern in line]
+    response = await make_client(strict=True).post(path, json=BODIES[path] | fields)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["param"], error["code"]) == (place, "unknown_parameter")
+
+
+async def test_an_answer_can_be_sent_back_as_a_message_in_strict_mode(make_client: ClientFactory) -> None:
+    client, path = make_client(strict=True), "/v1/chat/completions"
+    answer = (await client.post(path, json=BODIES[path])).json()["choices"][0]["message"]
+    response = await client.post(path, json={"messages": [USER, answer, USER]})
+    assert response.status_code == 200, response.text
+
+
 async def test_names_of_unknown_fields_are_remembered_up_to_a_bound() -> None:
-    from splitserve.frontend.openai.schema.unknown_fields import MAX_NAMES, UnknownFields
+    from splitserve.frontend.typed_json import UnknownField
+    from splitserve.frontend.unknown_fields import MAX_NAMES, UnknownFields
 
     unknown = UnknownFields(strict=False)
-    unknown.check(frozenset(f"f{i}" for i in range(1000)), frozenset())
+    unknown.check([UnknownField((f"f{i}",), 1) for i in range(1000)])
     assert len(unknown._logged) == MAX_NAMES

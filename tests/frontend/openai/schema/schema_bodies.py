@@ -65,7 +65,8 @@ class Bodies:
     def _object(self, schema: Json) -> st.SearchStrategy[Json]:
         if "properties" not in schema:
             keys = self._string(schema.get("propertyNames", {}))
-            return st.dictionaries(keys, self._values(schema["additionalProperties"]), max_size=MAX_ITEMS)
+            values = self._values(schema.get("additionalProperties", {"type": "integer"}))
+            return st.dictionaries(keys, values, max_size=MAX_ITEMS)
         properties, required = schema["properties"], schema.get("required", [])
         optional = st.sets(st.sampled_from(sorted(properties)), max_size=MAX_OPTIONAL)
         return optional.flatmap(

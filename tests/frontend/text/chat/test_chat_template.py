@@ -117,11 +117,17 @@ def test_text_parts_are_given_in_the_form_the_template_understands(
     assert "user\nplain<|im_end|>" in template.render([{"role": "user", "content": "plain"}]).text
 
 
-def test_other_parts_are_refused_by_place(tmp_path: Path) -> None:
-    parts = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "x"}}]
-    with pytest.raises(InvalidRequestError, match="image_url") as caught:
-        load(checkpoint(tmp_path, "chatml")).render([USER, {"role": "user", "content": parts}])
-    assert caught.value.param == "messages[1].content[1]"
+@pytest.mark.parametrize("given", [5, "x", [1], {5: 6}, {"a b": 1}], ids=str)
+def test_variables_that_are_none_are_refused_in_words(given: object) -> None:
+    with pytest.raises(InvalidRequestError, match=r"template variable") as caught:
+        ChatOptions(variables=given)  # type: ignore[arg-type]
+    assert caught.value.param == "chat_template_kwargs"
+
+
+@pytest.mark.parametrize("given", [5, {}, [5]], ids=str)
+def test_tools_that_are_no_list_of_objects_are_refused_in_words(given: object) -> None:
+    with pytest.raises(InvalidRequestError, match="tools must be a list of objects"):
+        ChatOptions(tools=given)  # type: ignore[arg-type]
 
 
 def test_a_template_refuses_in_its_own_words(tmp_path: Path) -> None:
