@@ -52,7 +52,7 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
             "quantize the weights to integers while loading; needs bfloat16",
             "model",
             choices=QUANTIZATIONS,
-            docs=", see [models](models.md#quantised-weights)",
+            docs=", see [models](models.md#quantized-weights)",
             llm=True,
         ),
     ] = "none"
