@@ -14,9 +14,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable
 from types import FrameType
-from typing import cast
 
 import uvicorn
 from fastapi import FastAPI
@@ -31,6 +29,7 @@ from splitserve.frontend.engines.pool import EnginePool
 from splitserve.frontend.event_log import log_event
 from splitserve.frontend.http.connection.acceptor import Acceptor
 from splitserve.frontend.http.connection.http_protocol import protocol_factory
+from splitserve.frontend.http.connection.uvicorn_adapter import UvicornServer
 from splitserve.frontend.http.limits import EndReason
 from splitserve.frontend.launch import Launch, join_launch
 
@@ -63,7 +62,7 @@ def run_server(config: FrontendConfig) -> int:
     return server.exit_code
 
 
-class FrontendServer(uvicorn.Server):
+class FrontendServer(UvicornServer):
     """uvicorn's server with our signals.
 
     Attributes:
@@ -128,14 +127,9 @@ class FrontendServer(uvicorn.Server):
 
     def _share(self, listener: socket.socket, launch: Launch) -> None:
         """Accept on a socket that others accept on as well."""
-        acceptor = Acceptor(listener, launch.counts, launch.number, self._make_protocol, self.config.ssl)
+        acceptor = Acceptor(listener, launch.counts, launch.number, self.make_connection, self.config.ssl)
         self._owners.connections.on_leave = acceptor.on_closed
-        # It is closed as uvicorn closes the servers that it has made itself.
-        self.servers.append(acceptor)  # type: ignore[arg-type]
-
-    def _make_protocol(self) -> asyncio.Protocol:
-        make = cast(Callable[..., asyncio.Protocol], self.config.http_protocol_class)
-        return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+        self.add_listener(acceptor)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting, let requests end, then leave the engines."""
@@ -143,7 +137,7 @@ class FrontendServer(uvicorn.Server):
             await super().shutdown(sockets)
             if self.force_exit:
                 # uvicorn leaves it out then, and the loop's end cancels the application with a traceback.
-                await self.lifespan.shutdown()
+                await self.end_app()
         finally:
             await self._pool.close()
 
@@ -168,8 +162,7 @@ class FrontendServer(uvicorn.Server):
 
     def _cut(self, name: str) -> None:
         log_event("stopping_at_once", {"signal": name})
-        for connection in list(self.server_state.connections):
-            connection.transport.abort()
+        self.cut_connections()
 
 
 def open_listener(config: FrontendConfig) -> socket.socket:

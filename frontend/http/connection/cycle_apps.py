@@ -4,39 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from uvicorn._types import (
-    ASGI3Application,
-    ASGIReceiveCallable,
-    ASGIReceiveEvent,
-    ASGISendCallable,
-    ASGISendEvent,
-    Scope,
-)
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from splitserve.frontend.http.connection.uvicorn_adapter import Exchange
 from splitserve.frontend.http.errors import HttpError
 
 
-def close_delimited(app: ASGI3Application, cycle: RequestResponseCycle) -> ASGI3Application:
+def close_delimited(app: ASGIApp, exchange: Exchange) -> ASGIApp:
     """Return an app whose body of unknown length ends with the connection, as HTTP/1.0 has no chunks.
 
     Args:
         app: answers the request.
-        cycle: of the request; uvicorn's own way is to send chunks to everybody.
+        exchange: the request; uvicorn's own way is to send chunks to everybody.
     """
 
-    async def run(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+    async def run(scope: Scope, receive: Receive, send: Send) -> None:
         unbounded = False
 
-        async def send_plain(message: ASGISendEvent) -> None:
+        async def send_plain(message: Message) -> None:
             nonlocal unbounded
             if message["type"] == "http.response.start":
                 names = {name.lower() for name, _ in message.get("headers", ())}
                 unbounded = b"content-length" not in names
                 if unbounded:
-                    cycle.chunked_encoding = False
+                    exchange.send_unframed()
             elif message["type"] == "http.response.body" and unbounded:
-                cycle.expected_content_length = len(message.get("body", b""))
+                exchange.expect_piece(len(message.get("body", b"")))
             await send(message)
 
         await app(scope, receive, send_plain)
@@ -44,16 +37,16 @@ def close_delimited(app: ASGI3Application, cycle: RequestResponseCycle) -> ASGI3
     return run
 
 
-def closing_unread(app: ASGI3Application, cycle: RequestResponseCycle) -> ASGI3Application:
+def closing_unread(app: ASGIApp, exchange: Exchange) -> ASGIApp:
     """Return an app that ends the connection if it answers without the body that the client asked to send.
 
     Whether that body or the next request comes then is the client's choice, and nothing tells which it is.
     """
 
-    async def run(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        async def send_checked(message: ASGISendEvent) -> None:
-            if message["type"] == "http.response.start" and cycle.waiting_for_100_continue:
-                cycle.keep_alive = False
+    async def run(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_checked(message: Message) -> None:
+            if message["type"] == "http.response.start" and exchange.expects_continue:
+                exchange.close_after()
             await send(message)
 
         await app(scope, receive, send_checked)
@@ -61,7 +54,7 @@ def closing_unread(app: ASGI3Application, cycle: RequestResponseCycle) -> ASGI3A
     return run
 
 
-def with_faults(app: ASGI3Application, fault: Callable[[], HttpError | None]) -> ASGI3Application:
+def with_faults(app: ASGIApp, fault: Callable[[], HttpError | None]) -> ASGIApp:
     """Return an app that hears, where it reads the body, why the rest of it cannot be read.
 
     Args:
@@ -69,8 +62,8 @@ def with_faults(app: ASGI3Application, fault: Callable[[], HttpError | None]) ->
         fault: returns what is wrong with the chunks that came last, None for nothing.
     """
 
-    async def run(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        async def receive_checked() -> ASGIReceiveEvent:
+    async def run(scope: Scope, receive: Receive, send: Send) -> None:
+        async def receive_checked() -> Message:
             message = await receive()
             error = fault()
             if error is not None and message["type"] == "http.request" and message["more_body"]:

@@ -16,10 +16,8 @@ import asyncio
 from collections.abc import Callable
 
 import httptools
-from uvicorn._types import ASGI3Application
-from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
-from uvicorn.server import ServerState
+from starlette.types import ASGIApp
+from uvicorn import Config
 
 from splitserve.frontend.http.connection.bare_answer import CONTINUE, refusal
 from splitserve.frontend.http.connection.body_writer import BODY_EXTENSION, BodyWriter
@@ -28,6 +26,7 @@ from splitserve.frontend.http.connection.cycle_apps import close_delimited, clos
 from splitserve.frontend.http.connection.half_closed import HalfClosedWatch, is_gone
 from splitserve.frontend.http.connection.http_head import bad_http, check_head
 from splitserve.frontend.http.connection.upgrade_body import body_parser, has_body
+from splitserve.frontend.http.connection.uvicorn_adapter import Exchange, ServerState, UvicornProtocol
 from splitserve.frontend.http.errors import HttpError
 from splitserve.frontend.http.limits import ABORT_EXTENSION
 
@@ -40,7 +39,7 @@ DRAIN_GRACE_S = 0.1
 LINGER_S = 1.0
 
 
-class BoundedHttpProtocol(HttpToolsProtocol):
+class BoundedHttpProtocol(UvicornProtocol):
     """One HTTP connection within the limits; refusals have the body of every other error."""
 
     def __init__(
@@ -59,8 +58,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._num_header_bytes = 0
         self._refusal: HttpError | None = None
         self._turned_away = self._lingers = False
-        # The one whose application runs; uvicorn's `cycle` is the one that was read last.
-        self._running: RequestResponseCycle | None = None
         self._half_closed: HalfClosedWatch | None = None
         self._body: BodyWriter | None = None
         self._draining = False
@@ -68,7 +65,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection and start the time it has for its first request."""
         super().connection_made(transport)
-        self._address = self.client[0] if self.client else "local"
+        self._address = self.client_host or "local"
         if self._limits.enter(self._address):
             self._arm_timer()
         else:
@@ -83,10 +80,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._cancel_timer()
         if self._half_closed is not None:
             self._half_closed.cancel()
-        self.pipeline.clear()
-        if self._running is not None and not self._running.response_complete:
-            self._running.disconnected = True
-            self._running.message_event.set()
+        self.drop_pipelined()
+        if self.running is not None and not self.running.is_complete:
+            self.running.disconnect()
         super().connection_lost(exc)
         if self._body is not None:
             self._body.lose()
@@ -106,11 +102,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def eof_received(self) -> bool:  # type: ignore[override]
         """Answer what the client asked for before it closed its sending half; False closes the connection."""
         fd = self.transport.get_extra_info("socket").fileno()
+        last = self._in_progress()
         # TLS has no half of a connection.
-        if self.scheme == "https" or not self._in_progress() or self.cycle.more_body or is_gone(fd):
+        if self.is_encrypted or last is None or last.has_unread_body or is_gone(fd):
             return False
         if self._refusal is None:
-            self.cycle.keep_alive = False
+            last.close_after()
         if self._half_closed is None:
             self._half_closed = HalfClosedWatch(self.loop, fd, self._probe, self.transport.abort)
         return True
@@ -119,7 +116,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Parse; time and size of headers count from their first byte to the blank line."""
         if self._refusal is not None:
             return
-        self._unset_keepalive_if_required()
+        self.stop_idle_timer()
         self._parse(data)
         if self._refusal is not None or self.transport.is_closing():
             return
@@ -137,8 +134,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self._in_headers = True
         self._num_header_bytes = 0
-        # ASGI types extensions as plain data; ours are functions, for this process only.
-        self.scope["extensions"] = {ABORT_EXTENSION: self.transport.abort, BODY_EXTENSION: self._write_body}  # type: ignore[dict-item]
+        self.set_extensions({ABORT_EXTENSION: self.transport.abort, BODY_EXTENSION: self._write_body})
 
     def on_url(self, url: bytes) -> None:
         """Count the request line."""
@@ -158,15 +154,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Hand the request to the application."""
         self._in_headers = False
         self._cancel_timer()
-        if len(self.pipeline) >= MAX_PIPELINED:
+        if self.num_pipelined >= MAX_PIPELINED:
             raise self._abandon(bad_http("Too many pipelined requests."))
         try:
             check_head(self.parser.get_http_version(), self.headers)
         except HttpError as error:
             raise self._abandon(error) from None
         super().on_headers_complete()
-        if self._draining:
-            self.cycle.keep_alive = False
+        if self._draining and self.last_read is not None:
+            self.last_read.close_after()
 
     def on_message_complete(self) -> None:
         """End the request; one that asks for another protocol has its body still to come."""
@@ -191,15 +187,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._refusal is not None and not self._in_progress() and not self.transport.is_closing():
             self._refuse_now(self._refusal)
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        self._running = cycle
-        if cycle.scope["http_version"] == "1.0":
-            app = close_delimited(app, cycle)
-        if cycle.waiting_for_100_continue:
-            app = closing_unread(app, cycle)
-        if any(name == b"transfer-encoding" for name, _ in cycle.scope["headers"]):
-            app = with_faults(app, lambda: self._refusal if cycle is self.cycle else None)
-        super()._start_asgi_task(cycle, app)
+    def wrap_app(self, exchange: Exchange, app: ASGIApp) -> ASGIApp:
+        """Return an application that also does what uvicorn leaves out, where the request needs it."""
+        if exchange.http_version == "1.0":
+            app = close_delimited(app, exchange)
+        if exchange.expects_continue:
+            app = closing_unread(app, exchange)
+        if any(name == b"transfer-encoding" for name, _ in exchange.headers):
+            app = with_faults(app, lambda: self._refusal if exchange.is_same_as(self.last_read) else None)
+        return app
 
     def _parse(self, data: bytes) -> None:
         while data:
@@ -217,16 +213,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _probe(self) -> None:
         """Send a client that sends no more something that it skips, if its answer has not ended."""
-        cycle = self._running
-        if self._body is not None and cycle is not None and cycle.response_started:
+        exchange = self.running
+        if self._body is not None and exchange is not None and exchange.has_started:
             self._body.half_close()
-        elif cycle is not None and not cycle.response_started and cycle.scope["http_version"] != "1.0":
+        elif exchange is not None and not exchange.has_started and exchange.http_version != "1.0":
             self.transport.write(CONTINUE)
 
     def _write_body(self, on_change: Callable[[], None]) -> BodyWriter:
         """Return the writer of the response in progress; there is one at a time."""
-        chunked = self._running is None or self._running.scope["http_version"] != "1.0"
-        paused = self.flow.write_paused
+        chunked = self.running is None or self.running.http_version != "1.0"
+        paused = self.is_write_paused
         self._body = BodyWriter(self.transport, on_change, paused=paused, chunked=chunked)
         return self._body
 
@@ -235,8 +231,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._num_header_bytes > MAX_HEADER_BYTES:
             raise self._abandon(_too_large())
 
-    def _in_progress(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
+    def _in_progress(self) -> Exchange | None:
+        """Return the request that was read last if its response has not ended."""
+        last = self.last_read
+        return last if last is not None and not last.is_complete else None
 
     def _arm_timer(self) -> None:
         if self._timer is None:
@@ -265,11 +263,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _refuse(self, error: HttpError) -> None:
         """Read no more, and say why when what was read before is answered."""
         self._refusal = error
-        if self.cycle is not None and self.cycle.more_body:
+        last = self.last_read
+        if last is not None and last.has_unread_body:
             # The fault is in the body of a request that has an answer of its own.
-            self.cycle.keep_alive = False
-            self.cycle.message_event.set()
-            if self.cycle.response_complete:
+            last.close_after()
+            last.wake_reader()
+            if last.is_complete:
                 self.transport.close()
         elif not self._in_progress():
             self._refuse_now(error)
