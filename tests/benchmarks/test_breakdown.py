@@ -23,8 +23,8 @@ def test_counters_are_summed_over_engines() -> None:
 
 def test_processes_are_known_by_their_module() -> None:
     assert role_of(b"/usr/bin/python3\0-P\0-m\0splitserve.worker.cli\0--rank\x000\0") == "worker"
-    assert role_of(b"/usr/bin/python3\0-m\0engine_core.cli\0") == "engine"
-    assert role_of(b"/usr/bin/python3\0-m\0engine_core.splitserve\0serve\0") == ""
+    assert role_of(b"/usr/bin/python3\0-P\0-m\0splitserve.engine_core.cli\0") == "engine"
+    assert role_of(b"/usr/bin/python3\0-m\0splitserve.engine_core.launcher.cli\0serve\0") == ""
 
 
 def test_figures_are_per_step_and_per_token() -> None:

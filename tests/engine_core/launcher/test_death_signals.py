@@ -16,6 +16,6 @@ def test_a_second_signal_counts_while_the_parent_lives() -> None:
 
 def test_a_death_signal_that_the_kernel_repeats_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     signals = DeathSignals()
-    monkeypatch.setattr(os, "getppid", lambda: 1)
+    monkeypatch.setattr(os, "getppid", lambda: -1)
     late = 7.0 + DEATH_SIGNALS_S
     assert [signals.is_repetition(now_s) for now_s in (7.0, 7.01, 7.02, late)] == [False, True, True, False]

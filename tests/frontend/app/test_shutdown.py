@@ -164,7 +164,7 @@ async def test_a_repeated_signal_of_the_parents_death_does_not_cut_connections(
     pool: FakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(pool) as (_, server):
-        monkeypatch.setattr(os, "getppid", lambda: 1)
+        monkeypatch.setattr(os, "getppid", lambda: -1)
         for _ in range(2):
             server.handle_exit(signal.SIGTERM, None)
         assert (server.should_exit, server.force_exit, server.exit_code) == (True, False, 0)
