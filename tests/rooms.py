@@ -89,8 +89,8 @@ SHARED = {
 # Imports against the table, module -> module, each with the reason why it stands.
 AGAINST_THE_TABLE = {
     ("engine_core.launcher.serve_settings", "frontend.config"): "`serve` takes the flags declared there",
-    ("frontend.engines.start", "frontend.beam.driver"): "a pool opens beam searches as it opens requests",
-    ("frontend.engines.start", "frontend.beam.search_generation"): "the same",
+    ("frontend.engines.dispatch", "frontend.beam.driver"): "a pool opens beam searches as it opens requests",
+    ("frontend.engines.dispatch", "frontend.beam.search_generation"): "the same",
 }
 # Import circles, each with the reason why it stands.
 CIRCLES = {
@@ -100,7 +100,6 @@ CIRCLES = {
 MAX_CLASS_LINES = 250
 LONG_CLASSES = {
     "engine_core.executor.simulated.worker.SimulatedWorker": "its logprobs are about to get an owner",
-    "frontend.engines.pool.EnginePool": "one pool with all that can be asked of it",
     "frontend.http.connection.http_protocol.BoundedHttpProtocol": "overrides what uvicorn keeps in one class",
     "frontend.offline.llm.LLM": "its docstrings are the reference of the public API",
     "worker.batch.input_batch.InputBatch": "one set of columns",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from splitserve.frontend.beam.search import Found, SearchRules
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
-from splitserve.frontend.engines.status import ServedModel
+from splitserve.frontend.engines.served_model import ServedModel
 from splitserve.frontend.engines.stream.logprobs import read_prompt_logprobs
 
 

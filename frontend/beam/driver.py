@@ -22,10 +22,9 @@ from splitserve.engine_core.ipc.messages import AddRequest, FinishReason
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.beam.answer import make_deltas
 from splitserve.frontend.beam.search import Beam, BeamSearch, SearchRules
-from splitserve.frontend.engines.connection.client import EngineClient
-from splitserve.frontend.engines.connection.open_sequence import OpenSequence
+from splitserve.frontend.engines.connection.open_sequence import OpenSequence, SequenceHost
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta, TokenLogprob
-from splitserve.frontend.engines.status import ServedModel
+from splitserve.frontend.engines.served_model import ServedModel
 from splitserve.frontend.engines.stream.logprobs import read_token_logprob
 
 
@@ -63,7 +62,7 @@ class BeamRun:
         self,
         request: GenerationRequest,
         served: ServedModel,
-        choose: Callable[[], EngineClient],
+        choose: Callable[[], SequenceHost],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare; nothing is sent.
@@ -126,22 +125,22 @@ class BeamRun:
 
     async def _step(self, beams: Sequence[Beam]) -> list[OpenSequence]:
         """Return the ended requests of one step, one per beam."""
-        client, changed, timeout_s = self._choose(), asyncio.Event(), self._left_s()
+        host, changed, timeout_s = self._choose(), asyncio.Event(), self._left_s()
         sampling = self._step_sampling(is_first=self._first is None)
         requests = [self._add_request(i, beam, sampling, timeout_s) for i, beam in enumerate(beams)]
-        sources = client.open(requests, changed.set)
+        sources = host.open(requests, changed.set)
         try:
             while not all(_has_ended(source) for source in sources):
                 await changed.wait()
                 changed.clear()
         finally:
-            client.abort(sources)
+            host.abort(sources)
         return sources
 
     def _add_request(self, index: int, beam: Beam, sampling: SamplingParams, timeout_s: float) -> AddRequest:
         request = self._request
         return AddRequest(
-            handle=0,  # EngineClient.open() gives it one.
+            handle=0,  # The host gives it one.
             request_id=f"{request.request_id}-{index}"[:128],
             prompt_token_ids=self._prompt + pack_int32([token.token_id for token in beam.tokens]),
             sampling=sampling,

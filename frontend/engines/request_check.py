@@ -5,7 +5,7 @@ from __future__ import annotations
 from splitserve.engine_core.errors import ContextLengthError, InvalidRequestError
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.engines.generation import GenerationRequest
-from splitserve.frontend.engines.status import ServedModel
+from splitserve.frontend.engines.served_model import ServedModel
 
 
 def check_request(request: GenerationRequest, model: ServedModel) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from splitserve.engine_core.ipc.messages import EngineStats, FinishReason
-from splitserve.frontend.engines.pool import EngineStatus, PoolStats
+from splitserve.frontend.engines.status import EngineStatus, PoolStats
 from splitserve.frontend.metrics.process import PREFIX
 
 STATES = ("connecting", "loading", "ready", "draining", "lost", "refused")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from splitserve.engine_core.ipc.messages import QueueStats, WaitReason
-from splitserve.frontend.engines.pool import EngineStatus
+from splitserve.frontend.engines.status import EngineStatus
 from splitserve.frontend.metrics.engines import engine_names
 from splitserve.frontend.metrics.process import PREFIX
 

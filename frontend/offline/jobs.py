@@ -12,7 +12,7 @@ import msgspec
 
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.frontend.engines.status import ServedModel
+from splitserve.frontend.engines.served_model import ServedModel
 from splitserve.frontend.offline.outputs import Prompt
 from splitserve.frontend.text.chat.messages import Message, read_conversation, template_messages
 from splitserve.frontend.text.chat.template import ChatOptions

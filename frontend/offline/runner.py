@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 from splitserve.engine_core.errors import EngineUnavailableError
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
 from splitserve.frontend.engines.pool import EnginePool
-from splitserve.frontend.engines.status import EngineStatus, ServedModel
+from splitserve.frontend.engines.served_model import ServedModel
+from splitserve.frontend.engines.status import EngineStatus
 from splitserve.frontend.offline.engine import EngineProcess
 
 T = TypeVar("T")

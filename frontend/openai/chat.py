@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.frontend.engines.pool import ServedModel
+from splitserve.frontend.engines.served_model import ServedModel
 from splitserve.frontend.http.json_body import BodyDecoder
 from splitserve.frontend.http.response.json_pieces import JsonPieces
 from splitserve.frontend.http.response.sse import EventStream

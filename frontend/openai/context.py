@@ -15,7 +15,8 @@ from splitserve.engine_core.checkpoint.config.sampling_defaults import SamplingD
 from splitserve.engine_core.config import software_version
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.frontend.config import FrontendConfig
-from splitserve.frontend.engines.pool import EnginePool, ServedModel
+from splitserve.frontend.engines.pool import EnginePool
+from splitserve.frontend.engines.served_model import ServedModel
 from splitserve.frontend.http.json_body import BodyDecoder
 from splitserve.frontend.http.limits import read_body, release_body
 from splitserve.frontend.http.request_log import is_request_id

@@ -8,7 +8,7 @@ import msgspec
 from starlette.responses import Response
 
 from splitserve.engine_core.errors import InvalidRequestError
-from splitserve.frontend.engines.pool import ServedModel
+from splitserve.frontend.engines.served_model import ServedModel
 from splitserve.frontend.openai.context import ApiContext, json_response
 
 

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.engines.generation import GenerationRequest
-from splitserve.frontend.engines.status import ServedModel
+from splitserve.frontend.engines.served_model import ServedModel
 from splitserve.frontend.openai.context import ResponseHead
 from splitserve.frontend.openai.prompts import Prompt
 from splitserve.frontend.openai.schema.fields import GenerationFields

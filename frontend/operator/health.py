@@ -9,7 +9,8 @@ import msgspec
 from starlette.responses import Response
 
 from splitserve.engine_core.errors import EngineUnavailableError
-from splitserve.frontend.engines.pool import EnginePool, EngineStatus
+from splitserve.frontend.engines.pool import EnginePool
+from splitserve.frontend.engines.status import EngineStatus
 from splitserve.frontend.metrics.engines import engine_names
 
 

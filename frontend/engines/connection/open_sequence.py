@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from splitserve.engine_core.errors import ProtocolError, SplitServeError
 from splitserve.engine_core.ipc.messages import AddRequest, Finished
@@ -90,6 +91,27 @@ class OpenSequence:
         self.returned, self.relayed = self.relayed.recall(), None
         self.token_ids += self.returned.token_ids
         self.num_taken += self.returned.num_taken
+
+
+class SequenceHost(Protocol):
+    """Where sequences are opened and aborted: all that a stream or a search asks of the way to an engine.
+
+    The connection of one engine is such a host (frontend.engines.connection.client).
+    """
+
+    def open(self, requests: Sequence[AddRequest], wake: Callable[[], None]) -> list[OpenSequence]:
+        """Open the sequences of one client's request, all or none.
+
+        Args:
+            requests: their handles and `more` are given by the host.
+            wake: called by the event loop when something has come for any of them.
+
+        Raises:
+            EngineUnavailableError, OverloadedError: none is open.
+        """
+
+    def abort(self, sequences: Iterable[OpenSequence]) -> None:
+        """End sequences that are still open; nothing more is heard of them."""
 
 
 def check_columns(entry: TokenLogprobs, asked_ids: bytes = b"") -> None:

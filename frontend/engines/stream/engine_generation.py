@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from splitserve.engine_core.errors import SplitServeError
-from splitserve.frontend.engines.connection.client import EngineClient
+from splitserve.frontend.engines.connection.open_sequence import SequenceHost
 from splitserve.frontend.engines.generation import OutputDelta
 from splitserve.frontend.engines.status import PoolStats
 from splitserve.frontend.engines.stream.sequence_stream import ALL_TOKENS, SequenceStream
@@ -46,19 +46,19 @@ class Generation(Protocol):
 class EngineGeneration:
     """Completions that an engine samples, one sequence each."""
 
-    __slots__ = ("_client", "_closed", "_error", "_next", "_stats", "_streams", "behind", "finished")
+    __slots__ = ("_closed", "_error", "_host", "_next", "_stats", "_streams", "behind", "finished")
 
-    def __init__(self, client: EngineClient, streams: Sequence[SequenceStream], stats: PoolStats) -> None:
+    def __init__(self, host: SequenceHost, streams: Sequence[SequenceStream], stats: PoolStats) -> None:
         """Take over sequences that were just opened.
 
         Args:
-            client: the engine's.
+            host: of the sequences.
             streams: one per completion.
             stats: of the pool, counted at the end.
         """
         self.finished = False
         self.behind = False
-        self._client = client
+        self._host = host
         self._streams = streams
         self._stats = stats
         self._error: SplitServeError | None = None
@@ -100,12 +100,12 @@ class EngineGeneration:
         if self._closed:
             return
         self._closed = True
-        self._client.abort([stream.source for stream in self._streams])
+        self._host.abort([stream.source for stream in self._streams])
         # They know whom to wake, who knows this object: a circle that reference counts would not free.
         self._streams = ()
         self._stats.count_end(finished=self.finished, failed=self._error is not None)
 
     def _end(self, stream: SequenceStream) -> None:
         if stream.stopped_here:
-            self._client.abort([stream.source])
+            self._host.abort([stream.source])
         self.finished = all(other.finished for other in self._streams)

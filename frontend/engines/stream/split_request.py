@@ -22,7 +22,7 @@ def split_request(request: GenerationRequest) -> list[AddRequest]:
     prompt = pack_int32(request.prompt_token_ids)
     return [
         AddRequest(
-            handle=0,  # EngineClient.open() gives it one.
+            handle=0,  # The host gives it one.
             request_id=request.request_id if sampling.n == 1 else f"{request.request_id}-{index}"[:128],
             prompt_token_ids=prompt,
             sampling=_engine_sampling(sampling, (seed + index) & MAX_SEED, index),

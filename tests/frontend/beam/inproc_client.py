@@ -19,7 +19,7 @@ from splitserve.frontend.engines.connection.open_sequence import OpenSequence
 from splitserve.frontend.engines.connection.session import EngineSession
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
 from splitserve.frontend.engines.request_check import check_request
-from splitserve.frontend.engines.status import ServedModel
+from splitserve.frontend.engines.served_model import ServedModel
 from splitserve.frontend.text.model_assets import load_model_assets
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.worker import Worker

@@ -23,7 +23,7 @@ from splitserve.frontend.beam.driver import BeamRun
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence
 from splitserve.frontend.engines.connection.session import EngineSession
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
-from splitserve.frontend.engines.status import ServedModel
+from splitserve.frontend.engines.served_model import ServedModel
 from splitserve.frontend.text.model_assets import load_model_assets
 from tests.frontend.checkpoints import write_checkpoint
 from tests.frontend.engines.messages import MODEL, end, outputs, ready

@@ -122,7 +122,7 @@ async def test_files_that_find_a_bug_of_ours_refuse_their_engine(
     def fail(info: ModelInfo, directory: str) -> None:
         raise RuntimeError("unforeseen")
 
-    monkeypatch.setattr("splitserve.frontend.engines.replica.load_model_assets", fail)
+    monkeypatch.setattr("splitserve.frontend.engines.assets_cache.load_model_assets", fail)
     async with FakeEngine(addresses[0], model):
         pool = await make_pool(addresses[0])
         with pytest.raises(EngineUnavailableError, match="refused"):

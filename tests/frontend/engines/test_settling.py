@@ -25,7 +25,7 @@ def tokenizer_comes(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event
         assert comes.wait(DEADLINE_S)
         return load_model_assets(info, directory)
 
-    monkeypatch.setattr("splitserve.frontend.engines.replica.load_model_assets", load)
+    monkeypatch.setattr("splitserve.frontend.engines.assets_cache.load_model_assets", load)
     yield comes
     comes.set()
 
@@ -50,7 +50,7 @@ async def test_nobody_waits_for_ever_for_a_tokenizer(
     tokenizer_comes: threading.Event,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("splitserve.frontend.engines.pool.TOKENIZER_WAIT_S", 0.01)
+    monkeypatch.setattr("splitserve.frontend.engines.readiness.TOKENIZER_WAIT_S", 0.01)
     async with FakeEngine(addresses[0], model):
         pool = await make_pool(addresses[0])
         await until(lambda: pool.status()[0].stage == "tokenizer")
@@ -63,7 +63,7 @@ async def test_nobody_waits_for_ever_for_a_tokenizer(
 async def test_what_waits_for_the_first_word_of_an_engine_is_served(
     addresses: list[str], model: ModelInfo, make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("splitserve.frontend.engines.pool.CONNECT_WAIT_S", DEADLINE_S)
+    monkeypatch.setattr("splitserve.frontend.engines.readiness.CONNECT_WAIT_S", DEADLINE_S)
     pool = await make_pool(addresses[0])
     waits = asyncio.create_task(pool.settle())
     await asyncio.sleep(0)
@@ -75,12 +75,12 @@ async def test_what_waits_for_the_first_word_of_an_engine_is_served(
 async def test_nobody_waits_for_an_engine_that_is_not_there_or_not_ready(
     addresses: list[str], model: ModelInfo, make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("splitserve.frontend.engines.pool.CONNECT_WAIT_S", 0.01)
+    monkeypatch.setattr("splitserve.frontend.engines.readiness.CONNECT_WAIT_S", 0.01)
     pool = await make_pool(addresses[0])
     async with asyncio.timeout(DEADLINE_S):
         await pool.settle()
     assert state_of(pool) == "connecting"
-    monkeypatch.setattr("splitserve.frontend.engines.pool.CONNECT_WAIT_S", 2 * DEADLINE_S)
+    monkeypatch.setattr("splitserve.frontend.engines.readiness.CONNECT_WAIT_S", 2 * DEADLINE_S)
     async with FakeEngine(addresses[0], model) as engine:
         engine.hello_answer = Loading("engine-7", "weights", 0.25)
         async with asyncio.timeout(DEADLINE_S):

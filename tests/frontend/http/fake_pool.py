@@ -16,8 +16,8 @@ from splitserve.engine_core.ipc.messages import EngineStats, QueueStats, Request
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.sampling_params import MAX_STEP_LOGPROBS
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta, TokenLogprob
-from splitserve.frontend.engines.pool import EngineStatus, PoolStats, ServedModel
-from splitserve.frontend.engines.status import Explanation
+from splitserve.frontend.engines.served_model import ServedModel
+from splitserve.frontend.engines.status import EngineStatus, Explanation, PoolStats
 from splitserve.frontend.text.chat.template import ChatOptions, RenderedChat
 from splitserve.frontend.text.tokenizer import TokenText
 

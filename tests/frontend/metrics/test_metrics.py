@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from splitserve.engine_core.ipc.messages import EngineStats, QueueStats
 from splitserve.frontend.engines.generation import OutputDelta
-from splitserve.frontend.engines.pool import EngineStatus, PoolStats
+from splitserve.frontend.engines.status import EngineStatus, PoolStats
 from splitserve.frontend.metrics.engines import collect_engines, collect_pool, engine_names
 from splitserve.frontend.metrics.generation_timer import GenerationTimer
 from splitserve.frontend.metrics.histogram import Histogram

@@ -102,7 +102,7 @@ def run(engine: Engine, make_loop: Callable[[], asyncio.AbstractEventLoop], scen
 
 
 def num_handed_over(pool: EnginePool) -> int:
-    return sum(member.session.sequences.num_relayed for member in pool._members)
+    return sum(replica.client.session.sequences.num_relayed for replica in pool._replicas)
 
 
 def shown(text: str) -> tuple[str, list[object], object]:

@@ -18,7 +18,7 @@ from splitserve.frontend.beam.answer import make_deltas
 from splitserve.frontend.beam.search import Beam, Found, SearchRules
 from splitserve.frontend.engines.connection.session import EngineSession
 from splitserve.frontend.engines.generation import GenerationRequest, TokenLogprob
-from splitserve.frontend.engines.status import ServedModel
+from splitserve.frontend.engines.served_model import ServedModel
 from splitserve.frontend.engines.stream.sequence_stream import SequenceStream
 from splitserve.frontend.openai.answers.text_offsets import TextOffsets, prompt_offsets
 from splitserve.frontend.text.model_assets import ModelAssets

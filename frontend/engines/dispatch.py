@@ -1,0 +1,109 @@
+"""How the prompts of one request get going: which engine takes which, and what is opened there for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, islice
+from typing import NamedTuple
+
+from splitserve.frontend.beam.driver import BeamRun
+from splitserve.frontend.beam.search_generation import SearchGeneration
+from splitserve.frontend.engines.connection.open_sequence import OpenSequence, SequenceHost
+from splitserve.frontend.engines.generation import GenerationRequest
+from splitserve.frontend.engines.replica import EngineReplica
+from splitserve.frontend.engines.request_check import check_request
+from splitserve.frontend.engines.served_model import ServedModel
+from splitserve.frontend.engines.spreading import spread
+from splitserve.frontend.engines.status import PoolStats
+from splitserve.frontend.engines.stream.engine_generation import EngineGeneration, Generation
+from splitserve.frontend.engines.stream.sequence_stream import SequenceStream
+from splitserve.frontend.engines.stream.split_request import split_request
+
+
+class Target(NamedTuple):
+    """An engine that takes requests, and the model it serves now."""
+
+    replica: EngineReplica
+    model: ServedModel
+
+
+class Dispatcher:
+    """Opens requests on the engines of a pool."""
+
+    def __init__(self, find_targets: Callable[[str], list[Target]], stats: PoolStats) -> None:
+        """Prepare.
+
+        Args:
+            find_targets: returns the engines that take requests for a model, at least one, or raises.
+            stats: of the pool; every generation counts itself.
+        """
+        self._find_targets = find_targets
+        self._stats = stats
+
+    def open(
+        self, model: str, requests: Sequence[GenerationRequest], on_ready: Callable[[], None]
+    ) -> list[Generation]:
+        """Spread prompts over the engines of a model and open them there, all or none.
+
+        Args:
+            model: any of its names.
+            requests: with bad words spelled; all of them search, or none does.
+            on_ready: as for EnginePool.open().
+
+        Raises:
+            SplitServeError: as EnginePool.open().
+        """
+        targets = self._find_targets(model)
+        num_open = [target.replica.num_open for target in targets]
+        parts = spread(num_open, [request.sampling.n for request in requests])
+        generations: dict[int, Generation] = {}
+        try:
+            for target, part in zip(targets, parts, strict=True):
+                opened = self._open_on(target, model, [requests[i] for i in part], on_ready)
+                generations |= zip(part, opened, strict=True)
+        except BaseException:
+            for generation in generations.values():
+                generation.close()
+            raise
+        return [generations[i] for i in range(len(requests))]
+
+    def _open_on(
+        self,
+        target: Target,
+        name: str,
+        requests: Sequence[GenerationRequest],
+        on_ready: Callable[[], None],
+    ) -> list[Generation]:
+        """Check and send one engine's part; it takes or refuses that as a whole, but for beam searches."""
+        client, model = target.replica.client, target.model
+        for request in requests:
+            check_request(request, model)
+        if any(request.sampling.use_beam_search for request in requests):
+            choose = self._stay_with(target.replica, name)
+            runs = [BeamRun(request, model, choose) for request in requests]
+            return [SearchGeneration(run.run(), on_ready, self._stats) for run in runs]
+        messages = [split_request(request) for request in requests]
+        sources = iter(client.open(list(chain.from_iterable(messages)), on_ready))
+        streams = [_streams(request, model, islice(sources, request.sampling.n)) for request in requests]
+        return [EngineGeneration(client, each, self._stats) for each in streams]
+
+    def _stay_with(self, replica: EngineReplica, name: str) -> Callable[[], SequenceHost]:
+        """Return a choice of one engine while that takes requests: its prefix cache knows the beams."""
+
+        def choose() -> SequenceHost:
+            nonlocal replica
+            if not replica.takes_requests:
+                replica = min(self._find_targets(name), key=lambda target: target.replica.num_open).replica
+            return replica.client
+
+        return choose
+
+
+def _streams(
+    request: GenerationRequest, model: ServedModel, sources: Iterable[OpenSequence]
+) -> list[SequenceStream]:
+    prompt, tokenizer = request.prompt_token_ids, model.assets.tokenizer
+    return [
+        SequenceStream(index, source, request.sampling, prompt, tokenizer)
+        for index, source in enumerate(sources)
+    ]

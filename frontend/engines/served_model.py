@@ -1,0 +1,36 @@
+"""A model that clients can ask for: the engine's words on it, and the text side that this frontend loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from splitserve.engine_core.ipc.wire import ModelInfo
+from splitserve.frontend.text.model_assets import ModelAssets
+
+
+@dataclass(slots=True, frozen=True)
+class ServedModel:
+    """A model that at least one ready engine serves.
+
+    Attributes:
+        names: what clients may call it; the first is the main one.
+        max_logprobs: largest number of top logprobs the engine gives.
+        max_num_seqs: requests one engine runs at a time.
+        epoch: life of the engine this was learnt from.
+        created: Unix time at which this process first saw the model.
+        max_num_waiting: requests that may wait on one engine beside those that run.
+    """
+
+    names: tuple[str, ...]
+    info: ModelInfo
+    assets: ModelAssets
+    epoch: int
+    max_num_seqs: int
+    max_logprobs: int
+    created: int
+    max_num_waiting: int = 4096
+
+    @property
+    def max_num_open(self) -> int:
+        """Requests that one engine holds at most, running and waiting."""
+        return self.max_num_seqs + self.max_num_waiting
