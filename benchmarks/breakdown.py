@@ -120,7 +120,8 @@ def serve_window(model: list[str], num_streams: int, seconds: float) -> dict[str
 def _sample(http: httpx.Client, pid: int) -> Sample:
     text = http.get("/metrics").text
     names = ("engine_steps", "generation_tokens", "worker_compute_seconds", "worker_wait_seconds")
-    return Sample(time.perf_counter(), *(counter(text, name) for name in names), cpu_by_role(pid))
+    steps, tokens, compute_s, wait_s = (counter(text, name) for name in names)
+    return Sample(time.perf_counter(), steps, tokens, compute_s, wait_s, cpu_by_role(pid))
 
 
 def main() -> int:
@@ -131,7 +132,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=5.0, help="length of the window")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
-    rows = []
+    rows: list[dict[str, float]] = []
     for num_streams in map(int, options.streams.split(",")):
         figures = serve_window([options.model] if options.model else [], num_streams, options.seconds)
         row = {"streams": num_streams, **figures, "load": os.getloadavg()[0]}

@@ -27,8 +27,9 @@ class Case:
 
     op: str
     shape: str
-    ours: Callable[[], object]
-    torchs: Callable[[], object]
+    # Without arguments; a lambda in a loop may hold its own by default values.
+    ours: Callable[..., object]
+    torchs: Callable[..., object]
     num_bytes: float = 0.0
     flops: float = 0.0
 
@@ -89,7 +90,8 @@ def attention_case(dtype: torch.dtype, shape: AttentionShape) -> Case:
     """
     rows, tokens, length, kv_heads, dim = shape.rows, shape.tokens, shape.length, shape.kv_heads, shape.dim
     block_size, num_blocks = 16, -(-length // 16)
-    caches = [torch.randn(rows * num_blocks, kv_heads, block_size, dim).to(dtype) for _ in range(2)]
+    size = (2, rows * num_blocks, kv_heads, block_size, dim)
+    k_cache, v_cache = caches = torch.randn(size).to(dtype).unbind()
     q = torch.randn(rows * tokens, shape.heads, dim).to(dtype)
     out = torch.empty_like(q)
     table = torch.randperm(rows * num_blocks).int().view(rows, num_blocks)
@@ -101,7 +103,7 @@ def attention_case(dtype: torch.dtype, shape: AttentionShape) -> Case:
     return Case(
         "attention",
         f"{name(dtype)} R={rows} T={tokens} L={length} {shape.heads}/{kv_heads} D={dim}",
-        lambda: ops.paged_attention(out, q, *caches, table, cu_seqlens, seq_lens, dim**-0.5),
+        lambda: ops.paged_attention(out, q, k_cache, v_cache, table, cu_seqlens, seq_lens, dim**-0.5),
         lambda: F.scaled_dot_product_attention(q4, k, v, attn_mask=mask, enable_gqa=True),
         k.nbytes + v.nbytes,
         shape.flops,

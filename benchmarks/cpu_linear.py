@@ -28,7 +28,8 @@ import torch
 import torch.nn.functional as F
 
 from splitserve.worker.ops.cpu import ops
-from splitserve.worker.ops.packed_weight import PackedWeight, WeightForm
+from splitserve.worker.ops.packed_weight import PackedWeight
+from splitserve.worker.ops.quantization import WeightForm
 from splitserve.worker.pages import zero_pages
 
 # Name, K, N: the matrices of the demo model and of models in the shapes of SmolLM2 135M and Qwen3 0.6B.

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
 
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.ops.cpu import ops
@@ -61,7 +62,7 @@ def run_rank(rank: int, num_ranks: int, folder: str, answer: Connection) -> None
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", init_method=f"file://{folder}/gloo", rank=rank, world_size=num_ranks)
     gloo = DistributedGroup(None, CpuDevice())
-    shared = SharedMemoryGroup(dist.FileStore(f"{folder}/shared", num_ranks), rank, num_ranks)
+    shared = SharedMemoryGroup(FileStore(f"{folder}/shared", num_ranks), rank, num_ranks)
     rows = []
     for count, width in SHAPES:
         both = {"gloo_us": best_us(gloo, count, width), "shared_us": best_us(shared, count, width)}

@@ -21,7 +21,7 @@ class Case:
     op: str
     shape: str
     ours: Callable[[], Tensor]
-    torchs: Callable[[], Tensor]
+    torchs: Callable[..., Tensor]
     num_bytes: int
     ceiling: str = "device"
     flops: int = 0

@@ -123,7 +123,9 @@ class Inputs:
         """`count` ids below `high`."""
         return torch.randint(0, high, (count,), dtype=torch.int32, device=self.device)
 
-    def case(self, op: str, ours: Callable[[], Tensor], torchs: Callable[[], Tensor], num_bytes: int) -> Case:
+    def case(
+        self, op: str, ours: Callable[[], Tensor], torchs: Callable[..., Tensor], num_bytes: int
+    ) -> Case:
         """A case bounded by the memory of the device."""
         name = str(self.dtype).removeprefix("torch.")
         return Case(op, f"{self.sizes.name} T={self.sizes.tokens} {name}", ours, torchs, num_bytes)

@@ -15,6 +15,7 @@ import random
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 from splitserve.engine_core.clock import SystemClock
 from splitserve.engine_core.config import SchedulerConfig
@@ -37,7 +38,11 @@ class Bench:
     """An engine and a worker with a pool of so many blocks, and so many behind it in host memory."""
 
     def __init__(self, model: str, threads: int, tokens: int, num_blocks: int, num_host_blocks: int) -> None:
-        limits = {"max_num_seqs": 4, "max_num_batched_tokens": tokens + 1, "block_size": BLOCK_SIZE}
+        limits: dict[str, Any] = {
+            "max_num_seqs": 4,
+            "max_num_batched_tokens": tokens + 1,
+            "block_size": BLOCK_SIZE,
+        }
         worker = Worker(WorkerConfig(model=model, num_threads=threads, **limits))
         info = worker.load().model
         self._executor = InprocExecutor(worker)

@@ -69,8 +69,9 @@ class Scorer:
         return Perplexity(math.exp(losses[is_answer].mean()), math.exp(losses.mean()))
 
     def _losses(self, tokens: torch.Tensor) -> torch.Tensor:
-        logits = self._model.compute_logits(self._hidden(tokens))[:-1]
-        return torch.nn.functional.cross_entropy(logits, tokens[1:].long(), reduction="none")
+        logits = self._model.compute_logits(self._hidden(tokens))
+        assert logits is not None, "one rank has all of the vocabulary"
+        return torch.nn.functional.cross_entropy(logits[:-1], tokens[1:].long(), reduction="none")
 
     def _hidden(self, tokens: torch.Tensor) -> torch.Tensor:
         positions = torch.arange(len(tokens), dtype=torch.int32)
@@ -78,7 +79,9 @@ class Scorer:
         lengths = torch.tensor([len(tokens)], dtype=torch.int32)
         starts = torch.tensor([0, len(tokens)], dtype=torch.int32)
         meta = AttentionMetadata(positions, positions, blocks, starts, lengths)
-        return self._model.forward(tokens, meta, self._caches)
+        hidden = self._model.forward(tokens, meta, self._caches)
+        assert hidden is not None, "one rank has all layers"
+        return hidden
 
 
 def unseen_texts(model: Path, count: int) -> Iterator[Text]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import signal
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -36,7 +36,7 @@ def no_proxy() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def default_signals() -> Iterator[None]:
     """Under nohup, or in the background of a script, signals are ignored, by what tests start as well."""
-    defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    defaults: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
     ignored = [number for number in defaults if signal.getsignal(number) is signal.SIG_IGN]
     for number in ignored:
         signal.signal(number, defaults[number])

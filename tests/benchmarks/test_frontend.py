@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from prometheus_client import Metric
+from prometheus_client.registry import Collector
 
 from benchmarks.frontend import (
     TICKS_PER_S,
@@ -43,8 +46,8 @@ def test_tokens_are_counted_over_all_models() -> None:
     metrics.model("a").inter_token_latency.observe(0.01, 40)
     metrics.model("b").inter_token_latency.observe(5.0, 2)
 
-    class Collected:
-        def collect(self) -> object:
+    class Collected(Collector):
+        def collect(self) -> Iterable[Metric]:
             return metrics.collect(1, 0)
 
     registry = CollectorRegistry()

@@ -1,5 +1,7 @@
 """silu_and_mul and gelu on a GPU."""
 
+from typing import Literal
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -30,7 +32,9 @@ def test_silu_and_mul_matches_reference(gpu: Gpu, size: int, dtype: torch.dtype)
 
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 @pytest.mark.parametrize("size", SIZES)
-def test_gelu_matches_reference(gpu: Gpu, size: int, approximate: str, dtype: torch.dtype) -> None:
+def test_gelu_matches_reference(
+    gpu: Gpu, size: int, approximate: Literal["none", "tanh"], dtype: torch.dtype
+) -> None:
     for x in (spread(gpu, 4, size, dtype), gpu.randn(4, size, dtype=dtype)):
         out = gpu.empty_like(x)
         gpu.ops.gelu(out, x, approximate)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import torch
@@ -43,7 +44,7 @@ def _single_threaded_kernels() -> None:
 
 @pytest.mark.parametrize(("shape", "options"), CASES, ids=str)
 def test_prefill_matches_reference(
-    gpu: Gpu, shape: Shape, options: dict[str, float], dtype: torch.dtype
+    gpu: Gpu, shape: Shape, options: dict[str, Any], dtype: torch.dtype
 ) -> None:
     sequences = [Sequence.random(shape, length, dtype) for length in LENGTHS]
     batch = paged(shape, sequences)
@@ -55,7 +56,7 @@ def test_prefill_matches_reference(
 
 @pytest.mark.parametrize(("shape", "options"), CASES, ids=str)
 def test_chunks_and_decode_give_the_bits_of_a_prefill(
-    gpu: Gpu, shape: Shape, options: dict[str, float], dtype: torch.dtype
+    gpu: Gpu, shape: Shape, options: dict[str, Any], dtype: torch.dtype
 ) -> None:
     length = 140
     batch = paged(shape, [Sequence.random(shape, length, dtype)])
@@ -68,7 +69,7 @@ def test_chunks_and_decode_give_the_bits_of_a_prefill(
 @pytest.mark.parametrize("options", [{}, {"sliding_window": 1100}], ids=str)
 @pytest.mark.parametrize("shape", [Shape(4, 2, 64), Shape(2, 1, 128), Shape(2, 1, 256)], ids=str)
 def test_split_or_not_a_long_context_gives_the_same_exact_bits(
-    gpu: Gpu, shape: Shape, options: dict[str, float]
+    gpu: Gpu, shape: Shape, options: dict[str, Any]
 ) -> None:
     sequence, begin = Sequence.random(shape, LONG, torch.bfloat16), 2030
     batch = paged(shape, [sequence])

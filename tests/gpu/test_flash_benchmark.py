@@ -18,7 +18,7 @@ from torch import Tensor
 from benchmarks import gpu_flash
 from benchmarks.gpu_attention import Step, Work
 from benchmarks.gpu_flash import WORK, Compared, collect, compare, compare_edition, prefill_speed, row
-from splitserve.worker.attention.flash_editions import EDITIONS, Attend
+from splitserve.worker.attention.flash_editions import EDITIONS
 from tests.gpu.conftest import Gpu
 from tests.worker.attention.flash_modules import Flash3
 
@@ -76,7 +76,7 @@ def test_what_an_edition_raises_is_named(gpu: Gpu, monkeypatch: pytest.MonkeyPat
     assert missing.reason.startswith("FlashAttention 3: import of")
     assert missing.open_s == 0
 
-    def adapt(module: object) -> Attend:
+    def adapt(module: object) -> Any:
         return lambda q, cache: torch.ones_like(q) if len(q) == 3 else 1 / 0
 
     broken = FLASH_3._replace(module="json", adapt=adapt)
@@ -100,10 +100,11 @@ def test_only_an_edition_that_cannot_be_opened_is_given_up(
 LINE = json.dumps(asdict(Compared("FlashAttention 3", 16, "a shape")))
 
 
-class Spoken(subprocess.Popen):  # type: ignore[type-arg]
+class Spoken(subprocess.Popen):
     """A process whose time begins when it has said something."""
 
     def communicate(self, input: Any = None, timeout: float | None = None) -> tuple[Any, Any]:
+        assert self.stdout is not None
         select.select([self.stdout], [], [])
         return super().communicate(input, timeout)
 

@@ -51,7 +51,9 @@ def test_floats_are_rounded_as_torch_rounds_them(library: ctypes.CDLL, name: str
     # Around every number and every midpoint between two neighbours, ties included.
     finite = np.sort(exact[np.isfinite(exact)])
     middles = ((finite[1:].astype(np.float64) + finite[:-1]) / 2).astype(np.float32)
-    points = np.concatenate([finite, middles, np.float32([np.inf, -np.inf, 1e38, -1e38, 1e-45, 0.0, -0.0])])
+    points = np.concatenate(
+        [finite, middles, np.array([np.inf, -np.inf, 1e38, -1e38, 1e-45, 0.0, -0.0], np.float32)]
+    )
     floats = np.concatenate([points, *(np.nextafter(points, np.float32(s)) for s in (-np.inf, np.inf))])
     narrowed = apply(library, f"narrow_{name}", floats, np.uint16)
     expected = torch.from_numpy(floats).to(dtype).view(torch.int16).numpy().view(np.uint16)
@@ -68,7 +70,7 @@ def test_a_nan_stays_one(library: ctypes.CDLL, name: str, dtype: torch.dtype) ->
 def test_order_keys_sort_as_floats_do_and_lead_back(library: ctypes.CDLL) -> None:
     rng = np.random.default_rng(0)
     floats = rng.integers(0, 1 << 32, 20000, dtype=np.uint32).view(np.float32)
-    special = np.float32([0.0, -0.0, np.inf, -np.inf, 1e-45, -1e-45, 1.0])
+    special = np.array([0.0, -0.0, np.inf, -np.inf, 1e-45, -1e-45, 1.0], np.float32)
     floats = np.concatenate([floats[~np.isnan(floats)], special])
     keys = apply(library, "order_keys", floats, np.uint32)
     order = np.argsort(keys, kind="stable")
@@ -80,7 +82,7 @@ def test_order_keys_sort_as_floats_do_and_lead_back(library: ctypes.CDLL) -> Non
 
 
 def test_preference_is_by_logit_and_then_by_the_lower_id(library: ctypes.CDLL) -> None:
-    logits = np.float32([1.0, 3.0, -0.0, 3.0, 0.0, -np.inf, 1.0])
+    logits = np.array([1.0, 3.0, -0.0, 3.0, 0.0, -np.inf, 1.0], np.float32)
     keys = apply(library, "preference_keys", logits, np.uint64)
     assert list(np.argsort(keys)[::-1]) == [1, 3, 0, 6, 2, 4, 5]
 

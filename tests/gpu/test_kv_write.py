@@ -34,14 +34,17 @@ class Step:
         self.table = make_table(rot_dim, MAX_POS).to(gpu.device)
         self.slots = torch.randperm(4 * tokens)[:tokens].to(gpu.device)
         self.slots[3] = -1
-        self.norms = gpu.randn(2, head_dim, dtype=dtype).unbind() if has_norms else (None, None)
+        self.norms: tuple[Tensor, Tensor] | tuple[None, None] = (None, None)
+        if has_norms:
+            self.norms = (gpu.randn(head_dim, dtype=dtype), gpu.randn(head_dim, dtype=dtype))
         size = (tokens, 2, 4, head_dim)
         self.k_cache, self.v_cache = (torch.full(size, -7.0, dtype=dtype).to(gpu.device) for _ in range(2))
 
     def run(self) -> None:
         cache = (self.k_cache, self.v_cache, self.slots)
         turn = (self.positions, self.table)
-        self.gpu.ops.rotary_kv_write(self.q, self.k, self.v, *turn, *cache, *self.norms, EPS)
+        q_norm, k_norm = self.norms
+        self.gpu.ops.rotary_kv_write(self.q, self.k, self.v, *turn, *cache, q_norm, k_norm, EPS)
 
     def written(self, cache: Tensor) -> Tensor:
         """What the cache holds of the tokens that have a slot, [tokens, heads, D]."""
@@ -83,12 +86,13 @@ def test_a_row_does_not_depend_on_the_batch_nor_on_where_it_lies(
     shifted = torch.empty(9 * head_dim + 1, dtype=dtype, device=gpu.device)[1:].view(1, 9, head_dim)
     alone = [step.qkv[7:8].clone(), shifted.copy_(step.qkv[7:8])]
     step.run()
-    slot = step.slots[7].item()
+    slot = int(step.slots[7])
     for row in alone:
         q, k, v = row.split([5, 2, 2], dim=1)
         turn = (step.positions[7:8], step.table)
         cache = (torch.zeros_like(step.k_cache), torch.zeros_like(step.v_cache))
-        gpu.ops.rotary_kv_write(q, k, v, *turn, *cache, step.slots[7:8], *step.norms, EPS)
+        q_norm, k_norm = step.norms
+        gpu.ops.rotary_kv_write(q, k, v, *turn, *cache, step.slots[7:8], q_norm, k_norm, EPS)
         assert_same_bits(q, step.q[7:8])
         assert_same_bits(cache[0][slot // 4, :, slot % 4], step.k_cache[slot // 4, :, slot % 4])
 
@@ -99,8 +103,9 @@ def test_rotation_gives_the_bits_of_the_cpu(gpu: Gpu, head_dim: int, rot_dim: in
         step = Step(gpu, head_dim, rot_dim, dtype)
         q, k, v = step.qkv.cpu().clone().split([5, 2, 2], dim=1)
         step.run()
-        cache = torch.zeros(2, *step.k_cache.shape, dtype=dtype)
-        ops.rotary_kv_write(q, k, v, step.positions.cpu(), step.table.cpu(), *cache, step.slots.cpu())
+        k_cache, v_cache = torch.zeros(2, *step.k_cache.shape, dtype=dtype)
+        turn = (step.positions.cpu(), step.table.cpu())
+        ops.rotary_kv_write(q, k, v, *turn, k_cache, v_cache, step.slots.cpu())
         assert_same_bits(step.q.cpu(), q)
 
 
@@ -134,7 +139,7 @@ def test_a_position_outside_the_table_makes_its_own_row_nan(gpu: Gpu, position: 
     step.run()
     expected.run()
     assert step.q[2].isnan().all()
-    slot = step.slots[2].item()
+    slot = int(step.slots[2])
     assert step.k_cache[slot // 4, :, slot % 4].isnan().all()
     others = [t for t in range(9) if t != 2]
     assert_same_bits(step.q[others], expected.q[others])

@@ -1,5 +1,7 @@
 """rms_norm, layer_norm and their fused residual forms on a GPU."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -52,10 +54,11 @@ def test_the_longest_row_fits_and_a_longer_one_is_refused(gpu: Gpu, dtype: torch
 def test_fused_forms_round_the_residual_and_norm_it(gpu: Gpu, hidden: int, dtype: torch.dtype) -> None:
     x, weight, bias = make(gpu, 5, hidden, dtype)
     before = gpu.randn(5, hidden, dtype=dtype)
-    for fused, plain, parameters in (
+    forms: tuple[tuple[Any, Any, tuple[Tensor, ...]], ...] = (
         (gpu.ops.fused_add_rms_norm, gpu.ops.rms_norm, (weight,)),
         (gpu.ops.fused_add_layer_norm, gpu.ops.layer_norm, (weight, bias)),
-    ):
+    )
+    for fused, plain, parameters in forms:
         residual, expected_residual = before.clone(), before + x
         out, expected = gpu.empty_like(x), gpu.empty_like(x)
         plain(expected, expected_residual, *parameters, EPS)

@@ -114,7 +114,7 @@ def test_a_layer_waits_for_its_own_moves_and_those_before_alone(
 ) -> None:
     worker, stream = last_moment(gpu, checkpoint)
     log: list[str] = []
-    backend = worker._loaded.backend  # type: ignore[union-attr]
+    backend = worker._loaded.backend
     write, move = backend.write, HostBlocks._move_layers
 
     def logged_write(*step: object) -> None:
@@ -143,7 +143,7 @@ def test_steps_without_moves_use_no_other_stream(gpu: Gpu, checkpoint: Path) -> 
     worker, stream = last_moment(gpu, checkpoint)
     before = stream.num_done
     worker.execute(step_of(0, 3, [], new_rows=[new_row(0, [4, 5, 6], [0])]))
-    caches = worker._runner._kv_caches  # type: ignore[union-attr]
+    caches = worker._runner._kv_caches
     assert isinstance(iter(caches), type(iter([])))
     worker.execute(step_of(0, 1, []))
     assert stream.num_done == before
@@ -169,7 +169,7 @@ def test_a_step_that_finds_no_memory_waits_for_its_moves(
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(worker._loaded.backend, "attend", fail)  # type: ignore[union-attr]
+        patch.setattr(worker._loaded.backend, "attend", fail)
         # Out of the pool, over which the failing step begins to write.
         moves = [(0, HOST + 3), (1, HOST + 2)]
         failed = worker.execute(step_of(1, 5, moves, new_rows=[new_row(1, [9] * 5, [0, 1])]))

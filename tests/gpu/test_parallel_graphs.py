@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -132,18 +133,18 @@ class CountReplays:
         graphs.replayed = sizes  # type: ignore[attr-defined]
 
 
-def _noting(sizes: list[int], size: int, graph: CudaGraph) -> object:
+def _noting(sizes: list[int], size: int, graph: CudaGraph) -> Callable[..., None]:
     forward = type(graph).forward
 
-    def noted(*inputs: object) -> None:
+    def noted(*inputs: Any) -> None:
         sizes.append(size)
-        forward(graph, *inputs)  # type: ignore[arg-type]
+        forward(graph, *inputs)
 
     return noted
 
 
 def replayed(worker: Worker) -> list[int]:
-    return graphs_of(worker).replayed  # type: ignore[attr-defined,no-any-return]
+    return graphs_of(worker).replayed  # type: ignore[attr-defined]
 
 
 def test_all_sizes_are_captured_at_the_start_and_none_by_one_rank_alone(
@@ -164,7 +165,7 @@ def test_graphs_give_the_tokens_of_eager_steps(ranks: RankPool, tmp_path: Path, 
         if not enforce_eager:
             parallel.ask(CountReplays())
         done = [job.again() for job in jobs]
-        driver = Driver(parallel, config, NUM_BLOCKS, random.Random(1), HOST_BLOCKS)  # type: ignore[arg-type]
+        driver = Driver(parallel, config, NUM_BLOCKS, random.Random(1), HOST_BLOCKS)
         driver.run(done)
         assert_alike(parallel)
         ended.append([(job.tokens, sorted(job.logprobs), job.error) for job in done])
@@ -185,13 +186,13 @@ class FindNoMemory:
     def __call__(self, worker: Worker) -> None:
         if worker._config.rank == self.rank:
             graphs = graphs_of(worker)
-            graphs._make = self._failing(graphs._make)  # type: ignore[method-assign]
+            graphs._make = self._failing(graphs._make)  # type: ignore[method-assign,assignment]
 
-    def _failing(self, make: object) -> object:
+    def _failing(self, make: Callable[[int], CudaGraph]) -> Callable[[int], CudaGraph]:
         def failing(size: int) -> CudaGraph:
             if size == self.size and self.method == "make":
                 raise torch.OutOfMemoryError("CUDA out of memory")
-            graph: CudaGraph = make(size)  # type: ignore[operator]
+            graph: CudaGraph = make(size)
             if size == self.size:
                 graph.capture = _out_of_memory  # type: ignore[method-assign]
             return graph
@@ -320,7 +321,7 @@ class LogMemory:
 
 
 def log_of(worker: Worker) -> list[object]:
-    return worker.log  # type: ignore[attr-defined,no-any-return]
+    return worker.log  # type: ignore[attr-defined]
 
 
 def test_the_largest_steps_run_again_after_captures_which_may_have_taken_their_memory(

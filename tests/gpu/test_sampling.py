@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -97,7 +99,7 @@ def test_a_row_draws_the_same_token_anywhere_in_any_batch(gpu: Gpu) -> None:
     assert torch.equal(together, alone)
 
 
-def top(device_ops: object, logits: Tensor, rows: list[int], tokens: list[int], k: int) -> tuple[Tensor, ...]:
+def top(device_ops: Any, logits: Tensor, rows: list[int], tokens: list[int], k: int) -> tuple[Tensor, ...]:
     device, count = logits.device, len(rows)
     ids = torch.full((count, 1 + k), -9, dtype=torch.int32, device=device)
     ranks = torch.full((count,), -9, dtype=torch.int32, device=device)
@@ -124,9 +126,8 @@ def test_given_tokens_get_the_bits_of_the_top_ones(gpu: Gpu, vocab: int) -> None
     logits = odd_logits(vocab).to(gpu.device)
     ids, logprobs, _ = top(gpu.ops, logits, [0, 4, 3], [1, 0, 2], 2)
     out = torch.empty(9, device=gpu.device)
-    ends, rows = ([0, 3, 6, 9], [0, 4, 3])
-    columns = (torch.tensor(x, dtype=torch.int32, device=gpu.device) for x in (rows, ends))
-    gpu.ops.sampling.token_logprobs(out, logits, *columns, ids.clamp(min=0).flatten().to(gpu.device))
+    rows, ends = (torch.tensor(x, dtype=torch.int32, device=gpu.device) for x in ([0, 4, 3], [0, 3, 6, 9]))
+    gpu.ops.sampling.token_logprobs(out, logits, rows, ends, ids.clamp(min=0).flatten().to(gpu.device))
     assert torch.equal(out.cpu().nan_to_num(7.0), logprobs.flatten().nan_to_num(7.0))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from typing import Any
 
 import pytest
 
@@ -44,8 +45,7 @@ class AheadExecutor(InprocExecutor):
     def receive(self) -> list[FromWorkerMessage]:
         if not self._answers:
             self._steps.settle()
-        answers = [self._answers.popleft()] if self._answers else []
-        return answers or super().receive()
+        return [self._answers.popleft()] if self._answers else super().receive()
 
 
 def loop_ahead(loaded: Loaded) -> tuple[Loop, AheadExecutor]:
@@ -110,14 +110,14 @@ def test_only_steady_decode_steps_begin_ahead(loaded: Loaded) -> None:
     worker.execute(SchedulerOutput(1, pack_int32([0, 1, 2]), pack_int32([3, 3, 3]), rows))
     new = NewRow(3, pack_int32([9]), 1, 0, pack_int32([20]), SamplingParams(seed=0))
 
-    def step(*chosen: int, **columns: object) -> SchedulerOutput:
-        return SchedulerOutput(2, pack_int32(chosen), pack_int32([1] * len(chosen)), **columns)  # type: ignore[arg-type]
+    def step(*chosen: int, **columns: Any) -> SchedulerOutput:
+        return SchedulerOutput(2, pack_int32(chosen), pack_int32([1] * len(chosen)), **columns)
 
-    for rows in [(0,), (0, 1)]:
+    for chosen in [(0,), (0, 1)]:
         # Its graph is not there yet, and might find no memory; an eager step has to know all tokens.
-        assert not worker.can_follow(step(*rows))
-        worker.execute(step(*rows))
-        assert worker.can_follow(step(*rows))
+        assert not worker.can_follow(step(*chosen))
+        worker.execute(step(*chosen))
+        assert worker.can_follow(step(*chosen))
     assert worker.can_follow(step(0, block_rows=pack_int32([0]), block_ids=pack_int32([3])))
     assert not worker.can_follow(step(0, 2))
     assert not worker.can_follow(step(0, 3, new_rows=[new]))
@@ -172,7 +172,7 @@ def test_a_row_that_fails_while_the_next_step_runs_fails_alone(loaded: Loaded) -
     try:
         loop.run([unlucky, *healthy])
     finally:
-        del worker.begin  # type: ignore[method-assign]
+        del worker.begin
     assert executor.num_ahead > 3
     assert unlucky.finished is not None
     assert unlucky.finished.error_code == "numerical_error"

@@ -64,7 +64,7 @@ def decode(pair: Pair, *rows: int) -> None:
 
 def test_random_batches_draw_alike(gpu: Gpu, checkpoint: Path, sizes: list[int]) -> None:
     pair, rng = pair_of(checkpoint, device_of(gpu)), random.Random(4)
-    driver = Driver(pair, pair.config, NUM_BLOCKS, rng, HOST_BLOCKS)  # type: ignore[arg-type]
+    driver = Driver(pair, pair.config, NUM_BLOCKS, rng, HOST_BLOCKS)
     driver.run(decoding_jobs(rng, VOCAB, featured=0))
     assert driver.host.num_loads > 0
     # Padded to 4 and to 6 rows, and not.
@@ -106,7 +106,7 @@ def test_graphs_are_captured_anew_when_the_buffers_move(gpu: Gpu, checkpoint: Pa
     decode(pair, 0, 1)
     runner = pair.workers[0]._runner
     assert runner is not None
-    graphs = runner._graphs._graphs  # type: ignore[union-attr]
+    graphs = runner._graphs._graphs
     before = graphs[2]
     runner._model.workspace.take("residual", 4000, 64)
     decode(pair, 0, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 import tvm_ffi
@@ -27,12 +28,12 @@ def emulated_device() -> CudaDevice:
     return CudaDevice(EmulatedOps(tvm_ffi.load_module(str(build()))), torch.device("cpu"))
 
 
-def start_worker(gpu: Gpu, checkpoint: Path, **settings: object) -> tuple[Worker, WorkerConfig]:
+def start_worker(gpu: Gpu, checkpoint: Path, **settings: Any) -> tuple[Worker, WorkerConfig]:
     """A worker on the GPU."""
     return start_on(device_of(gpu), checkpoint, **settings)
 
 
-def start_on(device: Device, checkpoint: Path, **settings: object) -> tuple[Worker, WorkerConfig]:
+def start_on(device: Device, checkpoint: Path, **settings: Any) -> tuple[Worker, WorkerConfig]:
     """A worker with few rows and small blocks, so that short sequences cross many borders."""
     config = WorkerConfig(
         model=str(checkpoint),

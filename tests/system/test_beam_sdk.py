@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import httpx
 import pytest
@@ -17,7 +18,7 @@ DEADLINE_S = 60.0
 SEARCH = {"use_beam_search": True, "return_token_ids": True}
 
 
-def rate(choice, length_penalty: float = 1.0) -> float:
+def rate(choice: Any, length_penalty: float = 1.0) -> float:
     return sum(choice.logprobs.token_logprobs) / len(choice.token_ids) ** length_penalty
 
 

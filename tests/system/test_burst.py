@@ -20,7 +20,7 @@ pytestmark = pytest.mark.system
 BURST = 400
 NUM_TOKENS = 12
 DEADLINE_S = 120.0
-ENGINE = ("--executor", "simulated", "--simulated-step-ms", "5", "--max-num-seqs", "512")
+ENGINE: tuple[str, ...] = ("--executor", "simulated", "--simulated-step-ms", "5", "--max-num-seqs", "512")
 ENGINE += ("--max-num-waiting", "512", "--num-blocks", "20000")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from openai import BadRequestError, OpenAI
 
@@ -11,7 +13,7 @@ HELLO = [{"role": "user", "content": "What is the capital of France?"}]
 COUNT = [{"role": "user", "content": "Count from 1 to 20."}]
 
 
-def stream_chat(client: OpenAI, **options):
+def stream_chat(client: OpenAI, **options: Any) -> tuple[dict[int, str], list[Any]]:
     """Run one streamed request; returns the joined text per choice and all chunks."""
     chunks = list(client.chat.completions.create(stream=True, **options))
     texts: dict[int, str] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from openai import BadRequestError, OpenAI
@@ -18,7 +19,9 @@ def tokenize(client: OpenAI, text: str) -> list[int]:
     return client.post("/../tokenize", body=body, cast_to=object)["tokens"]
 
 
-def ask(client: OpenAI, model: str, messages: list[dict], *, seed: int = 0, temperature: float = 0, **extra):
+def ask(
+    client: OpenAI, model: str, messages: list[dict], *, seed: int = 0, temperature: float = 0, **extra: Any
+) -> Any:
     """The only choice of a chat answer of at most 24 tokens, with its token ids."""
     answer = client.chat.completions.create(
         model=model,
@@ -127,7 +130,7 @@ def test_prompt_logprobs_map_ids_to_logprob_rank_and_text(client: OpenAI, model:
 @pytest.mark.parametrize(("count", "pattern"), [(2, 1), (5, 1), (3, 4)])
 def test_a_loop_ends_with_repetition(client: OpenAI, model: str, count: int, pattern: int) -> None:
     detection = {"max_pattern_size": 8, "min_pattern_size": pattern, "min_count": count}
-    extra = {
+    extra: dict[str, Any] = {
         "ignore_eos": True,
         "logit_bias": {str(tokenize(client, "a")[0]): 100},
         "repetition_detection": detection,
@@ -188,7 +191,7 @@ def test_values_out_of_range_are_named(client: OpenAI, model: str, extra: dict, 
 
 def test_neighbours_with_other_parameters_change_nothing(client: OpenAI, model: str) -> None:
     digits = tokenize(client, "0123456789 ,")
-    kinds = [
+    kinds: list[dict[str, Any]] = [
         {"allowed_token_ids": digits},
         {"bad_words": ["Paris", "the", "is"]},
         {"repetition_detection": {"max_pattern_size": 4}, "repetition_penalty": 0.5},

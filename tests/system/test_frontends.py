@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.system
 STORY = [{"role": "user", "content": "Count from 1 to 20."}]
 
 
-def chat(url: str, **options):
+def chat(url: str, **options: Any) -> Any:
     return OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0, timeout=60).chat.completions.create(
         model=OpenAI(base_url=f"{url}/v1", api_key="x").models.list().data[0].id, messages=STORY, **options
     )
@@ -39,7 +40,7 @@ def metric(url: str, name: str) -> float:
     return sum(values)
 
 
-def wait_for(condition, timeout_s: float = 20.0) -> None:
+def wait_for(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true in time"

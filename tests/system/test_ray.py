@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -52,7 +53,7 @@ class Nodes:
         self.popen.stdin.flush()
         return self._answer()
 
-    def _answer(self):
+    def _answer(self) -> Any:
         assert self.popen.stdout is not None
         # Ray prints now and then, too.
         while line := self.popen.stdout.readline():

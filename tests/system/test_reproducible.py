@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from openai import OpenAI
@@ -13,7 +14,7 @@ pytestmark = pytest.mark.system
 STORY = [{"role": "user", "content": "Tell me a story."}]
 
 
-def ask(client: OpenAI, model: str, **options) -> tuple[list[int], list[float]]:
+def ask(client: OpenAI, model: str, **options: Any) -> tuple[list[int], list[float]]:
     answer = client.chat.completions.create(
         model=model,
         messages=STORY,

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.compare import limits, run
 from benchmarks.compare.engines import ENGINES
 from benchmarks.compare.offline import OfflineEngine
-from benchmarks.compare.processes import EngineError
+from benchmarks.compare.processes import EngineError, EngineProcess
 from benchmarks.compare.prompts import PromptSource
 from benchmarks.compare.results import LIMIT, load
 from benchmarks.compare.run import Plan, Run, offline_turn
@@ -20,7 +20,7 @@ from benchmarks.compare.shapes import SHAPES
 from tests.benchmarks.compare.conftest import SMALL
 
 
-class FakeProcess:
+class FakeProcess(EngineProcess):
     """A process that only notes what is done to it."""
 
     def __init__(self, events: list[str], name: str) -> None:
@@ -42,7 +42,7 @@ class FakeEngine:
 
     def __init__(self, events: list[str], name: str) -> None:
         self.name = name
-        self.process = FakeProcess(events, name)
+        self.process: EngineProcess = FakeProcess(events, name)
 
 
 @pytest.fixture

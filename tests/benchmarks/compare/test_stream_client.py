@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -89,15 +90,16 @@ async def served(handler: Handler) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-async def read_request(reader: asyncio.StreamReader) -> dict[str, object]:
+async def read_request(reader: asyncio.StreamReader) -> dict[str, Any]:
     head = await reader.readuntil(b"\r\n\r\n")
     length = int(head.lower().partition(b"content-length:")[2].split()[0])
-    body: dict[str, object] = json.loads(await reader.readexactly(length))
+    body: dict[str, Any] = json.loads(await reader.readexactly(length))
     return body
 
 
 async def test_requests_are_sent_in_order_and_so_many_at_a_time() -> None:
-    open_now, most, prompts = 0, 0, []
+    open_now, most = 0, 0
+    prompts: list[int] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal open_now, most

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,13 +35,13 @@ GPT2 = {
 }
 
 
-def write(path: Path, base: dict[str, object], changes: dict[str, object]) -> Path:
+def write(path: Path, base: dict[str, Any], changes: dict[str, Any]) -> Path:
     values = {name: value for name, value in {**base, **changes}.items() if value != "ABSENT"}
     (path / "config.json").write_text(json.dumps(values))
     return path
 
 
-def read(path: Path, base: dict[str, object] = LLAMA, **changes: object) -> ModelConfig:
+def read(path: Path, base: dict[str, Any] = LLAMA, **changes: Any) -> ModelConfig:
     return read_model_config(write(path, base, changes))
 
 
@@ -109,7 +110,7 @@ BAD_LLAMA = [
 
 
 @pytest.mark.parametrize(("field", "value"), BAD_LLAMA)
-def test_a_bad_value_is_refused_by_the_name_of_its_field(field: str, value: object, tmp_path: Path) -> None:
+def test_a_bad_value_is_refused_by_the_name_of_its_field(field: str, value: Any, tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError) as raised:
         read(tmp_path, **{field: value})
     message = str(raised.value)
@@ -132,9 +133,7 @@ BAD_GPT2 = [
 
 
 @pytest.mark.parametrize(("field", "value"), BAD_GPT2)
-def test_a_bad_gpt2_value_is_refused_by_the_name_of_its_field(
-    field: str, value: object, tmp_path: Path
-) -> None:
+def test_a_bad_gpt2_value_is_refused_by_the_name_of_its_field(field: str, value: Any, tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=field):
         read(tmp_path, GPT2, **{field: value})
 
@@ -193,7 +192,7 @@ def test_end_tokens_that_the_vocabulary_does_not_have_end_nothing(tmp_path: Path
     ],
 )
 def test_mistral_has_one_window_for_all_layers(
-    changes: dict[str, object], windows: tuple[int, ...], tmp_path: Path
+    changes: dict[str, Any], windows: tuple[int, ...], tmp_path: Path
 ) -> None:
     config = read(tmp_path, architectures=["MistralForCausalLM"], **changes)
     assert config.sliding_windows == windows
@@ -222,7 +221,7 @@ def test_mistral_has_one_window_for_all_layers(
 )
 @pytest.mark.parametrize("architecture", ["Qwen2ForCausalLM", "Qwen3ForCausalLM"])
 def test_qwen_has_windows_where_its_config_puts_them(
-    architecture: str, changes: dict[str, object], windows: tuple[int, ...], common: int, tmp_path: Path
+    architecture: str, changes: dict[str, Any], windows: tuple[int, ...], common: int, tmp_path: Path
 ) -> None:
     config = read(tmp_path, architectures=[architecture], **changes)
     assert config.sliding_windows == windows

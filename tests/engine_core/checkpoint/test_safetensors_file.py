@@ -6,6 +6,7 @@ import json
 import random
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -59,7 +60,7 @@ def test_a_good_file_gives_absolute_offsets(tmp_path: Path) -> None:
     assert tensors["b"].num_bytes == 8
 
 
-BAD = {
+BAD: dict[str, tuple[Any, int, str]] = {
     "overlap": ({"a": entry("F32", [2], 0, 8), "b": entry("F32", [2], 4, 12)}, 12, "'b' overlaps"),
     "same range twice": ({"a": entry("F32", [2], 0, 8), "b": entry("F32", [2], 0, 8)}, 8, "'b' overlaps"),
     "gap": ({"a": entry("F32", [2], 0, 8), "b": entry("F32", [2], 12, 20)}, 20, "4 bytes before tensor 'b'"),

@@ -28,7 +28,7 @@ from splitserve.engine_core.scheduler.running import RunningRows
 from tests.engine_core.engine_driver import COMPLETE, EngineDriver
 
 # Few tokens and shared stems make equal prefixes, stops and prefix hits common.
-STEMS = ([1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4, 5, 6, 7, 1, 2], [3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3], [])
+STEMS: tuple[list[int], ...] = ([*range(1, 8), *range(1, 8), 1, 2], [3] * 12, [])
 TENANTS = ("", "a", "b")
 
 SETTINGS = settings(

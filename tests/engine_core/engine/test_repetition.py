@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -62,7 +64,7 @@ def test_a_loop_ends_the_request_that_asked_and_no_other(
     detection: RepetitionDetection, min_tokens: int, length: int, depth: int
 ) -> None:
     driver = EngineDriver(CONFIG, LOOP, depth=depth)
-    fields = {"max_tokens": 30, "min_tokens": min_tokens}
+    fields: dict[str, Any] = {"max_tokens": 30, "min_tokens": min_tokens}
     asks = driver.add([1, 2, 3], repetition_detection=detection, **fields)
     silent = driver.add([1, 2, 3], **fields)
     driver.run()

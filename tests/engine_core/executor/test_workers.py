@@ -173,7 +173,7 @@ def test_a_command_that_cannot_be_started_is_named() -> None:
         executor.start()
         poller = zmq.Poller()
         poller.register(executor.sockets[1], zmq.POLLIN)
-        poller.poll(DEADLINE_S * 1000)
+        poller.poll(int(DEADLINE_S * 1000))
         with pytest.raises(WorkerError, match="/no/such/python"):
             executor.receive()
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -156,11 +157,13 @@ def test_the_directory_is_locked_while_an_address_is_claimed(tmp_path: Path) -> 
 @pytest.mark.parametrize("flag", ["--listen", "--kv-events-address", "--kv-events-replay-address"])
 def test_an_abstract_name_is_no_address_of_an_engine(flag: str) -> None:
     addresses = {"--kv-events-address": "ipc:///tmp/x", flag: "ipc://@engine"}
-    fields = {name.removeprefix("--").replace("-", "_"): address for name, address in addresses.items()}
+    fields: dict[str, Any] = {
+        name.removeprefix("--").replace("-", "_"): address for name, address in addresses.items()
+    }
     with pytest.raises(ConfigError, match=f"{flag} must be ipc://PATH .* got 'ipc://@engine'"):
         EngineConfig(model="m", **fields).validate()
 
 
 def test_an_abstract_name_is_no_address_of_an_engine_to_connect_to() -> None:
     with pytest.raises(ConfigError, match=r"--engine must be ipc://PATH .* got 'ipc://@engine'"):
-        FrontendConfig(engines=["ipc://@engine"]).validate()
+        FrontendConfig(engines=("ipc://@engine",)).validate()

@@ -32,7 +32,7 @@ def context() -> Iterator[zmq.Context]:
         context.destroy(linger=0)
 
 
-def receive_one(router: BoundRouter) -> tuple[bytes, bytes | ProtocolError]:
+def receive_one(router: BoundRouter) -> tuple[bytes, bytes | memoryview | ProtocolError]:
     assert router.socket.poll(DEADLINE_MS)
     (message,) = router.receive(1)
     return message.identity, message.frame
@@ -160,7 +160,7 @@ def test_receive_stops_at_its_limit(folder: str, context: zmq.Context) -> None:
     for number in range(10):
         dealer.send(b"%d" % number)
     dealer.send(b"last")
-    seen: list[bytes | ProtocolError] = []
+    seen: list[bytes | memoryview | ProtocolError] = []
     while b"last" not in seen:
         assert router.socket.poll(DEADLINE_MS)
         batch = [message.frame for message in router.receive(4)]

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -345,7 +346,7 @@ def test_serve_does_not_take_the_models_directory_for_a_value_of_a_flag(
         {"kv_events_address": "ipc:///x/e", "kv_events_replay_address": "tcp://10.0.0.1:5558"},
     ],
 )
-def test_tcp_beyond_this_machine_is_refused_before_anything_is_loaded(addresses: dict[str, str]) -> None:
+def test_tcp_beyond_this_machine_is_refused_before_anything_is_loaded(addresses: dict[str, Any]) -> None:
     config = EngineConfig(model="m", **addresses)
     with pytest.raises(ConfigError, match="reachable from other machines"):
         config.validate()

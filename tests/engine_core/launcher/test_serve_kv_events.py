@@ -31,7 +31,7 @@ def test_a_subscriber_with_a_key_hears_of_a_completion() -> None:
                 client.send_multipart([b"", bytes(8)])
                 router, events = Router(), []
                 while True:
-                    assert client.poll(DEADLINE_S * 1000)
+                    assert client.poll(int(DEADLINE_S * 1000))
                     *_, payload = client.recv_multipart()
                     if not payload:
                         break

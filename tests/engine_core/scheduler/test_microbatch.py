@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from splitserve.engine_core.config import SchedulerConfig
@@ -14,7 +16,7 @@ def rows_of(step: SchedulerOutput | None) -> list[int]:
     return [] if step is None else unpack_int32(step.rows).tolist()
 
 
-def make_driver(num_stages: int, **limits: int) -> EngineDriver:
+def make_driver(num_stages: int, **limits: Any) -> EngineDriver:
     config = SchedulerConfig(max_model_len=256, block_size=4, num_blocks=400, num_stages=num_stages, **limits)
     return EngineDriver(config, depth=max(2, num_stages))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from splitserve.engine_core.config import SHORT_STEP_S, SchedulerConfig
 from splitserve.engine_core.executor.simulated.tokens import TokenRule
 from splitserve.engine_core.scheduler.run_ahead import MAX_STEPS_AHEAD
@@ -11,7 +13,7 @@ NEVER_STOPS = TokenRule(vocab_size=50, eos_token_ids=())
 
 
 def make_driver(
-    step_s: float = SHORT_STEP_S / 2, rule: TokenRule = NEVER_STOPS, **fields: int
+    step_s: float = SHORT_STEP_S / 2, rule: TokenRule = NEVER_STOPS, **fields: Any
 ) -> EngineDriver:
     config = SchedulerConfig(
         **{
@@ -33,7 +35,7 @@ def num_planned(driver: EngineDriver) -> int:
     return driver.engine.num_steps_in_flight
 
 
-def decoding(driver: EngineDriver, num_rows: int = 1, **fields: object) -> EngineDriver:
+def decoding(driver: EngineDriver, num_rows: int = 1, **fields: Any) -> EngineDriver:
     """Bring rows to where they decode, with nothing in flight."""
     for _ in range(num_rows):
         driver.add([1, 2, 3], **fields)

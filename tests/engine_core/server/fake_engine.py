@@ -25,5 +25,5 @@ if __name__ == "__main__":
         local_crew.LocalCrew, argv=functools.partial(fake_argv, behaviour)
     )
     # The model is as made up as the worker: a config.json of three fields.
-    model_check.check_before_start = lambda config, directory: []  # type: ignore[assignment]
+    model_check.check_before_start = lambda config, directory: []
     sys.exit(cli.main(flags))

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psutil
 import zmq
@@ -94,12 +94,12 @@ class RawClient:
         self.hello()
         return self.wait_for(Ready)
 
-    def add(self, handle: int, prompt: list[int], **params: object) -> None:
+    def add(self, handle: int, prompt: list[int], **params: Any) -> None:
         sampling = SamplingParams(**{"seed": 7, "ignore_eos": True, **params})
         self.sequences[handle] = Sequence()
         self.send(AddRequest(handle, f"req-{handle}", pack_int32(prompt), sampling))
 
-    def generate(self, handle: int, prompt: list[int], **params: object) -> list[int]:
+    def generate(self, handle: int, prompt: list[int], **params: Any) -> list[int]:
         self.add(handle, prompt, **params)
         return self.finish(handle).token_ids
 

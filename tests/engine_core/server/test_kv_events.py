@@ -28,7 +28,8 @@ def flags(folder: Path) -> tuple[str, ...]:
 
 def published(engine: Engine, folder: Path) -> list[EventBatch]:
     """Every batch so far."""
-    router, batches = Router(), []
+    router = Router()
+    batches: list[EventBatch] = []
     with engine.context.socket(zmq.DEALER) as client:
         client.linger = 0
         client.connect(f"ipc://{folder}/kv/replay.sock")

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import stat
 import subprocess
 import sys
@@ -123,9 +124,7 @@ def test_tls(tmp_path: Path) -> None:
         assert end(process) == 0
 
 
-def _trusting(certificate: Path) -> object:
-    import ssl
-
+def _trusting(certificate: Path) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=str(certificate))
 
 

@@ -69,7 +69,7 @@ def test_a_timeouts_error_tells_which_it_was(code: str, status: int, words: str)
     assert error is not None
     assert not isinstance(error, EngineUnavailableError), "no engine was lost, so nothing is to be resumed"
     response = error_response(error)
-    body = json.loads(response.body)["error"]
+    body = json.loads(bytes(response.body))["error"]
     assert (response.status_code, body["type"], body["code"]) == (status, "server_error", code)
     assert words in body["message"]
     assert ("retry-after" in response.headers) == (status == 503)
@@ -80,7 +80,7 @@ def test_the_engines_estimate_becomes_the_header() -> None:
         rejected_error(Rejected(1, 429, "overloaded", "about 42 s", retry_after_s=42.0))
     )
     assert (response.status_code, response.headers["retry-after"]) == (429, "42")
-    assert json.loads(response.body)["error"]["message"] == "about 42 s"
+    assert json.loads(bytes(response.body))["error"]["message"] == "about 42 s"
 
 
 async def test_a_header_names_the_tenant_where_the_operator_allows_it(

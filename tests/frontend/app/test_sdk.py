@@ -119,7 +119,7 @@ async def test_each_error_becomes_the_sdks_own_exception(sdk: openai.AsyncOpenAI
 
 
 async def test_an_error_in_a_stream_is_raised_by_the_sdk(sdk: openai.AsyncOpenAI, pool: FakePool) -> None:
-    async def script(request: GenerationRequest):
+    async def script(request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
         yield OutputDelta(0, "a", [97])
         await turns()
         raise RuntimeError("boom")
@@ -134,7 +134,7 @@ async def test_an_error_in_a_stream_is_raised_by_the_sdk(sdk: openai.AsyncOpenAI
 async def test_leaving_a_stream_early_aborts_it_on_the_engine(
     sdk: openai.AsyncOpenAI, pool: FakePool
 ) -> None:
-    async def script(request: GenerationRequest):
+    async def script(request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
         yield OutputDelta(0, "a", [97])
         await asyncio.Event().wait()
 

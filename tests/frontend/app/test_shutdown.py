@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import AsyncGenerator
 
 import httpx
 import pytest
@@ -25,7 +26,7 @@ class Held:
         self.begun = asyncio.Event()
         self.release = asyncio.Event()
 
-    async def __call__(self, request: GenerationRequest):
+    async def __call__(self, request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
         yield OutputDelta(0, "a", [97])
         self.begun.set()
         await self.release.wait()

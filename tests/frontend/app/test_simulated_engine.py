@@ -9,6 +9,7 @@ import re
 import weakref
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
@@ -72,7 +73,7 @@ async def until_ready(url: str, pool: EnginePool) -> None:
     await pool.wait_ready(DEADLINE_S)
 
 
-async def complete(url: str, **body: object) -> httpx.Response:
+async def complete(url: str, **body: Any) -> httpx.Response:
     async with httpx.AsyncClient(timeout=DEADLINE_S) as client:
         return await client.post(f"{url}/v1/completions", json={"prompt": "hello world"} | body)
 
@@ -196,7 +197,7 @@ async def test_an_ended_stream_is_freed_without_the_garbage_collector(
     made: list[weakref.ref[GenerationRun]] = []
     init = GenerationRun.__init__
 
-    def remember(self: GenerationRun, *args: object) -> None:
+    def remember(self: GenerationRun, *args: Any) -> None:
         made.append(weakref.ref(self))
         init(self, *args)
 

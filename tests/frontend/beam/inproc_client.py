@@ -15,6 +15,7 @@ from splitserve.engine_core.ipc.messages import Abort, AddRequest
 from splitserve.engine_core.ipc.worker_messages import KVCacheReady, ModelRunnerOutput
 from splitserve.engine_core.sampling_params import MAX_STEP_LOGPROBS, SamplingParams
 from splitserve.frontend.beam.driver import BeamRun
+from splitserve.frontend.engines.connection.client import EngineClient
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence
 from splitserve.frontend.engines.connection.session import EngineSession
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
@@ -28,7 +29,7 @@ from tests.frontend.engines.messages import ready
 _FRONTEND = b"f"
 
 
-class InprocClient:
+class InprocClient(EngineClient):
     """What a search calls of EngineClient; integrity is checked after every step of the engine.
 
     Attributes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,6 +21,7 @@ from splitserve.engine_core.ipc.messages import AddRequest, Finished, FinishReas
 from splitserve.engine_core.ipc.wire import TokenLogprobs
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.beam.driver import BeamRun
+from splitserve.frontend.engines.connection.client import EngineClient
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence
 from splitserve.frontend.engines.connection.session import EngineSession
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
@@ -35,7 +37,7 @@ ORDER = [60, 61, 2, 62, 63, 64, 65, 66]
 Answer = Callable[["ScriptedClient", AddRequest], None]
 
 
-class ScriptedClient:
+class ScriptedClient(EngineClient):
     """What a search calls of EngineClient; answers come at once.
 
     Attributes:
@@ -94,7 +96,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
     return ServedModel(("m",), info, load_model_assets(info), 1, 8, 20, 0)
 
 
-def request(n: int = 2, **options: object) -> GenerationRequest:
+def request(n: int = 2, **options: Any) -> GenerationRequest:
     fields = {name: options.pop(name) for name in list(options) if name in GenerationRequest.__slots__}
     sampling = SamplingParams(use_beam_search=True, n=n, **({"max_tokens": 3} | options))
     return GenerationRequest("r", PROMPT, sampling, **fields)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import pytest
@@ -31,7 +31,7 @@ class Pair:
     theirs: PreTrainedModel
 
     def reference(
-        self, prompt_ids: list[int], width: int, end_ids: list[int], **options: object
+        self, prompt_ids: list[int], width: int, end_ids: list[int], **options: Any
     ) -> list[tuple[float, list[int]]]:
         """Scores and outputs of transformers, best first, without padding."""
         with torch.inference_mode():
@@ -79,13 +79,13 @@ def frequent(pair: Pair, prompt_ids: list[int], count: int) -> list[int]:
     return [token_id for token_id, _ in seen.most_common(count)]
 
 
-def params(width: int, **options: object) -> SamplingParams:
+def params(width: int, **options: Any) -> SamplingParams:
     given = {"n": width, "max_tokens": NUM_TOKENS, "logprobs": 0, "ignore_eos": True} | options
     return SamplingParams(use_beam_search=True, **given)
 
 
 async def check(
-    pair: Pair, prompt_ids: list[int], sampling: SamplingParams, **options: object
+    pair: Pair, prompt_ids: list[int], sampling: SamplingParams, **options: Any
 ) -> list[OutputDelta]:
     """Compare outputs, scores and reasons; returns ours."""
     width, end_ids = sampling.best_of or sampling.n, list(sampling.stop_token_ids)

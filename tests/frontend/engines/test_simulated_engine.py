@@ -173,7 +173,7 @@ async def test_one_of_two_engines_may_die_while_the_other_goes_on(
                 await asyncio.sleep(0.01)
         first.kill()
         ended = await asyncio.gather(*streams)
-        assert sorted(ended) == ["length", "length", "lost", "lost"]
+        assert sorted(map(str, ended)) == ["length", "length", "lost", "lost"]
         assert (await collect(pool, request(LONG)))[-1].finish_reason == "length"
 
 

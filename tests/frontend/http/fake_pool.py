@@ -7,8 +7,7 @@ import codecs
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType, SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from splitserve.engine_core.checkpoint.config.sampling_defaults import SamplingDefaults
 from splitserve.engine_core.errors import EngineUnavailableError, InvalidRequestError
@@ -16,10 +15,13 @@ from splitserve.engine_core.ipc.messages import EngineStats, QueueStats, Request
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.sampling_params import MAX_STEP_LOGPROBS
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta, TokenLogprob
+from splitserve.frontend.engines.pool import EnginePool
 from splitserve.frontend.engines.served_model import ServedModel
 from splitserve.frontend.engines.status import EngineStatus, Explanation, PoolStats
-from splitserve.frontend.text.chat.template import ChatOptions, RenderedChat
-from splitserve.frontend.text.tokenizer import TokenText
+from splitserve.frontend.engines.stream.engine_generation import Generation
+from splitserve.frontend.text.chat.template import ChatOptions, ChatTemplate, Message, RenderedChat
+from splitserve.frontend.text.model_assets import ModelAssets
+from splitserve.frontend.text.tokenizer import Tokenizer, TokenText
 
 BOS = 256
 VOCAB_SIZE = 260
@@ -41,17 +43,26 @@ class ByteDecoder:
     def finish(self) -> str:
         return self._decoder.decode(b"", True)
 
+    def state(self) -> None:
+        """Only this object can decode on."""
+
+    def resume(self, held: bytes) -> None:
+        raise AssertionError("nothing was handed over")
+
     def holds_back(self) -> bool:
         return bool(self._decoder.getstate()[0])
 
 
-class ByteTokenizer:
+class ByteTokenizer(Tokenizer):
     """One token per UTF-8 byte, 256 is BOS, 257 ends a turn, 258 names a role."""
 
     vocab_size = VOCAB_SIZE
     max_chars_at_once = 4096
-    config = MappingProxyType(
-        {
+    special_ids = frozenset((256, 257, 258))
+
+    def __init__(self) -> None:
+        """There is no file."""
+        self.config = {
             "tokenizer_class": "ByteTokenizer",
             "bos_token": "<|256|>",
             "name_or_path": "/secret/path",
@@ -59,10 +70,10 @@ class ByteTokenizer:
             "cache": "/secret/cache",
             "chat_template": "stale",
         }
-    )
-    special_ids = frozenset((256, 257, 258))
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+    def encode(
+        self, text: str, add_special_tokens: bool = True, *, parse_special_tokens: bool = False
+    ) -> list[int]:
         return ([BOS] if add_special_tokens else []) + list(text.encode())
 
     async def encode_async(
@@ -93,16 +104,21 @@ class ByteTokenizer:
         return f"<0x{token_id:02X}>"
 
 
-class PlainTemplate:
+class PlainTemplate(ChatTemplate):
     """Renders `role: content` lines and remembers what it was given."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[list[dict], ChatOptions]] = []
+        self.calls: list[tuple[Any, ChatOptions]] = []
         self.sources = {"default": "{{ messages }}"}
 
     async def render_async(
-        self, messages: list[dict], options: ChatOptions, *, max_model_len: int | None = None
+        self,
+        messages: Sequence[Message],
+        options: ChatOptions | None = None,
+        *,
+        max_model_len: int | None = None,
     ) -> RenderedChat:
+        assert options is not None
         self.calls.append((messages, options))
         text = "".join(f"{message['role']}: {message['content']}\n" for message in messages)
         text += "assistant: " if options.add_generation_prompt else ""
@@ -225,7 +241,7 @@ class FakeGeneration:
 
 
 @dataclass
-class FakePool:
+class FakePool(EnginePool):
     """The surface of EnginePool; `script` makes the answers, `seen` and `closed` tell what happened."""
 
     script: Script | None = None
@@ -243,14 +259,14 @@ class FakePool:
     stopped: bool = False
 
     def __post_init__(self) -> None:
-        self.template = PlainTemplate()
+        self.template: PlainTemplate | None = PlainTemplate()
         self.num_closed = asyncio.Event()
         self.stats_now = EngineStats(num_blocks=100, num_free_blocks=75, num_running=2, finished={"stop": 3})
         self.queue_now = QueueStats()
 
     @property
     def model(self) -> ServedModel:
-        assets = SimpleNamespace(
+        assets = ModelAssets(
             tokenizer=ByteTokenizer(),
             chat_template=self.template,
             sampling_defaults=self.defaults,
@@ -285,7 +301,7 @@ class FakePool:
 
     async def open(
         self, model: str, requests: Sequence[GenerationRequest], on_ready: Callable[[], None]
-    ) -> list[FakeGeneration]:
+    ) -> list[Generation]:
         return [self._open_one(model, request, on_ready) for request in requests]
 
     def _open_one(

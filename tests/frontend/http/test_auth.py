@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -78,9 +79,7 @@ async def test_every_route_but_live_needs_a_key(make_client: ClientFactory, path
     ],
     ids=str,
 )
-async def test_anything_but_one_right_bearer_key_is_refused(
-    make_client: ClientFactory, headers: object
-) -> None:
+async def test_anything_but_one_right_bearer_key_is_refused(make_client: ClientFactory, headers: Any) -> None:
     response = await make_client(api_key_hashes=HASHES).get("/v1/models", headers=headers)
     assert response.status_code == 401
     assert not any(key in response.text for key in KEYS)

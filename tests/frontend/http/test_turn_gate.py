@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from urllib.parse import urlsplit
 
 import pytest
 
-from splitserve.frontend.engines.generation import GenerationRequest
+from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.engines.stream.engine_generation import Generation
 from splitserve.frontend.http.turn_gate import PER_TURN, TurnGate
 from tests.frontend.http.app_fixtures import ServerFactory
 from tests.frontend.http.fake_pool import FakePool, deltas_of
@@ -42,10 +44,15 @@ async def pass_gate(gate: TurnGate, note: Callable[[], object]) -> None:
 
 
 async def test_each_turn_lets_so_many_pass_and_in_the_order_of_coming() -> None:
-    gate, turns, passed = TurnGate(), Turns(), []
+    gate, turns = TurnGate(), Turns()
+    passed: list[tuple[int, int]] = []
+
+    def note(i: int) -> None:
+        passed.append((i, turns.number))
+
     async with asyncio.TaskGroup() as group:
         for i in range(5 * PER_TURN):
-            group.create_task(pass_gate(gate, lambda i=i: passed.append((i, turns.number))))
+            group.create_task(pass_gate(gate, functools.partial(note, i)))
     turns.stop()
     assert [i for i, _ in passed] == list(range(5 * PER_TURN))
     per_turn = Counter(turn for _, turn in passed)
@@ -64,8 +71,10 @@ async def test_nobody_waits_at_a_gate_that_has_room() -> None:
 
 
 async def test_who_comes_later_does_not_overtake_the_queue() -> None:
-    gate, passed = TurnGate(), []
-    early = [asyncio.create_task(pass_gate(gate, lambda i=i: passed.append(i))) for i in range(3 * PER_TURN)]
+    gate = TurnGate()
+    passed: list[int] = []
+    notes = [functools.partial(passed.append, i) for i in range(3 * PER_TURN)]
+    early = [asyncio.create_task(pass_gate(gate, note)) for note in notes]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert len(passed) < len(early)
@@ -75,8 +84,10 @@ async def test_who_comes_later_does_not_overtake_the_queue() -> None:
 
 
 async def test_who_is_cancelled_takes_no_place() -> None:
-    gate, passed = TurnGate(), []
-    tasks = [asyncio.create_task(pass_gate(gate, lambda i=i: passed.append(i))) for i in range(3 * PER_TURN)]
+    gate = TurnGate()
+    passed: list[int] = []
+    notes = [functools.partial(passed.append, i) for i in range(3 * PER_TURN)]
+    tasks = [asyncio.create_task(pass_gate(gate, note)) for note in notes]
     await asyncio.sleep(0)
     for task in tasks[PER_TURN : 2 * PER_TURN]:
         task.cancel()
@@ -90,7 +101,7 @@ async def begun_per_turn(make_server: ServerFactory, pool: FakePool, *, body_lat
     """Send a burst of whole requests, or first all heads and then all bodies; count starts per turn."""
     begun: Counter[int] = Counter()
 
-    async def script(request: GenerationRequest):
+    async def script(request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
         for delta in deltas_of("hi", request):
             yield delta
 
@@ -99,9 +110,11 @@ async def begun_per_turn(make_server: ServerFactory, pool: FakePool, *, body_lat
     links = [await asyncio.open_connection(target.hostname, target.port) for _ in range(BURST)]
     turns, make = Turns(), pool.open
 
-    async def counted_open(model: str, request: GenerationRequest, on_ready: Callable[[], None]):
+    async def counted_open(
+        model: str, requests: Sequence[GenerationRequest], on_ready: Callable[[], None]
+    ) -> list[Generation]:
         begun[turns.number] += 1
-        return await make(model, request, on_ready)
+        return await make(model, requests, on_ready)
 
     pool.open = counted_open  # type: ignore[method-assign]
     for _, writer in links:

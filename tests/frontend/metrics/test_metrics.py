@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+
 import httpx
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from splitserve.engine_core.ipc.messages import EngineStats, QueueStats
-from splitserve.frontend.engines.generation import OutputDelta
+from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
 from splitserve.frontend.engines.status import EngineStatus, PoolStats
 from splitserve.frontend.metrics.engines import collect_engines, collect_pool, engine_names
 from splitserve.frontend.metrics.generation_timer import GenerationTimer
@@ -67,13 +70,15 @@ async def test_engine_figures_are_those_it_sent(client: httpx.AsyncClient, pool:
     assert found["splitserve:engine_state", (("engine", "engine-0"), ("state", "ready"))] == 1
 
 
-async def test_a_scrape_shows_what_the_engine_counts_now(client: httpx.AsyncClient, pool: FakePool) -> None:
+async def test_a_scrape_shows_what_the_engine_counts_now(
+    client: httpx.AsyncClient, pool: FakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def ping(timeout_s: float) -> list[EngineStatus]:
         pool.stats_now = EngineStats(generation_tokens=71)
         return pool.status()
 
     pool.stats_now = EngineStats(generation_tokens=70)
-    pool.ping = ping
+    monkeypatch.setattr(pool, "ping", ping)
     assert (await scrape(client))["splitserve:generation_tokens_total", ENGINE] == 71
 
 
@@ -108,7 +113,7 @@ async def test_the_queue_tells_why_and_how_long(client: httpx.AsyncClient, pool:
 
 
 async def test_generations_are_counted_and_timed(client: httpx.AsyncClient, pool: FakePool) -> None:
-    async def script(request):
+    async def script(request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
         for index in range(2):
             yield OutputDelta(index, "a", [1], num_cached_tokens=2, queue_time_s=0.5)
             yield OutputDelta(index, "bc", [2, 3], finish_reason="stop", num_cached_tokens=2)

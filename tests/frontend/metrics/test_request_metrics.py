@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+
 import httpx
 import pytest
 
@@ -53,7 +55,7 @@ async def test_a_whole_answer_tells_its_metrics(make_client: ClientFactory, path
 async def test_the_queue_time_is_the_engines(
     make_client: ClientFactory, pool: FakePool, path: str, body: dict
 ) -> None:
-    async def script(request: GenerationRequest):
+    async def script(request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
         yield OutputDelta(0, "a", [97], queue_time_s=0.25)
         yield OutputDelta(0, "b", [98], finish_reason="stop", queue_time_s=0.25)
 

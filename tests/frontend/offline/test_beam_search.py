@@ -21,7 +21,7 @@ def test_outputs_come_best_first_and_are_always_the_same(llm: LLM) -> None:
     prompts = [f"Hello {i}" for i in range(20)]
     outputs = llm.generate(prompts, SEARCH, use_tqdm=False)
     for output in outputs:
-        rates = [each.cumulative_logprob / len(each.token_ids) for each in output.outputs]
+        rates = [(each.cumulative_logprob or 0.0) / len(each.token_ids) for each in output.outputs]
         assert rates == sorted(rates, reverse=True)
         assert len({tuple(each.token_ids) for each in output.outputs}) == 3
         assert [each.index for each in output.outputs] == [0, 1, 2]

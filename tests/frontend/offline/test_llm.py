@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -91,7 +92,7 @@ def test_what_are_no_messages_is_refused_in_words(llm: LLM, messages: object) ->
 
 def test_a_message_with_a_key_that_is_no_string_is_refused_in_words(llm: LLM) -> None:
     with pytest.raises(InvalidRequestError, match=r"messages\[0\]: a key must be a string, got int"):
-        llm.chat([{"role": "user", 5: 6}], GREEDY, use_tqdm=False)  # type: ignore[dict-item]
+        llm.chat([{"role": "user", 5: 6}], GREEDY, use_tqdm=False)  # type: ignore[arg-type]
 
 
 def test_template_variables_that_are_none_are_refused_in_words(llm: LLM) -> None:
@@ -103,7 +104,8 @@ def test_a_field_of_a_message_that_nobody_knows_is_named_once_in_the_log(
     llm: LLM, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):
-        llm.chat([{"role": "user", "content": "x", "wieght": 1}], GREEDY, use_tqdm=False)
+        message: dict[str, Any] = {"role": "user", "content": "x", "wieght": 1}
+        llm.chat([message], GREEDY, use_tqdm=False)
     lines = [record.message for record in caplog.records if "unknown_field" in record.message]
     assert lines == ['unknown_field_ignored field="messages[].wieght"']
 
@@ -196,7 +198,7 @@ def test_lists_are_taken_where_tuples_are_kept(llm: LLM) -> None:
         ({"bad_word_token_ids": ((10**9,),)}, "bad_word_token_ids"),
         ({"logprob_token_ids": (1,) * 129}, "logprob_token_ids"),
         ({"repetition_detection": RepetitionDetection(0)}, "repetition_detection.max_pattern_size"),
-        ({"repetition_detection": RepetitionDetection("a")}, None),
+        ({"repetition_detection": RepetitionDetection("a")}, None),  # type: ignore[arg-type]
     ],
 )
 def test_parameters_out_of_range_are_named(llm: LLM, fields: dict, param: str) -> None:
@@ -316,7 +318,7 @@ def test_the_bound_of_logprobs_has_a_range(model: Path, value: int) -> None:
     ("call", "words"),
     [
         (
-            lambda llm: LLM("x", tensor_paralel_size=2),
+            lambda llm: LLM("x", tensor_paralel_size=2),  # type: ignore[call-arg]
             "LLM() has no argument 'tensor_paralel_size'; did you mean 'tensor_parallel_size'?",
         ),
         (
@@ -328,7 +330,7 @@ def test_the_bound_of_logprobs_has_a_range(model: Path, value: int) -> None:
             "LLM.chat() has no argument 'add_generation_promt'; did you mean 'add_generation_prompt'?",
         ),
         (
-            lambda llm: SamplingParams(temprature=0),
+            lambda llm: SamplingParams(temprature=0),  # type: ignore[call-arg]
             "SamplingParams() has no argument 'temprature'; did you mean 'temperature'?",
         ),
     ],

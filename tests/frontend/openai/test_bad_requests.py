@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from typing import Any
+
 import httpx
 import pytest
 
+from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
 from tests.frontend.http.fake_pool import VOCAB_SIZE, FakePool
 
 CHAT = {"messages": [{"role": "user", "content": "x"}]}
@@ -371,7 +375,7 @@ async def test_errors_of_a_logit_bias_name_its_bad_keys(
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"])
 async def test_an_unknown_model_is_404(client: httpx.AsyncClient, path: str) -> None:
-    bodies = {"/v1/chat/completions": CHAT, "/detokenize": {"tokens": [1]}}
+    bodies: dict[str, dict[str, Any]] = {"/v1/chat/completions": CHAT, "/detokenize": {"tokens": [1]}}
     response = await client.post(path, json=bodies.get(path, TEXT) | {"model": "no/such"})
     check_error(response, 404, "model_not_found", "model")
     assert response.json()["error"]["type"] == "not_found_error"
@@ -404,7 +408,7 @@ async def test_no_ready_engine_is_503_with_retry_after_and_no_address(
 async def test_a_bug_is_500_with_fixed_words_and_the_server_lives_on(
     client: httpx.AsyncClient, pool: FakePool
 ) -> None:
-    async def script(request):
+    async def script(request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
         raise ZeroDivisionError("/secret/file.py")
         yield
 

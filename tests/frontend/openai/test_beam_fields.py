@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
 import pytest
 
@@ -17,7 +19,7 @@ BOTH = pytest.mark.parametrize("path", list(PATHS))
 SEARCH = {"use_beam_search": True, "n": 3}
 
 
-async def ask(client: httpx.AsyncClient, path: str, **body: object) -> httpx.Response:
+async def ask(client: httpx.AsyncClient, path: str, **body: Any) -> httpx.Response:
     return await client.post(path, json=PATHS[path] | SEARCH | body)
 
 
@@ -39,12 +41,10 @@ async def test_a_search_reaches_the_pool_as_one_request(
     assert response.status_code == 200, response.text
     assert [choice["index"] for choice in response.json()["choices"]] == [0, 1, 2]
     (seen,) = pool.seen
-    assert seen.request.sampling == SamplingParams(
-        use_beam_search=True,
-        n=3,
-        max_tokens=9,
-        **{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()},
-    )
+    expected: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
+    }
+    assert seen.request.sampling == SamplingParams(use_beam_search=True, n=3, max_tokens=9, **expected)
     request = seen.request
     assert (request.cache_salt, request.priority, request.timeout_s, request.queue_timeout_s) == (
         "s",

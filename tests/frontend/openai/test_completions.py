@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+
 import httpx
 import pytest
 
 from splitserve.engine_core.checkpoint.config.sampling_defaults import SamplingDefaults
 from splitserve.engine_core.sampling_params import RepetitionDetection, SamplingParams
-from splitserve.frontend.engines.generation import OutputDelta
+from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
 from tests.frontend.http.app_fixtures import ClientFactory
 from tests.frontend.http.fake_pool import BOS, MAX_MODEL_LEN, FakePool, deltas_of, fake_logprob
 
@@ -173,7 +175,7 @@ async def test_the_answer_has_every_field_of_openai(client: httpx.AsyncClient) -
 async def test_choice_index_is_prompt_times_n_plus_completion(
     client: httpx.AsyncClient, pool: FakePool
 ) -> None:
-    async def script(request):
+    async def script(request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
         for index in (1, 0):
             name = chr(request.prompt_token_ids[-1])
             yield OutputDelta(index, f"{name}{index}", [1], finish_reason="length")
@@ -186,7 +188,7 @@ async def test_choice_index_is_prompt_times_n_plus_completion(
 async def test_usage_counts_prompts_once_and_takes_the_least_cached_completion(
     client: httpx.AsyncClient, pool: FakePool
 ) -> None:
-    async def script(request):
+    async def script(request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
         for index, cached in ((0, 2), (1, 3)):
             yield OutputDelta(index, "ab", [1, 2], num_cached_tokens=cached)
             yield OutputDelta(index, "", [], finish_reason="stop", num_cached_tokens=cached)
@@ -239,7 +241,7 @@ async def test_offsets_of_echoed_ids_count_the_special_tokens_that_are_shown(
 async def test_offsets_count_special_tokens_of_the_output_if_they_are_shown(
     client: httpx.AsyncClient, pool: FakePool, skip: bool, offset: int
 ) -> None:
-    async def script(request):
+    async def script(request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
         logprobs = [fake_logprob(token, 0) for token in (97, 257, 98)]
         yield OutputDelta(0, "a...b", [97, 257, 98], logprobs=logprobs, finish_reason="length")
 
@@ -306,7 +308,7 @@ async def test_token_ids_and_prompt_logprobs_are_returned_when_asked_for(client:
 
 
 async def test_stop_reason_names_what_matched(client: httpx.AsyncClient, pool: FakePool) -> None:
-    async def script(request):
+    async def script(request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
         yield OutputDelta(0, "a", [97], finish_reason="stop", stop_reason=7)
 
     pool.script = script
@@ -317,7 +319,7 @@ async def test_stop_reason_names_what_matched(client: httpx.AsyncClient, pool: F
 async def test_infinite_logprobs_become_numbers_json_can_carry(
     client: httpx.AsyncClient, pool: FakePool
 ) -> None:
-    async def script(request):
+    async def script(request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
         delta = deltas_of("a", request)[0]
         delta.logprobs[0].logprob = float("-inf")
         delta.logprobs[0].top = [(98, float("nan"))]
@@ -350,8 +352,7 @@ async def test_request_ids_of_headers_go_first_and_come_back(client: httpx.Async
 
 @pytest.mark.parametrize("value", ["a b", "x" * 101, "http://10.0.0.1/", "ünï", ""])
 async def test_an_unusable_request_id_header_is_replaced(client: httpx.AsyncClient, value: str) -> None:
-    response = await client.post(
-        "/v1/completions", json={"prompt": "a"}, headers={"X-Request-Id": value.encode("latin-1")}
-    )
+    headers = {b"X-Request-Id": value.encode("latin-1")}
+    response = await client.post("/v1/completions", json={"prompt": "a"}, headers=headers)
     assert response.status_code == 200
     assert len(response.headers["x-request-id"]) == 32

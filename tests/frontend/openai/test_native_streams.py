@@ -10,6 +10,7 @@ import ssl
 import subprocess
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.system
 
 DEADLINE_S = 60.0
 LOOPS = pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-PATHS = {
+PATHS: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "hello world"},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hello"}]},
 }
@@ -56,11 +57,12 @@ class HandOvers:
         self.num_unsent_bytes = 0
         self.fd = -1
         self.small_sockets = False
-        self._attach, self._detach = TokenRelay.attach, TokenRelay.detach
+        self._attach: Callable[..., RelayedStream] = TokenRelay.attach
+        self._detach = TokenRelay.detach
         monkeypatch.setattr(TokenRelay, "attach", lambda *args: self._count(*args))
         monkeypatch.setattr(TokenRelay, "detach", lambda *args: self._count_back(*args))
 
-    def _count(self, relay: TokenRelay, handle: int, route: Route, *args: object) -> RelayedStream:
+    def _count(self, relay: TokenRelay, handle: int, route: Route, *args: Any) -> RelayedStream:
         self.num += 1
         self.fd = route.fd
         if self.small_sockets:
@@ -105,7 +107,7 @@ def num_handed_over(pool: EnginePool) -> int:
     return sum(replica.client.session.sequences.num_relayed for replica in pool._replicas)
 
 
-def shown(text: str) -> tuple[str, list[object], object]:
+def shown(text: str) -> tuple[str, list[object], Any]:
     """Text, finish reasons and usage of a stream; how steps were joined into events is left out."""
     chunks = events(text)
     choices = [choice for chunk in chunks for choice in chunk["choices"]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator
+from typing import Any
 
 import httpx
 import pytest
@@ -20,7 +21,7 @@ TEXT = ("/v1/completions", {"prompt": "x"})
 BOTH = pytest.mark.parametrize(("path", "body"), [CHAT, TEXT])
 
 
-async def stream(client: httpx.AsyncClient, path: str, body: dict, **more: object) -> list[dict]:
+async def stream(client: httpx.AsyncClient, path: str, body: dict, **more: Any) -> list[dict]:
     response = await client.post(path, json=body | {"stream": True} | more)
     assert response.status_code == 200, response.text
     assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -185,10 +186,12 @@ async def test_every_prompt_of_a_list_has_its_own_logprobs_in_a_stream(client: h
 
 
 async def test_an_echo_with_logprobs_shows_prompt_logprobs_only_when_asked(client: httpx.AsyncClient) -> None:
-    asked = {"echo": True, "logprobs": 1}
-    whole = (await client.post("/v1/completions", json=TEXT[1] | asked)).json()["choices"][0]
+    path, body = TEXT
+    asked: dict[str, Any] = {"echo": True, "logprobs": 1}
+    whole = (await client.post(path, json=body | asked)).json()["choices"][0]
+    more: dict[str, Any]
     for more in ({}, {"prompt_logprobs": 3}):
-        choices = [c["choices"][0] for c in await stream(client, *TEXT, **asked, **more)]
+        choices = [c["choices"][0] for c in await stream(client, path, body | asked | more)]
         tokens = [token for choice in choices for token in choice["logprobs"]["tokens"]]
         assert (tokens, tokens[1]) == (whole["logprobs"]["tokens"], "x")
         assert sum("prompt_logprobs" in choice for choice in choices) == len(more)
@@ -197,7 +200,7 @@ async def test_an_echo_with_logprobs_shows_prompt_logprobs_only_when_asked(clien
 async def test_deltas_without_text_give_no_chunk_unless_their_tokens_are_shown(
     client: httpx.AsyncClient, pool: FakePool
 ) -> None:
-    async def script(request: GenerationRequest):
+    async def script(request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
         yield OutputDelta(0, "", [0xC3])
         yield OutputDelta(0, "é", [0xA9])
         yield OutputDelta(0, "", [], finish_reason="length")
@@ -216,7 +219,7 @@ async def test_text_is_escaped_as_json_asks(client: httpx.AsyncClient, pool: Fak
 async def test_list_prompts_run_at_the_same_time(client: httpx.AsyncClient, pool: FakePool) -> None:
     all_here = asyncio.Barrier(3)
 
-    async def script(request: GenerationRequest):
+    async def script(request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
         async with asyncio.timeout(30):
             await all_here.wait()
         for delta in deltas_of(chr(request.prompt_token_ids[-1]), request):
@@ -231,7 +234,7 @@ async def test_list_prompts_run_at_the_same_time(client: httpx.AsyncClient, pool
 async def test_a_refusal_before_the_first_token_keeps_its_own_status(
     client: httpx.AsyncClient, pool: FakePool, path: str, body: dict
 ) -> None:
-    async def script(request: GenerationRequest):
+    async def script(request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
         raise OverloadedError("the waiting queue is full")
         yield
 
@@ -252,7 +255,7 @@ async def test_a_refusal_before_the_first_token_keeps_its_own_status(
 async def test_an_error_after_the_first_token_is_one_event_then_done(
     client: httpx.AsyncClient, pool: FakePool, path: str, body: dict, error: Exception
 ) -> None:
-    async def script(request: GenerationRequest):
+    async def script(request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
         yield OutputDelta(0, "a", [97])
         await turns()
         raise error
@@ -267,7 +270,7 @@ async def test_an_error_after_the_first_token_is_one_event_then_done(
 async def test_one_failing_prompt_ends_the_whole_list_and_closes_the_others(
     client: httpx.AsyncClient, pool: FakePool
 ) -> None:
-    async def script(request: GenerationRequest):
+    async def script(request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
         yield OutputDelta(0, "a", [97])
         if request.prompt_token_ids[-1] == ord("b"):
             raise EngineRequestError("no")
@@ -283,7 +286,7 @@ async def test_one_failing_prompt_ends_the_whole_list_and_closes_the_others(
 async def test_an_idle_stream_gets_comments_before_and_between_tokens(
     make_client: ClientFactory, pool: FakePool
 ) -> None:
-    async def script(request: GenerationRequest):
+    async def script(request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
         await asyncio.sleep(0.05)
         yield OutputDelta(0, "a", [97])
         await asyncio.sleep(0.05)
@@ -300,7 +303,7 @@ async def test_an_idle_stream_gets_comments_before_and_between_tokens(
 
 
 async def test_an_error_after_a_keep_alive_is_an_event(make_client: ClientFactory, pool: FakePool) -> None:
-    async def script(request: GenerationRequest):
+    async def script(request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
         await asyncio.sleep(0.03)
         raise OverloadedError("full")
         yield

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import httpx
 import pytest
 from hypothesis import given
@@ -122,7 +124,7 @@ async def test_tokenize_counts_prompts_whole(client: httpx.AsyncClient) -> None:
     st.integers(0, 1),
 )
 def test_a_cut_keeps_order_length_and_what_stands_around(
-    ids: list[int], most: int, side: str, num_before: int, num_after: int
+    ids: list[int], most: int, side: Literal["left", "right"], num_before: int, num_after: int
 ) -> None:
     # Positions instead of values, so that every token is told from its equals.
     places = list(range(len(ids)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from typing import Any
 
 import httpx
 import pytest
@@ -15,7 +16,10 @@ from tests.frontend.http.app_fixtures import ClientFactory
 from tests.frontend.http.fake_pool import FakePool
 
 USER = {"role": "user", "content": "x"}
-BODIES = {"/v1/completions": {"prompt": "x"}, "/v1/chat/completions": {"messages": [USER]}}
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"prompt": "x"},
+    "/v1/chat/completions": {"messages": [USER]},
+}
 BOTH = pytest.mark.parametrize("path", list(BODIES))
 
 CHANGES_THE_OUTPUT = [

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from msgspec import Struct
 
 from splitserve.frontend.openai.schema.chat import ChatRequest
 from splitserve.frontend.openai.schema.completions import CompletionRequest
@@ -110,7 +111,7 @@ BOTH = pytest.mark.parametrize(("path", "body"), [CHAT, TEXT], ids=["chat", "tex
 
 
 @pytest.mark.parametrize(("kind", "names"), SERVED)
-def test_what_is_served_has_a_field(kind: type, names: list[str]) -> None:
+def test_what_is_served_has_a_field(kind: type[Struct], names: list[str]) -> None:
     assert set(names) <= set(kind.__struct_fields__)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 
 import httpx
 import pytest
 
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.engines.status import EngineStatus
 from splitserve.frontend.http.api_keys import hash_key
 from tests.frontend.http.app_fixtures import ClientFactory
 from tests.frontend.http.fake_pool import BOS, FakePool
@@ -144,18 +146,20 @@ async def test_health_tells_how_far_loading_is_and_how_old_the_last_step(
     assert (engine["loading_stage"], engine["loading_fraction"]) == ("weights", 0.25)
 
 
-async def test_probes_that_overlap_share_one_round_trip(client: httpx.AsyncClient, pool: FakePool) -> None:
+async def test_probes_that_overlap_share_one_round_trip(
+    client: httpx.AsyncClient, pool: FakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     num_pings = 0
     asked, release = asyncio.Event(), asyncio.Event()
 
-    async def ping(timeout_s: float):
+    async def ping(timeout_s: float) -> list[EngineStatus]:
         nonlocal num_pings
         num_pings += 1
         asked.set()
         await release.wait()
         return pool.status()
 
-    pool.ping = ping
+    monkeypatch.setattr(pool, "ping", ping)
     probes = [asyncio.create_task(client.get("/health")) for _ in range(20)]
     await asked.wait()
     for _ in range(100):
@@ -186,7 +190,7 @@ async def test_ping_is_health_under_another_name(
 async def test_load_counts_the_requests_in_progress(client: httpx.AsyncClient, pool: FakePool) -> None:
     started, go_on = asyncio.Event(), asyncio.Event()
 
-    async def script(request: GenerationRequest):
+    async def script(request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
         started.set()
         await go_on.wait()
         yield OutputDelta(0, "a", [97], finish_reason="stop")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from splitserve.engine_core.errors import InvalidRequestError
@@ -68,7 +70,7 @@ async def test_many_words_are_spelled_off_the_event_loop(
         called.append(len(words))
         return spellings(words, tokenizer)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(bad_words.asyncio, "to_thread", in_thread)
+    monkeypatch.setattr(asyncio, "to_thread", in_thread)
     tokenizer = tokenizer_of("byte_level")
     words = tuple(f"word{i}" for i in range(MAX_BAD_WORDS))
     spelled = await spell_bad_words(SamplingParams(bad_words=words), tokenizer)

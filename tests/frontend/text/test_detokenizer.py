@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -83,7 +84,7 @@ def test_a_byte_run_keeps_its_characters_and_shows_each_stray_byte(
     text = data.draw(st.text(st.sampled_from("é你🙂a"), min_size=1, max_size=5))
     stray = data.draw(st.integers(1, 3))
     names = [f"<0x{byte:02X}>" for byte in text.encode() + b"\x80" * stray]
-    token_ids = [tokenizer.raw.token_to_id(name) for name in names]
+    token_ids: list[Any] = [tokenizer.raw.token_to_id(name) for name in names]
     assert stream(tokenizer, token_ids, True, [1] * len(token_ids)) == text + "\ufffd" * stray
 
 

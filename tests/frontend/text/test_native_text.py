@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from array import array
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -27,16 +29,17 @@ EDGES += [0xE0, 0xE1, 0xEC, 0xED, 0xEE, 0xEF, 0xF0, 0xF1, 0xF3, 0xF4, 0xF5, 0xFF
 PIECE = st.binary(max_size=4) | st.lists(st.sampled_from(EDGES), max_size=5).map(bytes)
 
 
-class Connection:
+class Connection(asyncio.Transport):
     """A transport that keeps what is written."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.data = b""
 
     def is_closing(self) -> bool:
         return False
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | bytearray | memoryview) -> None:
         self.data += data
 
 
@@ -104,7 +107,7 @@ def test_all_tokenizers_that_have_a_table(
 def detokenizer_over(table: Sequence[bytes], *, byte_fallback: bool) -> ByteDetokenizer:
     """A detokenizer whose token i stands for table[i]."""
     rules = DecodeRules(spell=lambda name: table[int(name)], byte_fallback=byte_fallback)
-    raw = SimpleNamespace(id_to_token=str)
+    raw: Any = SimpleNamespace(id_to_token=str)
     return ByteDetokenizer(rules, Pieces(raw, rules.spell, frozenset(), len(table)), None)
 
 

@@ -165,7 +165,7 @@ class Broken:
 @pytest.mark.parametrize("error", [Panic("why"), ValueError("why")])
 def test_no_call_lets_a_panic_through(method: str, error: BaseException) -> None:
     library = tokenizer_library.LibraryTokenizer(byte_level().to_str().encode())
-    library._raw = Broken(error)
+    library._raw = Broken(error)  # type: ignore[assignment]
     arguments = () if method in ("added_tokens", "vocab") else ("a",)
     with pytest.raises(InvalidRequestError, match=r"the tokenizer failed on the .*: why"):
         getattr(library, method)(*arguments)
@@ -173,7 +173,7 @@ def test_no_call_lets_a_panic_through(method: str, error: BaseException) -> None
 
 def test_an_interrupt_is_no_fault_of_the_library() -> None:
     library = tokenizer_library.LibraryTokenizer(byte_level().to_str().encode())
-    library._raw = Broken(KeyboardInterrupt())
+    library._raw = Broken(KeyboardInterrupt())  # type: ignore[assignment]
     with pytest.raises(KeyboardInterrupt):
         library.encode("a")
 

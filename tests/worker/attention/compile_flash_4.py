@@ -50,7 +50,7 @@ def compile_call(attend: Attend, call: Call) -> None:
     """
     heads, kv_heads = call.heads
     pages = (64, call.block_size, kv_heads, call.head_dim)
-    cache = (torch.empty(pages, dtype=call.dtype, device="cuda") for _ in range(2))
+    k_cache, v_cache = (torch.empty(pages, dtype=call.dtype, device="cuda") for _ in range(2))
     q = torch.empty(call.rows * call.new, heads, call.head_dim, dtype=call.dtype, device="cuda")
     tokens, lengths, ends = (
         torch.empty(n, dtype=torch.int32, device="cuda") for n in (len(q), call.rows, call.rows + 1)
@@ -58,7 +58,7 @@ def compile_call(attend: Attend, call: Call) -> None:
     tables = torch.empty(call.rows, 64, dtype=torch.int32, device="cuda")
     meta = AttentionMetadata(tokens, tokens, tables, ends, lengths)
     window = call.sliding_window - 1
-    attend(q, Paged(*cache, meta, call.head_dim**-0.5, window))
+    attend(q, Paged(k_cache, v_cache, meta, call.head_dim**-0.5, window))
 
 
 def main(target: str) -> None:

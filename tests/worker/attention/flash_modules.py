@@ -7,6 +7,8 @@ is installed.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -156,5 +158,5 @@ def attend(  # type: ignore[no-untyped-def]
     return out
 
 
-MODULES = {"flash_attn": Flash2, "flash_attn_interface": Flash3, "flash_attn.cute": Flash4}
+MODULES: dict[str, Any] = {"flash_attn": Flash2, "flash_attn_interface": Flash3, "flash_attn.cute": Flash4}
 """By what is imported."""

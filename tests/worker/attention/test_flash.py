@@ -11,16 +11,21 @@ from splitserve.worker.attention.flash import FlashAttention
 from splitserve.worker.attention.flash_editions import EDITIONS, Paged
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.kv_cache.layout import BlockShape, layer_caches
+from splitserve.worker.ops.cuda import CudaOps
 from tests.worker.attention.flash_modules import MODULES
 from tests.worker.attention.steps import Case, run_steps
 from tests.worker.ops.turning import turned
 
 
-class PlainWriter:
+class PlainWriter(CudaOps):
     """The kernels that write caches, in plain torch and on caches of any strides."""
 
-    def kv_write(self, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
-        blocks, offsets = slots.long() // k_cache.shape[2], slots.long() % k_cache.shape[2]
+    def __init__(self) -> None:
+        """There is no library."""
+
+    def kv_write(self, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
+        slots = slot_mapping.long()
+        blocks, offsets = slots // k_cache.shape[2], slots % k_cache.shape[2]
         k_cache[blocks, :, offsets], v_cache[blocks, :, offsets] = k, v
 
     def rotary_kv_write(
@@ -32,13 +37,13 @@ class PlainWriter:
         cos_sin: Tensor,
         k_cache: Tensor,
         v_cache: Tensor,
-        slots: Tensor,
+        slot_mapping: Tensor,
         q_norm: Tensor | None = None,
         k_norm: Tensor | None = None,
         eps: float = 0.0,
     ) -> None:
         q.copy_(turned(q, positions, cos_sin, q_norm, eps))
-        self.kv_write(turned(k, positions, cos_sin, k_norm, eps), v, k_cache, v_cache, slots)
+        self.kv_write(turned(k, positions, cos_sin, k_norm, eps), v, k_cache, v_cache, slot_mapping)
 
 
 @pytest.mark.parametrize("edition", EDITIONS, ids=lambda edition: edition.name)

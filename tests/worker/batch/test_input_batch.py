@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
@@ -18,8 +20,8 @@ LIMITS = BatchLimits(
 )
 
 
-def new(row: int, tokens: list[int], blocks: list[int], computed: int = 0, **sampling: object) -> NewRow:
-    params = SamplingParams(seed=0, **sampling)  # type: ignore[arg-type]
+def new(row: int, tokens: list[int], blocks: list[int], computed: int = 0, **sampling: Any) -> NewRow:
+    params = SamplingParams(seed=0, **sampling)
     return NewRow(row, pack_int32(tokens), len(tokens), computed, pack_int32(blocks), params)
 
 
@@ -76,8 +78,8 @@ def test_blocks_are_appended_in_column_order_also_twice_to_one_row() -> None:
 
 def test_a_row_freed_and_taken_in_one_step_starts_afresh() -> None:
     batch = InputBatch(LIMITS, eos_token_ids=[2])
-    masks = {"min_tokens": 2, "allowed_token_ids": (4,), "bad_word_token_ids": ((4, 4),)}
-    scores = {"logprobs": 1, "logprob_token_ids": (5,)}
+    masks: dict[str, Any] = {"min_tokens": 2, "allowed_token_ids": (4,), "bad_word_token_ids": ((4, 4),)}
+    scores: dict[str, Any] = {"logprobs": 1, "logprob_token_ids": (5,)}
     old = new(0, [1] * 9, [5, 6, 7], logit_bias={3: 1.0}, presence_penalty=1.0, **masks, **scores)
     run(batch, {0: 9}, old)
     inputs = run(batch, {0: 2}, new(0, [8, 9], [20]), freed_rows=[0])

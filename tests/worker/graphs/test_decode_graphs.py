@@ -73,7 +73,7 @@ def test_random_batches_end_alike(
     fresh: Pair, seed: int, featured: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls, rng = count_calls(monkeypatch), random.Random(seed)
-    driver = Driver(fresh, fresh.config, NUM_BLOCKS, rng, NUM_HOST_BLOCKS)  # type: ignore[arg-type]
+    driver = Driver(fresh, fresh.config, NUM_BLOCKS, rng, NUM_HOST_BLOCKS)
     driver.run(decoding_jobs(rng, VOCAB, featured))
     assert driver.host.num_loads > 0
     assert calls.forward > 20
@@ -89,7 +89,7 @@ def test_every_architecture_and_format_ends_alike(
     pair = pair_of(checkpoints.get(spec), dtype=dtype, quantization=quantization, max_model_len=160)
     calls, rng = count_calls(monkeypatch), random.Random(7)
     jobs = decoding_jobs(rng, VOCAB_SIZE, featured=0)
-    Driver(pair, pair.config, NUM_BLOCKS, rng, NUM_HOST_BLOCKS).run(jobs)  # type: ignore[arg-type]
+    Driver(pair, pair.config, NUM_BLOCKS, rng, NUM_HOST_BLOCKS).run(jobs)
     assert calls.draw > 20
 
 

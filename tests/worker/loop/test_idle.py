@@ -36,7 +36,7 @@ class Script:
         while self._events[0] == "wait":
             self._events.pop(0)
         self.log.append("receive")
-        return encode(self._events.pop(0))  # type: ignore[arg-type]
+        return encode(self._events.pop(0))
 
     def prepare_ahead(self) -> bool:
         if self._num_parts == 0:

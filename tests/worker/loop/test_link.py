@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import zmq
 
 from splitserve.engine_core.ipc.transport import CLIENT_HWM
-from splitserve.engine_core.ipc.worker_messages import LoadProgress, WorkerHello
+from splitserve.engine_core.ipc.worker_messages import FromWorkerMessage, LoadProgress, WorkerHello
 from splitserve.worker import loop
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.loop import EngineGoneError, EngineLink
@@ -63,14 +64,18 @@ def test_an_orphan_whose_messages_nobody_takes_notices(
 
 def test_progress_is_thinned_but_its_ends_always_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(loop.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     sent: list[LoadProgress] = []
 
-    class Recorder:
-        def send(self, message: LoadProgress) -> None:
+    class Recorder(EngineLink):
+        def __init__(self) -> None:
+            """There is no engine."""
+
+        def send(self, message: FromWorkerMessage) -> None:
+            assert isinstance(message, LoadProgress)
             sent.append(message)
 
-    report = loop._ProgressReporter(Recorder())  # type: ignore[arg-type]
+    report = loop._ProgressReporter(Recorder())
     for loaded in range(0, 1001):
         report(loaded, 1000)
         now += 0.001

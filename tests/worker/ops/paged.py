@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,7 +66,7 @@ class PagedBatch:
             slots = blocks * shape.block_size + positions % shape.block_size
             write(sequence.k, sequence.v, self.k_cache, self.v_cache, slots)
 
-    def attend(self, spans: list[tuple[int, int]], **options: float) -> list[Tensor]:
+    def attend(self, spans: list[tuple[int, int]], **options: Any) -> list[Tensor]:
         """Attention of positions [begin, end) of each sequence, in one call."""
         q = torch.cat([s.q[begin:end] for s, (begin, end) in zip(self.sequences, spans, strict=True)])
         lengths = [end - begin for begin, end in spans]

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from splitserve.worker.ops.packed_weight import PackedWeight, WeightForm
-from splitserve.worker.ops.quantization import GROUP_COLUMNS, quantize_int4, quantize_int8
+from splitserve.worker.ops.packed_weight import PackedWeight
+from splitserve.worker.ops.quantization import GROUP_COLUMNS, WeightForm, quantize_int4, quantize_int8
 
 FORMS: tuple[WeightForm, ...] = ("int8", "int4")
 

@@ -1,5 +1,7 @@
 """silu_and_mul and gelu."""
 
+from typing import Literal
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -28,7 +30,7 @@ def test_silu_and_mul_matches_reference(size: int, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 @pytest.mark.parametrize("size", SIZES)
-def test_gelu_matches_reference(size: int, approximate: str, dtype: torch.dtype) -> None:
+def test_gelu_matches_reference(size: int, approximate: Literal["none", "tanh"], dtype: torch.dtype) -> None:
     for x in (spread(7, size, dtype), torch.randn(7, size).to(dtype)):
         out = torch.empty_like(x)
         ops.gelu(out, x, approximate)
@@ -50,4 +52,4 @@ def test_rows_do_not_depend_on_batch_or_threads(dtype: torch.dtype) -> None:
 def test_gelu_refuses_an_unknown_form() -> None:
     x = torch.randn(2, 2)
     with pytest.raises(ValueError, match="approximate"):
-        ops.gelu(x, x, "fast")
+        ops.gelu(x, x, "fast")  # type: ignore[arg-type]

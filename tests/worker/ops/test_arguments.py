@@ -1,6 +1,7 @@
 """Wrong arguments raise an exception that names them, and nothing is written."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -33,8 +34,8 @@ def int32(*values: int) -> Tensor:
     return torch.tensor(values, dtype=torch.int32)
 
 
-def attend(**changes: object) -> None:
-    arguments: dict[str, object] = {
+def attend(**changes: Any) -> None:
+    arguments: dict[str, Any] = {
         "out": fp32(3, 4, 16),
         "q": fp32(3, 4, 16),
         "k_cache": fp32(5, 2, 8, 16),
@@ -62,7 +63,7 @@ def sample_with(**changes: Tensor) -> None:
 
 
 def turn(**changes: Tensor) -> None:
-    arguments = {
+    arguments: dict[str, Any] = {
         "q": fp32(2, 3, 8),
         "k": fp32(2, 2, 8),
         "v": fp32(2, 2, 8),
@@ -107,7 +108,7 @@ VALUE_ERRORS: list[tuple[str, Callable[[], None]]] = [
     ("k_norm: expected 1 dim", lambda: turn(k_norm=fp32(1, 8))),
     (
         "slot_mapping: expected size",
-        lambda: ops.kv_write(*[fp32(2, 2, 8)] * 2, *[fp32(1, 2, 4, 8)] * 2, int32(0)),
+        lambda: ops.kv_write(fp32(2, 2, 8), fp32(2, 2, 8), fp32(1, 2, 4, 8), fp32(1, 2, 4, 8), int32(0)),
     ),
     (
         "k_cache: block size must be a multiple of 2, got 5",
@@ -120,11 +121,11 @@ VALUE_ERRORS: list[tuple[str, Callable[[], None]]] = [
     ("k_cache: block size must be a multiple", lambda: attend(k_cache=fp32(5, 2, 0, 16))),
     (
         "k_cache: head size must be a multiple of 2, got 7",
-        lambda: ops.kv_write(*[bf16(1, 2, 7)] * 2, *[bf16(1, 2, 4, 7)] * 2, int32(0)),
+        lambda: ops.kv_write(bf16(1, 2, 7), bf16(1, 2, 7), bf16(1, 2, 4, 7), bf16(1, 2, 4, 7), int32(0)),
     ),
     (
         "v_cache: expected size",
-        lambda: ops.kv_write(*[fp32(1, 2, 8)] * 2, fp32(1, 2, 4, 8), fp32(1, 2, 4, 9), int32(0)),
+        lambda: ops.kv_write(fp32(1, 2, 8), fp32(1, 2, 8), fp32(1, 2, 4, 8), fp32(1, 2, 4, 9), int32(0)),
     ),
     ("q: head size", lambda: attend(q=fp32(3, 4, 12), out=fp32(3, 4, 12))),
     ("q: 3 heads", lambda: attend(q=fp32(3, 3, 16), out=fp32(3, 3, 16))),

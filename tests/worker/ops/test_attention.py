@@ -1,5 +1,7 @@
 """paged_attention: reference, and the same bits for a row in prefill, chunk and decode."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -25,7 +27,7 @@ LONG = 2100
 
 @pytest.mark.parametrize("options", VARIANTS, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_prefill_matches_reference(shape: Shape, options: dict[str, float], dtype: torch.dtype) -> None:
+def test_prefill_matches_reference(shape: Shape, options: dict[str, Any], dtype: torch.dtype) -> None:
     sequences = [Sequence.random(shape, length, dtype) for length in LENGTHS]
     outputs = PagedBatch(shape, sequences).attend([(0, length) for length in LENGTHS], **options)
     for sequence, out in zip(sequences, outputs, strict=True):
@@ -34,7 +36,7 @@ def test_prefill_matches_reference(shape: Shape, options: dict[str, float], dtyp
 
 
 @pytest.mark.parametrize("options", [{}, {"sliding_window": 1500}], ids=str)
-def test_long_context_matches_reference(options: dict[str, float], dtype: torch.dtype) -> None:
+def test_long_context_matches_reference(options: dict[str, Any], dtype: torch.dtype) -> None:
     shape = Shape(2, 1, 16)
     sequence = Sequence.random(shape, LONG, dtype)
     begin = LONG - 20
@@ -62,7 +64,7 @@ def test_scores_that_rise_or_fall_along_the_context(steepness: float, dtype: tor
 @pytest.mark.parametrize("options", VARIANTS, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_chunks_and_decode_give_the_bits_of_a_prefill(
-    shape: Shape, options: dict[str, float], dtype: torch.dtype
+    shape: Shape, options: dict[str, Any], dtype: torch.dtype
 ) -> None:
     length = 201
     sequence = Sequence.random(shape, length, dtype)
@@ -75,7 +77,7 @@ def test_chunks_and_decode_give_the_bits_of_a_prefill(
 
 @pytest.mark.parametrize("options", [{}, {"sliding_window": 1100}], ids=str)
 def test_splitting_a_long_context_over_threads_does_not_change_bits(
-    options: dict[str, float], dtype: torch.dtype
+    options: dict[str, Any], dtype: torch.dtype
 ) -> None:
     shape = Shape(4, 2, 24)
     sequence = Sequence.random(shape, LONG, dtype)
@@ -105,7 +107,7 @@ def test_rows_do_not_depend_on_other_requests(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("options", [{}, {"sliding_window": 70}], ids=str)
 @pytest.mark.parametrize("block_size", [16, 10])
 def test_rows_do_not_depend_on_the_kv_heads_computed_with_them(
-    block_size: int, options: dict[str, float], dtype: torch.dtype
+    block_size: int, options: dict[str, Any], dtype: torch.dtype
 ) -> None:
     """Few rows of many requests share tiles between KV heads, those of one request do not."""
     shape = Shape(6, 3, 40, block_size)

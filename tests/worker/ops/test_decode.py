@@ -38,8 +38,8 @@ def columns() -> BatchColumns:
 
 
 def step_tensors(count: int) -> StepTensors:
-    ints = [torch.full((count,), -7, dtype=torch.int32) for _ in range(4)]
-    return StepTensors(*ints, torch.full((count, 4), -7, dtype=torch.int32), int32(-7, -7))
+    a, b, c, d = torch.full((4, count), -7, dtype=torch.int32)
+    return StepTensors(a, b, c, d, torch.full((count, 4), -7, dtype=torch.int32), int32(-7, -7))
 
 
 def lay_out(rows: torch.Tensor, batch: BatchColumns, out: StepTensors) -> None:
@@ -149,9 +149,9 @@ def test_a_replay_computes_with_what_memory_holds_by_then() -> None:
 def test_ids_are_checked_in_every_replay() -> None:
     positions, cos_sin = int32(0, 1), torch.ones(3, 4)
     q, k, v = torch.randn(3, 2, 1, 4)
-    caches = torch.zeros(2, 1, 1, 4, 4)
+    k_cache, v_cache = torch.zeros(2, 1, 1, 4, 4)
     with Recording() as recording:
-        ops.rotary_kv_write(q, k, v, positions, cos_sin, *caches, int32(0, 1))
+        ops.rotary_kv_write(q, k, v, positions, cos_sin, k_cache, v_cache, int32(0, 1))
     positions[1] = 3
     with pytest.raises(ValueError, match="positions: 3 is outside"):
         recording.replay()

@@ -25,8 +25,8 @@ def test_values_are_added_to_the_logits_of_their_rows() -> None:
         for token, value in values.items():
             expected[row, token] += value
     token_ids = [token for values in edits.values() for token in values]
-    values = torch.tensor([value for values in edits.values() for value in values.values()])
-    ops.sampling.edit_logits(logits, int32(3, 1, 0), int32(0, 2, 2, 5), int32(*token_ids), values)
+    added = torch.tensor([value for values in edits.values() for value in values.values()])
+    ops.sampling.edit_logits(logits, int32(3, 1, 0), int32(0, 2, 2, 5), int32(*token_ids), added)
     assert torch.equal(logits, expected)
 
 

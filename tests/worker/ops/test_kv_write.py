@@ -42,9 +42,9 @@ def test_tokens_that_share_a_pair_are_both_written_on_any_number_of_threads(
     threads: int, dtype: torch.dtype
 ) -> None:
     k, v = torch.randn(2, 512, 4, 32).to(dtype).unbind()
-    caches = [torch.zeros(32, 4, 16, 32, dtype=dtype) for _ in range(2)]
+    k_cache, v_cache = caches = torch.zeros(2, 32, 4, 16, 32, dtype=dtype).unbind()
     ops.set_num_threads(threads)
-    ops.kv_write(k, v, *caches, torch.arange(512))
+    ops.kv_write(k, v, k_cache, v_cache, torch.arange(512))
     plain = [x.view(32, 16, 4, 32).transpose(1, 2).contiguous() for x in (k, v)]
     for cache, expected in zip(caches, interleaved(*plain), strict=True):
         assert_same_bits(cache, expected)

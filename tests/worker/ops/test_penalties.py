@@ -44,7 +44,7 @@ def test_matches_a_loop_over_the_history(penalties: tuple[float, float, float]) 
 
 
 def test_unknown_tokens_and_an_empty_history_change_nothing() -> None:
-    logits, history = torch.randn(2, VOCAB), int32([[-1, VOCAB, 5], [1, 2, 3]])
+    logits, history = torch.randn(2, VOCAB), torch.tensor([[-1, VOCAB, 5], [1, 2, 3]], dtype=torch.int32)
     expected = logits.clone()
     expected[0, 5] -= 1
     one = torch.ones(2)

@@ -32,7 +32,9 @@ class Step:
         self.qkv = torch.randn(len(slots), sum(HEADS), head_dim).mul(3).to(dtype)
         self.table, self.slots = table, torch.tensor(slots, dtype=torch.int32)
         self.positions = torch.randint(0, len(table), (len(slots),), dtype=torch.int32)
-        self.norms = torch.randn(2, head_dim).to(dtype).unbind() if has_norms else (None, None)
+        self.norms: tuple[Tensor, Tensor] | tuple[None, None] = (None, None)
+        if has_norms:
+            self.norms = (torch.randn(head_dim).to(dtype), torch.randn(head_dim).to(dtype))
         size = (max(slots) // block + 2, HEADS[1], block, head_dim)
         self.k_cache, self.v_cache = (torch.full(size, -7.0, dtype=dtype) for _ in range(2))
 
@@ -40,7 +42,8 @@ class Step:
         span = slice(begin, end)
         q, k, v = self.qkv[span].split(HEADS, dim=1)
         places = (self.k_cache, self.v_cache, self.slots[span])
-        ops.rotary_kv_write(q, k, v, self.positions[span], self.table, *places, *self.norms, EPS)
+        q_norm, k_norm = self.norms
+        ops.rotary_kv_write(q, k, v, self.positions[span], self.table, *places, q_norm, k_norm, EPS)
 
     @property
     def q(self) -> Tensor:
@@ -95,6 +98,7 @@ def test_norms_have_the_bits_of_rms_norm_and_are_rounded_before_the_rotation(
     q, k, _ = apart.qkv.split(HEADS, dim=1)
     for x, weight in zip((q, k), apart.norms, strict=True):
         rows = x.reshape(-1, head_dim)
+        assert weight is not None
         ops.rms_norm(rows, rows, weight, EPS)
         x.copy_(rows.view_as(x))
     apart.norms = (None, None)

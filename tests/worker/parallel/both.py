@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,7 +53,7 @@ MakeBoth = Callable[..., Both]
 
 
 @pytest.fixture(scope="module")
-def make_both(ranks: RankPool) -> Iterator[MakeBoth]:
+def make_both(ranks: RankPool) -> MakeBoth:
     def make(path: Path, num_ranks: int, quantization: str = "none", num_stages: int = 1) -> Both:
         config = WorkerConfig(
             model=str(path),

@@ -41,7 +41,8 @@ class ShareMemory:
 
     def __call__(self, _: Worker) -> None:
         answer = can_share_memory if self.is_possible else cannot_share_memory
-        worker.can_share_memory = distributed.can_share_memory = answer
+        for module in (worker, distributed):
+            module.can_share_memory = answer  # type: ignore[attr-defined]
 
 
 def group_of(rank: Worker) -> DistributedGroup:
@@ -118,7 +119,7 @@ def run(parallel: ParallelWorker, jobs: list[Job], tells_tokens: bool) -> list[J
     parallel.init_kv_cache(NUM_BLOCKS, NUM_HOST_BLOCKS)
     done = [job.again() for job in jobs]
     driver = Driver(
-        parallel,  # type: ignore[arg-type]
+        parallel,
         parallel.config,
         NUM_BLOCKS,
         random.Random(1),

@@ -68,7 +68,7 @@ class SetToken:
         batch.tokens[self.row, batch.num_tokens[self.row] - 1] = self.token_id
 
 
-def columns_of(worker: Worker) -> list[np.ndarray]:  # type: ignore[type-arg]
+def columns_of(worker: Worker) -> list[np.ndarray]:
     batch = batch_of(worker)
     return [batch.tokens, batch.num_tokens, batch.num_computed, np.array(sorted(batch.failures))]
 
@@ -84,7 +84,7 @@ def test_every_architecture_ends_alike(
     for enforce_eager in (True, False):
         parallel = start(ranks, msgspec.structs.replace(config, enforce_eager=enforce_eager))
         done = [job.again() for job in jobs]
-        Driver(parallel, config, NUM_BLOCKS, random.Random(1), NUM_HOST_BLOCKS).run(done)  # type: ignore[arg-type]
+        Driver(parallel, config, NUM_BLOCKS, random.Random(1), NUM_HOST_BLOCKS).run(done)
         ended.append(done)
         recorded = parallel.ask(num_recorded)
         assert recorded == [recorded[0]] * num_ranks

@@ -17,6 +17,7 @@ from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.layers.parameter import PackedParameter, Part, WeightPlan
 from splitserve.worker.ops.cpu import ops
+from splitserve.worker.ops.packed_weight import PackedWeight
 from splitserve.worker.ops.quantization import FORMS
 from splitserve.worker.parallel.shares import check_shares, head_share, scaled, share
 from splitserve.worker.weights.loading import load_weights
@@ -79,7 +80,9 @@ def dense(parameter: PackedParameter) -> torch.Tensor:
     """The matrix that the kernels multiply with, fp32."""
     rows, columns = parameter.shape
     out = torch.empty(columns, rows, dtype=torch.float32)
-    ops.linear(out, torch.eye(columns, dtype=parameter.weight.dtype), parameter.weight)
+    weight = parameter.weight
+    assert isinstance(weight, PackedWeight)
+    ops.linear(out, torch.eye(columns, dtype=weight.dtype), weight)
     return out.t()
 
 

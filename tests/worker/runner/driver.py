@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
 from splitserve.engine_core.ipc.wire import TokenLogprobs
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, RowError, SchedulerOutput
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.worker.config import WorkerConfig
-from splitserve.worker.worker import Worker
 
 
 @dataclass(slots=True)
@@ -71,12 +71,18 @@ class HostTier:
         return num_computed
 
 
+class Executes(Protocol):
+    """A worker on one rank or several."""
+
+    def execute(self, step: SchedulerOutput, /) -> ModelRunnerOutput: ...
+
+
 class Driver:
     """A scheduler without a policy. With an rng it admits, chunks, skips, preempts and orders at random."""
 
     def __init__(
         self,
-        worker: Worker,
+        worker: Executes,
         config: WorkerConfig,
         num_blocks: int,
         rng: random.Random | None = None,

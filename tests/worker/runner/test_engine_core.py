@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -138,7 +139,7 @@ def random_requests(rng: random.Random, count: int) -> list[Served]:
         if rng.random() < 0.15:
             tail[rng.randrange(len(tail))] = POISON
         sampling = random_sampling(rng)
-        changes = {
+        changes: dict[str, Any] = {
             "logit_bias": {**sampling.logit_bias, POISON: -100.0},
             "max_tokens": rng.choice([0, 1, 12, 30]),
             "repetition_detection": rng.choice([None, RepetitionDetection(4), RepetitionDetection(9, 2, 3)]),

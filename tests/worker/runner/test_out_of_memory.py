@@ -66,7 +66,7 @@ def test_everybody_gets_their_tokens(
     requests = random_requests(rng, 12)
     untroubled = [request.again() for request in requests]
     Loop(*tiny, depth).run(untroubled, rng)
-    model = tiny[0]._loaded.model  # type: ignore[union-attr]
+    model = tiny[0]._loaded.model
     short = ShortMemory(getattr(model, name), rng, max_rows)
     loop = Loop(*tiny, depth)
     monkeypatch.setattr(model, name, short, raising=False)
@@ -78,7 +78,7 @@ def test_everybody_gets_their_tokens(
         # Too many attempts without a new token end a request.
         if request.finished.error_code != "out_of_memory":
             assert request.heard() == calm.heard()
-    codes = [request.finished.error_code for request in requests]  # type: ignore[union-attr]
+    codes = [request.finished.error_code for request in requests]
     assert codes.count("out_of_memory") <= 1
 
 
@@ -95,7 +95,7 @@ def test_what_a_step_took_is_free_when_memory_is_given_back(
         taken.append(weakref.ref(activations))
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(worker._loaded.model, "forward", forward, raising=False)  # type: ignore[union-attr]
+    monkeypatch.setattr(worker._loaded.model, "forward", forward, raising=False)
     monkeypatch.setattr(worker._device, "release_unused", lambda: was_free.append(taken[0]() is None))
     row = NewRow(0, pack_int32([5, 6]), 2, 0, pack_int32([1]), SamplingParams(seed=1))
     output = worker.execute(SchedulerOutput(1, pack_int32([0]), pack_int32([2]), [row]))
@@ -112,7 +112,7 @@ def test_where_other_stages_cannot_be_told_the_worker_ends(
     assert runner is not None
     monkeypatch.setattr(runner, "_mesh", Mesh(stage=cast("Stage", object())))
     short = ShortMemory(None, None, max_rows=0)
-    monkeypatch.setattr(worker._loaded.model, "forward", short, raising=False)  # type: ignore[union-attr]
+    monkeypatch.setattr(worker._loaded.model, "forward", short, raising=False)
     row = NewRow(0, pack_int32([5, 6]), 2, 0, pack_int32([1]), SamplingParams(seed=1))
     with pytest.raises(torch.OutOfMemoryError):
         worker.execute(SchedulerOutput(1, pack_int32([0]), pack_int32([2]), [row]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from splitserve.worker.ops.cpu import ops
 from splitserve.worker.sampling.sampler import Sampler
 from tests.worker.sampling.rows import EOS, VOCAB, Row, make_batch, sample
 
-Fields = dict[str, object]
+Fields = dict[str, Any]
 KINDS: dict[str, Callable[[random.Random], Fields]] = {
     "greedy": lambda rng: {"temperature": 0.0},
     "sampled": lambda rng: {"temperature": rng.uniform(0.2, 2)},
@@ -44,7 +45,7 @@ def mixed_rows(rng: random.Random) -> list[Row]:
         for kind in group:
             fields |= KINDS[kind](rng)
         output = [rng.choice([4, 6, rng.randrange(VOCAB)]) for _ in range(rng.randint(0, 9))]
-        rows.append(Row(SamplingParams(**fields), prompt=[1, EOS, 9], output=output))  # type: ignore[arg-type]
+        rows.append(Row(SamplingParams(**fields), prompt=[1, EOS, 9], output=output))
     return rows
 
 
@@ -94,7 +95,7 @@ def test_the_device_is_waited_for_once_for_tokens_and_once_for_logprobs(
 
 
 def test_rows_without_rare_features_cost_no_look_into_the_dicts(monkeypatch: pytest.MonkeyPatch) -> None:
-    common = {"temperature": 0.8, "top_k": 5, "top_p": 0.9, "min_p": 0.1, "repetition_penalty": 1.2}
+    common: Fields = {"temperature": 0.8, "top_k": 5, "top_p": 0.9, "min_p": 0.1, "repetition_penalty": 1.2}
     batch = make_batch([Row(SamplingParams(seed=i, presence_penalty=0.5, **common)) for i in range(8)])
     for name in ("logit_bias", "end_token_ids", "allowed_token_ids", "bad_words", "logprob_token_ids"):
         monkeypatch.setattr(batch.sampling, name, None)

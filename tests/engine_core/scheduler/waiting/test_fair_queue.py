@@ -149,7 +149,7 @@ def test_a_debt_is_not_shed_by_leaving_for_a_moment() -> None:
     bench.add("greedy")
     assert bench.charged(greedy) == 510
     assert bench.queue.head() is not None
-    assert bench.queue.head().tenant == "waits"  # type: ignore[union-attr]
+    assert bench.queue.head().tenant == "waits"
 
 
 def test_priority_orders_within_a_tenant_only() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.frontend.engines.fake_engine import DEADLINE_S
 from tests.frontend.engines.messages import pong
 
 
-async def begun(calls: PendingCalls, *numbers: int) -> list[asyncio.Task[object]]:
+async def begun(calls: PendingCalls, *numbers: int) -> list[asyncio.Task[Any]]:
     """Calls whose answer is waited for."""
     tasks = [asyncio.create_task(calls.answer(number, DEADLINE_S)) for number in numbers]
     await asyncio.sleep(0)

@@ -37,7 +37,7 @@ async def test_what_an_engine_sent_before_its_end_is_taken(
         await pool.wait_ready(DEADLINE_S)
         task = asyncio.create_task(generate(pool, num_tokens))
         handle = (await engine.receive(AddRequest)).handle
-        wire = zmq.Socket.shadow(engine._socket)
+        wire: zmq.Socket[bytes] = zmq.Socket.shadow(engine._socket)
         # Nobody reads meanwhile, as in a process that stands still for a moment.
         for index in range(num_tokens - 1):
             wire.send_multipart([engine.identity, encode(tokens(handle, [50], index))])

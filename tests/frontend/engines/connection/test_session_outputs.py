@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from splitserve.engine_core.errors import (
@@ -30,7 +32,7 @@ class Opened:
         self.wakes: dict[int, int] = dict.fromkeys(handles, 0)
         self.sequences: dict[int, OpenSequence] = {}
         for handle in handles:
-            self.sequences[handle] = self.session.open(add(handle), lambda handle=handle: self._wake(handle))
+            self.sequences[handle] = self.session.open(add(handle), functools.partial(self._wake, handle))
         self.session.outbox.clear()
 
     def _wake(self, handle: int) -> None:

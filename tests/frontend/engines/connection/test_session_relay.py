@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -262,6 +263,7 @@ def test_whoever_writes_a_stream_every_token_comes_once_and_in_order(
         if delta is not None:
             sequence.fd.send(event(delta.text))
 
+    value: Any
     for kind, value in steps:
         match kind:
             case "tokens":

@@ -6,9 +6,10 @@ from splitserve.frontend.engines.connection.client import EngineClient
 from splitserve.frontend.engines.generation import OutputDelta
 from splitserve.frontend.engines.status import PoolStats
 from splitserve.frontend.engines.stream.engine_generation import EngineGeneration
+from splitserve.frontend.engines.stream.sequence_stream import ALL_TOKENS, SequenceStream
 
 
-class Backlog:
+class Backlog(SequenceStream):
     """A completion with tokens that wait."""
 
     stopped_here = False
@@ -22,7 +23,7 @@ class Backlog:
     def behind(self) -> bool:
         return self.num_tokens > 0
 
-    def take(self, max_tokens: int) -> OutputDelta | None:
+    def take(self, max_tokens: int = ALL_TOKENS) -> OutputDelta | None:
         size = min(max_tokens, self.num_tokens)
         self.num_tokens -= size
         return OutputDelta(self.index, token_ids=[0] * size) if size else None

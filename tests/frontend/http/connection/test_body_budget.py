@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -106,7 +107,7 @@ def budgets(monkeypatch: pytest.MonkeyPatch) -> list[BodyBudget]:
     made: list[BodyBudget] = []
     init = LimitsMiddleware.__init__
 
-    def remember(self: LimitsMiddleware, *args: object, **more: object) -> None:
+    def remember(self: LimitsMiddleware, *args: Any, **more: Any) -> None:
         init(self, *args, **more)
         made.append(self._budget)
 

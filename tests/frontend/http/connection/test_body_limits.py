@@ -217,7 +217,7 @@ async def test_beyond_the_bound_of_open_requests_clients_get_429_and_probes_stil
 ) -> None:
     begun, release = asyncio.Event(), asyncio.Event()
 
-    async def script(request: GenerationRequest):
+    async def script(request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
         begun.set()
         await release.wait()
         yield OutputDelta(0, "a", [97], finish_reason="stop")

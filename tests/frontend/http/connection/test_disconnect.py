@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import AsyncGenerator
 from urllib.parse import urlsplit
 
 import pytest
@@ -33,7 +34,7 @@ class Hanging:
         self.num_deltas = num_deltas
         self.begun = asyncio.Event()
 
-    async def __call__(self, request: GenerationRequest):
+    async def __call__(self, request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
         for _ in range(self.num_deltas):
             yield OutputDelta(0, "a", [97])
         self.begun.set()
@@ -45,7 +46,12 @@ class Hanging:
 @pytest.mark.parametrize("num_deltas", [0, 3])
 @pytest.mark.parametrize("abruptly", [False, True], ids=["fin", "rst"])
 async def test_a_hung_up_client_closes_every_generation(
-    make_server: ServerFactory, pool: FakePool, prompt: object, stream: bool, num_deltas: int, abruptly: bool
+    make_server: ServerFactory,
+    pool: FakePool,
+    prompt: str | list[str],
+    stream: bool,
+    num_deltas: int,
+    abruptly: bool,
 ) -> None:
     pool.script = script = Hanging(num_deltas)
     url = await make_server()
@@ -89,7 +95,7 @@ async def test_the_next_request_of_a_connection_is_served_after_a_stream(
 async def test_streams_that_were_asked_for_at_once_come_one_after_the_other(
     make_server: ServerFactory, pool: FakePool
 ) -> None:
-    async def script(request: GenerationRequest):
+    async def script(request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
         for _ in range(3):
             yield OutputDelta(0, chr(request.prompt_token_ids[-1]), [97])
             await asyncio.sleep(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncGenerator
 
 import pytest
 
@@ -34,7 +35,7 @@ async def test_a_stream_ends_with_its_connection_and_has_no_chunks(make_server: 
 
 
 async def test_an_error_in_a_stream_is_its_last_event(make_server: ServerFactory, pool: FakePool) -> None:
-    async def script(request: GenerationRequest):
+    async def script(request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
         yield OutputDelta(0, "a", [97])
         await turns()
         raise EngineRequestError("broken")
@@ -48,7 +49,9 @@ async def test_an_error_in_a_stream_is_its_last_event(make_server: ServerFactory
 @pytest.mark.parametrize("line", [b"GET /live", b"HEAD /live", b"GET /nothing"])
 async def test_whole_answers_keep_their_length(make_server: ServerFactory, line: bytes) -> None:
     head, body = split(await talk(await make_server(), line + b" HTTP/1.0\r\n\r\n"))
-    length = int(re.search(rb"content-length: (\d+)", head)[1])
+    found = re.search(rb"content-length: (\d+)", head)
+    assert found
+    length = int(found[1])
     assert length > 0
     assert len(body) == (0 if line.startswith(b"HEAD") else length)
     assert b"connection: close" in head

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import socket
+from collections.abc import AsyncGenerator
 from urllib.parse import urlsplit
 
 import pytest
@@ -23,7 +24,7 @@ class Flood:
     def __init__(self) -> None:
         self.num_bytes = 0
 
-    async def __call__(self, request: GenerationRequest):
+    async def __call__(self, request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
         while True:
             self.num_bytes += 10_000
             yield OutputDelta(0, "x" * 10_000, [1])

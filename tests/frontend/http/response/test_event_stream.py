@@ -13,7 +13,7 @@ import pytest
 from starlette.types import Message, Scope
 
 from splitserve.engine_core.errors import OverloadedError
-from splitserve.frontend.engines.connection.token_relay import Relayed
+from splitserve.frontend.engines.connection.token_relay import Relayed, RelayedStream
 from splitserve.frontend.http.connection.body_writer import BODY_BYTES_STATE, BODY_EXTENSION, BodyWriter
 from splitserve.frontend.http.limits import OpenRequest
 from splitserve.frontend.http.response.keep_alive import KeepAlive, SilentStream, TimerLoop
@@ -22,7 +22,7 @@ from splitserve.frontend.http.slices import SliceQueue
 from tests.frontend.http.fake_pool import turns
 
 
-class FakeRelayed:
+class FakeRelayed(RelayedStream):
     """What native code did: one event of five bytes."""
 
     def __init__(self, unsent: bytes = b"") -> None:
@@ -37,7 +37,7 @@ class LastStream(KeepAlive):
         super().add(stream, loop)
 
 
-class Rig:
+class Rig(asyncio.Transport):
     """A stream whose source, connection and ASGI server the test plays itself."""
 
     def __init__(self, keep_alive_s: float = 0.0, slices: SliceQueue | None = None) -> None:
@@ -73,14 +73,14 @@ class Rig:
     def get_write_buffer_size(self) -> int:
         return self.num_unsent
 
-    def get_extra_info(self, name: str) -> object:
+    def get_extra_info(self, name: str, default: object = None) -> object:
         return self.sslcontext if name == "sslcontext" else self
 
     def fileno(self) -> int:
         return 77
 
-    def write(self, chunk: bytes) -> None:
-        self.sent.append(chunk.partition(b"\r\n")[2][:-2])
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.sent.append(bytes(data).partition(b"\r\n")[2][:-2])
 
     async def send(self, message: Message) -> None:
         self.sent.append(b"head" if "status" in message else message["body"])
@@ -102,7 +102,7 @@ class Rig:
         for item in items:
             if isinstance(item, Exception):
                 raise item
-        return b"".join(items)
+        return b"".join(item for item in items if isinstance(item, bytes))
 
     def fast_path(self) -> Rig:
         return self
@@ -235,7 +235,7 @@ async def test_many_that_leave_in_one_turn_are_ended_one_per_turn() -> None:
     await turns()
     for each in rigs:
         each.writer.lose()
-    ended = []
+    ended: list[int] = []
     while len(ended) < 8 or ended[-1] < 8:
         ended.append(sum(each.num_closed for each in rigs))
         await asyncio.sleep(0)
@@ -283,6 +283,7 @@ async def test_a_blocked_request_is_known_since_when(rig: Rig) -> None:
     other.scope["state"]["open_request"] = request
     await turns()
     other.writer.set_paused(True)
+    assert request.blocked_since is not None
     assert time.monotonic() - request.blocked_since < 60
     other.writer.set_paused(False)
     assert request.blocked_since is None

@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 from collections.abc import Iterable
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -21,7 +22,7 @@ from tests.frontend.http.response.sse_events import events
 LONG = [[(7 * i) % 256 for i in range(2 * SLICE_VALUES)], [65] * 600, [66]]
 
 
-async def post(client: httpx.AsyncClient, path: str = "/v1/completions", **body: object) -> httpx.Response:
+async def post(client: httpx.AsyncClient, path: str = "/v1/completions", **body: Any) -> httpx.Response:
     return await client.post(path, json=body)
 
 
@@ -37,7 +38,7 @@ async def post(client: httpx.AsyncClient, path: str = "/v1/completions", **body:
     ],
 )
 async def test_an_answer_that_would_hold_too_much_is_400_before_an_engine_hears_of_it(
-    make_client: ClientFactory, pool: FakePool, more: dict[str, object], num_values: int, param: str
+    make_client: ClientFactory, pool: FakePool, more: dict[str, Any], num_values: int, param: str
 ) -> None:
     prompts = [[65] * 100, [66] * 100]
     refused = await post(make_client(max_answer_values=num_values - 1), prompt=prompts, **more)
@@ -52,7 +53,7 @@ async def test_an_answer_that_would_hold_too_much_is_400_before_an_engine_hears_
 
 async def test_logprobs_of_a_stream_are_not_held_and_not_counted(make_client: ClientFactory) -> None:
     client = make_client(max_answer_values=1024)
-    body = {"prompt": [65], "logprobs": 20, "max_tokens": 200, "stream": True}
+    body: dict[str, Any] = {"prompt": [65], "logprobs": 20, "max_tokens": 200, "stream": True}
     assert (await post(client, **body)).status_code == 200
     assert (await post(client, **body | {"stream": False})).status_code == 400
 
@@ -67,7 +68,7 @@ async def test_a_chat_without_max_tokens_gets_what_the_answer_has_room_for(
     assert pool.seen[0].request.sampling.max_tokens == 1024 // (4 * 4)
 
 
-FIELDS: list[tuple[str, dict[str, object]]] = [
+FIELDS: list[tuple[str, dict[str, Any]]] = [
     ("/v1/completions", {"prompt": LONG, "echo": True, "logprobs": 2, "n": 2, "prompt_logprobs": 1}),
     ("/v1/completions", {"prompt": LONG, "echo": True, "return_token_ids": True}),
     ("/v1/completions", {"prompt": 'ä€😀\x00"\\' * 900, "echo": True, "logprobs": 1}),
@@ -92,7 +93,7 @@ def all_at_once(
     return list(items)
 
 
-TOKENS: list[tuple[str, dict[str, object]]] = [
+TOKENS: list[tuple[str, dict[str, Any]]] = [
     ("/tokenize", {"prompt": "ä€😀" * 900, "return_token_strs": True}),
     ("/detokenize", {"tokens": list("ä€😀".encode()) * 900}),
 ]

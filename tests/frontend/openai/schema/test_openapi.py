@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
 import pytest
+from msgspec import Struct
 
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.engine_core.sampling_params import SamplingParams
@@ -35,7 +38,9 @@ def test_every_reference_resolves_and_every_schema_is_used(document: dict) -> No
 @pytest.mark.parametrize(
     ("path", "kind"), [("/v1/completions", CompletionRequest), ("/v1/chat/completions", ChatRequest)]
 )
-def test_request_bodies_are_the_structs_that_decode_them(document: dict, path: str, kind: type) -> None:
+def test_request_bodies_are_the_structs_that_decode_them(
+    document: dict, path: str, kind: type[Struct]
+) -> None:
     operation = document["paths"][path]["post"]
     assert operation["requestBody"]["required"]
     reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
@@ -93,13 +98,16 @@ def test_documented_ranges_are_those_that_are_enforced(document: dict, name: str
     kind = type(low) if name in ("n", "top_k", "max_tokens", "min_tokens", "logprobs") else float
     step = 1 if kind is int else 1e-6
     open_low = name in ("top_p", "repetition_penalty")
-    needed = {"min_tokens": {"max_tokens": None}, "length_penalty": {"use_beam_search": True}}
+    needed: dict[str, Any] = {
+        "min_tokens": {"max_tokens": None},
+        "length_penalty": {"use_beam_search": True},
+    }
     others = needed.get(name, {})
     for value in (low + step if open_low else low, high):
-        SamplingParams(**({name: kind(value)} | others)).validate()
+        SamplingParams(**(others | {name: kind(value)})).validate()
     for value in (low if open_low else low - step, high + step):
         with pytest.raises(InvalidRequestError) as caught:
-            SamplingParams(**({name: kind(value)} | others)).validate()
+            SamplingParams(**(others | {name: kind(value)})).validate()
         assert caught.value.param == name
 
 

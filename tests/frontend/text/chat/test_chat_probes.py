@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from transformers import PreTrainedTokenizerFast
@@ -44,13 +45,13 @@ def test_a_call_is_shown_however_it_is_given(
     tmp_path: Path, family: str, content: dict, arguments: str | dict
 ) -> None:
     source, expected = CALLS[family]
-    call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": arguments}}
+    call: Any = {"id": "c", "type": "function", "function": {"name": "add", "arguments": arguments}}
     message: Message = {"role": "assistant", **content, "tool_calls": [call]}
     assert load(tmp_path, source).render([USER, message]).text.count(expected) == 1
 
 
 def test_words_beside_a_call_stay(tmp_path: Path) -> None:
-    call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    call: Any = {"id": "c", "type": "function", "function": {"name": "add", "arguments": "{}"}}
     message: Message = {"role": "assistant", "content": "Let me see.", "tool_calls": [call]}
     assert (
         "Let me see.<call>add {}</call>" in load(tmp_path, templates.EMPTY_AND_OBJECTS).render([message]).text
@@ -59,13 +60,13 @@ def test_words_beside_a_call_stay(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments", ["", None], ids=["empty", "null"])
 def test_a_call_without_arguments_has_none(tmp_path: Path, arguments: str | None) -> None:
-    call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": arguments}}
+    call: Any = {"id": "c", "type": "function", "function": {"name": "add", "arguments": arguments}}
     message: Message = {"role": "assistant", "content": None, "tool_calls": [call]}
     assert "<call>add {}</call>" in load(tmp_path, templates.EMPTY_AND_OBJECTS).render([message]).text
 
 
 def test_arguments_that_are_no_object_stay_text(tmp_path: Path) -> None:
-    call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": "not json"}}
+    call: Any = {"id": "c", "type": "function", "function": {"name": "add", "arguments": "not json"}}
     message: Message = {"role": "assistant", "content": None, "tool_calls": [call]}
     assert '<call>add "not json"</call>' in load(tmp_path, templates.EMPTY_AND_OBJECTS).render([message]).text
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from transformers import PreTrainedTokenizerFast
@@ -32,7 +33,7 @@ CHATS: dict[str, list[Message]] = {
     "several": [USER, ASSISTANT, {"role": "user", "content": "one two <b>three</b> & {{ four }}"}],
     "empty": [{"role": "user", "content": ""}],
 }
-TOOLS = [
+TOOLS: Any = [
     {
         "type": "function",
         "function": {"name": "add", "description": "<äöü>", "parameters": {"b": 1, "a": [2]}},
@@ -94,7 +95,7 @@ def test_variables_cannot_override_what_the_server_sets(tmp_path: Path, name: st
 
 
 def test_tool_arguments_become_objects(tmp_path: Path) -> None:
-    call = {"type": "function", "function": {"name": "add", "arguments": '{"a": [1, 2]}'}}
+    call: Any = {"type": "function", "function": {"name": "add", "arguments": '{"a": [1, 2]}'}}
     chat: list[Message] = [USER, {"role": "assistant", "content": None, "tool_calls": [call]}]
     rendered = load(checkpoint(tmp_path, "thinking")).render(chat)
     assert '<tool_call>add {"a": [1, 2]}</tool_call>' in rendered.text
@@ -111,7 +112,7 @@ def test_tool_arguments_become_objects(tmp_path: Path) -> None:
 def test_text_parts_are_given_in_the_form_the_template_understands(
     tmp_path: Path, source: str, expected: str
 ) -> None:
-    parts = [{"type": "text", "text": "Hello"}, {"type": "text", "text": "world"}]
+    parts: Any = [{"type": "text", "text": "Hello"}, {"type": "text", "text": "world"}]
     template = template_of(tmp_path, source)
     assert f"user\n{expected}<|im_end|>" in template.render([{"role": "user", "content": parts}]).text
     assert "user\nplain<|im_end|>" in template.render([{"role": "user", "content": "plain"}]).text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -148,7 +149,7 @@ def test_arguments_of_calls_cannot_write_control_tokens(
 
     def num_control(arguments: str | dict) -> int:
         call = {"type": "function", "function": {"name": "add", "arguments": arguments}}
-        messages = [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": (call,)}]
+        messages: Any = [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": (call,)}]
         rendered = chat.render(messages)
         assert "add" in rendered.text
         return count_control(tokenizer, rendered.token_ids)
@@ -241,6 +242,7 @@ def test_aliases_never_take_ids_in_a_vocabulary_with_holes() -> None:
     raw.add_special_tokens([AddedToken("<|x|>", special=True, normalized=False)])
     vocab_size = 1 + max(raw.get_vocab().values())
     x_id = raw.token_to_id("<|x|>")
+    assert x_id is not None
     encoder = ControlEncoder(LibraryTokenizer(raw.to_str().encode()), vocab_size, [x_id])
     assert encoder.encode("a<|x|>c", False, parse_special_tokens=True) == [0, x_id, 900]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -92,7 +93,7 @@ def test_a_request_and_a_script_have_the_same_prompts_and_errors(message: dict) 
         body = json.dumps({"messages": [message]}).encode()
         return template_messages(BodyDecoder(ChatRequest).decode_now(body).value.messages)
 
-    found = []
+    found: list[object] = []
     for read in (of_request, lambda: normal(message)):
         try:
             found.append(read())
@@ -102,7 +103,8 @@ def test_a_request_and_a_script_have_the_same_prompts_and_errors(message: dict) 
 
 
 def test_fields_that_no_template_sees_are_told() -> None:
-    message = {"role": "user", "content": [{"type": "text", "text": "x", "cache_control": {}}], "weight": 0}
+    parts: Any = [{"type": "text", "text": "x", "cache_control": {}}]
+    message = {"role": "user", "content": parts, "weight": 0}
     messages, unknown = read_conversation([message])
     assert [field.pattern for field in unknown] == ["messages[].weight", "messages[].content[].cache_control"]
     assert template_messages(messages) == [{"role": "user", "content": [{"type": "text", "text": "x"}]}]
