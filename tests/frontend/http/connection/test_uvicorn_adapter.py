@@ -94,7 +94,7 @@ def make_cycle() -> RequestResponseCycle:
     transport = asyncio.Transport()
     logger = logging.getLogger("test")
     return RequestResponseCycle(
-        scope={"type": "http"},
+        scope={"type": "http"},  # type: ignore[typeddict-item]
         transport=transport,
         flow=FlowControl(transport),
         logger=logger,
