@@ -99,7 +99,6 @@ CIRCLES = {
 # Classes of more than MAX_CLASS_LINES, each with the reason why it has one owner only.
 MAX_CLASS_LINES = 250
 LONG_CLASSES = {
-    "engine_core.executor.simulated.worker.SimulatedWorker": "its logprobs are about to get an owner",
     "frontend.http.connection.http_protocol.BoundedHttpProtocol": "overrides what uvicorn keeps in one class",
     "frontend.offline.llm.LLM": "its docstrings are the reference of the public API",
     "worker.batch.input_batch.InputBatch": "one set of columns",

@@ -88,6 +88,7 @@ class EngineCore:
         self._requests = RequestLifecycle(
             config, self.limits, clock, self._scheduler, self._outputs, listeners
         )
+        self._table = self._requests.table
         self._counters = StepCounters(last_step_s=clock.monotonic())
 
     @property
@@ -98,7 +99,7 @@ class EngineCore:
     @property
     def has_requests(self) -> bool:
         """Whether any request is in flight, running or waiting."""
-        return len(self._requests.table) > 0
+        return len(self._table) > 0
 
     @property
     def num_steps_in_flight(self) -> int:
@@ -127,7 +128,7 @@ class EngineCore:
 
     def abort_all(self, reason: str) -> None:
         """End every request in flight with a Finished that says ABORT and why."""
-        for request in list(self._requests.table):
+        for request in list(self._table):
             self._requests.end(EndedRequest(request, FinishReason.ABORT, error_message=reason))
 
     def expire(self) -> None:
@@ -174,7 +175,7 @@ class EngineCore:
 
     def explain(self, request_ids: Iterable[str], tenant: str) -> list[RequestInfo]:
         """Tell where requests in flight stand and what they wait for; see engine_core.engine.explain."""
-        requests = find_requests(self._requests.table, request_ids, tenant)
+        requests = find_requests(self._table, request_ids, tenant)
         return explain(self._scheduler, requests, self._clock.monotonic())
 
     def queue_stats(self) -> QueueStats:
@@ -198,7 +199,7 @@ class EngineCore:
         """Collect what frontends hear of a step."""
         for tokens in result.tokens:
             self._counters.generation_tokens += tokens.num_tokens
-            self._outputs.add_tokens(self._requests.table.frontend_at(tokens.frontend_idx), tokens)
+            self._outputs.add_tokens(self._table.frontend_at(tokens.frontend_idx), tokens)
         for frontend, logprobs in result.logprobs:
             self._outputs.add_logprobs(frontend, logprobs)
         for frontend, logprobs in result.prompt_logprobs:

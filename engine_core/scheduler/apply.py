@@ -48,6 +48,7 @@ class StepApplier:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._stops = scheduler.stops
+        self._indexer = scheduler.kv.indexer
         self._recipients = Recipients(scheduler.running, np.zeros(0, np.int64))
 
     def apply(self, output: ModelRunnerOutput) -> StepResult:
@@ -149,7 +150,7 @@ class StepApplier:
 
     def _index_full_blocks(self, planned: PlannedStep) -> None:
         # Without prefix caching, and for free rows, next_hash_at lies beyond every count.
-        indexer, running = self._scheduler.kv.indexer, self._scheduler.running
+        indexer, running = self._indexer, self._scheduler.running
         full = (planned.num_computed_tokens >= indexer.next_hash_at[planned.rows]).nonzero()[0]
         if len(full) == 0:
             return

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from splitserve.engine_core.errors import DeviceMemoryError, WorkerError
+from splitserve.engine_core.executor.simulated.logprobs import SimulatedLogprobs
 from splitserve.engine_core.executor.simulated.shadow_kv import ShadowKV
 from splitserve.engine_core.executor.simulated.tokens import (
     TokenRule,
@@ -25,12 +26,11 @@ from splitserve.engine_core.executor.simulated.tokens import (
 from splitserve.engine_core.ipc.codec import (
     encode,
     from_worker_decoder,
-    pack_float32,
     pack_int32,
     to_worker_decoder,
     unpack_int32,
 )
-from splitserve.engine_core.ipc.wire import ModelInfo, TokenLogprobs
+from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.ipc.worker_messages import (
     KVCacheReady,
     ModelRunnerOutput,
@@ -39,7 +39,8 @@ from splitserve.engine_core.ipc.worker_messages import (
     SchedulerOutput,
     WorkerReady,
 )
-from splitserve.engine_core.sampling_params import SamplingParams
+
+IntColumn = npt.NDArray[np.int64]
 
 MAX_ROWS = 65536
 
@@ -78,15 +79,6 @@ class SimulatedModel:
         )
 
 
-@dataclass(slots=True, frozen=True)
-class _RareRow:
-    """A row whose sampling parameters need Python in every step."""
-
-    sampling: SamplingParams
-    num_prompt_tokens: int
-    prompt: list[int]
-
-
 class SimulatedWorker:
     """Rows in columns; implements engine_core.executor.inproc.InprocWorker."""
 
@@ -96,7 +88,9 @@ class SimulatedWorker:
         self._shadow: ShadowKV | None = None
         self._num_places = 0
         self._powers = make_powers(1024)
-        self._rare: dict[int, _RareRow] = {}
+        self._logprobs = SimulatedLogprobs(model.rule.vocab_size)
+        # By row that has a least number of tokens: what may not end it before.
+        self._banned: dict[int, set[int]] = {}
         self._failed: dict[int, RowError] = {}
         self._occupied: set[int] = set()
         # One entry per row of the longest batch that can be configured; untouched pages cost nothing.
@@ -116,7 +110,7 @@ class SimulatedWorker:
         return WorkerReady(model.info(), model.block_bytes, model.available_bytes, 0.0)
 
     def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> KVCacheReady:
-        """Take note of the sizes of the pool and of the host tier."""
+        """Take note of the numbers of blocks in the pool and in the CPU offload."""
         self._num_places = num_blocks + num_host_blocks
         if self._model.verify:
             self._shadow = ShadowKV(
@@ -141,9 +135,9 @@ class SimulatedWorker:
             return self._execute(step, failing, lacks_memory)
         decoded = to_worker_decoder.decode(encode(step))
         assert isinstance(decoded, SchedulerOutput)
-        answer = from_worker_decoder.decode(encode(self._execute(decoded, failing, lacks_memory)))
-        assert isinstance(answer, ModelRunnerOutput)
-        return answer
+        output = from_worker_decoder.decode(encode(self._execute(decoded, failing, lacks_memory)))
+        assert isinstance(output, ModelRunnerOutput)
+        return output
 
     def _execute(
         self, step: SchedulerOutput, failing: frozenset[int], lacks_memory: bool
@@ -180,8 +174,8 @@ class SimulatedWorker:
     def _compute(
         self,
         step: int,
-        rows: npt.NDArray[np.int64],
-        num_tokens: npt.NDArray[np.int64],
+        rows: IntColumn,
+        num_tokens: IntColumn,
         errors: list[RowError],
     ) -> ModelRunnerOutput:
         start = self._num_computed[rows]
@@ -190,31 +184,30 @@ class SimulatedWorker:
             raise WorkerError(f"step {step} computes more tokens than a row has")
         if self._shadow is not None:
             self._play(self._shadow, rows, start, num_tokens)
-        prompt_logprobs = self._prompt_logprobs(rows, start, end)
+        prompt_logprobs = self._logprobs.of_prompts(rows, start, end)
         self._num_computed[rows] = end
         sampling = rows[end == self._num_tokens[rows]]
-        token_ids = self._sample(sampling)
-        logprobs = self._logprobs(sampling, token_ids)
-        self._append_tokens(sampling, token_ids)
+        positions = self._num_tokens[sampling]
+        token_ids = self._sample(sampling, positions)
+        logprobs = self._logprobs.of_tokens(sampling, positions, token_ids)
+        self._append_tokens(sampling, positions, token_ids)
         return ModelRunnerOutput(
             step, pack_int32(sampling), pack_int32(token_ids), logprobs, prompt_logprobs, errors
         )
 
-    def _sample(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        indices = self._num_tokens[rows] - self._num_prompt[rows]
+    def _sample(self, rows: IntColumn, positions: IntColumn) -> npt.NDArray[np.int32]:
+        indices = positions - self._num_prompt[rows]
         eos_allowed = self._stops_at_eos[rows] & (indices >= self._min_tokens[rows])
         token_ids = self._sampler.sample(self._state[rows], self._seed_mix[rows], indices, eos_allowed)
         masked = np.flatnonzero(indices < self._min_tokens[rows])
         if len(masked):
             token_ids = token_ids.copy()
             for i in masked.tolist():
-                banned = set(self._rare[int(rows[i])].sampling.stop_token_ids)
-                banned |= set(self._model.rule.eos_token_ids)
+                banned = self._banned[int(rows[i])]
                 token_ids[i] = avoid(int(token_ids[i]), banned, self._model.rule.vocab_size)
         return token_ids
 
-    def _append_tokens(self, rows: npt.NDArray[np.int64], token_ids: npt.NDArray[np.int32]) -> None:
-        positions = self._num_tokens[rows]
+    def _append_tokens(self, rows: IntColumn, positions: IntColumn, token_ids: npt.NDArray[np.int32]) -> None:
         if len(positions):
             self._ensure_powers(int(positions.max()) + 1)
         self._state[rows] += (token_ids.astype(np.uint64) + np.uint64(1)) * self._powers[positions]
@@ -226,9 +219,9 @@ class SimulatedWorker:
     def _play(
         self,
         shadow: ShadowKV,
-        rows: npt.NDArray[np.int64],
-        start: npt.NDArray[np.int64],
-        num_tokens: npt.NDArray[np.int64],
+        rows: IntColumn,
+        start: IntColumn,
+        num_tokens: IntColumn,
     ) -> None:
         """Compute on the shadow; tokens are then sampled from what was attended, not from the row's state."""
         for row, first, count in zip(rows.tolist(), start.tolist(), num_tokens.tolist(), strict=True):
@@ -240,8 +233,8 @@ class SimulatedWorker:
     def _check_told(
         self,
         shadow: ShadowKV,
-        rows: npt.NDArray[np.int64],
-        num_tokens: npt.NDArray[np.int64],
+        rows: IntColumn,
+        num_tokens: IntColumn,
         last_token_ids: npt.NDArray[np.int32],
     ) -> None:
         """Do as the first stage of a pipeline, which knows no token but those it is told."""
@@ -275,9 +268,9 @@ class SimulatedWorker:
         self._seed_mix[row] = mix(np.array([seed_of(sampling)], np.uint64))[0]
         self._stops_at_eos[row] = not sampling.ignore_eos
         self._min_tokens[row] = sampling.min_tokens
-        if sampling.min_tokens or sampling.logprobs is not None or sampling.prompt_logprobs is not None:
-            prompt = token_ids[: new_row.num_prompt_tokens].tolist()
-            self._rare[row] = _RareRow(sampling, new_row.num_prompt_tokens, prompt)
+        if sampling.min_tokens:
+            self._banned[row] = {*sampling.stop_token_ids, *self._model.rule.eos_token_ids}
+        self._logprobs.enter(row, sampling, token_ids[: new_row.num_prompt_tokens])
         if self._shadow is not None:
             block_ids = unpack_int32(new_row.block_ids).tolist()
             self._shadow.new_row(row, token_ids.tolist(), block_ids, new_row.first_block)
@@ -286,7 +279,8 @@ class SimulatedWorker:
         if row not in self._occupied:
             raise WorkerError(f"row {row} is freed but was free")
         self._occupied.remove(row)
-        self._rare.pop(row, None)
+        self._banned.pop(row, None)
+        self._logprobs.free(row)
         self._failed.pop(row, None)
         if self._shadow is not None:
             self._shadow.free_row(row)
@@ -310,50 +304,11 @@ class SimulatedWorker:
             for source, target in zip(sources, targets, strict=True):
                 self._shadow.move(source, target)
 
-    def _check_columns(self, rows: npt.NDArray[np.int64], num_tokens: npt.NDArray[np.int64]) -> None:
+    def _check_columns(self, rows: IntColumn, num_tokens: IntColumn) -> None:
         if len(rows) == 0 or len(rows) != len(num_tokens) or num_tokens.min() < 1:
             raise WorkerError(f"a step needs rows with at least one token each, got {rows} with {num_tokens}")
         if not self._occupied.issuperset(rows.tolist()) or len(set(rows.tolist())) != len(rows):
             raise WorkerError(f"a step computes free rows or a row twice: {rows}")
-
-    def _logprobs(self, rows: npt.NDArray[np.int64], token_ids: npt.NDArray[np.int32]) -> list[TokenLogprobs]:
-        if not self._rare:
-            return []
-        found = []
-        for row, token_id in zip(rows.tolist(), token_ids.tolist(), strict=True):
-            rare = self._rare.get(row)
-            if rare is not None and rare.sampling.logprobs is not None:
-                index = int(self._num_tokens[row]) - rare.num_prompt_tokens
-                asked = rare.sampling.logprob_token_ids
-                found.append(self._logprob(row, index, token_id, rare.sampling.logprobs, asked))
-        return found
-
-    def _prompt_logprobs(
-        self, rows: npt.NDArray[np.int64], start: npt.NDArray[np.int64], end: npt.NDArray[np.int64]
-    ) -> list[TokenLogprobs]:
-        """Logits at position p are those of token p + 1, so the first prompt token has no logprob."""
-        if not self._rare:
-            return []
-        found = []
-        for row, first, last in zip(rows.tolist(), start.tolist(), end.tolist(), strict=True):
-            rare = self._rare.get(row)
-            if rare is None or rare.sampling.prompt_logprobs is None:
-                continue
-            for index in range(first + 1, min(last, rare.num_prompt_tokens - 1) + 1):
-                found.append(self._logprob(row, index, rare.prompt[index], rare.sampling.prompt_logprobs))
-        return found
-
-    def _logprob(
-        self, row: int, index: int, token_id: int, num_top: int, asked: tuple[int, ...] = ()
-    ) -> TokenLogprobs:
-        """Logprobs as if the token were the likeliest and the ids above it followed, each half as likely."""
-        vocab_size, log_half = self._model.rule.vocab_size, -float(np.log(2))
-        top = [(token_id + i) % vocab_size for i in range(num_top)]
-        values = [(i + 1) * log_half for i in range(num_top)]
-        values += [((other - token_id) % vocab_size + 1) * log_half for other in asked]
-        return TokenLogprobs(
-            row, index, 1, pack_int32([token_id, *top, *asked]), pack_float32([log_half, *values])
-        )
 
     def _ensure_powers(self, count: int) -> None:
         if count > len(self._powers):
