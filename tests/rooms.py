@@ -61,13 +61,13 @@ WORKER = {
     "parallel": "_native config device ops",
     "kv_cache": "device host parallel",
     "attention": "device kv_cache ops pages",
-    "batch": "attention device parallel",
+    "batch": "attention device ops parallel",
     "layers": "attention device kv_cache ops parallel",
     "weights": "device layers",
     "models": "attention device kv_cache layers ops parallel weights",
-    "sampling": "batch device models",
+    "sampling": "batch device models ops",
     "graphs": "attention batch device kv_cache models ops parallel",
-    "model_runner": "attention batch device kv_cache models parallel sampling",
+    "model_runner": "attention batch device kv_cache models ops parallel sampling",
     "largest_step": "batch model_runner",
     "warm_up": "batch model_runner",
     "gpu_ranks": "batch device largest_step model_runner",
@@ -93,16 +93,12 @@ AGAINST_THE_TABLE = {
     ("frontend.engines.dispatch", "frontend.beam.search_generation"): "the same",
 }
 # Import circles, each with the reason why it stands.
-CIRCLES = {
-    ("worker.ops.pack", "worker.ops.packed_weight", "worker.ops.quantization"): "for annotations only",
-}
+CIRCLES: dict[tuple[str, ...], str] = {}
 # Classes of more than MAX_CLASS_LINES, each with the reason why it has one owner only.
 MAX_CLASS_LINES = 250
 LONG_CLASSES = {
     "frontend.http.connection.http_protocol.BoundedHttpProtocol": "overrides what uvicorn keeps in one class",
     "frontend.offline.llm.LLM": "its docstrings are the reference of the public API",
-    "worker.batch.input_batch.InputBatch": "one set of columns",
-    "worker.ops.cuda.CudaOps": "one method per operation",
 }
 # Folders of more than MAX_FILES modules, each with the reason why it is one room.
 MAX_FILES = 15

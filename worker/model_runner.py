@@ -17,13 +17,14 @@ from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowErr
 from splitserve.worker.attention.base import AttentionBackend
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.batch.agreement import Agreement, Chosen
-from splitserve.worker.batch.input_batch import InputBatch, Int32, StepInputs
+from splitserve.worker.batch.input_batch import InputBatch, StepInputs
 from splitserve.worker.batch.step_graphs import Drawing, Drawn, StepGraphs, StepInFlight
 from splitserve.worker.device.base import Device
 from splitserve.worker.device.out_of_memory import is_out_of_memory
 from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
 from splitserve.worker.kv_cache.host_blocks import HostBlocks
 from splitserve.worker.models.base import Model
+from splitserve.worker.ops.columns import Int32
 from splitserve.worker.parallel.group import StepAbandonedError
 from splitserve.worker.parallel.mesh import ALONE, Mesh
 from splitserve.worker.sampling.prompt_scorer import PromptScorer

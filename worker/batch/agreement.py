@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 from splitserve.engine_core.ipc.worker_messages import RowError
-from splitserve.worker.batch.input_batch import InputBatch, Int32
+from splitserve.worker.batch.input_batch import InputBatch
 from splitserve.worker.device.base import Device
+from splitserve.worker.ops.columns import Int32
 from splitserve.worker.parallel.group import RankGroup
 
 # The sampling kernel's negative tokens, -1 and -2, are failures here as well: one rank may replay what

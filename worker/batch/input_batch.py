@@ -12,10 +12,9 @@ from splitserve.engine_core.errors import InvalidRequestError, WorkerError
 from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow, RowError, SchedulerOutput
 from splitserve.worker.attention.metadata import AttentionMetadata
+from splitserve.worker.batch.block_tables import BlockTables
 from splitserve.worker.batch.sampling_state import Feature, SamplingState
-
-Int32 = npt.NDArray[np.int32]
-Index = npt.NDArray[np.intp]
+from splitserve.worker.ops.columns import Array, BatchColumns, Index, Int32, LayoutColumns, Width, allocate
 
 
 class BatchLimits(NamedTuple):
@@ -53,6 +52,16 @@ class StepInputs(NamedTuple):
     errors: list[RowError]
     outputs: Int32 | None = None
 
+    def layout(self) -> LayoutColumns[Array]:
+        """The columns of a decode step, [R]."""
+        meta = self.meta
+        return LayoutColumns(
+            token_ids=self.token_ids.numpy(),
+            positions=meta.positions.numpy(),
+            slot_mapping=meta.slot_mapping.numpy(),
+            seq_lens=meta.seq_lens.numpy(),
+        )
+
     def hidden_of(self, sampling: npt.NDArray[np.intp]) -> Int32:
         """Return for some of `sampling` which of the step's hidden states they sample from."""
         if self.outputs is None:
@@ -77,11 +86,13 @@ class InputBatch:
     """Owns the state of all rows, in arrays indexed by row; used by the worker's one thread.
 
     Attributes:
+        columns: what a decode step reads of the rows; the next four are among them.
         tokens: int32 [max_num_seqs, max_model_len + 1] prompt and output of each row; the column beyond the
             limit takes the token sampled after a prompt that fills the context.
-        num_tokens, num_prompt_tokens, num_computed: int32 [max_num_seqs].
-        block_table: int32 [max_num_seqs, max_blocks].
-        num_blocks: int32 [max_num_seqs].
+        num_tokens, num_computed: int32 [max_num_seqs].
+        occupied: bool [max_num_seqs].
+        num_prompt_tokens: int32 [max_num_seqs].
+        blocks: of the KV cache that the rows hold.
         failures: errors of rows that failed; they compute nothing until freed, except in a pipeline, whose
             other stages do not know of it. At most max_num_seqs entries.
         sampling: the rows' sampling parameters.
@@ -99,21 +110,20 @@ class InputBatch:
         num_rows = limits.max_num_seqs
         # One block more than the longest sequence: the scheduler may hold a block ahead of need.
         max_blocks = -(-limits.max_model_len // limits.block_size) + 1
-        self.tokens = np.zeros((num_rows, limits.max_model_len + 1), np.int32)
-        self.num_tokens = np.zeros(num_rows, np.int32)
+        elements = {Width.TOKENS: limits.max_model_len + 1, Width.BLOCKS: max_blocks}
+        self.columns = columns = allocate(BatchColumns[Array], num_rows, elements)
+        self.tokens, self.num_tokens = columns.tokens, columns.num_tokens
+        self.num_computed, self.occupied = columns.num_computed, columns.occupied
         self.num_prompt_tokens = np.zeros(num_rows, np.int32)
-        self.num_computed = np.zeros(num_rows, np.int32)
-        self.block_table = np.zeros((num_rows, max_blocks), np.int32)
-        self.num_blocks = np.zeros(num_rows, np.int32)
-        self.occupied = np.zeros(num_rows, np.bool_)
-        # Where each row stands in a column; entries of other rows are stale.
-        self._places = np.zeros(num_rows, np.int64)
+        self.blocks = BlockTables(
+            columns.block_table, columns.num_blocks, limits.block_size, limits.num_blocks
+        )
         self._decode_cu_seqlens = np.arange(num_rows + 1, dtype=np.int32)
         self.failures: dict[int, RowError] = {}
         # Rows whose content no stage can serve.
         self._refused: set[int] = set()
         self._is_pipelined = is_pipelined
-        self.sampling = SamplingState(num_rows, limits.vocab_size, eos_token_ids)
+        self.sampling = SamplingState(columns.features, limits.vocab_size, eos_token_ids)
 
     def apply(self, step: SchedulerOutput) -> None:
         """Bring the batch up to date: freed rows, new rows, new blocks, in this order.
@@ -128,7 +138,9 @@ class InputBatch:
         for new in step.new_rows:
             self._add(new)
         if step.block_rows:
-            self._append_blocks(unpack_int32(step.block_rows), unpack_int32(step.block_ids))
+            rows = unpack_int32(step.block_rows)
+            self._check_rows(rows)
+            self.blocks.append(rows, unpack_int32(step.block_ids))
 
     def prepare(self, step: SchedulerOutput) -> StepInputs:
         """Lay out the step's tokens and advance num_computed; no Python loop over rows.
@@ -219,16 +231,10 @@ class InputBatch:
         return _Tokens(np.repeat(index, num_new), first + np.arange(len(first)), cu_seqlens)
 
     def _attention(self, index: Index, ends: Int32, tokens: _Tokens) -> AttentionMetadata:
-        block_size = self._limits.block_size
-        blocks = tokens.positions // block_size
-        # (block id - block) * block_size + position: the place within the block without a division.
-        slots = (self.block_table[tokens.rows, blocks] - blocks) * block_size + tokens.positions
-        # The kernels read whole rows of this table; it is cut to the longest sequence of the step.
-        width = -(-int(ends[ends.argmax()]) // block_size) if len(ends) else 1
         return AttentionMetadata(
             positions=torch.from_numpy(tokens.positions.astype(np.int32)),
-            slot_mapping=torch.from_numpy(slots.astype(np.int32)),
-            block_tables=torch.from_numpy(self.block_table[:, :width].take(index, axis=0)),
+            slot_mapping=torch.from_numpy(self.blocks.slots(tokens.rows, tokens.positions)),
+            block_tables=torch.from_numpy(self.blocks.of(index, ends)),
             cu_seqlens_q=torch.from_numpy(tokens.cu_seqlens),
             seq_lens=torch.from_numpy(ends),
         )
@@ -246,14 +252,7 @@ class InputBatch:
         if not 0 <= new.row < len(self.occupied) or self.occupied[new.row]:
             raise WorkerError(f"row {new.row} is outside the batch or taken")
         self.occupied[new.row] = True
-        if new.first_block < 0:
-            raise WorkerError(f"row {new.row} is new and begins at block {new.first_block}")
-        num_blocks = new.first_block + len(block_ids)
-        self._check_blocks(block_ids, num_blocks)
-        # What has left the window is never read; if it were, the attention would refuse the id.
-        self.block_table[new.row, : new.first_block] = -1
-        self.block_table[new.row, new.first_block : num_blocks] = block_ids
-        self.num_blocks[new.row] = num_blocks
+        self.blocks.enter(new.row, new.first_block, block_ids)
         self.num_prompt_tokens[new.row] = new.num_prompt_tokens
         self.num_computed[new.row] = new.num_computed_tokens
         try:
@@ -265,38 +264,6 @@ class InputBatch:
             return
         self.tokens[new.row, : len(token_ids)] = token_ids
         self.num_tokens[new.row] = len(token_ids)
-
-    def _append_blocks(self, rows: Int32, block_ids: Int32) -> None:
-        """Append block_ids[i] to the table of rows[i]; a row may appear more than once."""
-        self._check_rows(rows)
-        if len(rows) != len(block_ids):
-            raise WorkerError("the block columns differ in length")
-        while len(rows):
-            # One block per row and round; in decode the first round is the only one.
-            first = self._first_of_each(rows)
-            self._append_one_each(rows[first], block_ids[first])
-            rows, block_ids = rows[~first], block_ids[~first]
-
-    def _first_of_each(self, rows: Int32) -> npt.NDArray[np.bool_]:
-        """Return a mask of the first entry of each row; 1 us, where np.unique takes 15."""
-        places = np.arange(len(rows))
-        # Of several writes to one place the last one stays, so the column is written backwards.
-        self._places[rows[::-1]] = places[::-1]
-        first: npt.NDArray[np.bool_] = self._places[rows] == places
-        return first
-
-    def _append_one_each(self, rows: Int32, block_ids: Int32) -> None:
-        lengths = self.num_blocks[rows]
-        self._check_blocks(block_ids, int(lengths.max()) + 1)
-        self.block_table[rows, lengths] = block_ids
-        self.num_blocks[rows] = lengths + 1
-
-    def _check_blocks(self, block_ids: Int32, num_blocks: int) -> None:
-        # Negative ids become large ones.
-        if len(block_ids) and block_ids.view(np.uint32).max() >= self._limits.num_blocks:
-            raise WorkerError("a block id is outside the KV cache")
-        if num_blocks > self.block_table.shape[1]:
-            raise WorkerError("a row got more blocks than the longest sequence needs")
 
     def _check_rows(self, rows: Int32) -> None:
         try:
@@ -316,11 +283,11 @@ class InputBatch:
 
     def _check_progress(self, step: int, rows: Index, num_new: Int32, ends: Int32) -> None:
         # The smaller of known tokens and blocks bounds what a row can compute.
-        room = np.minimum(self.num_tokens[rows], self.num_blocks[rows] * np.int32(self._limits.block_size))
+        room = np.minimum(self.num_tokens[rows], self.blocks.room(rows))
         wrong = ((ends > room) | (num_new < 1)).nonzero()[0]
         if len(wrong):
             i = int(wrong[0])
             raise WorkerError(
                 f"step {step}: row {rows[i]} would compute up to token {ends[i]}, but has "
-                f"{self.num_tokens[rows[i]]} tokens and {self.num_blocks[rows[i]]} blocks"
+                f"{self.num_tokens[rows[i]]} tokens and {self.blocks.num_blocks[rows[i]]} blocks"
             )

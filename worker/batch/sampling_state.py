@@ -11,6 +11,7 @@ import numpy.typing as npt
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.worker.batch.bad_words import BadWords
+from splitserve.worker.ops.columns import Array, SamplingColumns, allocate
 
 
 class Feature(enum.IntFlag):
@@ -45,9 +46,8 @@ class SamplingState:
 
     Attributes:
         features: uint16 [max_num_seqs], Feature bits.
-        temperature, top_p, min_p, repetition, frequency, presence: float32 [max_num_seqs].
-        top_k: int32 [max_num_seqs], 0 is off.
-        seed: int64 [max_num_seqs], the bits of the unsigned seed.
+        columns: the parameters that every row has, [max_num_seqs] each.
+        repetition, frequency, presence: float32 [max_num_seqs].
         num_logprobs, num_prompt_logprobs: int32 [max_num_seqs], top alternatives asked for.
         first_end: int32 [max_num_seqs], length from which a row with MIN_TOKENS may end.
         is_mask_new: bool [max_num_seqs], set for a row that came with other allowed_token_ids.
@@ -55,16 +55,19 @@ class SamplingState:
             of the rows that have them, ids in int32; at most max_num_seqs entries each.
     """
 
-    def __init__(self, max_num_seqs: int, vocab_size: int, eos_token_ids: list[int]) -> None:
-        """Args: vocab_size bounds every token id a row may name; eos_token_ids are masked by min_tokens."""
+    def __init__(self, features: npt.NDArray[np.uint16], vocab_size: int, eos_token_ids: list[int]) -> None:
+        """Start without a row.
+
+        Args:
+            features: the batch's column, zeros.
+            vocab_size: bounds every token id a row may name.
+            eos_token_ids: masked by min_tokens.
+        """
+        max_num_seqs = len(features)
         self._vocab_size = vocab_size
         self._eos_token_ids = [token_id for token_id in eos_token_ids if 0 <= token_id < vocab_size]
-        self.features = np.zeros(max_num_seqs, np.uint16)
-        self.temperature = np.zeros(max_num_seqs, np.float32)
-        self.top_k = np.zeros(max_num_seqs, np.int32)
-        self.top_p = np.ones(max_num_seqs, np.float32)
-        self.min_p = np.zeros(max_num_seqs, np.float32)
-        self.seed = np.zeros(max_num_seqs, np.int64)
+        self.features = features
+        self.columns = allocate(SamplingColumns[Array], max_num_seqs)
         self.repetition = np.ones(max_num_seqs, np.float32)
         self.frequency = np.zeros(max_num_seqs, np.float32)
         self.presence = np.zeros(max_num_seqs, np.float32)
@@ -140,11 +143,12 @@ class SamplingState:
         return np.flatnonzero(self.features[rows] & np.uint16(feature))
 
     def _set_columns(self, row: int, params: SamplingParams) -> None:
-        self.temperature[row] = params.temperature
-        self.top_k[row] = max(0, params.top_k)
-        self.top_p[row] = _above_zero(params.top_p)
-        self.min_p[row] = params.min_p
-        self.seed[row] = np.uint64(params.seed or 0).astype(np.int64)
+        columns = self.columns
+        columns.temperature[row] = params.temperature
+        columns.top_k[row] = max(0, params.top_k)
+        columns.top_p[row] = _above_zero(params.top_p)
+        columns.min_p[row] = params.min_p
+        columns.seed[row] = np.uint64(params.seed or 0).astype(np.int64)
         self.repetition[row] = _above_zero(params.repetition_penalty)
         self.frequency[row] = params.frequency_penalty
         self.presence[row] = params.presence_penalty

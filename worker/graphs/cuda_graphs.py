@@ -13,7 +13,7 @@ from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
 from splitserve.worker.attention.base import AttentionBackend
 from splitserve.worker.batch.agreement import all_could
-from splitserve.worker.batch.input_batch import InputBatch, Int32, StepInputs
+from splitserve.worker.batch.input_batch import InputBatch, StepInputs
 from splitserve.worker.batch.step_graphs import Drawn
 from splitserve.worker.device.cuda import CudaDevice
 from splitserve.worker.device.out_of_memory import is_out_of_memory
@@ -21,6 +21,7 @@ from splitserve.worker.graphs.cuda_step import CudaStep
 from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
 from splitserve.worker.kv_cache.layout import KVCache
 from splitserve.worker.models.base import Model
+from splitserve.worker.ops.columns import Int32
 from splitserve.worker.parallel.group import RankGroup
 
 logger = logging.getLogger(__name__)
@@ -198,7 +199,7 @@ class CudaGraphs:
         self._has_room = True
         num_places = len(batch.num_tokens) + 1
         self._last_drawn = torch.zeros(num_places, dtype=torch.int32, device=device.torch_device)
-        table = (self._sizes[-1], batch.block_table.shape[1])
+        table = (self._sizes[-1], batch.blocks.table.shape[1])
         self._block_tables = torch.zeros(table, dtype=torch.int32, device=device.torch_device)
 
     @torch.inference_mode()

@@ -2,43 +2,32 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.batch.input_batch import InputBatch, StepInputs
 from splitserve.worker.device.base import Device
+from splitserve.worker.ops.columns import (
+    Column,
+    ColumnsT,
+    DrawColumns,
+    LayoutColumns,
+    SamplingColumns,
+    declared,
+)
 from splitserve.worker.ops.interface import Kernels
 from splitserve.worker.ops.matrix import Matrix
 from splitserve.worker.parallel.group import RankGroup
 
-
-class _Column(NamedTuple):
-    """One value per row, and what rows have that a step is padded with.
-
-    A padded row attends to one position of block 0, writes nothing and draws a token that nobody takes.
-    """
-
-    dtype: type[np.generic]
-    padding: float
-
-
-# The wide ones come first, so that all are aligned. In the order of CudaStep's tensors.
+# Those of which each row has one value; they lie in one piece of memory, so that one copy brings them.
 _COLUMNS = (
-    _Column(np.int64, 0),  # seeds
-    _Column(np.int64, 1),  # position of the token to be drawn
-    _Column(np.int64, 0),  # place in CudaStep.last_drawn
-    _Column(np.int32, 0),  # token ids
-    _Column(np.int32, 0),  # positions
-    _Column(np.int32, -1),  # slots
-    _Column(np.int32, 1),  # sequence lengths
-    _Column(np.int32, 0),  # top_k
-    _Column(np.float32, 0),  # temperature
-    _Column(np.float32, 1),  # top_p
-    _Column(np.float32, 0),  # min_p
+    *declared(LayoutColumns).values(),
+    *declared(SamplingColumns).values(),
+    *declared(DrawColumns).values(),
 )
 
 
@@ -67,56 +56,38 @@ class CudaStep:
         self.last_drawn = last_drawn
         device = last_drawn.device
         self.token_ids = torch.zeros(num_rows, dtype=torch.int32, device=device)
-        sizes = [num_rows * np.dtype(column.dtype).itemsize for column in _COLUMNS]
-        ends = np.cumsum([0, *sizes]).tolist()
-        self._staging = torch.empty(ends[-1], dtype=torch.uint8)
-        bytes_of = self._staging.numpy()
-        self._host = [
-            bytes_of[begin : begin + size].view(column.dtype)
-            for column, begin, size in zip(_COLUMNS, ends, sizes, strict=False)
-        ]
+        self._staging = torch.empty(num_rows * sum(map(_num_bytes, _COLUMNS)), dtype=torch.uint8)
+        self._host = [view.numpy() for view in _views(self._staging, num_rows)]
         for values, column in zip(self._host, _COLUMNS, strict=True):
-            values[:] = column.padding
+            values[:] = column.initial
         self._columns = self._staging.to(device, copy=True)
-        views = [
-            self._columns[begin : begin + size].view(_torch_dtype(column))
-            for column, begin, size in zip(_COLUMNS, ends, sizes, strict=False)
-        ]
-        self._seeds, self._draw_positions, self._places, self._known, *rest = views
-        positions, slots, seq_lens, *filters = rest
-        self._top_k, self._temperature, self._top_p, self._min_p = filters
+        views = iter(_views(self._columns, num_rows))
+        self._layout = _take(LayoutColumns[torch.Tensor], views)
+        self._sampling = _take(SamplingColumns[torch.Tensor], views)
+        self._draw = _take(DrawColumns[torch.Tensor], views)
         # Steps of other sizes may have left a -1 there, which is no block.
         block_tables[:num_rows, 0].zero_()
         self.meta = AttentionMetadata(
-            positions=positions,
-            slot_mapping=slots,
+            positions=self._layout.positions,
+            slot_mapping=self._layout.slot_mapping,
             block_tables=block_tables[:num_rows],
             cu_seqlens_q=torch.arange(num_rows + 1, dtype=torch.int32, device=device),
-            seq_lens=seq_lens,
+            seq_lens=self._layout.seq_lens,
         )
         self.drawn = torch.zeros(num_rows, dtype=torch.int32, device=device)
 
     def fill(self, device: Device, batch: InputBatch, inputs: StepInputs) -> None:
         """Copy a step of at most B rows, one token each; the copies are enqueued."""
-        meta, state = inputs.meta, batch.sampling
-        rows = inputs.rows.astype(np.intp)
-        values: tuple[npt.NDArray[np.generic], ...] = (
-            state.seed[rows],
-            batch.num_tokens[rows],
-            rows + 1,
-            inputs.token_ids.numpy(),
-            meta.positions.numpy(),
-            meta.slot_mapping.numpy(),
-            meta.seq_lens.numpy(),
-            state.top_k[rows],
-            state.temperature[rows],
-            state.top_p[rows],
-            state.min_p[rows],
+        meta, rows = inputs.meta, inputs.rows.astype(np.intp)
+        values = (
+            *inputs.layout(),
+            *(column[rows] for column in batch.sampling.columns),
+            *DrawColumns(positions=batch.num_tokens[rows], places=rows + 1),
         )
         count = len(rows)
         for host, column, new in zip(self._host, _COLUMNS, values, strict=True):
             host[:count] = new
-            host[count:] = column.padding
+            host[count:] = column.initial
         columns, tables = device.place([self._staging, meta.block_tables])
         self._columns.copy_(columns)
         # Entries beyond are never read: a row's blocks end with its length.
@@ -126,7 +97,8 @@ class CudaStep:
 
     def feed(self) -> None:
         """Put the tokens of the step together: those that the host knows, and those drawn just before."""
-        torch.where(self._known < 0, self.last_drawn[self._places], self._known, out=self.token_ids)
+        known = self._layout.token_ids
+        torch.where(known < 0, self.last_drawn[self._draw.places], known, out=self.token_ids)
 
     def draw(self, ops: Kernels[Matrix], logits: torch.Tensor | None, group: RankGroup | None) -> None:
         """Sample a token for each row.
@@ -137,20 +109,27 @@ class CudaStep:
             group: ranks that part each layer; None for one that has all of it.
         """
         if logits is not None:
-            ops.sampling.sample(
-                self.drawn,
-                logits,
-                self._temperature,
-                self._top_k,
-                self._top_p,
-                self._min_p,
-                self._seeds,
-                self._draw_positions,
-            )
+            ops.sampling.sample(self.drawn, logits, *self._sampling, self._draw.positions)
         if group is not None:
             group.settle(self.drawn)
-        self.last_drawn.index_copy_(0, self._places, self.drawn)
+        self.last_drawn.index_copy_(0, self._draw.places, self.drawn)
 
 
-def _torch_dtype(column: _Column) -> torch.dtype:
-    return torch.from_numpy(np.empty(0, column.dtype)).dtype
+def _num_bytes(column: Column) -> int:
+    return np.dtype(column.dtype).itemsize
+
+
+def _views(memory: torch.Tensor, num_rows: int) -> list[torch.Tensor]:
+    """The columns of R rows in uint8 [bytes of all], in the order of _COLUMNS."""
+    views: dict[int, torch.Tensor] = {}
+    begin = 0
+    # The wide ones come first, so that all are aligned.
+    for i in sorted(range(len(_COLUMNS)), key=lambda i: -_num_bytes(_COLUMNS[i])):
+        end = begin + num_rows * _num_bytes(_COLUMNS[i])
+        views[i] = memory[begin:end].view(torch.from_numpy(_COLUMNS[i].allocate(0)).dtype)
+        begin = end
+    return [views[i] for i in range(len(_COLUMNS))]
+
+
+def _take(columns: type[ColumnsT], views: Iterator[torch.Tensor]) -> ColumnsT:
+    return columns._make(islice(views, len(columns._fields)))

@@ -119,7 +119,7 @@ class DecodeGraphs:
         self._limits = limits
         self._group = group
         self._max_rows = min(max_rows, MAX_GRAPH_ROWS, limits.max_num_seqs)
-        width = batch.block_table.shape[1]
+        width = batch.blocks.table.shape[1]
         self._block_tables = torch.empty((self._max_rows, width), dtype=torch.int32)
         # By the length of the message's column of rows.
         self._graphs: dict[int, DecodeGraph] = {}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import torch
 
 from splitserve.worker.attention.metadata import AttentionMetadata
-from splitserve.worker.batch.input_batch import BatchLimits, InputBatch, Int32, StepInputs
+from splitserve.worker.batch.input_batch import BatchLimits, InputBatch, StepInputs
+from splitserve.worker.ops.columns import Array, BatchColumns, Int32, LayoutColumns, SamplingColumns, allocate
 from splitserve.worker.ops.cpu import ops
-from splitserve.worker.ops.decode import BatchColumns, StepTensors, append_tokens, decode_inputs, take_rows
+from splitserve.worker.ops.decode import StepTensors, append_tokens, decode_inputs, take_rows
 from splitserve.worker.parallel.group import RankGroup
 
 
@@ -36,26 +39,19 @@ class DecodeStep:
         self._limits = limits
         num_rows = len(block_tables)
         self._rows, self._drawn = _ints(num_rows), _ints(num_rows)
-        self._tensors = StepTensors(
-            token_ids=_ints(num_rows),
-            positions=_ints(num_rows),
-            slot_mapping=_ints(num_rows),
-            seq_lens=_ints(num_rows),
-            block_tables=block_tables,
-            flags=_ints(2),
-        )
-        self._columns = _columns(batch)
+        layout = LayoutColumns[torch.Tensor](*_tensors(allocate(LayoutColumns[Array], num_rows)))
+        self._tensors = StepTensors(layout, block_tables, _ints(2))
+        self._columns = BatchColumns[torch.Tensor](*_tensors(batch.columns))
         self._meta = AttentionMetadata(
-            positions=self._tensors.positions,
-            slot_mapping=self._tensors.slot_mapping,
+            positions=layout.positions,
+            slot_mapping=layout.slot_mapping,
             block_tables=block_tables,
             cu_seqlens_q=torch.arange(num_rows + 1, dtype=torch.int32),
-            seq_lens=self._tensors.seq_lens,
+            seq_lens=layout.seq_lens,
         )
-        state = batch.sampling
-        sampling = (state.temperature, state.top_k, state.top_p, state.min_p, state.seed)
-        self._sampling = [torch.from_numpy(column) for column in sampling]
-        self._gathered = [torch.zeros(num_rows, dtype=column.dtype) for column in self._sampling]
+        self._sampling = list(_tensors(batch.sampling.columns))
+        gathered = allocate(SamplingColumns[Array], num_rows)
+        self._gathered = SamplingColumns[torch.Tensor](*_tensors(gathered))
         self.rows: Int32 = self._rows.numpy()
         self.row_bytes = self.rows.data.cast("B")
         self.drawn: Int32 = self._drawn.numpy()
@@ -79,7 +75,7 @@ class DecodeStep:
         """
         limits = self._limits
         decode_inputs(self._rows, self._columns, self._tensors, limits.block_size, limits.max_model_len)
-        return self._tensors.token_ids, self._meta
+        return self._tensors.layout.token_ids, self._meta
 
     def draw(self, logits: torch.Tensor | None) -> None:
         """Sample a token for each row laid out, none of which needs the sampler, and append it.
@@ -98,10 +94,9 @@ class DecodeStep:
     def _sample(self, logits: torch.Tensor) -> None:
         for gathered, column in zip(self._gathered, self._sampling, strict=True):
             take_rows(gathered, column, self._rows)
-        temperature, top_k, top_p, min_p, seeds = self._gathered
         # The token to be drawn stands behind all the others.
-        positions = self._tensors.seq_lens
-        ops.sampling.sample(self._drawn, logits, temperature, top_k, top_p, min_p, seeds, positions)
+        positions = self._tensors.layout.seq_lens
+        ops.sampling.sample(self._drawn, logits, *self._gathered, positions)
 
     def inputs(self) -> StepInputs:
         """The rows last laid out, as InputBatch.prepare returns them."""
@@ -109,7 +104,7 @@ class DecodeStep:
         return StepInputs(
             rows=self.rows,
             starts=self._meta.positions.numpy(),
-            token_ids=self._tensors.token_ids,
+            token_ids=self._tensors.layout.token_ids,
             cu_seqlens=self._meta.cu_seqlens_q.numpy(),
             meta=self._meta,
             sampling=(ends == self._batch.num_tokens[self.rows]).nonzero()[0],
@@ -121,14 +116,6 @@ def _ints(count: int) -> torch.Tensor:
     return torch.zeros(count, dtype=torch.int32)
 
 
-def _columns(batch: InputBatch) -> BatchColumns:
-    """The batch's own arrays as tensors."""
-    return BatchColumns(
-        occupied=torch.from_numpy(batch.occupied),
-        features=torch.from_numpy(batch.sampling.features),
-        tokens=torch.from_numpy(batch.tokens),
-        num_tokens=torch.from_numpy(batch.num_tokens),
-        num_computed=torch.from_numpy(batch.num_computed),
-        num_blocks=torch.from_numpy(batch.num_blocks),
-        block_table=torch.from_numpy(batch.block_table),
-    )
+def _tensors(columns: Iterable[Array]) -> Iterator[torch.Tensor]:
+    """The same memory as tensors."""
+    return map(torch.from_numpy, columns)

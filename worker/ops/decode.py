@@ -14,6 +14,8 @@ from splitserve.worker._native import load_library
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from splitserve.worker.ops.columns import BatchColumns, LayoutColumns
+
 _lib = load_library("splitserve_cpu")
 
 # Set in StepTensors.flags[0], beside the rows' features, if a row computes a token that is not its last.
@@ -22,41 +24,16 @@ NOT_LAST_TOKEN = 1 << 16
 Replay = Callable[[], None]
 
 
-class BatchColumns(NamedTuple):
-    """The batch's state as decode_inputs reads it; int32 unless it says otherwise, indexed by row.
-
-    Attributes:
-        occupied: bool [N].
-        features: uint16 [N].
-        tokens: [N, L], known tokens of each row.
-        num_tokens: [N], how many these are.
-        num_computed: [N], advanced by one for each row of a step.
-        num_blocks: [N].
-        block_table: [N, max_blocks].
-    """
-
-    occupied: Tensor
-    features: Tensor
-    tokens: Tensor
-    num_tokens: Tensor
-    num_computed: Tensor
-    num_blocks: Tensor
-    block_table: Tensor
-
-
 class StepTensors(NamedTuple):
-    """The inputs of a decode step of R rows, int32, in memory that stays.
+    """The inputs of a decode step of R rows, in memory that stays.
 
     Attributes:
-        token_ids, positions, slot_mapping, seq_lens: [R], as AttentionMetadata and Model.forward have them.
-        block_tables: [R, max_blocks].
-        flags: [2]: the features of all rows and NOT_LAST_TOKEN, or-ed; rows for which no token was drawn.
+        layout: of the R tokens.
+        block_tables: int32 [R, max_blocks], as AttentionMetadata has them.
+        flags: int32 [2]: the features of all rows and NOT_LAST_TOKEN, or-ed; rows that got no token.
     """
 
-    token_ids: Tensor
-    positions: Tensor
-    slot_mapping: Tensor
-    seq_lens: Tensor
+    layout: LayoutColumns[Tensor]
     block_tables: Tensor
     flags: Tensor
 
@@ -83,7 +60,7 @@ class Recording:
 
 
 def decode_inputs(
-    rows: Tensor, columns: BatchColumns, out: StepTensors, block_size: int, max_model_len: int
+    rows: Tensor, columns: BatchColumns[Tensor], out: StepTensors, block_size: int, max_model_len: int
 ) -> None:
     """Lay out the next token of each row and advance num_computed.
 
@@ -98,7 +75,7 @@ def decode_inputs(
         ValueError: a row is not in the batch, or would compute past its known tokens, its blocks or the
             context; nothing was changed.
     """
-    _lib.decode_inputs(rows, *columns, *out, block_size, max_model_len)
+    _lib.decode_inputs(rows, *columns, *out.layout, out.block_tables, out.flags, block_size, max_model_len)
 
 
 def take_rows(out: Tensor, column: Tensor, rows: Tensor) -> None:

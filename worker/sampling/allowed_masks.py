@@ -7,9 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from splitserve.worker.batch.input_batch import Index, InputBatch, Int32
+from splitserve.worker.batch.input_batch import InputBatch
 from splitserve.worker.batch.sampling_state import Feature
 from splitserve.worker.device.base import Device
+from splitserve.worker.ops.columns import Index, Int32
 
 _WORD_BITS = 32
 

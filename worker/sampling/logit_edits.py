@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from splitserve.worker.batch.input_batch import InputBatch, Int32
+from splitserve.worker.batch.input_batch import InputBatch
 from splitserve.worker.batch.sampling_state import Feature
 from splitserve.worker.device.base import Device
+from splitserve.worker.ops.columns import Int32
 
 _EDITING = Feature.LOGIT_BIAS | Feature.BAD_WORDS | Feature.MIN_TOKENS
 

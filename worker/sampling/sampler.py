@@ -11,9 +11,10 @@ import torch
 
 from splitserve.engine_core.ipc.wire import TokenLogprobs
 from splitserve.engine_core.ipc.worker_messages import RowError
-from splitserve.worker.batch.input_batch import Index, InputBatch, Int32
+from splitserve.worker.batch.input_batch import InputBatch
 from splitserve.worker.batch.sampling_state import ADJUSTING, MASKING, Feature, SamplingState
 from splitserve.worker.device.base import Device
+from splitserve.worker.ops.columns import Array, DrawColumns, Index, Int32, SamplingColumns, allocate
 from splitserve.worker.sampling.allowed_masks import AllowedMasks
 from splitserve.worker.sampling.logit_edits import LogitEditor
 from splitserve.worker.sampling.logprobs import NO_RANK, Wanted, gather_logprobs, numerical_error
@@ -56,13 +57,10 @@ class _Gathered:
         """Args: batch owns the columns; count of rows, at most max_num_seqs."""
         self.count = count
         self._device = device
-        state = batch.sampling
-        columns = (state.temperature, state.top_k, state.top_p, state.min_p, state.seed)
         # In the order of the kernel's arguments; the token to be drawn stands behind all known ones.
-        self._pairs: list[tuple[npt.NDArray[np.generic], npt.NDArray[np.generic]]] = [
-            *((column, np.empty(count, column.dtype)) for column in columns),
-            (batch.num_tokens, np.empty(count, np.int64)),
-        ]
+        gathered = (*allocate(SamplingColumns[Array], count), allocate(DrawColumns[Array], count).positions)
+        columns = (*batch.sampling.columns, batch.num_tokens)
+        self._pairs = list(zip(columns, gathered, strict=True))
         self._tensors = [torch.from_numpy(gathered) for _, gathered in self._pairs]
 
     def take(self, index: Index) -> Sequence[torch.Tensor]:

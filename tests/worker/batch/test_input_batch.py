@@ -86,7 +86,7 @@ def test_a_row_freed_and_taken_in_one_step_starts_afresh() -> None:
     assert inputs.token_ids.tolist() == [8, 9]
     assert inputs.meta.slot_mapping.tolist() == [80, 81]
     assert inputs.meta.seq_lens.tolist() == [2]
-    assert (batch.num_blocks[0], batch.sampling.features[0]) == (1, 0)
+    assert (batch.blocks.num_blocks[0], batch.sampling.features[0]) == (1, 0)
     state = batch.sampling
     rare = (state.end_token_ids, state.allowed_token_ids, state.bad_words, state.logprob_token_ids)
     assert (state.logit_bias, *rare) == ({}, {}, {}, {}, {})
@@ -158,7 +158,7 @@ def test_a_table_may_begin_with_blocks_that_have_left_the_window() -> None:
     inputs = run(batch, {1: 1}, row, block_rows=[1], block_ids=[7])
     assert inputs.meta.block_tables.tolist() == [[-1, -1, 5, 6]]
     assert inputs.meta.slot_mapping.tolist() == [6 * 4 + 1]
-    assert batch.num_blocks[1] == 5
+    assert batch.blocks.num_blocks[1] == 5
 
 
 def test_a_table_that_begins_before_the_sequence_is_refused() -> None:

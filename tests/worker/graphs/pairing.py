@@ -53,8 +53,9 @@ class Pair:
     def check_integrity(self) -> None:
         """Both batches hold the same."""
         recorded, eager = (batch_of(worker) for worker in self.workers)
-        for name in ("tokens", "num_tokens", "num_computed", "num_blocks", "block_table", "occupied"):
-            assert np.array_equal(getattr(recorded, name), getattr(eager, name)), name
+        columns = zip(recorded.columns._fields, recorded.columns, eager.columns, strict=True)
+        for name, ours, theirs in columns:
+            assert np.array_equal(ours, theirs), name
         assert recorded.failures == eager.failures
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from splitserve.worker.ops.columns import BatchColumns, LayoutColumns
 from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.decode import (
     NOT_LAST_TOKEN,
-    BatchColumns,
     Recording,
     StepTensors,
     append_tokens,
@@ -38,8 +38,8 @@ def columns() -> BatchColumns:
 
 
 def step_tensors(count: int) -> StepTensors:
-    a, b, c, d = torch.full((4, count), -7, dtype=torch.int32)
-    return StepTensors(a, b, c, d, torch.full((count, 4), -7, dtype=torch.int32), int32(-7, -7))
+    layout = LayoutColumns(*torch.full((4, count), -7, dtype=torch.int32))
+    return StepTensors(layout, torch.full((count, 4), -7, dtype=torch.int32), int32(-7, -7))
 
 
 def lay_out(rows: torch.Tensor, batch: BatchColumns, out: StepTensors) -> None:
@@ -49,10 +49,10 @@ def lay_out(rows: torch.Tensor, batch: BatchColumns, out: StepTensors) -> None:
 def test_inputs_are_those_of_the_next_token_of_each_row() -> None:
     batch, out = columns(), step_tensors(2)
     lay_out(int32(1, 0), batch, out)
-    assert out.token_ids.tolist() == [112 + 5, 104]
-    assert out.positions.tolist() == [5, 4]
-    assert out.slot_mapping.tolist() == [5 * BLOCK_SIZE + 1, 1 * BLOCK_SIZE]
-    assert out.seq_lens.tolist() == [6, 5]
+    assert out.layout.token_ids.tolist() == [112 + 5, 104]
+    assert out.layout.positions.tolist() == [5, 4]
+    assert out.layout.slot_mapping.tolist() == [5 * BLOCK_SIZE + 1, 1 * BLOCK_SIZE]
+    assert out.layout.seq_lens.tolist() == [6, 5]
     assert out.block_tables.tolist() == [[4, 5, -7, -7], [0, 1, -7, -7]]
     assert out.flags.tolist() == [8 | NOT_LAST_TOKEN, -7]
     assert batch.num_computed.tolist() == [5, 6, 11, 8, 2]
@@ -79,7 +79,7 @@ def test_a_row_that_cannot_compute_a_token_is_refused_before_any_advances(row: i
     with pytest.raises(ValueError, match=message):
         lay_out(int32(0, row), batch, out)
     assert torch.equal(batch.num_computed, columns().num_computed)
-    assert out.positions.tolist() == [-7, -7]
+    assert out.layout.positions.tolist() == [-7, -7]
 
 
 def test_a_row_does_not_compute_past_its_known_tokens() -> None:
@@ -95,7 +95,14 @@ def test_a_context_longer_than_the_columns_is_refused(max_len: int) -> None:
         decode_inputs(int32(0), columns(), step_tensors(1), BLOCK_SIZE, max_len)
 
 
-@pytest.mark.parametrize("field", StepTensors._fields)
+@pytest.mark.parametrize("field", LayoutColumns._fields)
+def test_columns_of_another_size_are_refused(field: str) -> None:
+    out, column = step_tensors(2), torch.zeros(3, dtype=torch.int32)
+    with pytest.raises(ValueError, match=f"{field}: expected size"):
+        lay_out(int32(0, 1), columns(), out._replace(layout=out.layout._replace(**{field: column})))
+
+
+@pytest.mark.parametrize("field", ["block_tables", "flags"])
 def test_outputs_of_another_size_are_refused(field: str) -> None:
     wrong = step_tensors(3)._replace(flags=int32(0, 0, 0))
     with pytest.raises(ValueError, match=f"{field}: expected size"):

@@ -69,7 +69,7 @@ def tokens(rows: Sequence[Row], logits: torch.Tensor) -> list[int]:
 def draws(sampling: SamplingParams, logits: torch.Tensor, count: int) -> np.ndarray:
     """Token ids of `count` rows that share logits [V] and parameters but for the seed."""
     batch = make_batch([Row(sampling)] * count, logits.shape[0])
-    batch.sampling.seed[:] = np.arange(count) + 12345
+    batch.sampling.columns.seed[:] = np.arange(count) + 12345
     sampled = Sampler(CpuDevice(), batch).sample(logits.repeat(count, 1), np.arange(count, dtype=np.int32))
     return sampled.token_ids
 

@@ -138,10 +138,10 @@ def test_ids_outside_the_vocabulary_are_refused_before_a_kernel_sees_them(field:
     ids = ((1, token_id),) if field == "bad_word_token_ids" else (1, token_id)
     params = SamplingParams(logprobs=0, **{field: ids})  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError, match=field):
-        SamplingState(1, VOCAB, []).add(0, params, 1, 1)
+        SamplingState(np.zeros(1, np.uint16), VOCAB, []).add(0, params, 1, 1)
 
 
 @pytest.mark.parametrize("fields", [{"allowed_token_ids": ()}, {"bad_word_token_ids": ((1,), ())}])
 def test_empty_lists_are_refused(fields: dict) -> None:
     with pytest.raises(InvalidRequestError):
-        SamplingState(1, VOCAB, []).add(0, SamplingParams(**fields), 1, 1)
+        SamplingState(np.zeros(1, np.uint16), VOCAB, []).add(0, SamplingParams(**fields), 1, 1)

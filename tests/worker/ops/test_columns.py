@@ -1,0 +1,40 @@
+"""The declarations of a decode step's columns, and the memory that is made from them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from splitserve.worker.ops.columns import (
+    Array,
+    BatchColumns,
+    DrawColumns,
+    LayoutColumns,
+    SamplingColumns,
+    Width,
+    allocate,
+    declared,
+)
+
+
+@pytest.mark.parametrize("kind", [BatchColumns, LayoutColumns, SamplingColumns, DrawColumns])
+def test_memory_is_as_declared(kind: type[BatchColumns[Array]]) -> None:
+    columns = allocate(kind, 5, {Width.TOKENS: 7, Width.BLOCKS: 3})
+    for (name, column), array in zip(declared(kind).items(), columns, strict=True):
+        assert array is getattr(columns, name)
+        assert array.dtype == column.dtype
+        assert (array == column.initial).all()
+
+
+def test_a_row_has_as_many_elements_as_its_width_says() -> None:
+    columns = allocate(BatchColumns[Array], 5, {Width.TOKENS: 7, Width.BLOCKS: 3})
+    assert columns.tokens.shape == (5, 7)
+    assert columns.block_table.shape == (5, 3)
+    assert columns.num_tokens.shape == (5,)
+
+
+def test_columns_do_not_share_memory() -> None:
+    columns = allocate(SamplingColumns[Array], 2)
+    columns.temperature[:] = 3
+    assert [array.tolist() for array in columns[1:]] == [[0, 0], [1, 1], [0, 0], [0, 0]]
+    assert not any(np.shares_memory(columns.temperature, array) for array in columns[1:])
