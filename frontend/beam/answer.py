@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from splitserve.frontend.beam.search import Found, SearchRules
+from splitserve.frontend.beam.search import Hypothesis, SearchRules
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
 from splitserve.frontend.engines.served_model import ServedModel
@@ -15,7 +15,7 @@ def make_deltas(
     request: GenerationRequest,
     served: ServedModel,
     rules: SearchRules,
-    found: Sequence[Found],
+    found: Sequence[Hypothesis],
     first: OpenSequence,
 ) -> list[OutputDelta]:
     """Return one delta, which is all of it, for each of the n best outputs.
@@ -37,7 +37,7 @@ def make_deltas(
 
 
 def _delta(
-    index: int, request: GenerationRequest, served: ServedModel, rules: SearchRules, found: Found
+    index: int, request: GenerationRequest, served: ServedModel, rules: SearchRules, found: Hypothesis
 ) -> OutputDelta:
     sampling = request.sampling
     token_ids = [token.token_id for token in found.beam.tokens]

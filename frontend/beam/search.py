@@ -56,7 +56,7 @@ class Beam(NamedTuple):
     tokens: tuple[TokenLogprob, ...]
 
 
-class Found(NamedTuple):
+class Hypothesis(NamedTuple):
     """An output that has ended, and its rate."""
 
     rate: float
@@ -82,7 +82,7 @@ class BeamSearch:
 
     def __init__(self, rules: SearchRules) -> None:
         self.beams = [Beam(0.0, ())]
-        self.found: list[Found] = []
+        self.found: list[Hypothesis] = []
         self.done = False
         self._rules = rules
 
@@ -117,7 +117,7 @@ class BeamSearch:
         return Beam(child.score, (*self.beams[child.place].tokens, child.token))
 
     def _keep(self, ended: list[Beam], length: int) -> None:
-        rated = [Found(self._rate(beam.score, length), beam) for beam in ended]
+        rated = [Hypothesis(self._rate(beam.score, length), beam) for beam in ended]
         # A stable sort: of equal rates the one found earlier stays ahead.
         self.found = sorted(self.found + rated, key=lambda found: -found.rate)[: self._rules.width]
 

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from splitserve.engine_core.checkpoint.config.sampling_defaults import SamplingDefaults
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.beam.answer import make_deltas
-from splitserve.frontend.beam.search import Beam, Found, SearchRules
+from splitserve.frontend.beam.search import Beam, Hypothesis, SearchRules
 from splitserve.frontend.engines.connection.session import EngineSession
 from splitserve.frontend.engines.generation import GenerationRequest, TokenLogprob
 from splitserve.frontend.engines.served_model import ServedModel
@@ -177,5 +177,5 @@ def test_the_outputs_of_a_beam_search_keep_the_space_of_their_first_word(tokeniz
     first.receive(ready(), 0.0)
     source = first.open(add(1), lambda: None)
     rules = SearchRules(width=1, max_tokens=1)
-    (delta,) = make_deltas(request, served, rules, [Found(0.0, beam)], source)
+    (delta,) = make_deltas(request, served, rules, [Hypothesis(0.0, beam)], source)
     assert delta.text == " the"
