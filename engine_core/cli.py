@@ -63,7 +63,7 @@ def _run(config: EngineConfig) -> int:
     from splitserve.engine_core.clock import SystemClock
     from splitserve.engine_core.errors import ConfigError, ModelLoadError, WorkerError
     from splitserve.engine_core.process.logs import configure_logging
-    from splitserve.engine_core.server.busy_loop import EngineServer
+    from splitserve.engine_core.server.busy_loop import BusyLoop
 
     configure_logging(config.log_level)
     clock = SystemClock()
@@ -71,7 +71,7 @@ def _run(config: EngineConfig) -> int:
         config = _resolve(config)
         _check(config)
         _print_configuration(config)
-        return EngineServer(config, _executor(config, clock), clock).run()
+        return BusyLoop(config, _executor(config, clock), clock).run()
     except ConfigError as error:
         return _fail(str(error), EXIT_CONFIG)
     except ModelLoadError as error:
@@ -128,12 +128,12 @@ def _executor(config: EngineConfig, clock: Clock) -> Executor:
     from splitserve.engine_core.executor.workers import WorkersExecutor
 
     if config.executor == "ray":
-        from splitserve.engine_core.executor.ray_crew import RayCrew
+        from splitserve.engine_core.executor.ray_workers import RayWorkers
 
-        return WorkersExecutor(config, clock, RayCrew(config))
-    from splitserve.engine_core.executor.local_crew import LocalCrew
+        return WorkersExecutor(config, clock, RayWorkers(config))
+    from splitserve.engine_core.executor.local_workers import LocalWorkers
 
-    return WorkersExecutor(config, clock, LocalCrew(config))
+    return WorkersExecutor(config, clock, LocalWorkers(config))
 
 
 def _print_configuration(config: EngineConfig) -> None:

@@ -28,9 +28,9 @@ from splitserve.engine_core.errors import (
     WorkerError,
 )
 from splitserve.engine_core.executor.base import Executor
-from splitserve.engine_core.executor.crew import Crew
 from splitserve.engine_core.executor.last_words import LastWords
 from splitserve.engine_core.executor.ranks import Ranks
+from splitserve.engine_core.executor.worker_group import WorkerGroup
 from splitserve.engine_core.ipc.codec import encode, from_worker_decoder
 from splitserve.engine_core.ipc.transport import Content, SendResult
 from splitserve.engine_core.ipc.worker_messages import (
@@ -55,31 +55,31 @@ class WorkersExecutor(Executor):
     Args:
         config: the engine's configuration.
         clock: for step deadlines.
-        crew: starts and watches the workers; not started yet.
+        group: starts and watches the workers; not started yet.
     """
 
-    def __init__(self, config: EngineConfig, clock: Clock, crew: Crew) -> None:
+    def __init__(self, config: EngineConfig, clock: Clock, group: WorkerGroup) -> None:
         self._clock = clock
-        self._crew = crew
+        self._group = group
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._all_ranks = range(config.num_ranks)
         self._identities = [str(rank).encode() for rank in self._all_ranks]
-        self._ranks = Ranks(config.num_ranks, config.output_rank, config.step_timeout_s, clock, crew.where)
+        self._ranks = Ranks(config.num_ranks, config.output_rank, config.step_timeout_s, clock, group.where)
         self._last_words = LastWords(self._rank_of)
 
     @property
     def sockets(self) -> Sequence[zmq.Socket | int]:
         """The workers' socket, once it is bound, and what tells of their processes."""
-        router = self._crew.router
+        router = self._group.router
         own = [router.socket, router.connections.monitor] if router is not None else []
-        return (*own, *self._crew.sources)
+        return (*own, *self._group.sources)
 
     def poll_timeout_s(self) -> float | None:
         """Seconds until the oldest step misses its deadline."""
         deadline_s = self._ranks.deadline_s()
         if deadline_s is not None:
             return max(0.0, deadline_s - self._clock.monotonic())
-        return 0.5 if self._crew.needs_asking else None
+        return 0.5 if self._group.needs_asking else None
 
     def start(self) -> None:
         """Start the workers.
@@ -87,7 +87,7 @@ class WorkersExecutor(Executor):
         Raises:
             WorkerError: a process cannot be started.
         """
-        self._crew.start(self._context)
+        self._group.start(self._context)
 
     def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> None:
         """Tell the workers the size of their KV cache and of its host tier."""
@@ -106,12 +106,12 @@ class WorkersExecutor(Executor):
             ModelLoadError: a worker refused the checkpoint.
             ConfigError: a worker refused the configuration.
         """
-        router = self._crew.router
+        router = self._group.router
         frames = list(router.receive(_MAX_MESSAGES_PER_CALL)) if router is not None else []
         messages = [
             message for identity, frame, _ in frames if (message := self._take(identity, frame)) is not None
         ]
-        self._crew.attend()
+        self._group.attend()
         if self._last_words.of:
             raise self._cause(*next(iter(self._last_words.of.items())))
         if not frames:
@@ -122,18 +122,18 @@ class WorkersExecutor(Executor):
 
     def shutdown(self, timeout_s: float) -> None:
         """Ask the workers to end; terminate, then kill those that do not."""
-        if timeout_s > 0 and self._crew.router is not None:
+        if timeout_s > 0 and self._group.router is not None:
             for identity in self._identities:
-                self._crew.router.send(identity, encode(Shutdown()))
-        self._crew.end(timeout_s)
+                self._group.router.send(identity, encode(Shutdown()))
+        self._group.end(timeout_s)
         self._context.term()
 
     def _send(self, message: ToWorkerMessage) -> None:
         """Send to every rank; encoded once."""
-        assert self._crew.router is not None, "only workers that are connected are sent to"
+        assert self._group.router is not None, "only workers that are connected are sent to"
         frame = encode(message)
         for rank, identity in enumerate(self._identities):
-            result = self._crew.router.send(identity, frame)
+            result = self._group.router.send(identity, frame)
             if result is not SendResult.SENT:
                 raise self._loss(rank, f"it does not take messages ({result.name.lower()})")
 
@@ -151,7 +151,7 @@ class WorkersExecutor(Executor):
             return None
         heard = self._ranks.take(rank, message)
         if self._ranks.have_met:
-            self._crew.on_met()
+            self._group.on_met()
         return heard
 
     def _rank_of(self, identity: bytes) -> int:
@@ -161,19 +161,19 @@ class WorkersExecutor(Executor):
 
     def _check_alive(self) -> None:
         for rank in self._all_ranks:
-            if self._crew.how_it_ended(rank) is not None:
+            if self._group.how_it_ended(rank) is not None:
                 raise self._loss(rank, "")
         self._ranks.check_deadlines()
 
     def _loss(self, rank: int, reason: str) -> SplitServeError:
         """Name the cause of a worker's end as well as it can be known."""
-        how = self._crew.how_it_ended(rank, _EXIT_GRACE_S) or reason or "it ended"
+        how = self._group.how_it_ended(rank, _EXIT_GRACE_S) or reason or "it ended"
         # What it sent and printed before it ended tells more than its exit code.
-        self._last_words.hear(self._crew.router, self._ended())
+        self._last_words.hear(self._group.router, self._ended())
         if rank in self._last_words.of:
             return self._cause(rank, self._last_words.of[rank])
         when = "" if self._ranks.are_serving else " while starting"
-        tail = self._crew.last_lines(rank)
+        tail = self._group.last_lines(rank)
         return WorkerError(
             f"{self._ranks.name(rank)} was lost{when}: {how}" + (f"; its last lines:\n{tail}" if tail else "")
         )
@@ -186,7 +186,7 @@ class WorkersExecutor(Executor):
         end_s = time.monotonic() + _EXIT_GRACE_S
         while True:
             ended = self._ended()
-            self._last_words.hear(self._crew.router, ended)
+            self._last_words.hear(self._group.router, ended)
             for other, words in self._last_words.of.items():
                 if words.code != RankLostError.code:
                     return self._failure(other, words)
@@ -199,14 +199,14 @@ class WorkersExecutor(Executor):
             if time.monotonic() > end_s:
                 names = " and ".join(map(self._ranks.name, silent))
                 return WorkerError(f"{names} did not take part: {failed.message}")
-            self._crew.how_it_ended(silent[0], _ASK_S)
+            self._group.how_it_ended(silent[0], _ASK_S)
 
     def _ended(self) -> list[int]:
-        return [rank for rank in self._all_ranks if self._crew.how_it_ended(rank) is not None]
+        return [rank for rank in self._all_ranks if self._group.how_it_ended(rank) is not None]
 
     def _failure(self, rank: int, failed: WorkerFailed) -> SplitServeError:
         for kind in (ModelLoadError, ConfigError):
             if failed.code == kind.code:
-                node = self._crew.where(rank)
+                node = self._group.where(rank)
                 return kind(f"on node {node}: {failed.message}" if node else failed.message)
         return WorkerError(f"{self._ranks.name(rank)} failed ({failed.code}): {failed.message}")

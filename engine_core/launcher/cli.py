@@ -99,9 +99,9 @@ def _serve(args: argparse.Namespace) -> int:
     shutdown_s = float(str(frontend.setdefault("shutdown_timeout_s", config.drain_timeout_s)))
 
     from splitserve.engine_core.clock import SystemClock
-    from splitserve.engine_core.launcher.serve import ServeOptions, Server
+    from splitserve.engine_core.launcher.launcher import Launcher, LaunchOptions
 
-    options = ServeOptions(
+    options = LaunchOptions(
         model=args.model,
         host=serve.host,
         port=serve.port,
@@ -113,7 +113,7 @@ def _serve(args: argparse.Namespace) -> int:
         scheme="https" if "ssl_certfile" in frontend else "http",
         has_api_key="api_key" in frontend or "api_key_file" in frontend,
     )
-    return Server(options, SystemClock()).run()
+    return Launcher(options, SystemClock()).run()
 
 
 def check_frontend_flags(words: Iterable[str]) -> None:

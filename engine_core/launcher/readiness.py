@@ -36,7 +36,7 @@ from splitserve.engine_core.launcher.http_probe import HttpProbe
 ASK_INTERVAL_S = 0.1
 
 
-class Stage(enum.Enum):
+class ProbeStage(enum.Enum):
     """See the table above."""
 
     ENGINE = 0
@@ -71,7 +71,7 @@ class ReadinessProbe:
         self._socket: zmq.Socket[bytes] = connect_engine(self._context, address, b"serve-" + os.urandom(8))
         self._http: HttpProbe | None = None
         self._next_ask_s = clock.monotonic()
-        self.stage = Stage.ENGINE
+        self.stage = ProbeStage.ENGINE
         self.engine: Ready | None = None
 
     @property
@@ -90,13 +90,13 @@ class ReadinessProbe:
             return
         self._next_ask_s = now_s + ASK_INTERVAL_S
         match self.stage:
-            case Stage.ENGINE:
+            case ProbeStage.ENGINE:
                 self._send(Hello(PROTOCOL_VERSION, "splitserve-serve", software_version()))
-            case Stage.FRONTENDS:
+            case ProbeStage.FRONTENDS:
                 self._send(Ping(nonce=0))
-            case Stage.API:
+            case ProbeStage.API:
                 self._ask_api()
-            case Stage.DONE:
+            case ProbeStage.DONE:
                 pass
 
     def on_readable(self) -> None:
@@ -109,22 +109,24 @@ class ReadinessProbe:
         if self._http is not None and (ready := self._http.on_readable()) is not None:
             self._end_http()
             if ready:
-                self.stage = Stage.DONE
+                self.stage = ProbeStage.DONE
 
     def _take(self, message: EngineMessage) -> None:
         match message:
-            case Ready() if self.stage is Stage.ENGINE:
-                self.engine, self.stage = message, Stage.FRONTENDS
+            case Ready() if self.stage is ProbeStage.ENGINE:
+                self.engine, self.stage = message, ProbeStage.FRONTENDS
                 self._next_ask_s = self._clock.monotonic()
                 self._on_engine_ready(message)
             case Loading():
-                self.stage = Stage.ENGINE
-            case Pong(epoch=epoch, stats=stats) if self.stage is Stage.FRONTENDS and self.engine is not None:
+                self.stage = ProbeStage.ENGINE
+            case Pong(epoch=epoch, stats=stats) if (
+                self.stage is ProbeStage.FRONTENDS and self.engine is not None
+            ):
                 if epoch != self.engine.epoch:
-                    self.stage = Stage.ENGINE
+                    self.stage = ProbeStage.ENGINE
                 elif stats.num_frontends > self._num_frontends:
                     # We count as one of them.
-                    self.stage = Stage.API if self._listener is not None else Stage.DONE
+                    self.stage = ProbeStage.API if self._listener is not None else ProbeStage.DONE
             case _:
                 pass
 

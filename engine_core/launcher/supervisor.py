@@ -45,7 +45,7 @@ NEVER = float("inf")
 FATAL_CODES = frozenset((EXIT_CONFIG, EXIT_MODEL))
 
 
-class ServerState(enum.Enum):
+class SupervisorState(enum.Enum):
     """See the table above."""
 
     RUNNING = 0
@@ -111,7 +111,7 @@ class Supervisor:
         self._children = {spec.name: _Child(spec) for spec in specs}
         self._stage = -1
         self._stage_deadline_s = NEVER
-        self.state = ServerState.RUNNING
+        self.state = SupervisorState.RUNNING
         self.exit_code = EXIT_OK
 
     def begin(self) -> list[Action]:
@@ -153,17 +153,17 @@ class Supervisor:
         child = self._children[name]
         child.running = False
         child.sound_due_s = NEVER
-        if self.state is ServerState.RUNNING:
+        if self.state is SupervisorState.RUNNING:
             return self._after_loss(child, code, now_s)
         return self._advance(now_s)
 
     def stop(self, number: signal.Signals, now_s: float) -> list[Action]:
         """End everything in order, asked for by a signal; called again, end everything at once."""
-        if self.state is ServerState.RUNNING:
+        if self.state is SupervisorState.RUNNING:
             return self._begin_stop(now_s)
-        if self.state is not ServerState.STOPPING:
+        if self.state is not SupervisorState.STOPPING:
             return []
-        self.state = ServerState.KILLING
+        self.state = SupervisorState.KILLING
         self.exit_code = self.exit_code or 128 + number
         self._stage_deadline_s = now_s + KILL_GRACE_S
         # A second SIGTERM makes each end at once but in order: sockets and workers go with it.
@@ -203,7 +203,7 @@ class Supervisor:
         return not any(other.running or not other.failing for other in others)
 
     def _begin_stop(self, now_s: float) -> list[Action]:
-        self.state = ServerState.STOPPING
+        self.state = SupervisorState.STOPPING
         for child in self._children.values():
             child.restart_due_s = child.sound_due_s = NEVER
         return self._advance(now_s)
@@ -211,7 +211,7 @@ class Supervisor:
     def _advance(self, now_s: float) -> list[Action]:
         """Go on to the next stage when the current one is empty."""
         running = self._running()
-        if self.state is not ServerState.STOPPING or not running:
+        if self.state is not SupervisorState.STOPPING or not running:
             return self._done_if_empty()
         stage = min(child.spec.stage for child in running)
         if stage == self._stage:
@@ -222,13 +222,13 @@ class Supervisor:
         return _send(ending, signal.SIGTERM)
 
     def _done_if_empty(self) -> list[Action]:
-        if self.state in (ServerState.STOPPING, ServerState.KILLING) and not self._running():
-            self.state = ServerState.DONE
+        if self.state in (SupervisorState.STOPPING, SupervisorState.KILLING) and not self._running():
+            self.state = SupervisorState.DONE
             self._stage_deadline_s = NEVER
         return []
 
     def _is_ending(self, child: _Child) -> bool:
-        return self.state is ServerState.KILLING or child.spec.stage == self._stage
+        return self.state is SupervisorState.KILLING or child.spec.stage == self._stage
 
     def _running(self) -> list[_Child]:
         return [child for child in self._children.values() if child.running]

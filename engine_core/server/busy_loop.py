@@ -35,10 +35,10 @@ from splitserve.engine_core.process.logs import log_event
 from splitserve.engine_core.process.progress import StartupReport
 from splitserve.engine_core.process.signals import SignalInbox
 from splitserve.engine_core.request import TOKEN_BYTES
+from splitserve.engine_core.server.frontend_handler import FrontendHandler, Phase
 from splitserve.engine_core.server.frontends import MAX_FRONTENDS, FrontendTable
 from splitserve.engine_core.server.inbox import Inbox
 from splitserve.engine_core.server.reception import Reception
-from splitserve.engine_core.server.service import Phase, Service
 from splitserve.engine_core.server.startup import Loaded, Startup
 from splitserve.engine_core.server.upkeep import NEVER, Upkeep
 from splitserve.engine_core.settings.worker_settings import MAX_SEQUENCE_TOKENS
@@ -65,7 +65,7 @@ def frontend_limits(config: EngineConfig) -> SocketLimits:
     )
 
 
-class EngineServer:
+class BusyLoop:
     """One engine-core process: owns the sockets, the executor and the engine.
 
     Args:
@@ -100,9 +100,9 @@ class EngineServer:
         self._report = StartupReport(clock)
         self._startup = Startup(config, executor, self._report)
         table = FrontendTable(self._router.send, config.lease_s)
-        self._service = Service(config, clock, self._epoch, table, self._startup)
-        self._upkeep = Upkeep(clock, self._service, table)
-        self._reception = Reception(self._router, self._service, table, clock, Inbox())
+        self._handler = FrontendHandler(config, clock, self._epoch, table, self._startup)
+        self._upkeep = Upkeep(clock, self._handler, table)
+        self._reception = Reception(self._router, self._handler, table, clock, Inbox())
         self._kv_events = self._publish_kv_events(keys) if config.kv_events_address else None
         self._engine: EngineCore | None = None
         self._poller = zmq.Poller()
@@ -112,7 +112,7 @@ class EngineServer:
 
     def _publish_kv_events(self, keys: ServerKeys | None) -> KVEventPublisher:
         try:
-            return KVEventPublisher(self._context, self._config, keys, self._clock, self._service.faults)
+            return KVEventPublisher(self._context, self._config, keys, self._clock, self._handler.faults)
         except BaseException:
             self._router.close()
             raise
@@ -164,7 +164,7 @@ class EngineServer:
         if self._engine is not None:
             self._submit_steps(self._engine)
         self._upkeep.run(self._engine)
-        self._service.send_outputs()
+        self._handler.send_outputs()
         if self._kv_events is not None:
             self._kv_events.run(ready)
         self._end_drain()
@@ -220,11 +220,11 @@ class EngineServer:
             self._clock,
             listeners=Listeners(
                 kv_events=self._kv_events.begin(loaded.scheduler) if self._kv_events else None,
-                on_end=self._service.log_end,
-                on_wait=self._service.log_wait,
+                on_end=self._handler.log_end,
+                on_wait=self._handler.log_wait,
             ),
         )
-        self._service.serve(self._engine, loaded)
+        self._handler.serve(self._engine, loaded)
         log_event(_log, logging.INFO, "ready", address=self._router.address, took_s=self._report.done())
 
     def _submit_steps(self, engine: EngineCore) -> None:
@@ -235,26 +235,26 @@ class EngineServer:
     def _on_signal(self, number: signal.Signals) -> None:
         if self._death_signals.is_repetition(self._clock.monotonic()):
             return
-        if self._service.phase is Phase.DRAINING:
+        if self._handler.phase is Phase.DRAINING:
             log_event(_log, logging.WARNING, "second signal, ending at once", signal=number.name)
             self._exit_code = 128 + number
-        elif self._service.phase is Phase.LOADING:
+        elif self._handler.phase is Phase.LOADING:
             log_event(_log, logging.INFO, "ending before it was ready", signal=number.name)
             self._exit_code = EXIT_OK
         else:
             timeout_s = self._config.drain_timeout_s
             log_event(_log, logging.INFO, "draining", signal=number.name, timeout_s=timeout_s)
-            self._service.drain(timeout_s)
+            self._handler.drain(timeout_s)
             self._drain_end_s = self._clock.monotonic() + timeout_s
 
     def _end_drain(self) -> None:
-        if self._service.phase is not Phase.DRAINING or self._engine is None:
+        if self._handler.phase is not Phase.DRAINING or self._engine is None:
             return
         if self._engine.has_requests:
             if self._clock.monotonic() < self._drain_end_s:
                 return
             self._engine.abort_all("the engine is shutting down")
-            self._service.send_outputs()
+            self._handler.send_outputs()
         if self._exit_code is None:
             self._exit_code = EXIT_OK
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from splitserve.engine_core.clock import Clock
 from splitserve.engine_core.errors import ProtocolError
 from splitserve.engine_core.ipc.transport import NO_DESCRIPTOR, BoundRouter, Received
+from splitserve.engine_core.server.frontend_handler import FrontendHandler
 from splitserve.engine_core.server.frontends import FrontendTable
 from splitserve.engine_core.server.inbox import STRANGER_BOUND, Inbox
-from splitserve.engine_core.server.service import Service
 
 # Of a turn: a signal, a worker's answer and the next step wait no longer for the messages of frontends, but
 # for the one that is just being taken.
@@ -19,21 +19,21 @@ OLD_PEER = ProtocolError("the peer speaks a ZMTP older than 3.0")
 
 
 class Reception:
-    """The way from the frontends' socket to the service; owned by the busy loop's thread.
+    """The way from the frontends' socket to their handler; owned by the busy loop's thread.
 
     Args:
         router: the frontends' socket.
-        service: takes the messages.
+        handler: takes the messages.
         table: knows which peers are frontends.
         clock: for the bound.
         inbox: for what has to wait.
     """
 
     def __init__(
-        self, router: BoundRouter, service: Service, table: FrontendTable, clock: Clock, inbox: Inbox
+        self, router: BoundRouter, handler: FrontendHandler, table: FrontendTable, clock: Clock, inbox: Inbox
     ) -> None:
         self._router = router
-        self._service = service
+        self._handler = handler
         self._table = table
         self._clock = clock
         self._inbox = inbox
@@ -50,7 +50,7 @@ class Reception:
         self._receive(now_s)
         end_s = self._clock.monotonic() + SERVE_S
         while (message := self._inbox.take()) is not None:
-            self._service.on_frame(message.identity, message.frame)
+            self._handler.on_frame(message.identity, message.frame)
             if message.identity in self._table:
                 self._router.connections.greet(message.descriptor, message.identity, now_s)
             if self._clock.monotonic() >= end_s:
@@ -84,10 +84,10 @@ class Reception:
         overrun = self._inbox.put(message, is_known=message.identity in self._table)
         if overrun is not None:
             connections.end(overrun.descriptor, now_s)
-            self._service.on_overrun(overrun.identity)
+            self._handler.on_overrun(overrun.identity)
 
     def _reject_old_peer(self, identity: bytes, now_s: float) -> None:
-        self._service.on_frame(identity, OLD_PEER)
+        self._handler.on_frame(identity, OLD_PEER)
         self._num_of_old_peers += 1
         if self._num_of_old_peers > STRANGER_BOUND.num_messages:
             # Whose they are is not known. Frontends among the newcomers connect again.

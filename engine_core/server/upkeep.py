@@ -7,8 +7,8 @@ import logging
 from splitserve.engine_core.clock import Clock
 from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.process.logs import log_event
+from splitserve.engine_core.server.frontend_handler import FrontendHandler, Phase
 from splitserve.engine_core.server.frontends import FrontendTable
-from splitserve.engine_core.server.service import Phase, Service
 
 _log = logging.getLogger("engine_core")
 
@@ -29,9 +29,9 @@ class Upkeep:
     An idle engine has nothing due but the next lease, so its loop sleeps.
     """
 
-    def __init__(self, clock: Clock, service: Service, table: FrontendTable) -> None:
+    def __init__(self, clock: Clock, handler: FrontendHandler, table: FrontendTable) -> None:
         self._clock = clock
-        self._service = service
+        self._handler = handler
         self._table = table
         self._probes_s: list[float] = []
         self._loading_s = clock.monotonic()
@@ -57,7 +57,7 @@ class Upkeep:
             due.append(expiry_s)
         if self._table.has_stalled:
             due.append(self._clock.monotonic() + STALLED_RETRY_S)
-        if self._service.phase is Phase.LOADING:
+        if self._handler.phase is Phase.LOADING:
             due.append(self._loading_s)
         if engine is not None and engine.has_requests:
             due += (self._expire_s, engine.outputs_due_s)
@@ -70,13 +70,13 @@ class Upkeep:
             IntegrityError: the engine's invariants do not hold.
         """
         now_s = self._clock.monotonic()
-        self._service.drop_silent()
+        self._handler.drop_silent()
         if self._probes_s and now_s >= self._probes_s[0]:
             self._probes_s.pop(0)
-            self._service.probe()
-        if self._service.phase is Phase.LOADING and now_s >= self._loading_s:
+            self._handler.probe()
+        if self._handler.phase is Phase.LOADING and now_s >= self._loading_s:
             self._loading_s = now_s + LOADING_INTERVAL_S
-            self._service.announce_loading()
+            self._handler.announce_loading()
         if engine is not None:
             self._look_after(engine, now_s)
 

@@ -16,7 +16,7 @@ import zmq
 from splitserve.engine_core.clock import ManualClock
 from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.errors import ConfigError, ModelLoadError, SplitServeError, WorkerError
-from splitserve.engine_core.executor.local_crew import LocalCrew
+from splitserve.engine_core.executor.local_workers import LocalWorkers
 from splitserve.engine_core.executor.worker_process import Place, worker_argv
 from splitserve.engine_core.executor.workers import WorkersExecutor
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
@@ -42,10 +42,10 @@ class Bench:
         self.clock = ManualClock(100.0)
         config = EngineConfig(model="unused", step_timeout_s=5.0, tensor_parallel_size=len(behaviours))
         command = [sys.executable, "-m", "tests.engine_core.executor.fake_worker"]
-        self.crew = LocalCrew(
+        self.group = LocalWorkers(
             config, lambda _, place: [*command, behaviours[place.rank], place.address, str(place.rank)]
         )
-        self.executor = WorkersExecutor(config, self.clock, self.crew)
+        self.executor = WorkersExecutor(config, self.clock, self.group)
         self.messages: list[FromWorkerMessage] = []
         self.executor.start()
 
@@ -167,8 +167,8 @@ def test_a_lost_rank_is_told_though_another_goes_on_telling_of_its_progress(make
 
 def test_a_command_that_cannot_be_started_is_named() -> None:
     config = EngineConfig(model="m")
-    crew = LocalCrew(config, lambda _, place: ["/no/such/python", place.address])
-    executor = WorkersExecutor(config, ManualClock(), crew)
+    group = LocalWorkers(config, lambda _, place: ["/no/such/python", place.address])
+    executor = WorkersExecutor(config, ManualClock(), group)
     try:
         executor.start()
         poller = zmq.Poller()
@@ -209,7 +209,7 @@ def test_what_a_worker_refuses_is_told_as_what_it_is(
 def test_a_worker_on_another_machine_is_named_with_its_node(
     make_bench: MakeBench, behaviour: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LocalCrew, "where", lambda self, rank: "10.0.0.7 (ab12)")
+    monkeypatch.setattr(LocalWorkers, "where", lambda self, rank: "10.0.0.7 (ab12)")
     assert text in str(make_bench(behaviour).failure())
 
 
@@ -287,7 +287,7 @@ def test_a_loading_worker_is_ended_without_waiting_for_it(make_bench: MakeBench)
 
 def test_no_file_is_left_once_the_worker_is_connected(make_bench: MakeBench) -> None:
     bench = make_bench("well")
-    address = bench.crew.router.address
+    address = bench.group.router.address
     bench.wait_for(WorkerHello)
     assert not os.path.exists(os.path.dirname(address.removeprefix("ipc://")))
 

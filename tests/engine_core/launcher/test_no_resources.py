@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from splitserve.engine_core.clock import ManualClock
-from splitserve.engine_core.launcher import serve
-from splitserve.engine_core.launcher.serve import ENGINE_NAME, ServeOptions, Server
-from splitserve.engine_core.launcher.supervisor import FIRST_DELAY_S, MAX_RESTARTS, ServerState, Start
+from splitserve.engine_core.launcher.launcher import ENGINE_NAME, Launcher, LaunchOptions
+from splitserve.engine_core.launcher.supervisor import FIRST_DELAY_S, MAX_RESTARTS, Start, SupervisorState
 from splitserve.engine_core.process.children import Child
 
 
@@ -31,24 +30,24 @@ def test_without_a_pidfd_the_end_of_a_child_is_still_known(monkeypatch: pytest.M
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """A server whose children cannot be started."""
+def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launcher]:
+    """A launcher whose children cannot be started."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr(serve, "Child", refuse)
-    options = ServeOptions("m", "", 0, str(tmp_path / "s"), 1, 5.0, (), (), "http", False)
-    server = Server(options, ManualClock(100.0))
-    yield server
-    server._close()
+    monkeypatch.setattr("splitserve.engine_core.launcher.launcher.Child", refuse)
+    options = LaunchOptions("m", "", 0, str(tmp_path / "s"), 1, 5.0, (), (), "http", False)
+    made = Launcher(options, ManualClock(100.0))
+    yield made
+    made._close()
 
 
-def test_a_child_that_cannot_be_started_is_tried_again(server: Server) -> None:
-    server._act([Start(ENGINE_NAME)])
-    assert server._supervisor.state is ServerState.RUNNING
-    assert server._supervisor.next_due_s() == 100.0 + FIRST_DELAY_S
+def test_a_child_that_cannot_be_started_is_tried_again(launcher: Launcher) -> None:
+    launcher._act([Start(ENGINE_NAME)])
+    assert launcher._supervisor.state is SupervisorState.RUNNING
+    assert launcher._supervisor.next_due_s() == 100.0 + FIRST_DELAY_S
 
 
-def test_a_child_that_can_never_be_started_ends_the_server(server: Server) -> None:
+def test_a_child_that_can_never_be_started_ends_the_launcher(launcher: Launcher) -> None:
     for _ in range(MAX_RESTARTS + 1):
-        server._act([Start(ENGINE_NAME)])
-    assert server._supervisor.state is ServerState.DONE
-    assert server._supervisor.exit_code == 1
+        launcher._act([Start(ENGINE_NAME)])
+    assert launcher._supervisor.state is SupervisorState.DONE
+    assert launcher._supervisor.exit_code == 1

@@ -18,9 +18,9 @@ from splitserve.engine_core.launcher.supervisor import (
     ChildSpec,
     Say,
     Send,
-    ServerState,
     Start,
     Supervisor,
+    SupervisorState,
 )
 
 ENGINE, FIRST, SECOND = "engine", "frontend 1", "frontend 2"
@@ -65,7 +65,7 @@ def test_a_lost_child_is_restarted_alone_after_a_delay(name: str, code: int) -> 
     assert supervisor.on_time(100.0) == []
     assert deeds(supervisor.on_time(100.0 + FIRST_DELAY_S)) == [Start(name)]
     assert supervisor.next_due_s() == NEVER
-    assert supervisor.state is ServerState.RUNNING
+    assert supervisor.state is SupervisorState.RUNNING
 
 
 @pytest.mark.parametrize("code", [2, 3])
@@ -74,7 +74,7 @@ def test_an_error_that_retrying_cannot_mend_ends_the_server(name: str, code: int
     supervisor = started()
     actions = supervisor.on_exit(name, code, 5.0)
     assert Start(name) not in actions
-    assert supervisor.state is ServerState.STOPPING
+    assert supervisor.state is SupervisorState.STOPPING
     assert f"exit code {code}" in words(actions)
     others = [child for child in (FIRST, SECOND) if child != name]
     assert deeds(actions) == [Send(child, TERM) for child in others]
@@ -85,7 +85,7 @@ def test_an_error_that_retrying_cannot_mend_ends_the_server(name: str, code: int
 def end_all(supervisor: Supervisor, names: set[str]) -> None:
     for name in sorted(names, reverse=True):
         supervisor.on_exit(name, 0, 6.0)
-    assert supervisor.state is ServerState.DONE
+    assert supervisor.state is SupervisorState.DONE
 
 
 def fall(supervisor: Supervisor, name: str, times: int, now_s: float = 0.0, code: int = -11) -> float:
@@ -107,7 +107,7 @@ def test_delays_grow_and_the_sixth_loss_of_the_engine_within_the_window_ends_the
         assert deeds(supervisor.on_time(now_s)) == [Start(ENGINE)]
     assert delays == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6])
     actions = supervisor.on_exit(ENGINE, -11, now_s)
-    assert supervisor.state is ServerState.STOPPING
+    assert supervisor.state is SupervisorState.STOPPING
     assert "6 times within 60 s" in words(actions)
     assert "SIGSEGV" in words(actions)
     assert deeds(actions) == [Send(FIRST, TERM), Send(SECOND, TERM)]
@@ -122,7 +122,7 @@ def test_a_frontend_that_keeps_ending_is_tried_seldom_and_the_others_serve_on() 
     actions = supervisor.on_exit(FIRST, -11, now_s)
     assert "6 times within 60 s (killed by SIGSEGV): serving on without it" in words(actions)
     assert deeds(actions) == []
-    assert supervisor.state is ServerState.RUNNING
+    assert supervisor.state is SupervisorState.RUNNING
     for _ in range(3):
         assert supervisor.next_due_s() == now_s + FAILING_DELAY_S
         now_s = supervisor.next_due_s()
@@ -148,7 +148,7 @@ def test_the_last_frontend_that_keeps_ending_ends_the_server() -> None:
     supervisor = started()
     now_s = fall(supervisor, FIRST, MAX_RESTARTS + 1)
     fall(supervisor, SECOND, MAX_RESTARTS + 1, now_s, code=-9)
-    assert supervisor.state is ServerState.STOPPING
+    assert supervisor.state is SupervisorState.STOPPING
     end_all(supervisor, {ENGINE})
     assert supervisor.exit_code == 128 + 9
 
@@ -159,9 +159,9 @@ def test_a_failing_frontend_that_runs_for_the_moment_keeps_the_server_up() -> No
     now_s = supervisor.next_due_s()
     assert deeds(supervisor.on_time(now_s)) == [Start(FIRST)]
     now_s = fall(supervisor, SECOND, MAX_RESTARTS + 1, now_s)
-    assert supervisor.state is ServerState.RUNNING
+    assert supervisor.state is SupervisorState.RUNNING
     assert supervisor.on_exit(FIRST, 1, now_s)
-    assert supervisor.state is ServerState.STOPPING, "nobody is left"
+    assert supervisor.state is SupervisorState.STOPPING, "nobody is left"
 
 
 @pytest.mark.parametrize("code", [2, 3])
@@ -171,7 +171,7 @@ def test_a_frontend_that_ran_before_and_cannot_any_more_leaves_the_others_alone(
     supervisor.on_time(now_s := supervisor.next_due_s())
     actions = supervisor.on_exit(FIRST, code, now_s)
     assert f"cannot run (exit code {code}): serving on without it" in words(actions)
-    assert supervisor.state is ServerState.RUNNING
+    assert supervisor.state is SupervisorState.RUNNING
     assert supervisor.next_due_s() == now_s + FAILING_DELAY_S
 
 
@@ -192,7 +192,7 @@ def test_losses_far_apart_never_end_the_server() -> None:
         supervisor.on_exit(ENGINE, -9, now_s)
         supervisor.on_time(supervisor.next_due_s())
         now_s += RESTART_WINDOW_S / MAX_RESTARTS + 1
-    assert supervisor.state is ServerState.RUNNING
+    assert supervisor.state is SupervisorState.RUNNING
 
 
 def test_losses_of_one_child_do_not_count_for_another() -> None:
@@ -201,7 +201,7 @@ def test_losses_of_one_child_do_not_count_for_another() -> None:
         for name in (ENGINE, FIRST, SECOND):
             supervisor.on_exit(name, 1, 10.0 * number)
         assert len(deeds(supervisor.on_time(10.0 * number + 5))) == 3
-    assert supervisor.state is ServerState.RUNNING
+    assert supervisor.state is SupervisorState.RUNNING
 
 
 def test_stop_ends_the_frontends_before_the_engine() -> None:
@@ -212,7 +212,7 @@ def test_stop_ends_the_frontends_before_the_engine() -> None:
     assert deeds(supervisor.on_exit(SECOND, 0, 12.0)) == [Send(ENGINE, TERM)]
     assert supervisor.next_due_s() == 12.0 + STOP_TIMEOUT_S
     assert supervisor.on_exit(ENGINE, 0, 13.0) == []
-    assert (supervisor.state, supervisor.exit_code) == (ServerState.DONE, 0)
+    assert (supervisor.state, supervisor.exit_code) == (SupervisorState.DONE, 0)
     assert supervisor.next_due_s() == NEVER
 
 
@@ -229,7 +229,7 @@ def test_a_child_lost_while_stopping_is_not_restarted() -> None:
     assert deeds(supervisor.on_exit(ENGINE, -9, 2.0)) == []
     supervisor.on_exit(FIRST, 0, 3.0)
     supervisor.on_exit(SECOND, 0, 3.0)
-    assert (supervisor.state, supervisor.exit_code) == (ServerState.DONE, 0)
+    assert (supervisor.state, supervisor.exit_code) == (SupervisorState.DONE, 0)
 
 
 def test_a_stage_that_does_not_end_in_time_is_killed_and_the_next_still_drains() -> None:
@@ -247,11 +247,11 @@ def test_a_second_signal_ends_all_at_once_and_kills_what_is_left() -> None:
     supervisor.stop(TERM, 0.0)
     supervisor.on_exit(FIRST, 0, 0.5)
     assert deeds(supervisor.stop(TERM, 1.0)) == [Send(ENGINE, TERM), Send(SECOND, TERM)]
-    assert supervisor.state is ServerState.KILLING
+    assert supervisor.state is SupervisorState.KILLING
     supervisor.on_exit(SECOND, 143, 1.1)
     assert deeds(supervisor.on_time(1.0 + KILL_GRACE_S)) == [Send(ENGINE, KILL)]
     supervisor.on_exit(ENGINE, -9, 2.1)
-    assert (supervisor.state, supervisor.exit_code) == (ServerState.DONE, 128 + TERM)
+    assert (supervisor.state, supervisor.exit_code) == (SupervisorState.DONE, 128 + TERM)
 
 
 def test_a_third_signal_changes_nothing() -> None:
@@ -259,7 +259,7 @@ def test_a_third_signal_changes_nothing() -> None:
     supervisor.stop(TERM, 0.0)
     supervisor.stop(TERM, 1.0)
     assert supervisor.stop(TERM, 1.1) == []
-    assert supervisor.state is ServerState.KILLING
+    assert supervisor.state is SupervisorState.KILLING
 
 
 def test_stop_with_nothing_running_is_done_at_once() -> None:
@@ -267,7 +267,7 @@ def test_stop_with_nothing_running_is_done_at_once() -> None:
     for name in (ENGINE, FIRST, SECOND):
         supervisor.on_exit(name, 1, 0.0)
     supervisor.stop(TERM, 0.01)
-    assert supervisor.state is ServerState.DONE
+    assert supervisor.state is SupervisorState.DONE
 
 
 def test_no_event_revives_a_server_that_is_done() -> None:
@@ -277,7 +277,7 @@ def test_no_event_revives_a_server_that_is_done() -> None:
         supervisor.on_exit(name, 0, 1.0)
     assert supervisor.stop(TERM, 2.0) == []
     assert supervisor.on_time(1e9) == []
-    assert (supervisor.state, supervisor.exit_code) == (ServerState.DONE, 0)
+    assert (supervisor.state, supervisor.exit_code) == (SupervisorState.DONE, 0)
 
 
 Event = Callable[[Supervisor], list[Action]]
@@ -353,7 +353,7 @@ def done() -> Supervisor:
     return supervisor
 
 
-RUNNING, STOPPING, KILLING, DONE = ServerState
+RUNNING, STOPPING, KILLING, DONE = SupervisorState
 FIRST_STAGE = [Send(FIRST, TERM), Send(SECOND, TERM)]
 TABLE = [
     (started, end_of(FIRST), RUNNING, []),
@@ -394,7 +394,7 @@ TABLE = [
 
 @pytest.mark.parametrize(("begin", "event", "state", "expected"), TABLE)
 def test_every_state_answers_every_event_as_the_table_says(
-    begin: Callable[[], Supervisor], event: Event, state: ServerState, expected: list[Action]
+    begin: Callable[[], Supervisor], event: Event, state: SupervisorState, expected: list[Action]
 ) -> None:
     supervisor = begin()
     assert deeds(event(supervisor)) == expected

@@ -10,7 +10,7 @@ import sys
 
 from splitserve.engine_core import cli, model_check
 from splitserve.engine_core.config import EngineConfig
-from splitserve.engine_core.executor import local_crew
+from splitserve.engine_core.executor import local_workers
 from splitserve.engine_core.executor.worker_process import Place
 
 
@@ -21,8 +21,8 @@ def fake_argv(behaviour: str, config: EngineConfig, place: Place) -> list[str]:
 
 if __name__ == "__main__":
     behaviour, flags = sys.argv[1], sys.argv[2:]
-    local_crew.LocalCrew = functools.partial(  # type: ignore[assignment,misc]
-        local_crew.LocalCrew, argv=functools.partial(fake_argv, behaviour)
+    local_workers.LocalWorkers = functools.partial(  # type: ignore[assignment,misc]
+        local_workers.LocalWorkers, argv=functools.partial(fake_argv, behaviour)
     )
     # The model is as made up as the worker: a config.json of three fields.
     model_check.check_before_start = lambda config, directory: []

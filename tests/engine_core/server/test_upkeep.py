@@ -5,7 +5,7 @@ from __future__ import annotations
 from splitserve.engine_core.clock import ManualClock
 from splitserve.engine_core.scheduler.output import GATHER_S, NEVER
 from splitserve.engine_core.server.upkeep import PROBE_DELAYS_S, Upkeep
-from tests.engine_core.server.test_service import Bench
+from tests.engine_core.server.test_frontend_handler import Bench
 
 SOON_S, LATE_S = PROBE_DELAYS_S
 
@@ -16,9 +16,9 @@ class Probes:
     def __init__(self) -> None:
         self.bench = Bench()
         self.clock: ManualClock = self.bench.clock
-        self.upkeep = Upkeep(self.clock, self.bench.service, self.bench.table)
+        self.upkeep = Upkeep(self.clock, self.bench.handler, self.bench.table)
         self.times_s: list[float] = []
-        self.bench.service.probe = self._note  # type: ignore[method-assign]
+        self.bench.handler.probe = self._note  # type: ignore[method-assign]
 
     def _note(self) -> None:
         self.times_s.append(round(self.clock.monotonic() - 100.0, 3))

@@ -14,7 +14,7 @@ import zmq
 from splitserve.engine_core.clock import ManualClock
 from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.errors import WorkerError
-from splitserve.engine_core.executor.local_crew import LocalCrew
+from splitserve.engine_core.executor.local_workers import LocalWorkers
 from splitserve.engine_core.executor.worker_process import worker_argv
 from splitserve.engine_core.executor.workers import WorkersExecutor
 from splitserve.engine_core.ipc.codec import pack_int32
@@ -47,7 +47,7 @@ class Engine:
             max_num_seqs=4,
             block_size=4,
         )
-        crew = LocalCrew(
+        group = LocalWorkers(
             config,
             lambda config, place: [
                 *worker_argv(config, place),
@@ -55,7 +55,7 @@ class Engine:
                 str(EXCHANGE_TIMEOUT_S),
             ],
         )
-        self.executor = WorkersExecutor(config, ManualClock(), crew)
+        self.executor = WorkersExecutor(config, ManualClock(), group)
         before = set(psutil.Process().children())
         try:
             self.executor.start()

@@ -10,7 +10,7 @@ import zmq
 from splitserve.engine_core.ipc.transport import BoundRouter
 
 
-class Crew(Protocol):
+class WorkerGroup(Protocol):
     """The workers of one engine as processes; what they say and are told is the executor's.
 
     Used by the busy loop's thread. No method but end() blocks for longer than the time it is given.

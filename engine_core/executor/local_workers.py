@@ -16,8 +16,8 @@ from splitserve.engine_core.ipc.transport import BoundRouter
 from splitserve.engine_core.process.children import describe_exit
 
 
-class LocalCrew:
-    """One process per rank, on a socket in a private directory; see Crew.
+class LocalWorkers:
+    """One process per rank, on a socket in a private directory; see WorkerGroup.
 
     Args:
         config: the engine's configuration.

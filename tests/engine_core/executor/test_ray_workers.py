@@ -14,7 +14,7 @@ import zmq
 from splitserve.engine_core.clock import ManualClock
 from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.errors import ConfigError, WorkerError
-from splitserve.engine_core.executor.ray_crew import RayCrew
+from splitserve.engine_core.executor.ray_workers import RayWorkers
 from splitserve.engine_core.executor.workers import WorkersExecutor
 from splitserve.engine_core.ipc.curve import ClientKeys
 from splitserve.engine_core.ipc.launcher_messages import (
@@ -34,7 +34,7 @@ DEADLINE_MS = 20_000
 def test_without_ray_the_extra_is_named_and_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     config = EngineConfig(model="m", executor="ray")
-    executor = WorkersExecutor(config, ManualClock(), RayCrew(config))
+    executor = WorkersExecutor(config, ManualClock(), RayWorkers(config))
     with pytest.raises(ConfigError, match=r"pip install 'splitserve\[ray\]'"):
         executor.start()
     assert list(executor.sockets) == []
@@ -55,7 +55,7 @@ def test_a_launcher_that_ends_or_cannot_start_leaves_nothing(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr("sys.executable", python)
     config = EngineConfig(model="m", executor="ray")
-    executor = WorkersExecutor(config, ManualClock(), RayCrew(config))
+    executor = WorkersExecutor(config, ManualClock(), RayWorkers(config))
 
     def run() -> None:
         executor.start()
@@ -73,40 +73,40 @@ def test_a_launcher_that_ends_or_cannot_start_leaves_nothing(
 
 def test_only_workers_with_the_keys_of_this_start_are_heard() -> None:
     config = EngineConfig(model="m", executor="ray", tensor_parallel_size=2)
-    crew = RayCrew(config)
+    group = RayWorkers(config)
     ours, theirs = socket.socketpair()
     launcher: LineLink[ToLauncherMessage] = LineLink(theirs, ToLauncherMessage)
-    crew._link = LineLink(ours, FromLauncherMessage)
+    group._link = LineLink(ours, FromLauncherMessage)
     with zmq.Context() as context, zmq.Context() as workers:
-        crew._context = context
+        group._context = context
         seats = [Seat("127.0.0.1 (ab)", 1), Seat("127.0.0.1 (cd)", 1)]
         launcher.send(WorkersPlaced("127.0.0.1", "cpu", "tcp://127.0.0.1:9", seats))
-        crew.attend()
+        group.attend()
         [command] = launcher.receive(wait=True)
         assert isinstance(command, RunWorkers)
         public, secret = (key.encode() for key in (command.public_key, command.secret_key))
         server = command.server_key.encode()
-        address = crew.router.address
+        address = group.router.address
         assert all(words[words.index("--connect") + 1] == address for words in command.flags)
-        assert crew.where(1) == "127.0.0.1 (cd)"
+        assert group.where(1) == "127.0.0.1 (cd)"
         stranger = connect_engine(workers, address, b"0", ClientKeys(*zmq.curve_keypair(), server))
         stranger.send(b"stranger")
         worker = connect_engine(workers, address, b"1", ClientKeys(public, secret, server))
         poller = zmq.Poller()
-        for source in (crew.router.socket, *crew.sources):
+        for source in (group.router.socket, *group.sources):
             poller.register(source, zmq.POLLIN)
         heard: list[bytes] = []
         # Each is asked for its key once; the worker speaks after the stranger was refused.
         while not heard and poller.poll(DEADLINE_MS):
-            crew.attend()
-            if crew._guard.num_refused:
+            group.attend()
+            if group._guard.num_refused:
                 worker.send(b"worker")
-            heard += [message.identity for message in crew.router.receive(9)]
+            heard += [message.identity for message in group.router.receive(9)]
         assert set(heard) == {b"1"}
         stranger.close(linger=0)
         worker.close(linger=0)
         launcher.close()
-        crew.end(0.0)
+        group.end(0.0)
 
 
 class OneByOne(LineLink[FromLauncherMessage]):
@@ -126,22 +126,22 @@ class OneByOne(LineLink[FromLauncherMessage]):
         self._theirs.close()
 
 
-def crew_of_three_that_ends(*ranks: int) -> tuple[RayCrew, OneByOne]:
-    """A crew whose workers end in this order."""
-    crew = RayCrew(EngineConfig(model="m", executor="ray", tensor_parallel_size=3))
-    crew._nodes = ["a", "b", "c"]
-    crew._link = link = OneByOne(*(WorkerEnded(rank, f"exit code {rank}") for rank in ranks))
-    return crew, link
+def group_of_three_that_ends(*ranks: int) -> tuple[RayWorkers, OneByOne]:
+    """A group whose workers end in this order."""
+    group = RayWorkers(EngineConfig(model="m", executor="ray", tensor_parallel_size=3))
+    group._nodes = ["a", "b", "c"]
+    group._link = link = OneByOne(*(WorkerEnded(rank, f"exit code {rank}") for rank in ranks))
+    return group, link
 
 
 def test_who_asks_how_a_rank_ended_hears_it_though_others_end_before() -> None:
-    crew, link = crew_of_three_that_ends(2, 0, 1)
-    assert crew.how_it_ended(0, DEADLINE_MS / 1000) == "exit code 0"
+    group, link = group_of_three_that_ends(2, 0, 1)
+    assert group.how_it_ended(0, DEADLINE_MS / 1000) == "exit code 0"
     assert len(link.left) == 1, "nobody waits for more than was asked"
-    crew.end(0.0)
+    group.end(0.0)
 
 
 def test_all_ranks_get_the_time_to_end_whichever_ends_first() -> None:
-    crew, link = crew_of_three_that_ends(2, 1, 0)
-    crew.end(DEADLINE_MS / 1000)
+    group, link = group_of_three_that_ends(2, 1, 0)
+    group.end(DEADLINE_MS / 1000)
     assert link.left == []

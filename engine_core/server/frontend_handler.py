@@ -73,7 +73,7 @@ class Phase(enum.Enum):
     DRAINING = 2
 
 
-class Service:
+class FrontendHandler:
     """The engine as its frontends see it; owned by the busy loop's thread.
 
     Args:

@@ -20,15 +20,15 @@ from splitserve.engine_core.ipc.connection_counts import NOT_SERVING, Connection
 from splitserve.engine_core.ipc.messages import Ready
 from splitserve.engine_core.launcher.banner import banner
 from splitserve.engine_core.launcher.listener import bind_tcp, bind_unix
-from splitserve.engine_core.launcher.readiness import ReadinessProbe, Stage
+from splitserve.engine_core.launcher.readiness import ProbeStage, ReadinessProbe
 from splitserve.engine_core.launcher.supervisor import (
     Action,
     ChildSpec,
     Say,
     Send,
-    ServerState,
     Start,
     Supervisor,
+    SupervisorState,
 )
 from splitserve.engine_core.process.children import Child, python_module
 from splitserve.engine_core.process.signals import SignalInbox
@@ -41,7 +41,7 @@ NO_PIDFD_POLL_S = 0.2
 ENGINE_NAME = "engine-core"
 
 
-class ServeOptions(NamedTuple):
+class LaunchOptions(NamedTuple):
     """What `splitserve serve` was asked for.
 
     Attributes:
@@ -66,10 +66,10 @@ class ServeOptions(NamedTuple):
     has_api_key: bool
 
 
-class Server:
+class Launcher:
     """The processes of one server; owned by the main thread of `splitserve serve`."""
 
-    def __init__(self, options: ServeOptions, clock: Clock) -> None:
+    def __init__(self, options: LaunchOptions, clock: Clock) -> None:
         """Bind the listening socket; nothing is started yet.
 
         Raises:
@@ -100,7 +100,7 @@ class Server:
         try:
             self._act(self._supervisor.begin())
             self._begin_probe()
-            while self._supervisor.state is not ServerState.DONE:
+            while self._supervisor.state is not SupervisorState.DONE:
                 self._turn()
             return self._supervisor.exit_code
         finally:
@@ -144,7 +144,7 @@ class Server:
         return None if due_s == math.inf else max(0, math.ceil(due_s * 1000))
 
     def _on_signal(self, number: signal.Signals) -> None:
-        if self._supervisor.state is ServerState.RUNNING:
+        if self._supervisor.state is SupervisorState.RUNNING:
             self._say(f"{number.name}: finishing running requests, a second signal ends at once")
         self._act(self._supervisor.stop(number, self._clock.monotonic()))
         self._stop_accepting()
@@ -156,7 +156,7 @@ class Server:
             # Or the others would leave connections to it.
             self._counts[self._numbers[name]] = NOT_SERVING
         self._act(self._supervisor.on_exit(name, code, self._clock.monotonic()))
-        if self._supervisor.state is not ServerState.RUNNING:
+        if self._supervisor.state is not SupervisorState.RUNNING:
             self._stop_accepting()
 
     def _stop_accepting(self) -> None:
@@ -228,7 +228,7 @@ class Server:
             return
         self._probe.on_readable()
         self._probe.on_time()
-        if self._probe.stage is Stage.DONE and self._probe.engine is not None:
+        if self._probe.stage is ProbeStage.DONE and self._probe.engine is not None:
             self._announce(self._probe.engine)
             self._end_probe()
 

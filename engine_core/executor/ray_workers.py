@@ -44,8 +44,8 @@ from splitserve.engine_core.process.children import describe_exit, python_module
 _LAUNCHER_END_S = 10.0
 
 
-class RayCrew:
-    """One actor per rank; see Crew.
+class RayWorkers:
+    """One actor per rank; see WorkerGroup.
 
     Args:
         config: the engine's configuration.

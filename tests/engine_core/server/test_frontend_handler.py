@@ -31,8 +31,8 @@ from splitserve.engine_core.ipc.transport import SendResult
 from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION, ModelInfo
 from splitserve.engine_core.process.progress import StartupReport
 from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.server.frontend_handler import FrontendHandler
 from splitserve.engine_core.server.frontends import FrontendTable
-from splitserve.engine_core.server.service import Service
 from splitserve.engine_core.server.startup import Loaded, Startup
 from tests.engine_core.server.test_start import RecordingExecutor
 
@@ -49,10 +49,10 @@ class Bench:
         config = EngineConfig(model="m", lease_s=10.0)
         self.table = FrontendTable(self.send, config.lease_s)
         startup = Startup(config, RecordingExecutor(), StartupReport(self.clock))
-        self.service = Service(config, self.clock, 7, self.table, startup)
-        listeners = Listeners(on_end=self.service.log_end)
+        self.handler = FrontendHandler(config, self.clock, 7, self.table, startup)
+        listeners = Listeners(on_end=self.handler.log_end)
         self.engine = EngineCore(SchedulerConfig(), MODEL, 7, self.clock, listeners=listeners)
-        self.service.serve(self.engine, Loaded(MODEL, SchedulerConfig()))
+        self.handler.serve(self.engine, Loaded(MODEL, SchedulerConfig()))
 
     def send(self, identity: bytes, frame: bytes) -> SendResult:
         result = self.results.get(identity, SendResult.SENT)
@@ -62,7 +62,7 @@ class Bench:
 
     def say(self, identity: bytes, message: object) -> EngineMessage | None:
         self.sent.clear()
-        self.service.on_frame(identity, encode(message))
+        self.handler.on_frame(identity, encode(message))
         return self.sent[-1][1] if self.sent else None
 
 
@@ -164,14 +164,14 @@ def test_a_frontend_found_gone_by_a_send_loses_its_requests_at_once(bench: Bench
     bench.say(b"b", request(1))
     assert bench.engine.stats().num_waiting == 2
     bench.results[b"a"] = SendResult.GONE
-    bench.service.probe()
+    bench.handler.probe()
     assert bench.engine.stats().num_waiting == 1
     assert list(bench.table) == [b"b"]
 
 
 def test_a_probe_says_nothing_to_those_who_are_there(bench: Bench) -> None:
     bench.sent.clear()
-    bench.service.probe()
+    bench.handler.probe()
     assert bench.sent == [(b"a", StepOutputs(7, b"", b"", b""))]
 
 
@@ -183,13 +183,13 @@ def test_a_lease_ends_after_its_time_unless_something_is_heard(
     bench.clock.advance(9.0)
     assert isinstance(bench.say(b"a", Ping(1)), Pong)
     bench.clock.advance(10.0)
-    bench.service.drop_silent()
+    bench.handler.drop_silent()
     assert len(bench.table) == 1
     bench.clock.advance(0.1)
-    bench.service.drop_silent()
+    bench.handler.drop_silent()
     assert len(bench.table) == 1
     bench.clock.advance(2.6)
-    bench.service.drop_silent()
+    bench.handler.drop_silent()
     assert len(bench.table) == 0
     assert not bench.engine.has_requests
     assert 'frontend=alice reason="lease expired"' in caplog.text
@@ -203,14 +203,14 @@ def test_a_ping_without_a_lease_is_answered_with_epoch_0(bench: Bench) -> None:
     assert (pong.nonce, pong.epoch) == (9, 0)
     assert bench.say(b"stranger", request(1)) is None
     assert not bench.engine.has_requests
-    assert bench.service.stats().protocol_errors == 2
+    assert bench.handler.stats().protocol_errors == 2
 
 
 def test_faults_of_one_peer_are_logged_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(50):
-        bench.service.on_frame(b"a", b"\xff")
-        bench.service.on_frame(b"b", b"\xff")
-    assert bench.service.stats().protocol_errors == 100
+        bench.handler.on_frame(b"a", b"\xff")
+        bench.handler.on_frame(b"b", b"\xff")
+    assert bench.handler.stats().protocol_errors == 100
     assert len([message for message in caplog.messages if message.startswith("invalid message")]) == 2
 
 
@@ -218,6 +218,6 @@ def test_what_is_remembered_of_faulty_peers_is_bounded(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(3000):
-        bench.service.on_frame(b"peer %d" % number, b"\xff")
-    assert len(bench.service.faults._logged) == 1024
-    assert bench.service.stats().protocol_errors == 3000
+        bench.handler.on_frame(b"peer %d" % number, b"\xff")
+    assert len(bench.handler.faults._logged) == 1024
+    assert bench.handler.stats().protocol_errors == 3000
