@@ -6,7 +6,8 @@ import hashlib
 import hmac
 import re
 
-from starlette._utils import get_route_path
+from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from splitserve.frontend.config import FrontendConfig
@@ -16,6 +17,8 @@ ALWAYS_PUBLIC = "/live"
 # Enough of the hash to tell tenants apart; the key cannot be found from it.
 TENANT_CHARS = 16
 _TENANT = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
+# Matches every path; asked for what it has matched only.
+_ANY_PATH = Route("/{path:path}", Response, methods=None)
 
 
 class AuthMiddleware:
@@ -29,7 +32,7 @@ class AuthMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check one request."""
-        if scope["type"] == "http" and self._hashes and get_route_path(scope) not in self._public:
+        if scope["type"] == "http" and self._hashes and routed_path(scope) not in self._public:
             key_hash = self._match(presented_key(scope))
             if key_hash is None:
                 error = HttpError(
@@ -56,6 +59,15 @@ class AuthMiddleware:
             if hmac.compare_digest(presented, known):
                 found = known
         return None if key is None else found
+
+
+def routed_path(scope: Scope) -> str | None:
+    """Return the path that the router compares with its routes, None for one that no route could match.
+
+    A route that matches everything tells it: nothing here reads the path in a second way.
+    """
+    _, matched = _ANY_PATH.matches(scope)
+    return "/" + matched["path_params"]["path"] if matched else None
 
 
 def named_tenant(scope: Scope, header: bytes) -> str:

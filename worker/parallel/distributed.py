@@ -15,7 +15,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
+from torch.distributed import FileStore, PrefixStore, Store, TCPStore
 
 from splitserve.engine_core.errors import RankLostError
 from splitserve.worker.config import WorkerConfig
@@ -92,8 +92,9 @@ class DistributedMeeting:
             # As a barrier, but between the CPUs: no GPU need be ready for it.
             dist.all_reduce(torch.zeros(1))
         timeout = timedelta(seconds=timeout_s)
-        for group in (None, self._group):
-            dist.distributed_c10d._set_pg_timeout(timeout, group)
+        for group in (dist.group.WORLD, self._group):
+            if group is not None:
+                group.set_timeout(timeout)
         if self._stage is not None:
             self._stage.timeout = timeout
         if self._shared is not None:

@@ -8,7 +8,7 @@ import os
 from datetime import timedelta
 
 import torch
-from torch._C._distributed_c10d import FileStore, Store
+from torch.distributed import FileStore, Store
 
 from splitserve.engine_core.errors import RankLostError
 from splitserve.worker.config import WorkerConfig

@@ -13,6 +13,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
+from splitserve.engine_core.errors import RankLostError
 from splitserve.worker import worker
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.device.base import Device
@@ -197,3 +198,29 @@ def test_only_large_sums_go_by_slices(rows: int, is_sliced: bool, four: Parallel
     # 7.5 bytes of each element are saved: (4 - 1) * 4 - (4 - 1) / 4 * (4 + 2).
     command = Sum(rows, 1000, torch.bfloat16, torch.float32, has_bias=False)
     assert [by_slices for _, by_slices in four.ask(command)] == [is_sliced] * 4
+
+
+def wait_alone(rank: Worker) -> str:
+    """What the first rank raises when it begins an exchange that the others do not take part in."""
+    group = group_of(rank)
+    if group.rank != 0:
+        return ""
+    with pytest.raises(RankLostError) as caught:
+        group.sum_into(torch.zeros(4), torch.zeros(4))
+    return str(caught.value)
+
+
+def test_a_rank_waits_for_the_others_as_long_as_the_engine_says(
+    ranks: RankPool, checkpoints: CheckpointCache
+) -> None:
+    config = WorkerConfig(
+        model=str(checkpoints.get(dataclasses.replace(CASES["llama-biases"], dtype=torch.bfloat16))),
+        tensor_parallel_size=2,
+        num_threads=1,
+        exchange_timeout_s=0.1,
+    )
+    waiting = ranks.load(config)
+    with without_shared_memory(waiting):
+        parallel = ranks.load(config)
+        parallel.init_kv_cache(NUM_BLOCKS)
+        assert "an exchange with the other ranks failed" in parallel.ask(wait_alone)[0]
