@@ -26,7 +26,7 @@ from splitserve.worker.worker import Worker
 BLOCK_SIZE = 16
 STEPS = 20
 WARM_STEPS = 4
-# Blocks of the host tier; 512 MiB in the shape of Llama-3.1-8B.
+# Blocks of the CPU offload tier; 512 MiB in the shape of Llama-3.1-8B.
 MAX_MOVED = 256
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -148,7 +148,7 @@ class Bench:
         return Beside(*(statistics.median(seconds) for seconds in zip(*rounds, strict=True)))
 
     def moves_out(self) -> Moves:
-        """num_moved blocks of the pool go to the host tier."""
+        """num_moved blocks of the pool go to the CPU offload tier."""
         inside = pack_int32(range(self._blocks_per_row, self._blocks_per_row + self.num_moved))
         return Moves(inside, pack_int32(range(self._num_blocks, self._num_blocks + self.num_moved)))
 

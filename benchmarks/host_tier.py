@@ -2,7 +2,7 @@
 
     python -m benchmarks.host_tier [--model DIR] [--tokens 512] [--rounds 5] [--threads 2] [--json FILE]
 
-Three engines in one process, over one model: a pool for one prompt without a host tier, the same pool with
+Three engines in one process, over one model: a pool for one prompt without CPU offload, the same pool with
 one, and a pool for all prompts. Each round asks every prompt for one token, of each engine in turn. Time is
 from the request to its token; the first round is left out.
 """

@@ -89,9 +89,9 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         queue_timeout_s: a request that names none waits no longer before it first runs; 0 means for ever.
         target_itl_s: a step's prefill is cut to keep steps with decoding rows this short; 0 means never.
         log_wait_s: a request that has waited so long is logged, once; 0 means never.
-        num_host_blocks: blocks of the host-memory tier that evicted prefixes move to; 0 for no tier, and
+        num_host_blocks: blocks of the CPU offload tier that evicted prefixes move to; 0 for no tier, and
             without prefix caching.
-        move_block_ns: nanoseconds one block takes between pool and host tier, as measured; 0 if not known.
+        move_block_ns: nanoseconds one block takes between pool and offload tier, as measured; 0 if not known.
         victim: which row behind one in need of a block gives way: "cost" or "last", see scheduler.victims.
         num_stages: of the pipeline; with several, a row waits for its token before it is planned again.
     """

@@ -124,11 +124,11 @@ class Worker:
         )
 
     def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> KVCacheReady:
-        """Allocate the KV cache, its host tier and the batch, in place of those before; run a warm-up pass.
+        """Allocate KV cache, CPU offload tier and the batch, in place of those before; run a warm-up pass.
 
         Args:
             num_blocks: blocks of the pool that steps compute in.
-            num_host_blocks: blocks of the host tier; 0 for none.
+            num_host_blocks: blocks of the CPU offload tier; 0 for none.
 
         Raises:
             ConfigError: not even one block, or the memory is not there.
@@ -138,7 +138,7 @@ class Worker:
             raise WorkerError("the KV cache was asked for before the model was loaded")
         if num_blocks < 1:
             raise ConfigError("the KV cache needs at least one block")
-        # Its memory is free before the new one's is counted. Moves may still be using its host tier, which
+        # Its memory is free before the new one's is counted. Moves may still be using its offload tier, which
         # torch's allocator, that knows nothing of them, would hand out at once.
         self._device.synchronize()
         self._runner = None

@@ -17,7 +17,7 @@ class StepWork(NamedTuple):
         decode_rows: rows that compute one token.
         context_tokens: KV entries that are read, once per row.
         attention_pairs: (query, key) pairs of the prefilling rows, which grow with the square of a prompt.
-        moves: blocks copied between pool and host tier.
+        moves: blocks copied between pool and CPU offload tier.
     """
 
     prefill_tokens: int

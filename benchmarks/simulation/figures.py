@@ -30,7 +30,7 @@ METRICS = {
     "itl_p99": "ITL p99, ms",
     "itl_max": "longest pause between tokens, ms",
     "hit_share": "tokens found in the prefix cache, share",
-    "loaded_blocks": "blocks loaded from the host tier",
+    "loaded_blocks": "blocks loaded from the CPU offload tier",
     "preemptions": "preemptions",
     "recomputed_share": "tokens computed again, share",
     "urgent_ttft_p99": "TTFT p99 of the best priority, ms",

@@ -68,7 +68,7 @@ class StepTimer:
     """A worker of this process, with room for the largest step that is timed.
 
     Attributes:
-        move_block_us: microseconds a block takes between pool and host tier, as the worker measured it.
+        move_block_us: microseconds a block takes between pool and offload tier, as the worker measured it.
     """
 
     def __init__(self, model: str, num_threads: int, context: int) -> None:

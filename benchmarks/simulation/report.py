@@ -32,7 +32,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         utilisation: share of the time in which the worker ran a step.
         recomputed_share: tokens computed again after a preemption, of all tokens computed.
         hit_share: tokens found in the prefix cache, of all looked up at admissions.
-        saved_blocks, loaded_blocks: moved to the host tier, and back.
+        saved_blocks, loaded_blocks: moved to the CPU offload tier, and back.
         jain_index, max_lag_tokens: see watch.FairShares.
         total_time_ms: from arrival to end, of completed requests.
         digest: of all events.
@@ -130,7 +130,7 @@ def table(report: Report) -> str:
         f"preemptions         {report.preemptions}; {report.recomputed_share:.2%} of computed tokens"
         " were computed again",
         f"prefix cache        {report.hit_share:.1%} of tokens found; {report.saved_blocks} blocks saved"
-        f" to the host tier, {report.loaded_blocks} loaded",
+        f" to the CPU offload tier, {report.loaded_blocks} loaded",
         f"queue               {report.mean_waiting:.1f} waiting on average, {report.max_waiting} at most;"
         f" {report.mean_running:.1f} running",
         f"tenants             Jain index {report.jain_index:.3f}, lag at most"

@@ -33,7 +33,7 @@ class Executor(ABC):
 
     @abstractmethod
     def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> None:
-        """Tell every worker the size of its KV cache and of its host tier; KVCacheReady follows."""
+        """Tell every worker the size of its KV cache and of its CPU offload tier; KVCacheReady follows."""
 
     @abstractmethod
     def submit(self, output: SchedulerOutput) -> None:

@@ -29,7 +29,7 @@ class InprocWorker(Protocol):
         ...
 
     def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> KVCacheReady:
-        """Allocate the KV cache and its host tier."""
+        """Allocate the KV cache and its CPU offload tier."""
         ...
 
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:

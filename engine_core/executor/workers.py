@@ -90,7 +90,7 @@ class WorkersExecutor(Executor):
         self._group.start(self._context)
 
     def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> None:
-        """Tell the workers the size of their KV cache and of its host tier."""
+        """Tell the workers the size of their KV cache and of its CPU offload tier."""
         self._send(InitKVCache(num_blocks, num_host_blocks))
 
     def submit(self, output: SchedulerOutput) -> None:

@@ -229,8 +229,8 @@ class EngineStats(Wire, frozen=True):
     Attributes:
         worker_compute_s, worker_wait_s: what the worker spent in steps and on waiting for them, idle times
             included. While requests run all the time, the second is what the engine costs.
-        num_host_blocks, num_used_host_blocks: blocks of the host tier, and those that hold a prefix.
-        num_saved_blocks, num_loaded_blocks: blocks moved from the pool to the host tier, and back.
+        num_host_blocks, num_used_host_blocks: blocks of the CPU offload tier, and those that hold a prefix.
+        num_saved_blocks, num_loaded_blocks: blocks moved from the pool to the CPU offload tier, and back.
     """
 
     num_running: int = 0

@@ -13,7 +13,7 @@ class InitKVCache(Wire, frozen=True, tag=0):
 
     Attributes:
         num_blocks: blocks of the pool that steps compute in.
-        num_host_blocks: blocks of the host-memory tier, which only moves read and write; 0 for no tier.
+        num_host_blocks: blocks of the CPU offload tier, which only moves read and write; 0 for no tier.
     """
 
     num_blocks: int
@@ -118,7 +118,7 @@ class KVCacheReady(Wire, frozen=True, tag=3):
     """The KV cache is allocated and a warm-up pass has run.
 
     Attributes:
-        move_block_ns: nanoseconds one move between pool and host tier takes, measured; 0 without a tier.
+        move_block_ns: nanoseconds one move between pool and offload tier takes, measured; 0 without a tier.
     """
 
     num_blocks: int

@@ -1,4 +1,4 @@
-"""Which blocks move between the pool and the host tier, in which order, and how many per step.
+"""Which blocks move between the pool and the CPU offload tier, in which order, and how many per step.
 
 The tier is a second level of the prefix cache. A block that the pool evicts is saved here unless it is here
 already or cheaper to compute again; a prefix hit that finds a block here only loads it into a block of the
@@ -23,7 +23,7 @@ from splitserve.engine_core.config import SchedulerConfig
 from splitserve.engine_core.errors import IntegrityError
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.kv_cache.costs import KVCosts
-from splitserve.engine_core.kv_cache.host_tier import HostTier
+from splitserve.engine_core.kv_cache.offload_tier import OffloadTier
 from splitserve.engine_core.kv_events.recorder import KVEventRecorder
 
 
@@ -47,7 +47,7 @@ def max_moves_per_step(target_itl_s: float, move_block_ns: int) -> int:
 
 
 class Offload:
-    """The host tier, the moves that no step has taken yet, and what each block of the pool is worth.
+    """The CPU offload tier, the moves that no step has taken yet, and what each block of the pool is worth.
 
     Attributes:
         tier: which prefixes are in host memory.
@@ -69,7 +69,7 @@ class Offload:
         max_moves: int = sys.maxsize,
         kv_events: KVEventRecorder | None = None,
     ) -> None:
-        self.tier = HostTier(num_host_blocks, kv_events)
+        self.tier = OffloadTier(num_host_blocks, kv_events)
         self.num_saved = 0
         self.num_loaded = 0
         self._num_blocks = num_blocks
@@ -166,7 +166,7 @@ class Offload:
 def make_offload(
     config: SchedulerConfig, costs: KVCosts, kv_events: KVEventRecorder | None
 ) -> Offload | None:
-    """Return an engine's host tier, None if none is configured."""
+    """Return an engine's CPU offload tier, None if none is configured."""
     if not config.num_host_blocks:
         return None
     max_moves = max_moves_per_step(config.target_itl_s, config.move_block_ns)

@@ -16,7 +16,7 @@ import msgspec
 MEDIUM_GPU = "GPU"
 """Names the pool that steps compute in, whatever device that is, as vLLM does."""
 MEDIUM_CPU = "CPU"
-"""Names the host tier, as vLLM does."""
+"""Names the CPU offload tier, as vLLM does."""
 
 ExtraKeys = list[tuple[str, ...] | None]
 

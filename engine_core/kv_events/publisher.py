@@ -102,7 +102,7 @@ class KVEventPublisher:
 
     def begin(self, config: SchedulerConfig) -> KVEventRecorder:
         """Return what an engine of this configuration has to tell, now that it begins to serve."""
-        self._recorder = KVEventRecorder(config.block_size, has_host_tier=config.num_host_blocks > 0)
+        self._recorder = KVEventRecorder(config.block_size, has_offload_tier=config.num_host_blocks > 0)
         return self._recorder
 
     def run(self, readable: Container[object]) -> None:

@@ -29,20 +29,20 @@ class _Block:
 
 
 class KVEventRecorder:
-    """Told by the KV manager and the host tier, emptied by whoever publishes; used by the engine's thread.
+    """Told by the KV manager and the offload tier, emptied by whoever publishes; used by the engine's thread.
 
-    Holds what the steps since the last take() have stored and evicted, so its owner bounds it. With a host
+    Holds what the steps since the last take() have stored and evicted, so its owner bounds it. With a
     tier also the tokens of every cached block, for when it changes places, about 300 bytes for each.
 
     Args:
         block_size: tokens per block.
-        has_host_tier: whether saved() and dropped() will be called.
+        has_offload_tier: whether saved() and dropped() will be called.
     """
 
-    def __init__(self, block_size: int, *, has_host_tier: bool = False) -> None:
+    def __init__(self, block_size: int, *, has_offload_tier: bool = False) -> None:
         self._block_size = block_size
         self._block_bytes = block_size * TOKEN_BYTES
-        self._has_host_tier = has_host_tier
+        self._has_offload_tier = has_offload_tier
         self._blocks: dict[bytes, _Block] = {}
         # Nothing is cached before the first event: whoever heard of an earlier engine has to forget that.
         self._events: list[KVEvent] = [AllBlocksCleared()]
@@ -68,16 +68,16 @@ class KVEventRecorder:
                 extra_keys=None if first else _extra_keys(request, end),
             )
         )
-        if self._has_host_tier:
+        if self._has_offload_tier:
             for place in range(first, end):
                 self._remember(request, place)
 
     def removed(self, block_hashes: list[bytes]) -> None:
-        """Note that blocks were evicted from the pool; those saved to the host tier are told of before."""
+        """Note that blocks were evicted from the pool; those saved to the offload tier are told of before."""
         self._remove(block_hashes, MEDIUM_GPU)
 
     def saved(self, block_hash: bytes) -> None:
-        """Note that a block of the pool can be found in the host tier too from now on."""
+        """Note that a block of the pool can be found in the CPU offload tier too from now on."""
         block = self._blocks[block_hash]
         block.num_media += 1
         self._events.append(
@@ -94,7 +94,7 @@ class KVEventRecorder:
         )
 
     def dropped(self, block_hash: bytes) -> None:
-        """Note that the host tier has given up a block."""
+        """Note that the CPU offload tier has given up a block."""
         self._remove([block_hash], MEDIUM_CPU)
 
     def cleared(self) -> None:
@@ -126,7 +126,7 @@ class KVEventRecorder:
             last.block_hashes.extend(hashes)
         else:
             self._events.append(BlockRemoved(hashes, medium))
-        for block_hash in block_hashes if self._has_host_tier else ():
+        for block_hash in block_hashes if self._has_offload_tier else ():
             block = self._blocks[block_hash]
             block.num_media -= 1
             if not block.num_media:

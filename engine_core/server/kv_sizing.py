@@ -1,4 +1,4 @@
-"""How many KV blocks pool and host tier get, and the scheduler's limits that follow from it."""
+"""How many KV blocks pool and CPU offload tier get, and the scheduler's limits that follow from it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MAX_HOST_BLOCKS = 2**30
 
 
 class KVSize(NamedTuple):
-    """Size of the KV pool and of its host tier.
+    """Size of the KV pool and of its CPU offload tier.
 
     Attributes:
         num_blocks: blocks of the pool.
         num_tokens: tokens they hold.
         num_full_sequences: sequences of max_model_len that fit at once, with what each holds of them.
         num_bytes: memory they take on each rank.
-        num_host_blocks: blocks of the host tier.
+        num_host_blocks: blocks of the CPU offload tier.
         num_host_bytes: memory they take at most, for each rank.
     """
 
@@ -51,7 +51,7 @@ def model_len(config: EngineConfig, model: ModelInfo) -> int:
 
 
 def size_kv_cache(config: EngineConfig, ready: WorkerReady) -> KVSize:
-    """Decide the size of the pool and of its host tier.
+    """Decide the size of the pool and of its CPU offload tier.
 
     A size the operator named is taken as it is, for blocks beyond the running batch still serve as prefix
     cache. What the worker offers by itself is cut to what a full batch of longest sequences can use.
@@ -119,7 +119,7 @@ def scheduler_config(
         config: the operator's.
         model: as the worker described it.
         cache: what the worker allocated and measured.
-        num_host_blocks: blocks of the host tier it was asked for.
+        num_host_blocks: blocks of the CPU offload tier it was asked for.
     """
     return SchedulerConfig(
         max_num_seqs=config.max_num_seqs,

@@ -97,7 +97,7 @@ class Startup:
         model, size = sized
         if size.num_host_blocks:
             _log.info(
-                "host tier: %d blocks, %.1f MiB, %.1f us per block moved",
+                "CPU offload tier: %d blocks, %.1f MiB, %.1f us per block moved",
                 size.num_host_blocks,
                 size.num_host_bytes / 2**20,
                 cache.move_block_ns / 1000,

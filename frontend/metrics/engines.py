@@ -31,10 +31,10 @@ _GAUGES = (
     _Series("kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", _kv_cache_usage),
     _Series("num_kv_blocks", "KV blocks of the pool.", lambda s: s.num_blocks),
     _Series("num_cached_kv_blocks", "KV blocks that hold a reusable prefix.", lambda s: s.num_cached_blocks),
-    _Series("num_host_kv_blocks", "KV blocks of the host tier.", lambda s: s.num_host_blocks),
+    _Series("num_host_kv_blocks", "KV blocks of the CPU offload tier.", lambda s: s.num_host_blocks),
     _Series(
         "num_used_host_kv_blocks",
-        "KV blocks of the host tier that hold a reusable prefix.",
+        "KV blocks of the CPU offload tier that hold a reusable prefix.",
         lambda s: s.num_used_host_blocks,
     ),
     _Series("num_frontends", "Frontends with a live lease.", lambda s: s.num_frontends),
@@ -51,11 +51,13 @@ _COUNTERS = (
     _Series("prefix_cache_hits", "Prompt tokens found in the prefix cache.", lambda s: s.prefix_cache_hits),
     _Series(
         "prefix_cache_host_hits",
-        "Prompt tokens found in the host tier of the prefix cache.",
+        "Prompt tokens found in the CPU offload tier of the prefix cache.",
         lambda s: s.num_loaded_blocks * s.block_size,
     ),
-    _Series("kv_blocks_saved", "KV blocks moved to the host tier.", lambda s: s.num_saved_blocks),
-    _Series("kv_blocks_loaded", "KV blocks moved back from the host tier.", lambda s: s.num_loaded_blocks),
+    _Series("kv_blocks_saved", "KV blocks moved to the CPU offload tier.", lambda s: s.num_saved_blocks),
+    _Series(
+        "kv_blocks_loaded", "KV blocks moved back from the CPU offload tier.", lambda s: s.num_loaded_blocks
+    ),
     _Series("num_preemptions", "Preemptions.", lambda s: s.num_preemptions),
     _Series("engine_steps", "Steps run.", lambda s: s.num_steps),
     _Series("worker_compute_seconds", "Time the worker spent in steps.", lambda s: s.worker_compute_s),

@@ -83,7 +83,7 @@ class EngineDriver:
         self.executor.start()
         self.executor.init_kv_cache(config.num_blocks, config.num_host_blocks)
         self.executor.receive()
-        self._kv_events = KVEventRecorder(config.block_size, has_host_tier=config.num_host_blocks > 0)
+        self._kv_events = KVEventRecorder(config.block_size, has_offload_tier=config.num_host_blocks > 0)
         self.router = Router()
         self.engine = EngineCore(
             config,

@@ -35,7 +35,7 @@ def test_tokens_are_those_of_the_cpu(
     ours = random_jobs(random.Random(5))
     theirs = [job.again() for job in ours]
     for (runs, settings), jobs in (((worker, config), ours), (cpu_worker, theirs)):
-        # Preempted jobs come back from the host tier.
+        # Preempted jobs come back from the CPU offload tier.
         driver = Driver(runs, settings, NUM_BLOCKS, random.Random(9), NUM_HOST_BLOCKS)
         driver.run(jobs)
         assert driver.mixed_steps > 0

@@ -1,4 +1,4 @@
-"""Where blocks live that have left the KV pool: the host tier, and the moves between pool and tier."""
+"""Where blocks live that have left the KV pool: the CPU offload tier, and the moves between pool and tier."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _GROUP_BYTES = 4 << 20
 
 
 class HostBlocks:
-    """Owns the host tier and moves blocks; steps compute in the pool only. One thread.
+    """Owns the CPU offload tier and moves blocks; steps compute in the pool only. One thread.
 
     Host block i is place num_blocks + i of a move, after the pool's blocks. It lies in one piece, so that a
     device can copy it at once; its pages are backed when they are first written.

@@ -3,8 +3,8 @@
 A real cache holds vectors; this one holds (token id, position) per slot. What a worker would compute is right
 exactly when each attended slot holds the row's own token of that position, so a block freed too early, shared
 wrongly, saved or loaded in the wrong order, or a prefix hit that is not one is seen in the step that would
-have gone wrong. Blocks of the host tier stand behind those of the pool; only moves touch them. With a sliding
-window a row attends to, and holds, what its next token sees only.
+have gone wrong. Blocks of the CPU offload tier stand behind those of the pool; only moves touch them. With a
+sliding window a row attends to, and holds, what its next token sees only.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class ShadowKV:
         self._leave(row, len(self._tables[row]))
 
     def move(self, source: int, target: int) -> None:
-        """Copy a block between pool and host tier; it must hold consecutive positions from a border on."""
+        """Copy a block between pool and offload tier; it must hold consecutive positions from a border on."""
         if (source < self._num_blocks) == (target < self._num_blocks):
             raise WorkerError(f"a move leads from place {source} to {target}, both on one side")
         from_slots, to_slots = self._slots_of(source), self._slots_of(target)

@@ -45,7 +45,7 @@ SCENARIOS = {
     "a tight pool, one step in flight": {"rate": "60", "depth": "1", **TIGHT},
     "priorities in a tight pool": {"rate": "60", "policy": "priority", "urgent_share": "0.3", **TIGHT},
     "tenants in a tight pool": {"rate": "60", "tenants": "5", "tenant_skew": "1", **TIGHT},
-    "a host tier behind a tight pool": {
+    "a CPU offload tier behind a tight pool": {
         "rate": "60",
         "num_host_blocks": "300",
         **SHARED,

@@ -23,7 +23,7 @@ class Cache:
     """A manager of 4-token blocks with a recorder, and a router that hears of it."""
 
     def __init__(self, num_blocks: int = 8, num_host_blocks: int = 0) -> None:
-        self.recorder = KVEventRecorder(4, has_host_tier=num_host_blocks > 0)
+        self.recorder = KVEventRecorder(4, has_offload_tier=num_host_blocks > 0)
         costs = KVCosts(nothing_known, 0, 4)
         offload = Offload(num_blocks, num_host_blocks, costs, kv_events=self.recorder)
         self.router = Router()
@@ -167,7 +167,7 @@ def test_salt_and_tenant_stand_beside_the_first_block(
     assert cache.router.num_cached_blocks(range(1, 9), 4, ("other",)) == 0
 
 
-def test_a_block_saved_to_the_host_tier_is_told_of_whole_before_it_leaves_the_pool() -> None:
+def test_a_block_saved_to_the_offload_tier_is_told_of_whole_before_it_leaves_the_pool() -> None:
     cache = Cache(num_blocks=3, num_host_blocks=3)
     request = make_request(range(1, 10))
     request.cache_salt = "s"
@@ -183,7 +183,7 @@ def test_a_block_saved_to_the_host_tier_is_told_of_whole_before_it_leaves_the_po
     ]
 
 
-def test_what_the_host_tier_gives_up_is_removed_there() -> None:
+def test_what_the_offload_tier_gives_up_is_removed_there() -> None:
     cache = Cache(num_blocks=2, num_host_blocks=1)
     request = make_request(range(1, 9))
     cache.compute(0, request)
@@ -197,7 +197,7 @@ def test_what_the_host_tier_gives_up_is_removed_there() -> None:
     assert set(cache.recorder._blocks) == {request.block_hashes[0]}, "the others are forgotten"
 
 
-def test_a_block_loaded_from_the_host_tier_is_stored_in_the_pool_again() -> None:
+def test_a_block_loaded_from_the_offload_tier_is_stored_in_the_pool_again() -> None:
     cache = Cache(num_blocks=3, num_host_blocks=4)
     request = make_request(range(1, 10))
     cache.compute(0, request)

@@ -211,7 +211,7 @@ def test_a_value_out_of_range_is_one_line_with_flag_and_range(
     assert error.count("\n") == 1
 
 
-def test_a_host_tier_without_prefix_caching_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_offload_tier_without_prefix_caching_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--kv-offload-gb", "1", "--no-enable-prefix-caching"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("engine-core: error: --kv-offload-gb finds blocks by their prefix")

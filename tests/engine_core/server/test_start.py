@@ -81,7 +81,7 @@ def test_the_worker_may_allocate_fewer_blocks() -> None:
     assert loaded.scheduler.num_blocks == 5
 
 
-def test_a_host_tier_is_asked_for_and_its_speed_reaches_the_scheduler(
+def test_the_offload_tier_is_asked_for_and_its_speed_reaches_the_scheduler(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     startup, executor = begun(EngineConfig(model="m", num_blocks=8, kv_offload_gb=1e-6))
@@ -91,7 +91,7 @@ def test_a_host_tier_is_asked_for_and_its_speed_reaches_the_scheduler(
         loaded = startup.on_message(KVCacheReady(8, move_block_ns=4321))
     assert loaded is not None
     assert (loaded.scheduler.num_host_blocks, loaded.scheduler.move_block_ns) == (10, 4321)
-    assert "host tier: 10 blocks, 0.0 MiB, 4.3 us per block moved" in caplog.text
+    assert "CPU offload tier: 10 blocks, 0.0 MiB, 4.3 us per block moved" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_pool_smaller_than_one_sequence_is_allowed_and_counted() -> None:
     assert (size.num_tokens, size.num_full_sequences) == (160, 0)
 
 
-def test_the_host_tier_gets_the_whole_blocks_that_fit_its_memory() -> None:
+def test_the_offload_tier_gets_the_whole_blocks_that_fit_its_memory() -> None:
     size = size_kv_cache(EngineConfig(model="m", num_blocks=10, kv_offload_gb=1.5), ready())
     num_host_blocks = 3 * 2**29 // 100
     assert (size.num_host_blocks, size.num_host_bytes) == (num_host_blocks, num_host_blocks * 100)
@@ -150,7 +150,7 @@ def test_the_host_tier_gets_the_whole_blocks_that_fit_its_memory() -> None:
 
 
 @pytest.mark.parametrize(("gb", "block_bytes"), [(99 / 2**30, 100), (2**20, 1)])
-def test_a_host_tier_without_a_block_or_with_too_many_is_refused(gb: float, block_bytes: int) -> None:
+def test_the_offload_tier_without_a_block_or_with_too_many_is_refused(gb: float, block_bytes: int) -> None:
     config = EngineConfig(model="m", num_blocks=10, kv_offload_gb=gb)
     with pytest.raises(ConfigError, match=r"--kv-offload-gb must hold 1 to 1073741824 blocks"):
         size_kv_cache(config, ready(block_bytes=block_bytes))

@@ -2,7 +2,7 @@
 
 A model instead of the demo model and further flags go to the server.
 
-Starts `splitserve serve` with two frontends, a pool too small for the load and a host tier. Every request of
+Starts `splitserve serve` with two frontends, a pool too small for the load and CPU offload. Every request of
 a catalogue is answered once alone, and once by a server that runs every step eagerly. Then clients ask them
 in every way at once, with priorities, timeouts and closed connections, and compare. At the end nothing may
 run or wait, all blocks must be free, and the memory of each process must be what it was after a third of the

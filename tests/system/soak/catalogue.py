@@ -6,7 +6,7 @@ import random
 from typing import Any, NamedTuple
 
 VOCAB_SIZE = 2048
-# More blocks than the pool has; with tails and outputs more than the host tier has, too.
+# More blocks than the pool has; with tails and outputs more than the CPU offload tier has, too.
 NUM_PREFIXES = 10
 PREFIX_TOKENS = (100, 480)
 WORDS = (

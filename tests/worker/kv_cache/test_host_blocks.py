@@ -34,7 +34,7 @@ def loaded(
 
 @pytest.fixture
 def worker(loaded: tuple[Worker, WorkerConfig]) -> Worker:
-    """A worker with an empty batch and a host tier."""
+    """A worker with an empty batch and a CPU offload tier."""
     loaded[0].init_kv_cache(NUM_BLOCKS, NUM_HOST_BLOCKS)
     return loaded[0]
 

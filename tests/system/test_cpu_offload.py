@@ -26,7 +26,7 @@ PROMPT_TOKENS = 18 * BLOCK + 5
 
 @pytest.fixture(scope="module")
 def small() -> Iterator[Server]:
-    """A server with a pool for two of the prompts, and a host tier for all."""
+    """A server with a pool for two of the prompts, and a CPU offload tier for all."""
     flags = ("--num-blocks", str(NUM_BLOCKS), "--kv-offload-gb", "0.01", "--max-num-seqs", "8")
     with tempfile.TemporaryDirectory(prefix="sst-") as path, serve(Path(path), flags) as running:
         yield running

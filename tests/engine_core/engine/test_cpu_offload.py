@@ -41,7 +41,7 @@ def loads(driver: EngineDriver, step: SchedulerOutput) -> int:
     return int((unpack_int32(step.moves_to) < driver.config.num_blocks).sum())
 
 
-def test_an_evicted_prefix_is_found_again_in_the_host_tier() -> None:
+def test_an_evicted_prefix_is_found_again_in_the_offload_tier() -> None:
     driver = make_driver()
     serve(driver, A, B)
     assert driver.engine.stats().num_saved_blocks == 3

@@ -3,13 +3,13 @@ from __future__ import annotations
 import pytest
 
 from splitserve.engine_core.errors import IntegrityError
-from splitserve.engine_core.kv_cache.host_tier import HostTier
+from splitserve.engine_core.kv_cache.offload_tier import OffloadTier
 
 A, B, C = b"a" * 32, b"b" * 32, b"c" * 32
 
 
-def full_tier() -> HostTier:
-    tier = HostTier(2)
+def full_tier() -> OffloadTier:
+    tier = OffloadTier(2)
     tier.add(A)
     tier.add(B)
     return tier

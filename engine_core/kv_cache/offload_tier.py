@@ -20,7 +20,7 @@ from splitserve.engine_core.errors import IntegrityError
 from splitserve.engine_core.kv_events.recorder import KVEventRecorder
 
 
-class HostTier:
+class OffloadTier:
     """Maps chain hashes to slots 0..num_slots-1, one to one.
 
     Args:
@@ -95,10 +95,10 @@ class HostTier:
         """Raise IntegrityError unless both directions and the order agree and nothing is pinned."""
         held = {slot: block_hash for slot, block_hash in enumerate(self._hash_of) if block_hash is not None}
         if {slot: block_hash for block_hash, slot in self._slot_of.items()} != held:
-            raise IntegrityError("host tier: hash -> slot and slot -> hash disagree")
+            raise IntegrityError("CPU offload tier: hash -> slot and slot -> hash disagree")
         if set(self._order) != set(held):
             raise IntegrityError(
-                f"host tier: slots {set(held) ^ set(self._order)} are pinned or hold nothing"
+                f"CPU offload tier: slots {set(held) ^ set(self._order)} are pinned or hold nothing"
             )
         if sorted([*self._free, *held]) != list(range(self.num_slots)):
-            raise IntegrityError("host tier: a slot is neither free nor held, or both")
+            raise IntegrityError("CPU offload tier: a slot is neither free nor held, or both")
