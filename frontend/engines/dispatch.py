@@ -11,7 +11,7 @@ from splitserve.frontend.beam.search_generation import SearchGeneration
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence, SequenceHost
 from splitserve.frontend.engines.generation import GenerationRequest
 from splitserve.frontend.engines.replica import EngineReplica
-from splitserve.frontend.engines.request_check import check_request
+from splitserve.frontend.engines.request_check import check_num_sequences
 from splitserve.frontend.engines.served_model import ServedModel
 from splitserve.frontend.engines.spreading import spread
 from splitserve.frontend.engines.status import PoolStats
@@ -77,7 +77,7 @@ class Dispatcher:
         """Check and send one engine's part; it takes or refuses that as a whole, but for beam searches."""
         client, model = target.replica.client, target.model
         for request in requests:
-            check_request(request, model)
+            check_num_sequences(1, request.sampling, model.max_num_open)
         if any(request.sampling.use_beam_search for request in requests):
             choose = self._stay_with(target.replica, name)
             runs = [BeamRun(request, model, choose) for request in requests]

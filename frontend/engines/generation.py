@@ -15,7 +15,7 @@ class GenerationRequest:
     Attributes:
         request_id: for logs and response ids; at most 128 characters.
         prompt_token_ids: at least one id, all within the vocabulary.
-        sampling: may have n > 1, stop strings, bad words, and no seed (one is drawn then).
+        sampling: validated; may have n > 1, stop strings, bad words, and no seed (one is drawn then).
         priority: lower runs first under the priority policy.
         tenant: namespace of the prefix cache, and owner of a fair share.
         cache_salt: narrows prefix-cache sharing further.

@@ -141,7 +141,7 @@ class EnginePool:
 
         Args:
             model: any name of a served model; "" is the first one.
-            requests: not yet checked; one generation is returned for each.
+            requests: checked against the model; one generation is returned for each.
             on_ready: called by the event loop when something may be there to take, or an error to be raised;
                 once for all that has arrived, however many sequences got some. It must not raise.
 
@@ -226,7 +226,6 @@ class EnginePool:
     async def _spell_bad_words(self, model: str, request: GenerationRequest) -> GenerationRequest:
         if not request.sampling.bad_words:
             return request
-        request.sampling.validate()
         tokenizer = self.find_model(model).assets.tokenizer
         return replace(request, sampling=await spell_bad_words(request.sampling, tokenizer))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -12,11 +13,12 @@ import msgspec
 
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.frontend.engines.served_model import ServedModel
-from splitserve.frontend.offline.outputs import Prompt
+from splitserve.frontend.offline.outputs import PromptInput
 from splitserve.frontend.text.chat.messages import Message, read_conversation, template_messages
 from splitserve.frontend.text.chat.template import ChatOptions
-from splitserve.frontend.text.truncation import Truncation, TruncationSide, read_truncation, special_affixes
+from splitserve.frontend.text.model_assets import ModelAssets
+from splitserve.frontend.text.prompts import Prompt, PromptEncoder
+from splitserve.frontend.text.truncation import Truncation, TruncationSide, read_truncation
 from splitserve.frontend.unknown_fields import UnknownFields
 
 T = TypeVar("T")
@@ -70,63 +72,52 @@ class JobOptions(NamedTuple):
     priority: int
     tokenization: Tokenization
 
+    def encoder(self, assets: ModelAssets, *, add_special_tokens: bool) -> PromptEncoder:
+        """Return what makes the prompt; `add_special_tokens` is the default."""
+        asked = self.tokenization.add_special_tokens
+        return PromptEncoder(
+            assets,
+            add_special_tokens if asked is None else asked,
+            self.tokenization.truncation(self.params, assets.max_model_len),
+            _next_turn,
+        )
+
+
+async def _next_turn() -> None:
+    await asyncio.sleep(0)
+
 
 @dataclass(slots=True, frozen=True)
 class PromptJob:
     """One prompt as a script gave it."""
 
-    prompt: Prompt
+    prompt: PromptInput
     options: JobOptions
 
-    async def encode(self, served: ServedModel) -> tuple[str | None, list[int]]:
-        """Return the prompt as text, if it is one and nothing was cut off, and as ids."""
-        prompt = _unwrap(self.prompt)
-        tokenizer, limit = served.assets.tokenizer, served.info.max_model_len
-        truncation = self.options.tokenization.truncation(self.options.params, limit)
-        if not isinstance(prompt, str):
-            return None, truncation.cut(prompt) if truncation else prompt
-        add_special_tokens = self.options.tokenization.add_special_tokens is not False
-        ids = await tokenizer.encode_async(
-            prompt,
-            add_special_tokens,
-            parse_special_tokens=True,
-            max_model_len=None if truncation else limit,
-        )
-        if truncation is None or len(ids) <= truncation.num_tokens:
-            return prompt, ids
-        before, after = special_affixes(tokenizer) if add_special_tokens else ([], [])
-        return None, truncation.cut(ids, len(before), len(after))
+    async def encode(self, assets: ModelAssets) -> Prompt:
+        """Return the prompt. Raises as PromptEncoder."""
+        given = _unwrap(self.prompt)
+        encoder = self.options.encoder(assets, add_special_tokens=True)
+        if isinstance(given, str):
+            return await encoder.encode_text(given, "prompt")
+        return await encoder.check_ids(given, "prompt")
 
 
 @dataclass(slots=True, frozen=True)
 class ChatJob:
-    """One conversation as a script gave it."""
+    """One conversation in the form that templates are given."""
 
     messages: Sequence[Message]
     options: JobOptions
     template_options: ChatOptions
 
-    async def encode(self, served: ServedModel) -> tuple[str | None, list[int]]:
-        """Return the rendered conversation as text, if nothing was cut off, and as ids."""
-        template = served.assets.chat_template
-        if template is None:
-            raise InvalidRequestError("the model has no chat template", "messages")
-        limit = served.info.max_model_len
-        tokenization = self.options.tokenization
-        truncation = tokenization.truncation(self.options.params, limit)
-        text, ids = await template.render_async(
-            self.messages, self.template_options, max_model_len=None if truncation else limit
-        )
-        before, after = (
-            special_affixes(served.assets.tokenizer) if tokenization.add_special_tokens else ([], [])
-        )
-        ids = [*before, *ids, *after]
-        if truncation is None or len(ids) <= truncation.num_tokens:
-            return text, ids
-        return None, truncation.cut(ids, len(before), len(after))
+    async def encode(self, assets: ModelAssets) -> Prompt:
+        """Return the rendered conversation. Raises as PromptEncoder."""
+        encoder = self.options.encoder(assets, add_special_tokens=False)
+        return await encoder.encode_chat(self.messages, self.template_options)
 
 
-def list_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+def list_prompts(prompts: PromptInput | Sequence[PromptInput]) -> list[PromptInput]:
     """Return the prompts that a script gave, one or many.
 
     Raises:
@@ -136,7 +127,7 @@ def list_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
         return [prompts]
     many = list_items(prompts, "prompts", f"one prompt or a list of them, each {_PROMPT_FORMS}")
     is_one = bool(many) and all(isinstance(item, Integral) for item in many)
-    return [cast(list[int], many)] if is_one else cast(list[Prompt], many)
+    return [cast(list[int], many)] if is_one else cast(list[PromptInput], many)
 
 
 def read_conversations(
@@ -182,7 +173,7 @@ def list_items(given: Iterable[T], name: str, form: str) -> list[T]:
     raise InvalidRequestError(f"{name} must be {form}, got {type(given).__name__}", name)
 
 
-def _unwrap(prompt: Prompt) -> str | list[int]:
+def _unwrap(prompt: PromptInput) -> str | list[int]:
     """Return the text or the token ids of a prompt in any of its forms."""
     value: object = prompt
     if isinstance(prompt, Mapping):

@@ -29,7 +29,7 @@ from splitserve.frontend.offline.jobs import (
     list_prompts,
     read_conversations,
 )
-from splitserve.frontend.offline.outputs import CompletionOutput, Prompt, RequestOutput, collect_outputs
+from splitserve.frontend.offline.outputs import CompletionOutput, PromptInput, RequestOutput, collect_outputs
 from splitserve.frontend.offline.params import check_params, check_priorities, fit_context
 from splitserve.frontend.offline.progress import GenerationBar, StartBar
 from splitserve.frontend.offline.runner import OfflineRunner, run_bounded
@@ -171,7 +171,7 @@ class LLM:
     @names_near_keywords("LLM.generate")
     def generate(
         self,
-        prompts: Prompt | Sequence[Prompt],
+        prompts: PromptInput | Sequence[PromptInput],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
         *,
@@ -291,10 +291,11 @@ class LLM:
         """Return one checked SamplingParams per prompt."""
         if given is None:
             given = self.get_default_sampling_params()
+        vocab_size = self._served.info.vocab_size
         if isinstance(given, SamplingParams):
-            return [check_params(given, self._max_logprobs)] * count
+            return [check_params(given, vocab_size, self._max_logprobs)] * count
         many = list_items(given, "sampling_params", "a SamplingParams or a list of them")
-        params = [check_params(each, self._max_logprobs) for each in many]
+        params = [check_params(each, vocab_size, self._max_logprobs) for each in many]
         if len(params) != count:
             raise InvalidRequestError(f"{count} prompts need as many sampling_params, got {len(params)}")
         return params
@@ -313,12 +314,13 @@ class LLM:
 
     async def _run_one(self, job: PromptJob | ChatJob, bar: GenerationBar) -> RequestOutput:
         served, options = self._served, job.options
-        prompt, token_ids = await job.encode(served)
+        prompt = await job.encode(served.assets)
+        token_ids = prompt.token_ids
         with self._lock:
             self._num_requests += 1
             request_id = str(self._num_requests - 1)
         completions = [CompletionOutput(index) for index in range(options.params.n)]
-        output = RequestOutput(request_id, prompt, token_ids, completions)
+        output = RequestOutput(request_id, prompt.text, token_ids, completions)
         params = fit_context(options.params, len(token_ids), served.info.max_model_len)
         timed = self._tells_metrics and params.n == 1 and not params.use_beam_search
         # Tokens that come late and joined could not be timed.

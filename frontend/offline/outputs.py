@@ -23,7 +23,7 @@ class TokensPrompt(TypedDict):
     prompt_token_ids: list[int]
 
 
-Prompt = str | list[int] | TextPrompt | TokensPrompt
+PromptInput = str | list[int] | TextPrompt | TokensPrompt
 
 
 @dataclass(slots=True)

@@ -6,16 +6,15 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.engine_core.errors import ContextLengthError, InvalidRequestError
 from splitserve.engine_core.sampling_params import (
-    MAX_LOGPROBS,
     MAX_PRIORITY,
     RepetitionDetection,
     SamplingParams,
 )
 
 
-def check_params(params: SamplingParams, max_logprobs: int = MAX_LOGPROBS) -> SamplingParams:
+def check_params(params: SamplingParams, vocab_size: int, max_logprobs: int) -> SamplingParams:
     """Check types, which a Struct made in Python does not, and take a single stop string or a list of them.
 
     Raises:
@@ -39,7 +38,7 @@ def check_params(params: SamplingParams, max_logprobs: int = MAX_LOGPROBS) -> Sa
         raise InvalidRequestError(f"sampling_params: {error}") from None
     if checked.logprob_token_ids and checked.logprobs is None:
         checked = msgspec.structs.replace(checked, logprobs=0)
-    checked.validate(max_logprobs=max_logprobs)
+    checked.validate(vocab_size, max_logprobs)
     return checked
 
 
@@ -73,8 +72,14 @@ def check_priorities(given: int | Sequence[int] | None, count: int) -> list[int]
 
 
 def fit_context(params: SamplingParams, num_prompt_tokens: int, max_model_len: int) -> SamplingParams:
-    """Lower max_tokens to what the context has room for: completions end there with "length" anyway."""
-    room = max(1, max_model_len - num_prompt_tokens)
+    """Lower max_tokens to what the context has room for: completions end there with "length" anyway.
+
+    Raises:
+        ContextLengthError: the prompt leaves no room for a token, and one is wanted.
+    """
+    room = max_model_len - num_prompt_tokens
+    if room < (0 if params.max_tokens == 0 else 1):
+        raise ContextLengthError.of(max_model_len, num_prompt_tokens, None, "prompt")
     if params.max_tokens is None or params.max_tokens <= room:
         return params
     return msgspec.structs.replace(params, max_tokens=room, min_tokens=min(params.min_tokens, room))

@@ -27,7 +27,7 @@ from splitserve.frontend.openai.context import ApiContext, json_answer, make_hea
 from splitserve.frontend.openai.generation_run import CollectedChoice, GenerationRun
 from splitserve.frontend.openai.models import find_model
 from splitserve.frontend.openai.plan import Plan
-from splitserve.frontend.openai.prompts import Prompt, chat_options, encode_chat
+from splitserve.frontend.openai.prompts import chat_options
 from splitserve.frontend.openai.run_events import RunEvents
 from splitserve.frontend.openai.schema.chat import AnswerMessage, ChatChoice, ChatRequest, ChatResponse
 from splitserve.frontend.openai.schema.sampling import (
@@ -37,6 +37,8 @@ from splitserve.frontend.openai.schema.sampling import (
 )
 from splitserve.frontend.openai.schema.server_defaults import with_server_defaults
 from splitserve.frontend.openai.schema.unsupported import REFUSED
+from splitserve.frontend.text.chat.messages import template_messages
+from splitserve.frontend.text.prompts import Prompt, PromptEncoder
 from splitserve.frontend.text.truncation import read_truncation
 
 decoder = BodyDecoder(ChatRequest)
@@ -57,18 +59,18 @@ async def create_chat_completion(context: ApiContext, request: Request) -> Respo
     model = await find_model(context, body.model)
     _check_top_logprobs(body, context.limits(model).max_logprobs)
     head = make_head(request, "chatcmpl", body.request_id, body.model, model)
-    prompt = await encode_chat(
-        body.messages,
-        options,
+    encoder = PromptEncoder(
         model.assets,
-        add_special_tokens=bool(body.add_special_tokens),
-        truncation=read_truncation(
+        bool(body.add_special_tokens),
+        read_truncation(
             body.truncate_prompt_tokens,
             body.truncation_side,
             _asked_max_tokens(body) or context.sampling_defaults(model).max_new_tokens or 1,
             model.assets.max_model_len,
         ),
+        context.slices.turn,
     )
+    prompt = await encoder.encode_chat(template_messages(body.messages), options)
     role = answer_role(body, options)
     shape, limit = _shape(body), context.config.max_answer_values
     params = _params(context, body, model, prompt, shape.max_tokens_within(limit, len(prompt.token_ids)))

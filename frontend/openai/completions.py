@@ -20,7 +20,7 @@ from splitserve.frontend.openai.context import ApiContext, json_answer, make_hea
 from splitserve.frontend.openai.generation_run import CollectedChoice, GenerationRun
 from splitserve.frontend.openai.models import find_model
 from splitserve.frontend.openai.plan import Plan
-from splitserve.frontend.openai.prompts import Prompt, encode_prompts
+from splitserve.frontend.openai.prompts import encode_prompts
 from splitserve.frontend.openai.run_events import RunEvents
 from splitserve.frontend.openai.schema.completions import (
     DEFAULT_MAX_TOKENS,
@@ -35,6 +35,7 @@ from splitserve.frontend.openai.schema.sampling import (
 )
 from splitserve.frontend.openai.schema.server_defaults import with_server_defaults
 from splitserve.frontend.openai.schema.unsupported import REFUSED
+from splitserve.frontend.text.prompts import Prompt, PromptEncoder
 from splitserve.frontend.text.truncation import read_truncation
 
 decoder = BodyDecoder(CompletionRequest)
@@ -52,16 +53,16 @@ async def create_completion(context: ApiContext, request: Request) -> Response:
     model = await find_model(context, body.model)
     head = make_head(request, "cmpl", body.request_id, body.model, model)
     max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-    prompts = await encode_prompts(
-        body.prompt,
+    encoder = PromptEncoder(
         model.assets,
-        context.slices,
-        add_special_tokens=body.add_special_tokens is not False,
-        truncation=read_truncation(
+        body.add_special_tokens is not False,
+        read_truncation(
             body.truncate_prompt_tokens, body.truncation_side, max_tokens, model.assets.max_model_len
         ),
+        context.slices.turn,
     )
-    params = [_params(context, body, model, prompt) for prompt in prompts]
+    prompts = await encode_prompts(body.prompt, encoder)
+    params = _params(context, body, model, prompts)
     num_values = _check_size(context, body, prompts, params)
     plan = Plan(body, head, model, prompts, params, num_values)
     run = GenerationRun(context, request, plan)
@@ -92,19 +93,26 @@ def _check_size(
 
 
 def _params(
-    context: ApiContext, body: CompletionRequest, model: ServedModel, prompt: Prompt
-) -> SamplingParams:
-    max_tokens = fit_max_tokens(
-        body.max_tokens, DEFAULT_MAX_TOKENS, len(prompt.token_ids), model.assets.max_model_len
-    )
-    return make_sampling_params(
-        body,
-        context.sampling_defaults(model),
-        context.limits(model),
-        max_tokens=max_tokens,
-        logprobs=body.logprobs,
-        prompt_logprobs=_num_prompt_logprobs(body),
-    )
+    context: ApiContext, body: CompletionRequest, model: ServedModel, prompts: list[Prompt]
+) -> list[SamplingParams]:
+    """Make the parameters of each prompt; those that are the same are made and checked once."""
+    limit = model.assets.max_model_len
+    rooms = [
+        fit_max_tokens(body.max_tokens, DEFAULT_MAX_TOKENS, len(prompt.token_ids), limit)
+        for prompt in prompts
+    ]
+    made = {
+        max_tokens: make_sampling_params(
+            body,
+            context.sampling_defaults(model),
+            context.limits(model),
+            max_tokens=max_tokens,
+            logprobs=body.logprobs,
+            prompt_logprobs=_num_prompt_logprobs(body),
+        )
+        for max_tokens in dict.fromkeys(rooms)
+    }
+    return [made[max_tokens] for max_tokens in rooms]
 
 
 def _num_prompt_logprobs(body: CompletionRequest) -> int | None:

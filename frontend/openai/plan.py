@@ -9,9 +9,9 @@ from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.engines.generation import GenerationRequest
 from splitserve.frontend.engines.served_model import ServedModel
 from splitserve.frontend.openai.context import ResponseHead
-from splitserve.frontend.openai.prompts import Prompt
 from splitserve.frontend.openai.schema.fields import GenerationFields
 from splitserve.frontend.openai.timeouts import read_timeouts
+from splitserve.frontend.text.prompts import Prompt
 
 BodyT = TypeVar("BodyT", bound=GenerationFields)
 

@@ -13,7 +13,7 @@ from splitserve.frontend.http.response.json_pieces import JsonPieces
 from splitserve.frontend.http.slices import SLICE_VALUES
 from splitserve.frontend.openai.context import ApiContext, json_answer, read_struct
 from splitserve.frontend.openai.models import find_model
-from splitserve.frontend.openai.prompts import chat_options, check_token_ids, encode_chat
+from splitserve.frontend.openai.prompts import chat_options
 from splitserve.frontend.openai.schema.tokenize import (
     DetokenizeRequest,
     DetokenizeResponse,
@@ -21,7 +21,9 @@ from splitserve.frontend.openai.schema.tokenize import (
     TokenizeResponse,
 )
 from splitserve.frontend.openai.schema.unsupported import REFUSED_TOKENIZE
+from splitserve.frontend.text.chat.messages import template_messages
 from splitserve.frontend.text.model_assets import ModelAssets
+from splitserve.frontend.text.prompts import PromptEncoder, check_token_ids
 from splitserve.frontend.text.tokenizer import Tokenizer
 
 tokenize_decoder = BodyDecoder(TokenizeRequest)
@@ -38,7 +40,7 @@ async def tokenize(context: ApiContext, request: Request) -> Response:
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("exactly one of prompt and messages must be given", "prompt")
     assets = (await find_model(context, body.model)).assets
-    token_ids = await _encode(body, assets)
+    token_ids = await _encode(context, body, assets)
     pieces, count, names = JsonPieces(), len(token_ids), None
     if body.return_token_strs:
         tokenizer = assets.tokenizer
@@ -47,7 +49,7 @@ async def tokenize(context: ApiContext, request: Request) -> Response:
     return json_answer(context, pieces, answer)
 
 
-async def _encode(body: TokenizeRequest, assets: ModelAssets) -> list[int]:
+async def _encode(context: ApiContext, body: TokenizeRequest, assets: ModelAssets) -> list[int]:
     if body.messages is None:
         add_special_tokens = body.add_special_tokens is not False
         # No bound by the model's context: counting too long texts is what this endpoint is for.
@@ -57,9 +59,8 @@ async def _encode(body: TokenizeRequest, assets: ModelAssets) -> list[int]:
     options = chat_options(
         body.add_generation_prompt, body.continue_final_message, body.documents, body.chat_template_kwargs
     )
-    prompt = await encode_chat(
-        body.messages, options, assets, add_special_tokens=bool(body.add_special_tokens)
-    )
+    encoder = PromptEncoder(assets, bool(body.add_special_tokens), None, context.slices.turn)
+    prompt = await encoder.encode_chat(template_messages(body.messages), options)
     return prompt.token_ids
 
 
@@ -79,7 +80,7 @@ async def detokenize(context: ApiContext, request: Request) -> Response:
     """
     body = await read_struct(context, request, detokenize_decoder, {})
     assets = (await find_model(context, body.model)).assets
-    await check_token_ids(body.tokens, "tokens", assets.vocab_size, context.slices)
+    await check_token_ids(body.tokens, "tokens", assets.vocab_size, context.slices.turn)
     pieces = JsonPieces()
     texts = decode_slices(assets.tokenizer, body.tokens)
     text = pieces.long_text(texts) if len(body.tokens) > SLICE_VALUES else "".join(texts)

@@ -24,13 +24,13 @@ from splitserve.frontend.openai.answers.logprobs import (
 from splitserve.frontend.openai.answers.text_offsets import TextOffsets, prompt_offsets
 from splitserve.frontend.openai.generation_run import GenerationRun
 from splitserve.frontend.openai.plan import Plan
-from splitserve.frontend.openai.prompts import Prompt
 from splitserve.frontend.openai.run_events import Event
 from splitserve.frontend.openai.schema.completions import (
     CompletionChoice,
     CompletionLogprobs,
     CompletionRequest,
 )
+from splitserve.frontend.text.prompts import Prompt
 from splitserve.frontend.text.tokenizer import Tokenizer
 
 # Characters of a text encoded in one slice; a surrogate pair is one character here.

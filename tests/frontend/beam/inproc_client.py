@@ -19,7 +19,6 @@ from splitserve.frontend.engines.connection.client import EngineClient
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence
 from splitserve.frontend.engines.connection.session import EngineSession
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
-from splitserve.frontend.engines.request_check import check_request
 from splitserve.frontend.engines.served_model import ServedModel
 from splitserve.frontend.text.model_assets import load_model_assets
 from splitserve.worker.config import WorkerConfig
@@ -83,7 +82,6 @@ class InprocClient(EngineClient):
     async def search(self, prompt: list[int], sampling: SamplingParams) -> list[OutputDelta]:
         """Run one beam search."""
         request = GenerationRequest("r", prompt, sampling)
-        check_request(request, self.served)
         return await BeamRun(request, self.served, lambda: self).run()
 
     def _send(self) -> None:

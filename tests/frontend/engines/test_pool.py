@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from splitserve.engine_core.errors import (
-    ContextLengthError,
     EngineUnavailableError,
     InvalidRequestError,
     OverloadedError,
@@ -213,38 +212,6 @@ async def test_a_rejection_is_raised(
         with pytest.raises(kind, match=rejected.message):
             await task
         assert pool.stats().requests_failed == 1
-
-
-@pytest.mark.parametrize(
-    ("wrong", "kind", "words"),
-    [
-        (request(prompt=[]), InvalidRequestError, "at least one token"),
-        (request(prompt=[5, 387]), InvalidRequestError, "from 0 to 386, got 387"),
-        (request(prompt=[-1]), InvalidRequestError, "got -1"),
-        (
-            request(prompt=[5] * 512),
-            ContextLengthError,
-            "maximum context length is 512 tokens. However, your prompt resulted in 512",
-        ),
-        (request(SamplingParams(max_tokens=510)), ContextLengthError, "you requested 513 tokens"),
-        (request(SamplingParams(temperature=3.0)), InvalidRequestError, "temperature"),
-        (request(SamplingParams(stop_token_ids=(387,))), InvalidRequestError, "stop_token_ids"),
-    ],
-)
-async def test_wrong_requests_never_reach_the_engine(
-    addresses: list[str],
-    model: ModelInfo,
-    make_pool: MakePool,
-    wrong: GenerationRequest,
-    kind: type[Exception],
-    words: str,
-) -> None:
-    async with FakeEngine(addresses[0], model):
-        pool = await make_pool(addresses[0])
-        await pool.wait_ready(DEADLINE_S)
-        with pytest.raises(kind, match=words):
-            await collect(pool.generate("m", wrong))
-        assert pool.stats().requests_started == 0
 
 
 async def test_an_unknown_model_is_404(addresses: list[str], model: ModelInfo, make_pool: MakePool) -> None:

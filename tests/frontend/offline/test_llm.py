@@ -245,6 +245,8 @@ def test_max_tokens_is_lowered_to_the_context(llm: LLM) -> None:
         ([[]], GREEDY, InvalidRequestError, "at least one token"),
         ([[5] * 512], GREEDY, ContextLengthError, "512"),
         ([[5, 10**6]], GREEDY, InvalidRequestError, "token ids"),
+        ([[5, 2**40]], GREEDY, InvalidRequestError, "token ids"),
+        ("x", SamplingParams(stop_token_ids=(10**6,)), InvalidRequestError, "stop_token_ids: token ids must"),
         ("x", SamplingParams(temperature=-1), InvalidRequestError, "temperature"),
         ("x", SamplingParams(max_tokens="many"), InvalidRequestError, "max_tokens"),  # type: ignore[arg-type]
         ([{"text": "x"}], GREEDY, InvalidRequestError, "prompt_token_ids"),

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from splitserve.engine_core.ipc.messages import Abort, AddRequest, Finished, FinishReason, Rejected
+from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.engines.pool import EnginePool
 from tests.frontend.checkpoints import write_checkpoint
 from tests.frontend.engines.fake_engine import DEADLINE_S, FakeEngine
@@ -67,6 +68,21 @@ async def aborted(engine: FakeEngine, count: int) -> list[int]:
     while len(found) < count:
         found += (await engine.receive(Abort)).handles
     return sorted(found)
+
+
+async def test_parameters_are_checked_once_for_all_prompts(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[SamplingParams] = []
+    check = SamplingParams.validate
+
+    def counted(self: SamplingParams, *args: int) -> None:
+        checked.append(self)
+        check(self, *args)
+
+    monkeypatch.setattr(SamplingParams, "validate", counted)
+    task = rig.ask()
+    await rig.engines[0].receive(AddRequest)
+    assert len(checked) == 1
+    task.cancel()
 
 
 async def test_all_sequences_of_a_list_are_one_request(rig: Rig) -> None:
