@@ -3,7 +3,7 @@
 The busy loop (engine_core.server.busy_loop) feeds it:
 
     add / abort / drop_frontend     as messages arrive
-    expire                          once per turn
+    expire                          once per round
     plan -> submit                  while the executor takes steps
     apply                           when a step's output arrives
     take_outputs -> send            after either

@@ -10,10 +10,10 @@ from splitserve.engine_core.scheduler.waiting.lazy_heap import LazyHeap
 
 
 class Deadlines:
-    """Up to three times per open request, in heaps; used by the engine's thread.
+    """Up to three times per request in flight, in heaps; used by the engine's thread.
 
     Args:
-        queue_timeout_s: longest wait of a request that names none; 0 for ever.
+        queue_timeout_s: longest wait of a request that names none; 0 = no limit.
         log_wait_s: wait after which a request is worth a line in the log; 0 never.
     """
 

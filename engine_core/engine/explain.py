@@ -40,11 +40,11 @@ def waiting_by_reason(scheduler: Scheduler) -> dict[str, int]:
 
 
 def find_requests(open_requests: RequestTable, request_ids: Iterable[str], tenant: str) -> list[Request]:
-    """Return the oldest open requests a tenant asks for, at most MAX_EXPLAINED; O(n).
+    """Return the oldest requests in flight that a tenant asks for, at most MAX_EXPLAINED; O(n).
 
     Args:
         open_requests: all there are.
-        request_ids: an id names its own request and those of its parts, "ID-0"; none names all.
+        request_ids: an id names its own request and its sequences, "ID-0"; none names all.
         tenant: sees its own requests; "" sees those of all.
     """
     wanted = tuple(request_ids)

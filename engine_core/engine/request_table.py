@@ -1,4 +1,4 @@
-"""Which requests are open, by frontend and handle."""
+"""Which requests are in flight, by frontend and handle."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from splitserve.engine_core.request import FrontendId, Request
 
 
 class RequestTable:
-    """Open requests and a small integer per frontend that has any.
+    """Requests in flight and a small integer per frontend that has any.
 
-    Both are bounded by the number of open requests, which the waiting queue and the rows bound: a frontend
-    without an open request leaves nothing here, so the integers are reused.
+    Both are bounded by the number of requests, which the waiting queue and the rows bound: a frontend without
+    a request leaves nothing here, so the integers are reused.
     """
 
     def __init__(self) -> None:
@@ -32,14 +32,14 @@ class RequestTable:
 
     @property
     def num_frontends(self) -> int:
-        """Frontends with an open request."""
+        """Frontends with a request in flight."""
         return len(self._by_frontend)
 
     def check_new(self, frontend: FrontendId, handle: int) -> None:
         """Refuse a handle that is in use.
 
         Raises:
-            InvalidRequestError: the frontend has an open request of this handle.
+            InvalidRequestError: the frontend has a request in flight of this handle.
         """
         if handle in self._by_frontend.get(frontend, ()):
             raise InvalidRequestError(f"handle {handle} is in use", "handle", "duplicate_handle")
@@ -57,15 +57,15 @@ class RequestTable:
         self._num_requests += 1
 
     def get(self, frontend: FrontendId, handle: int) -> Request | None:
-        """Return an open request, None when there is none of this name."""
+        """Return a request, None when there is none of this name."""
         return self._by_frontend.get(frontend, {}).get(handle)
 
     def of_frontend(self, frontend: FrontendId) -> list[Request]:
-        """Return the open requests of one frontend."""
+        """Return the requests of one frontend."""
         return list(self._by_frontend.get(frontend, {}).values())
 
     def remove(self, request: Request) -> None:
-        """Drop an open request, and its frontend with the last one."""
+        """Drop a request, and its frontend with the last one."""
         requests = self._by_frontend[request.frontend]
         del requests[request.handle]
         self._num_requests -= 1
@@ -79,7 +79,7 @@ class RequestTable:
         """Raise IntegrityError unless counts and indices agree."""
         count = sum(len(requests) for requests in self._by_frontend.values())
         if count != self._num_requests:
-            raise IntegrityError(f"{count} open requests are held, {self._num_requests} counted")
+            raise IntegrityError(f"{count} requests are in flight, {self._num_requests} counted")
         if self._by_frontend.keys() != self._idx_of.keys():
             raise IntegrityError("frontends with requests and frontends with an index differ")
         used = {idx for idx, frontend in enumerate(self._frontend_at) if frontend is not None}

@@ -32,11 +32,11 @@ M = TypeVar("M", WorkerHello, LoadProgress, WorkerReady, KVCacheReady)
 
 
 class Ranks:
-    """Joins the ranks' messages, and knows which rank owes an answer since when.
+    """Joins the ranks' messages, and knows which rank owes a response since when.
 
     Args:
         num_ranks: of the engine.
-        output_rank: whose answer to a step counts.
+        output_rank: whose response to a step counts.
         step_timeout_s: longest time of one step.
         clock: for the deadlines.
         where: names the node of a rank; "" for this machine.
@@ -109,11 +109,11 @@ class Ranks:
         return message
 
     def deadline_s(self) -> float | None:
-        """When a rank that owes an answer has to have given it; None if none does."""
+        """When a rank that owes a response has to have given it; None if none does."""
         return min((owed[0][1] for owed in self._owed if owed), default=None)
 
     def check_deadlines(self) -> None:
-        """Raise WorkerError, naming the ranks, if an answer is overdue."""
+        """Raise WorkerError, naming the ranks, if a response is overdue."""
         now = self._clock.monotonic()
         silent = [rank for rank, owed in enumerate(self._owed) if owed and owed[0][1] <= now]
         if silent:

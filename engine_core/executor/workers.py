@@ -156,7 +156,7 @@ class WorkersExecutor(Executor):
 
     def _rank_of(self, identity: bytes) -> int:
         if identity not in self._identities:
-            raise WorkerError(f"a stranger calls itself worker {identity[:20]!r}")
+            raise WorkerError(f"an unknown peer claims to be worker {identity[:20]!r}")
         return self._identities.index(identity)
 
     def _check_alive(self) -> None:

@@ -45,7 +45,7 @@ class AddRequest(Wire, frozen=True, tag=1):
     """One sequence to generate.
 
     Attributes:
-        handle: chosen by the frontend, 0..2**63-1, unique among its open requests; every output names it.
+        handle: chosen by the frontend, 0..2**63-1, unique among its requests; all outputs name it.
         request_id: for logs; opaque, at most 128 characters.
         prompt_token_ids: int32 column.
         sampling: the seed is always filled in; `n` is 1; stop strings stay at the frontend.
@@ -129,7 +129,7 @@ class Ready(Wire, frozen=True, tag=1):
     """The engine serves. `epoch` identifies this life of the engine; outputs of other epochs are dropped.
 
     Attributes:
-        lease_renewed: answer to a Hello of a frontend whose lease was alive: its requests go on. False: the
+        lease_renewed: response to a Hello of a frontend whose lease was alive: its requests go on. False: the
             engine holds no request of this frontend.
         max_num_waiting: requests that may wait beside max_num_seqs that run.
     """
@@ -262,7 +262,7 @@ class QueueStats(Wire, frozen=True):
 
     Attributes:
         num_waiting_tokens: tokens of requests that have not run yet.
-        queue_time_s: estimate of a newcomer's wait, in whole seconds, at least 1.
+        queue_time_s: estimated wait of a new request, in whole seconds, at least 1.
         waiting: requests by what they wait for, names of WaitReason in lower case.
         rejected: by the bound that was hit, "max_num_waiting" or "max_waiting_tokens".
         timeouts: ended by "timeout" or "queue_timeout".
@@ -288,7 +288,7 @@ class Pong(Wire, frozen=True, tag=6):
 
 
 class RequestStage(enum.IntEnum):
-    """Where an open request stands. PREEMPTED: it ran, and waits to go on."""
+    """Where a request in flight stands. PREEMPTED: it ran, and waits to go on."""
 
     WAITING = 0
     RUNNING = 1
@@ -300,7 +300,7 @@ class WaitReason(enum.IntEnum):
 
     ROWS: max_num_seqs run; BLOCKS: the KV pool is full; TOKENS: the step's tokens, or those for prefill, were
     spent; FAIR_SHARE: its tenant has had more than another one that waits; PREFIX: a running request computes
-    the beginning that both share.
+    the prefix that both share.
     """
 
     NONE = 0
@@ -312,7 +312,7 @@ class WaitReason(enum.IntEnum):
 
 
 class RequestInfo(Wire, frozen=True):
-    """One open request, for people who ask why it waits.
+    """One request in flight, for people who ask why it waits.
 
     Attributes:
         position: how many come before it in its queue, its tenant's under the fair policy; -1 if it runs.
@@ -337,7 +337,7 @@ class CallResult(Wire, frozen=True, tag=7):
     """Answer to Call.
 
     Attributes:
-        requests: answer to EXPLAIN_REQUESTS, the oldest first, at most 100.
+        requests: response to EXPLAIN_REQUESTS, the oldest first, at most 100.
     """
 
     call_id: int

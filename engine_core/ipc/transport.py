@@ -100,8 +100,8 @@ class Received(NamedTuple):
 class BoundRouter:
     """A bound ROUTER and the files that go with it; used by one thread.
 
-    Unknown and full peers are reported instead of dropped silently. A newcomer takes over the identity of a
-    live peer, whose connection then has to end: libzmq would not refuse the newcomer but never read from it
+    Unknown and full peers are reported instead of dropped silently. A new peer takes over the identity of a
+    live one, whose connection then has to end: libzmq would not refuse the new one but never read from it
     again, while it collects what it sends. So an identity is to be random: who knows it may be it.
     """
 

@@ -3,7 +3,7 @@
 A token at position p sees positions p + 1 - window to p. Once a row has computed c tokens all its later
 queries stand at c or behind, so a block whose last position is c - window or before is never read again: it
 has left the window. The row gives it back and keeps LEFT in its place, so that places go on to count from the
-beginning of the sequence. Workers are not told, as they never read such a place.
+start of the sequence. Workers are not told, as they never read such a place.
 """
 
 from __future__ import annotations

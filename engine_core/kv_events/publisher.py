@@ -33,7 +33,7 @@ _log = logging.getLogger("engine_core")
 
 NUMBER_BYTES = 8
 MAX_HISTORY_BYTES = 64 * 2**20
-# Of all peers, and of one: who asks so often within a turn has its connection ended.
+# Of all peers, and of one: who asks so often within a round has its connection ended.
 MAX_REQUESTS_PER_TURN = 1024
 MAX_PEER_REQUESTS_PER_TURN = 256
 # A subscription has at most a topic, a request a number; both small whoever sends them.

@@ -1,4 +1,4 @@
-"""What a newcomer sees once the server answers: where it is, what it serves, and one command to try."""
+"""What a new user sees once the server responds: where it is, what it serves, and one command to try."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class HttpProbe:
         return self._socket.fileno()
 
     def on_readable(self) -> bool | None:
-        """Return whether the server is ready; None while the answer is not complete."""
+        """Return whether the server is ready; None while the response is not complete."""
         try:
             data = self._socket.recv(4096)
         except BlockingIOError:

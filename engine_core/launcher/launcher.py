@@ -101,7 +101,7 @@ class Launcher:
             self._act(self._supervisor.begin())
             self._begin_probe()
             while self._supervisor.state is not SupervisorState.DONE:
-                self._turn()
+                self._round()
             return self._supervisor.exit_code
         finally:
             self._close()
@@ -111,7 +111,7 @@ class Launcher:
         frontends = [ChildSpec(name, FRONTEND_STAGE, timeout_s) for name in self._numbers]
         return [ChildSpec(ENGINE_NAME, ENGINE_STAGE, timeout_s), *frontends]
 
-    def _turn(self) -> None:
+    def _round(self) -> None:
         ready = self._wait()
         if self._signals.fileno() in ready:
             for number in self._signals.take():
@@ -124,7 +124,7 @@ class Launcher:
         self._act(self._supervisor.on_time(self._clock.monotonic()))
 
     def _wait(self) -> dict[zmq.Socket | int, int]:
-        # Built anew each time: turns are rare, and children and probes come and go.
+        # Built anew each time: rounds are rare, and children and probes come and go.
         poller = zmq.Poller()
         poller.register(self._signals.fileno(), zmq.POLLIN)
         for child in self._children.values():

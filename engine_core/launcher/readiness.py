@@ -1,9 +1,9 @@
-"""How `splitserve serve` learns that requests can be answered: it asks the engine, then a frontend.
+"""How `splitserve serve` learns that requests can be served: it asks the engine, then a frontend.
 
 stage      asks                  until
 engine     Hello                 Ready
 frontends  Ping                  all frontends have joined the engine
-api        GET /ready            it is answered with 200, or that a key is needed; skipped with TLS
+api        GET /ready            its status is 200, or that a key is needed; skipped with TLS
 done       nothing
 """
 
@@ -100,7 +100,7 @@ class ReadinessProbe:
                 pass
 
     def on_readable(self) -> None:
-        """Take the answers that have come."""
+        """Take the responses that have come."""
         while self._socket.poll(0):
             try:
                 self._take(engine_decoder.decode(self._socket.recv()))

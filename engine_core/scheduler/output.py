@@ -2,7 +2,7 @@
 
 A message leaves as soon as it holds anything that somebody waits for: a token of a request that streams, a
 request's start or first token, an end, or logprobs, which are large. Other tokens are gathered for GATHER_S,
-since each message costs the engine and the frontend tens of microseconds; an answer that is read as a whole
+since each message costs the engine and the frontend tens of microseconds; a response that is read as a whole
 loses nothing by it.
 """
 

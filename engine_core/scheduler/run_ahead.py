@@ -1,7 +1,7 @@
 """May more steps be planned ahead than two? Decode steps may, if they are shorter than what is around them.
 
 A small model decodes a token in less time than its step takes to be planned, sent and answered. With up to
-four such steps in flight the worker answers two at a time (worker.batch.replies), so that a turn of the
+four such steps in flight the worker answers two at a time (worker.batch.replies), so that a round of the
 engine's loop, a message each way and one to each frontend serve two tokens.
 
 What it costs: a row that a stop token ends computes up to three tokens in vain, not one, and somebody who

@@ -227,7 +227,7 @@ class RunningRows:
     def _insert_into_order(self, row: int, request: Request) -> None:
         order = self._order
         count = self._num_running
-        # Under fcfs, and nearly always under priority, a newcomer belongs at the end.
+        # Under fcfs, and nearly always under priority, a new request belongs at the end.
         place = count
         if count and self.request_at(int(order[count - 1])).sort_key > request.sort_key:
             keys = [self.request_at(r).sort_key for r in order[:count].tolist()]

@@ -1,6 +1,6 @@
 """The busy loop: one poll over frontends, worker and signals, which calls everything else, in one thread.
 
-turn:  wait for an event or for the next thing due
+round: wait for an event or for the next thing due
        take signals, key checks, frontends' messages (bounded), the worker's messages
        plan and submit steps while the executor has room
        send outputs, then what is due by the clock
@@ -129,7 +129,7 @@ class BusyLoop:
             self._watch_own_sockets()
             self._startup.begin()
             while self._exit_code is None:
-                self._turn()
+                self._round()
             return self._exit_code
         finally:
             self._close()
@@ -143,7 +143,7 @@ class BusyLoop:
         for source in self._kv_events.sources if self._kv_events is not None else ():
             self._poller.register(source, zmq.POLLIN)
 
-    def _turn(self) -> None:
+    def _round(self) -> None:
         self._watch_executor()
         ready = dict(self._poller.poll(self._poll_timeout_ms()))
         if self._signals.fileno() in ready:

@@ -1,4 +1,4 @@
-"""Takes what frontends send, for a bounded time per turn of the busy loop, and ends who sends too much."""
+"""Takes what frontends send, for a bounded time per round of the busy loop, and ends who sends too much."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from splitserve.engine_core.server.frontend_handler import FrontendHandler
 from splitserve.engine_core.server.frontends import FrontendTable
 from splitserve.engine_core.server.inbox import STRANGER_BOUND, Inbox
 
-# Of a turn: a signal, a worker's answer and the next step wait no longer for the messages of frontends, but
+# Of a round: a signal, a worker's output and the next step wait no longer for the messages of frontends, but
 # for the one that is just being taken.
 SERVE_S = 0.01
 # libzmq's queue has no bound, so it is emptied first. That costs microseconds per message, whatever its size;
@@ -41,7 +41,7 @@ class Reception:
 
     @property
     def has_messages(self) -> bool:
-        """Whether some had to wait for the next turn."""
+        """Whether some had to wait for the next round."""
         return bool(self._inbox)
 
     def run(self) -> None:
@@ -90,6 +90,6 @@ class Reception:
         self._handler.on_frame(identity, OLD_PEER)
         self._num_of_old_peers += 1
         if self._num_of_old_peers > STRANGER_BOUND.num_messages:
-            # Whose they are is not known. Frontends among the newcomers connect again.
+            # Whose they are is not known. Frontends among them connect again.
             self._num_of_old_peers = 0
             self._router.connections.end_silent(now_s)

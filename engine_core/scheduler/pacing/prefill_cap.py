@@ -89,7 +89,7 @@ def cap_prefill(room: PrefillRoom, num_tokens: IntColumn, contexts: IntColumn) -
     """Cut what prefilling rows want so that together they stay within the room, first rows first.
 
     Args:
-        room: of the step; what is left of it afterwards is for newcomers.
+        room: of the step; what is left of it afterwards is for new requests.
         num_tokens: int64 [n]; what rows want, in order; a row that wants one token decodes and keeps it.
         contexts: int64 [n]; tokens the rows have computed.
 

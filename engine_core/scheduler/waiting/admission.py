@@ -1,4 +1,4 @@
-"""How much may wait, who makes room in a full queue, and how long would a newcomer wait there?"""
+"""How much may wait, who makes room in a full queue, and how long would a new request wait there?"""
 
 from __future__ import annotations
 
@@ -115,11 +115,11 @@ class Admission:
         """Tokens of these."""
         return self._places.sizes[1]
 
-    def make_room(self, newcomer: Siblings, num_free_rows: int, now_s: float) -> list[Displaced]:
+    def make_room(self, incoming: Siblings, num_free_rows: int, now_s: float) -> list[Displaced]:
         """Find room for all sequences of a request; one request alone may exceed both bounds.
 
         Args:
-            newcomer: not added yet. If it has begun elsewhere, twice the bounds hold for it.
+            incoming: not added yet. If it has begun elsewhere, twice the bounds hold for it.
             num_free_rows: rows that requests will take in the next step, who do not count; less those that
                 wait beside the ones that never ran.
             now_s: monotonic seconds.
@@ -130,20 +130,20 @@ class Admission:
         Raises:
             OverloadedError: names the bound and how long the queue will take; has retry_after_s.
         """
-        (held, held_tokens), (size, num_tokens) = self._places.sizes, newcomer.sizes
+        (held, held_tokens), (size, num_tokens) = self._places.sizes, incoming.sizes
         if (
             held + size <= self._max_num_waiting + num_free_rows
             and held_tokens + num_tokens <= self._max_waiting_tokens
         ):
             return []
-        factor = BEGUN_FACTOR if newcomer.has_begun else 1
+        factor = BEGUN_FACTOR if incoming.has_begun else 1
         room = (self._max_num_waiting * factor + num_free_rows, self._max_waiting_tokens * factor)
         chosen: list[tuple[Siblings, Bound]] = []
-        full_of = self._choose(newcomer, room, chosen)
+        full_of = self._choose(incoming, room, chosen)
         for siblings, _ in chosen:
             self._places.add(siblings)
         if full_of is not None:
-            raise self._refused(newcomer, full_of, num_free_rows, now_s)
+            raise self._refused(incoming, full_of, num_free_rows, now_s)
         why = "others ask for less, who hold more must make room"
         return [Displaced(siblings, self._overloaded(bound, why, now_s)) for siblings, bound in chosen]
 
@@ -163,7 +163,7 @@ class Admission:
         self._leave(request, now_s)
 
     def queue_time_s(self, now_s: float) -> int:
-        """Estimate how long a newcomer would wait, 1 to 600 whole seconds."""
+        """Estimate how long a new request would wait, 1 to 600 whole seconds."""
         self._rate.advance(now_s, self.num_waiting > 0)
         return self._rate.seconds_for(self.num_waiting_tokens)
 
@@ -172,15 +172,15 @@ class Admission:
         self._places.check_integrity()
 
     def _choose(
-        self, newcomer: Siblings, room: tuple[int, int], chosen: list[tuple[Siblings, Bound]]
+        self, incoming: Siblings, room: tuple[int, int], chosen: list[tuple[Siblings, Bound]]
     ) -> Bound | None:
         """Take out who has to leave; returns the bound for which that is not enough."""
         places = self._places
         for bound in Bound:
-            while self.num_waiting and places.sizes[bound] + newcomer.sizes[bound] > room[bound]:
-                siblings = places.choose(newcomer, bound)
+            while self.num_waiting and places.sizes[bound] + incoming.sizes[bound] > room[bound]:
+                siblings = places.choose(incoming, bound)
                 if siblings is None or (
-                    len(chosen) >= MAX_DISPLACED and not places.is_within_share(newcomer, bound, room[bound])
+                    len(chosen) >= MAX_DISPLACED and not places.is_within_share(incoming, bound, room[bound])
                 ):
                     return bound
                 places.remove(siblings)
@@ -191,8 +191,8 @@ class Admission:
         self._places.left(request)
         self._rate.advance(now_s, self.num_waiting > 0)
 
-    def _refused(self, newcomer: Siblings, bound: Bound, num_free_rows: int, now_s: float) -> OverloadedError:
-        size = newcomer.sizes[bound]
+    def _refused(self, incoming: Siblings, bound: Bound, num_free_rows: int, now_s: float) -> OverloadedError:
+        size = incoming.sizes[bound]
         if bound is Bound.REQUESTS:
             what = f"{self.num_waiting - num_free_rows} requests wait already"
             what += f" and this one has {size} sequences" if size > 1 else ""

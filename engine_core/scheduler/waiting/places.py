@@ -1,11 +1,11 @@
-"""Whose requests hold the places of a full queue, and which of them makes room for a newcomer.
+"""Whose requests hold the places of a full queue, and which of them makes room for a new request.
 
 Places, of requests and of tokens alike, are shared by tenants, by weight under the fair policy, and those of
-a tenant by the frontends it comes through. A newcomer that finds no room takes it from whoever holds more
+a tenant by the frontends it comes through. A new request that finds no room takes it from whoever holds more
 than its own side would with it:
 
     1. the tenant that holds most for its weight, of which the frontend that holds most gives up its last;
-    2. else, of the newcomer's own tenant, the frontend that holds most;
+    2. else, of the new request's own tenant, the frontend that holds most;
     3. else a request of its own tenant and frontend that is less urgent.
 
 So whoever asks for less than a share always finds room. The last is the one that would be served last. What
@@ -110,28 +110,28 @@ class Places:
         if siblings.has_begun or not siblings.waiting:
             self._keep(siblings, holder)
 
-    def choose(self, newcomer: Siblings, bound: Bound) -> Siblings | None:
-        """Return who has to leave for a newcomer that finds no room; None if nobody has."""
+    def choose(self, incoming: Siblings, bound: Bound) -> Siblings | None:
+        """Return who has to leave for a new request that finds no room; None if nobody has."""
         self._rank()
-        own = self._tenants.get(newcomer.tenant) or self._new_tenant(newcomer.tenant)
-        size = newcomer.sizes[bound]
+        own = self._tenants.get(incoming.tenant) or self._new_tenant(incoming.tenant)
+        size = incoming.sizes[bound]
         most = self._most[bound].first()
         if most is not None and -most[0] > (own.sizes[bound] + size) * own.price:
             return self._last_of(self._tenants[most[1]], bound)
-        frontend = own.frontends.get(newcomer.frontend) or _FrontendPlaces()
+        frontend = own.frontends.get(incoming.frontend) or _FrontendPlaces()
         most_of_own = own.most[bound].first()
         if most_of_own is not None and -most_of_own[0] > frontend.sizes[bound] + size:
             return self._last_of(own, bound)
         last = frontend.leaving.first()
-        if last is not None and -last[0][0] > newcomer.priority:
+        if last is not None and -last[0][0] > incoming.priority:
             return self._leaving[last[1]]
         return None
 
-    def is_within_share(self, newcomer: Siblings, bound: Bound, limit: int) -> bool:
-        """Whether a newcomer's tenant would hold no more with it than its share of a limit."""
-        own = self._tenants.get(newcomer.tenant) or self._new_tenant(newcomer.tenant)
-        sum_weights = self._sum_weights + (0 if newcomer.tenant in self._tenants else own.weight)
-        return (own.sizes[bound] + newcomer.sizes[bound]) * sum_weights <= limit * own.weight
+    def is_within_share(self, incoming: Siblings, bound: Bound, limit: int) -> bool:
+        """Whether the tenant of a new request would hold no more with it than its share of a limit."""
+        own = self._tenants.get(incoming.tenant) or self._new_tenant(incoming.tenant)
+        sum_weights = self._sum_weights + (0 if incoming.tenant in self._tenants else own.weight)
+        return (own.sizes[bound] + incoming.sizes[bound]) * sum_weights <= limit * own.weight
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless the sums agree and only those that wait may have to leave."""

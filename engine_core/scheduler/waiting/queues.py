@@ -69,11 +69,11 @@ class WaitingQueue(ABC):
         return sum(1 for other in self if other.sort_key < request.sort_key)
 
     def num_held_back(self) -> int:
-        """Count the waiting requests that wait for their tenant's turn rather than for resources."""
+        """Count the waiting requests that wait for their tenant's share rather than for resources."""
         return 0
 
     def is_held_back(self, request: Request) -> bool:
-        """Whether a waiting request waits for its tenant's turn."""
+        """Whether a waiting request waits for its tenant's share."""
         return False
 
     @property

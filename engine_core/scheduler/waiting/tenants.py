@@ -113,11 +113,11 @@ class TenantCounters:
         self.close(slot)
 
     def check_integrity(self, num_open: Mapping[int, int]) -> None:
-        """Raise IntegrityError unless the counts of open requests are these, by slot."""
+        """Raise IntegrityError unless the counts of requests in flight are these, by slot."""
         for slot, count in enumerate(self._num_open):
             if count != num_open.get(slot, 0):
                 raise IntegrityError(
-                    f"tenant slot {slot} counts {count} requests, {num_open.get(slot, 0)} are open"
+                    f"tenant slot {slot} counts {count} requests, {num_open.get(slot, 0)} are in flight"
                 )
         idle = {slot for slot in self._slots.values() if self._num_open[slot] == 0}
         if idle != set(self._idle):
