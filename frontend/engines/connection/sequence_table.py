@@ -100,7 +100,11 @@ class SequenceTable:
         num_rows = sizes[0] // 8
         if sizes != (8 * num_rows, 4 * num_rows, 4 * num_rows):
             raise ProtocolError(f"handles, token ids and indices have {sizes} bytes: not equally many rows")
-        given_up = self._add_logprobs(outputs)
+        given_up: list[int] = []
+        self._add_logprobs(outputs)
+        for entry in outputs.prompt_logprobs:
+            if not self._add_prompt_logprobs(entry):
+                given_up.append(entry.key)
         rows = self._relay.add(outputs.handles, outputs.token_ids, outputs.token_indices, num_rows)
         if rows:
             given_up += self._add_tokens(outputs, rows)
@@ -148,7 +152,7 @@ class SequenceTable:
                 given_up.append(handles[row])
         return given_up
 
-    def _add_logprobs(self, outputs: StepOutputs) -> list[int]:
+    def _add_logprobs(self, outputs: StepOutputs) -> None:
         find = self._sequences.get
         for started in outputs.started:
             if (sequence := find(started.handle)) is not None:
@@ -157,7 +161,6 @@ class SequenceTable:
         for entry in outputs.logprobs:
             if (sequence := find(entry.key)) is not None:
                 sequence.logprobs.append(entry)
-        return [entry.key for entry in outputs.prompt_logprobs if not self._add_prompt_logprobs(entry)]
 
     def _add_prompt_logprobs(self, entry: TokenLogprobs) -> bool:
         """Return False if the entry does not fit its sequence, which ends then."""
