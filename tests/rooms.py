@@ -97,7 +97,6 @@ CIRCLES: dict[tuple[str, ...], str] = {}
 # Classes of more than MAX_CLASS_LINES, each with the reason why it has one owner only.
 MAX_CLASS_LINES = 250
 LONG_CLASSES = {
-    "frontend.http.connection.http_protocol.BoundedHttpProtocol": "overrides what uvicorn keeps in one class",
     "frontend.offline.llm.LLM": "its docstrings are the reference of the public API",
 }
 # Folders of more than MAX_FILES modules, each with the reason why it is one room.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from splitserve.frontend.config import FrontendConfig
 
@@ -53,6 +54,32 @@ class ConnectionLimits:
         if not self._open[address]:
             del self._open[address]
         self.on_leave()
+
+
+class ConnectionPlace:
+    """What one connection takes of the limits: a place, or once it is refused that of one that lingers.
+
+    Attributes:
+        is_free: whether there was room for it; it is refused otherwise.
+    """
+
+    def __init__(self, limits: ConnectionLimits, address: str) -> None:
+        self._limits = limits
+        self._give_back = partial(limits.leave, address)
+        self.is_free = limits.enter(address)
+
+    def refuse(self) -> bool:
+        """Leave room for others at once; return whether this one may still be read for a while."""
+        self.leave()
+        lingers = self._limits.linger()
+        if lingers:
+            self._give_back = partial(self._limits.end_linger)
+        return lingers
+
+    def leave(self) -> None:
+        """Give back what it takes; safe to call twice."""
+        give_back, self._give_back = self._give_back, partial(_nothing)
+        give_back()
 
 
 def _nothing() -> None:

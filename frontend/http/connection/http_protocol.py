@@ -21,17 +21,16 @@ from uvicorn import Config
 
 from splitserve.frontend.http.connection.bare_answer import CONTINUE, refusal
 from splitserve.frontend.http.connection.body_writer import BODY_EXTENSION, BodyWriter
-from splitserve.frontend.http.connection.connection_limits import ConnectionLimits
+from splitserve.frontend.http.connection.connection_limits import ConnectionLimits, ConnectionPlace
 from splitserve.frontend.http.connection.cycle_apps import close_delimited, closing_unread, with_faults
 from splitserve.frontend.http.connection.half_closed import HalfClosedWatch, is_gone
+from splitserve.frontend.http.connection.head_size import HeadSize, head_too_large
 from splitserve.frontend.http.connection.http_head import bad_http, check_head
 from splitserve.frontend.http.connection.upgrade_body import body_parser, has_body
 from splitserve.frontend.http.connection.uvicorn_adapter import Exchange, ServerState, UvicornProtocol
 from splitserve.frontend.http.errors import HttpError
 from splitserve.frontend.http.limits import ABORT_EXTENSION
 
-MAX_HEADER_BYTES = 16 * 1024
-MAX_HEADERS = 64
 MAX_PIPELINED = 8
 # A request that is on its way when the process begins to drain arrives within this; then idle links go.
 DRAIN_GRACE_S = 0.1
@@ -52,12 +51,10 @@ class BoundedHttpProtocol(UvicornProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._limits = limits
-        self._address = ""
+        self._place: ConnectionPlace | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._in_headers = False
-        self._num_header_bytes = 0
+        self._head = HeadSize()
         self._refusal: HttpError | None = None
-        self._turned_away = self._lingers = False
         self._half_closed: HalfClosedWatch | None = None
         self._body: BodyWriter | None = None
         self._draining = False
@@ -65,18 +62,16 @@ class BoundedHttpProtocol(UvicornProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection and start the time it has for its first request."""
         super().connection_made(transport)
-        self._address = self.client_host or "local"
-        if self._limits.enter(self._address):
+        self._place = ConnectionPlace(self._limits, self.client_host or "local")
+        if self._place.is_free:
             self._arm_timer()
         else:
-            self._turn_away(HttpError(503, "overloaded", "too many connections"))
+            self._turn_away(self._place, HttpError(503, "overloaded", "too many connections"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
-        if self._lingers:
-            self._limits.end_linger()
-        elif not self._turned_away:
-            self._limits.leave(self._address)
+        if self._place is not None:
+            self._place.leave()
         self._cancel_timer()
         if self._half_closed is not None:
             self._half_closed.cancel()
@@ -120,39 +115,35 @@ class BoundedHttpProtocol(UvicornProtocol):
         self._parse(data)
         if self._refusal is not None or self.transport.is_closing():
             return
-        if self._in_headers:
-            # A single header that never ends is not seen by on_header, so unfinished data counts as well.
-            self._num_header_bytes += len(data)
-            if self._num_header_bytes > 2 * MAX_HEADER_BYTES:
-                self._refuse(_too_large())
-                return
-        if self._in_headers or not self._in_progress():
+        if self._head.is_open and not self._head.add_unfinished(len(data)):
+            self._refuse(head_too_large())
+            return
+        if self._head.is_open or not self._in_progress():
             self._arm_timer()
 
     def on_message_begin(self) -> None:
         """Begin to count the headers of one request."""
         super().on_message_begin()
-        self._in_headers = True
-        self._num_header_bytes = 0
+        self._head.begin()
         self.set_extensions({ABORT_EXTENSION: self.transport.abort, BODY_EXTENSION: self._write_body})
 
     def on_url(self, url: bytes) -> None:
         """Count the request line."""
-        self._count(len(url))
+        if not self._head.add(len(url)):
+            raise self._abandon(head_too_large())
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Count one header; a trailer is none, whatever its name."""
-        self._count(len(name) + len(value))
-        if not self._in_headers:
-            return
-        if len(self.headers) >= MAX_HEADERS:
-            raise self._abandon(_too_large())
-        super().on_header(name, value)
+        num_headers = len(self.headers) + 1 if self._head.is_open else 0
+        if not self._head.add(len(name) + len(value), num_headers):
+            raise self._abandon(head_too_large())
+        if self._head.is_open:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Hand the request to the application."""
-        self._in_headers = False
+        self._head.end()
         self._cancel_timer()
         if self.num_pipelined >= MAX_PIPELINED:
             raise self._abandon(bad_http("Too many pipelined requests."))
@@ -226,11 +217,6 @@ class BoundedHttpProtocol(UvicornProtocol):
         self._body = BodyWriter(self.transport, on_change, paused=paused, chunked=chunked)
         return self._body
 
-    def _count(self, num_bytes: int) -> None:
-        self._num_header_bytes += num_bytes
-        if self._num_header_bytes > MAX_HEADER_BYTES:
-            raise self._abandon(_too_large())
-
     def _in_progress(self) -> Exchange | None:
         """Return the request that was read last if its response has not ended."""
         last = self.last_read
@@ -247,12 +233,12 @@ class BoundedHttpProtocol(UvicornProtocol):
 
     def _close_if_idle(self) -> None:
         # Headers that have begun have their own time.
-        if not self._in_headers and not self._in_progress():
+        if not self._head.is_open and not self._in_progress():
             self.transport.close()
 
     def _on_timer(self) -> None:
         self._timer = None
-        if self._in_headers:
+        if self._head.is_open:
             timeout_s = self._limits.header_timeout_s
             self._refuse(
                 HttpError(408, "request_timeout", f"The headers did not arrive within {timeout_s:g} s.")
@@ -273,12 +259,10 @@ class BoundedHttpProtocol(UvicornProtocol):
         elif not self._in_progress():
             self._refuse_now(error)
 
-    def _turn_away(self, error: HttpError) -> None:
+    def _turn_away(self, place: ConnectionPlace, error: HttpError) -> None:
         """Refuse a connection that is one too many; it is not counted any more, so that others find room."""
-        self._limits.leave(self._address)
-        self._refusal, self._turned_away = error, True
-        self._lingers = self._limits.linger()
-        if self._lingers:
+        self._refusal = error
+        if place.refuse():
             self._refuse_now(error)
         else:
             self.transport.write(refusal(error))
@@ -298,14 +282,6 @@ class BoundedHttpProtocol(UvicornProtocol):
         # Raised inside a parser callback it ends parsing, and _parse() finds the reason.
         self._refusal = error
         return httptools.HttpParserCallbackError(error.code)
-
-
-def _too_large() -> HttpError:
-    return HttpError(
-        431,
-        "headers_too_large",
-        f"Headers must be at most {MAX_HEADERS} and {MAX_HEADER_BYTES} bytes in all.",
-    )
 
 
 def protocol_factory(limits: ConnectionLimits) -> type[asyncio.Protocol]:

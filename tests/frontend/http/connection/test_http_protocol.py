@@ -13,8 +13,13 @@ import pytest
 
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
 from splitserve.frontend.http.connection import http_protocol
-from splitserve.frontend.http.connection.connection_limits import MAX_LINGERING, ConnectionLimits
-from splitserve.frontend.http.connection.http_protocol import MAX_HEADER_BYTES, MAX_HEADERS, MAX_PIPELINED
+from splitserve.frontend.http.connection.connection_limits import (
+    MAX_LINGERING,
+    ConnectionLimits,
+    ConnectionPlace,
+)
+from splitserve.frontend.http.connection.head_size import MAX_HEADER_BYTES, MAX_HEADERS
+from splitserve.frontend.http.connection.http_protocol import MAX_PIPELINED
 from tests.frontend.http.app_fixtures import ServerFactory, make_config
 from tests.frontend.http.fake_pool import FakePool
 
@@ -346,3 +351,17 @@ def test_connections_are_counted_in_all_and_per_address() -> None:
     for address in ("a", "b", "b"):
         limits.leave(address)
     assert not limits._open
+
+
+def test_a_refused_connection_gives_its_place_back_at_once_and_then_that_of_one_that_lingers() -> None:
+    limits = ConnectionLimits(make_config(max_connections=1))
+    taken, refused = ConnectionPlace(limits, "a"), ConnectionPlace(limits, "a")
+    assert (taken.is_free, refused.is_free) == (True, False)
+    assert refused.refuse()
+    assert limits.num_open == 1
+    assert [limits.linger() for _ in range(MAX_LINGERING)] == [True] * (MAX_LINGERING - 1) + [False]
+    refused.leave()
+    refused.leave()
+    assert [limits.linger() for _ in range(2)] == [True, False]
+    taken.leave()
+    assert limits.num_open == 0
