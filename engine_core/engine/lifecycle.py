@@ -24,7 +24,7 @@ from splitserve.engine_core.request import (
 )
 from splitserve.engine_core.scheduler.output import OutputCollector
 from splitserve.engine_core.scheduler.scheduler import Scheduler
-from splitserve.engine_core.scheduler.waiting.admission import Admission
+from splitserve.engine_core.scheduler.waiting.queue_admission import QueueAdmission
 
 
 class RequestLifecycle:
@@ -62,7 +62,9 @@ class RequestLifecycle:
         self._outputs = outputs
         self._listeners = listeners
         self.table = RequestTable()
-        self.admission = Admission(config.max_num_waiting, config.max_waiting_tokens, config.tenant_weights)
+        self.admission = QueueAdmission(
+            config.max_num_waiting, config.max_waiting_tokens, config.tenant_weights
+        )
         self.deadlines = Deadlines(config.queue_timeout_s, config.log_wait_s)
         self.timeouts: Counter[str] = Counter()
         self.finished: Counter[str] = Counter()

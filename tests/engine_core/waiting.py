@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 
 from splitserve.engine_core.request import Request, Siblings
-from splitserve.engine_core.scheduler.waiting.admission import Admission, Displaced
+from splitserve.engine_core.scheduler.waiting.queue_admission import Displaced, QueueAdmission
 from tests.engine_core.requests import make_request
 
 _arrivals = count()
@@ -38,7 +38,7 @@ def newcomer(
 class Waiting:
     """Does what an engine does around its admission; everything is checked after each event."""
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(self, admission: QueueAdmission) -> None:
         self.admission = admission
 
     def add(self, siblings: Siblings, now_s: float = 0.0, num_free_rows: int = 0) -> list[Request]:

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from splitserve.engine_core.errors import OverloadedError
 from splitserve.engine_core.request import Request, Siblings
-from splitserve.engine_core.scheduler.waiting.admission import MAX_DISPLACED, Admission
 from splitserve.engine_core.scheduler.waiting.places import Bound
+from splitserve.engine_core.scheduler.waiting.queue_admission import MAX_DISPLACED
 from tests.engine_core.waiting import Waiting, newcomer
 
 
 def make(max_num_waiting: int, max_waiting_tokens: int = 10**6, **weights: int) -> Waiting:
-    return Waiting(Admission(max_num_waiting, max_waiting_tokens, weights))
+    return Waiting(QueueAdmission(max_num_waiting, max_waiting_tokens, weights))
 
 
 def fill(waiting: Waiting, tenant: str, number: int, num_tokens: int = 1, **fields: object) -> list[Siblings]:
@@ -182,7 +182,7 @@ EVENTS = st.one_of(ARRIVALS, ARRIVALS, st.tuples(st.sampled_from(["start", "give
 @settings(deadline=None)
 @given(st.lists(EVENTS, max_size=60))
 def test_bounds_always_hold_and_nobody_under_its_share_is_refused(events: list[tuple]) -> None:
-    waiting = Waiting(Admission(MAX_WAITING, MAX_TOKENS, WEIGHTS))
+    waiting = Waiting(QueueAdmission(MAX_WAITING, MAX_TOKENS, WEIGHTS))
     here: list[Request] = []
     for event in events:
         if len(event) == 2:

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from splitserve.engine_core.errors import OverloadedError
 from splitserve.engine_core.request import Siblings
-from splitserve.engine_core.scheduler.waiting.admission import MAX_RETRY_S, Admission, DrainRate
+from splitserve.engine_core.scheduler.waiting.queue_admission import MAX_RETRY_S, DrainRate
 from tests.engine_core.waiting import Waiting, newcomer
 
 
 def make(max_num_waiting: int, max_waiting_tokens: int) -> Waiting:
-    return Waiting(Admission(max_num_waiting, max_waiting_tokens, {}))
+    return Waiting(QueueAdmission(max_num_waiting, max_waiting_tokens, {}))
 
 
 def refused(

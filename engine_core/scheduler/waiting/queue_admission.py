@@ -86,7 +86,7 @@ class Displaced(NamedTuple):
         ]
 
 
-class Admission:
+class QueueAdmission:
     """Bounds what waits and has not run yet; preempted requests come on top. Owned by the engine.
 
     Args:
