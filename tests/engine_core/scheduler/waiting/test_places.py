@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from splitserve.engine_core.errors import OverloadedError
 from splitserve.engine_core.request import Request, Siblings
 from splitserve.engine_core.scheduler.waiting.places import Bound
-from splitserve.engine_core.scheduler.waiting.queue_admission import MAX_DISPLACED
+from splitserve.engine_core.scheduler.waiting.queue_admission import MAX_DISPLACED, QueueAdmission
 from tests.engine_core.waiting import Waiting, newcomer
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from splitserve.engine_core.errors import OverloadedError
 from splitserve.engine_core.request import Siblings
-from splitserve.engine_core.scheduler.waiting.queue_admission import MAX_RETRY_S, DrainRate
+from splitserve.engine_core.scheduler.waiting.queue_admission import MAX_RETRY_S, DrainRate, QueueAdmission
 from tests.engine_core.waiting import Waiting, newcomer
 
 
