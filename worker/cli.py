@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import logging
 import os
@@ -12,100 +11,26 @@ from collections.abc import Sequence
 
 from splitserve.engine_core.errors import EXIT_CONFIG, EXIT_OK, ConfigError
 from splitserve.engine_core.ipc.curve import ClientKeys
-from splitserve.worker.config import WorkerConfig
+from splitserve.engine_core.settings.arguments import add_flags, given_values, make_settings
+from splitserve.engine_core.settings.parser import CommandParser
+from splitserve.engine_core.settings.setting import declared
+from splitserve.engine_core.settings.worker_settings import WorkerPlace
 from splitserve.worker.loop import run
 
 _PR_SET_PDEATHSIG = 1
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The flags; each is a field of WorkerConfig, which documents and checks it."""
-    defaults = WorkerConfig(model="")
-    parser = argparse.ArgumentParser(prog="worker", description="One rank of an engine-core.")
-    parser.add_argument("--connect", required=True, metavar="ADDR", help="the engine's worker socket")
-    parser.add_argument("--model", required=True, metavar="DIR", help="checkpoint directory")
-    parser.add_argument("--dtype", default=defaults.dtype, help="auto, float32, bfloat16 or float16")
-    parser.add_argument("--quantization", default=defaults.quantization, help="none, int8 or int4 weights")
-    parser.add_argument("--device", default=defaults.device, help="auto, cpu or cuda")
-    parser.add_argument("--log-level", default=defaults.log_level, help="debug, info, warning or error")
-    parser.add_argument("--attention-backend", default=defaults.attention_backend, help="auto or a name")
-    parser.add_argument(
-        "--gpu-memory-utilization",
-        type=float,
-        default=defaults.gpu_memory_utilization,
-        metavar="SHARE",
-        help="share of a GPU's memory to take",
-    )
-    for name, text in (
-        ("rank", "index of this worker within its engine"),
-        ("block_size", "tokens per KV block"),
-        ("max_num_seqs", "rows of the batch"),
-        ("max_num_batched_tokens", "most tokens of one step"),
-        ("max_model_len", "longest sequence; 0: the checkpoint's limit"),
-        ("num_threads", "compute threads; 0: all cores this process may use"),
-        ("kv_cache_memory_bytes", "memory for the KV cache; 0: a share of what is free"),
-        ("tensor_parallel_size", "ranks that part each layer among them"),
-        ("pipeline_parallel_size", "stages that each hold some of the layers"),
-        ("num_local_ranks", "ranks that share this machine"),
-    ):
-        flag = "--" + name.replace("_", "-")
-        parser.add_argument(flag, type=int, default=getattr(defaults, name), metavar="N", help=text)
-    parser.add_argument("--batch-invariant", action="store_true", help="same bits in any batch on a GPU")
-    parser.add_argument("--enforce-eager", action="store_true", help="record no decode steps")
-    parser.add_argument("--rendezvous", default="", metavar="URL", help="where the ranks meet")
-    parser.add_argument(
-        "--rendezvous-fd",
-        type=int,
-        default=defaults.rendezvous_fd,
-        metavar="FD",
-        help="rank 0's socket that listens there, where it is tcp",
-    )
-    parser.add_argument(
-        "--exchange-timeout",
-        dest="exchange_timeout_s",
-        type=float,
-        default=defaults.exchange_timeout_s,
-        metavar="S",
-        help="longest wait for the other ranks within a step",
-    )
-    return parser
-
-
-def read_config(argv: Sequence[str]) -> WorkerConfig:
+def read_place(argv: Sequence[str]) -> WorkerPlace:
     """Parse and check the command line.
 
     Raises:
-        ConfigError: names the flag that is out of range.
-        SystemExit: a flag is unknown, missing or malformed; argparse has said so.
+        ConfigError: names the flag that is missing or out of range.
+        SystemExit: a flag is unknown or malformed; argparse has said so.
     """
-    flags = build_parser().parse_args(argv)
-    config = WorkerConfig(
-        model=flags.model,
-        connect=flags.connect,
-        rank=flags.rank,
-        dtype=flags.dtype,
-        quantization=flags.quantization,
-        block_size=flags.block_size,
-        max_num_seqs=flags.max_num_seqs,
-        max_num_batched_tokens=flags.max_num_batched_tokens,
-        max_model_len=flags.max_model_len,
-        num_threads=flags.num_threads,
-        kv_cache_memory_bytes=flags.kv_cache_memory_bytes,
-        batch_invariant=flags.batch_invariant,
-        enforce_eager=flags.enforce_eager,
-        device=flags.device,
-        attention_backend=flags.attention_backend,
-        gpu_memory_utilization=flags.gpu_memory_utilization,
-        log_level=flags.log_level,
-        tensor_parallel_size=flags.tensor_parallel_size,
-        pipeline_parallel_size=flags.pipeline_parallel_size,
-        rendezvous=flags.rendezvous,
-        rendezvous_fd=flags.rendezvous_fd,
-        num_local_ranks=flags.num_local_ranks,
-        exchange_timeout_s=flags.exchange_timeout_s,
-    )
-    config.validate()
-    return config
+    parser = CommandParser(prog="worker", allow_abbrev=False, description="One rank of an engine-core.")
+    settings = declared(WorkerPlace)
+    add_flags(parser, settings)
+    return make_settings(WorkerPlace, given_values(parser.parse_args(argv), settings))
 
 
 def main() -> int:
@@ -114,19 +39,26 @@ def main() -> int:
     _end_with_parent()
     # Ctrl-C reaches the whole terminal group; when to end is the engine's decision.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return run_worker(sys.argv[1:], parent_pid)
+    try:
+        return run_worker(read_place(sys.argv[1:]), parent_pid)
+    except ConfigError as error:
+        print(f"worker: {error}", file=sys.stderr)
+        return EXIT_CONFIG
 
 
-def run_worker(argv: Sequence[str], parent_pid: int, keys: ClientKeys | None = None) -> int:
+def run_worker(place: WorkerPlace, parent_pid: int, keys: ClientKeys | None = None) -> int:
     """Run a worker in this process, which does nothing else.
 
     Args:
-        argv: its flags.
+        place: where it finds its engine and the other ranks.
         parent_pid: whose end is its own.
         keys: for an engine on another machine.
 
     Returns:
         The exit code, see docs/worker.md.
+
+    Raises:
+        ConfigError: the engine's address cannot be used.
     """
     _let_idle_threads_sleep()
     logging.basicConfig(
@@ -135,15 +67,9 @@ def run_worker(argv: Sequence[str], parent_pid: int, keys: ClientKeys | None = N
         format="%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s",
         datefmt="%Y-%m-%d %H:%M:%S",
     )
-    try:
-        config = read_config(argv)
-        logging.getLogger().setLevel(config.log_level.upper())
-        if os.getppid() != parent_pid:
-            return EXIT_OK
-        return run(config, parent_pid, keys)
-    except ConfigError as error:
-        print(f"worker: {error}", file=sys.stderr)
-        return EXIT_CONFIG
+    if os.getppid() != parent_pid:
+        return EXIT_OK
+    return run(place, parent_pid, keys)
 
 
 def _end_with_parent() -> None:

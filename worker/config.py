@@ -1,32 +1,48 @@
-"""What one worker is told: the settings it shares with its engine, and its place among the ranks."""
+"""What one worker is told: its place, from its command line, and how to compute, from the engine."""
 
 from __future__ import annotations
 
-import re
+from typing import Self
+
+import msgspec
 
 from splitserve.engine_core.errors import ConfigError
-from splitserve.engine_core.settings.checks import check_address, check_range
-from splitserve.engine_core.settings.worker_settings import WorkerSettings
+from splitserve.engine_core.ipc.worker_messages import Configure
+from splitserve.engine_core.settings.checks import check_range
+from splitserve.engine_core.settings.worker_settings import WorkerPlace, WorkerSettings
+
+# Of a worker that lives inside its caller.
+NOWHERE = WorkerPlace(connect="", rank=0)
 
 
 class WorkerConfig(WorkerSettings, frozen=True, kw_only=True):
-    """Everything a worker is told, besides the settings of its engine:
+    """The engine's settings, and:
 
     Attributes:
-        connect: ZMQ address of the engine's worker socket; empty for a worker that lives inside its caller.
-        rank: index of this worker within its engine; its ZMQ identity is the decimal digits of it.
-        rendezvous: where the ranks meet, file:///PATH or tcp://HOST:PORT; empty for a single rank.
-        rendezvous_fd: rank 0's socket that listens at a tcp rendezvous; -1 makes one, on all interfaces.
+        place: where this worker is among the ranks.
         num_local_ranks: ranks that share this machine's cores and memory.
         exchange_timeout_s: longest wait for the other ranks within a step.
     """
 
-    connect: str = ""
-    rank: int = 0
-    rendezvous: str = ""
-    rendezvous_fd: int = -1
+    place: WorkerPlace = NOWHERE
     num_local_ranks: int = 1
     exchange_timeout_s: float = 60.0
+
+    @classmethod
+    def of(cls, place: WorkerPlace, told: Configure) -> Self:
+        """Put together what a worker was told.
+
+        Raises:
+            ConfigError: a value is out of range, or does not fit the others.
+        """
+        config = cls(
+            **msgspec.structs.asdict(told.settings),
+            place=place,
+            num_local_ranks=told.num_local_ranks,
+            exchange_timeout_s=told.exchange_timeout_s,
+        )
+        config.validate()
+        return config
 
     def validate(self) -> None:
         """Check every value against its range.
@@ -35,13 +51,8 @@ class WorkerConfig(WorkerSettings, frozen=True, kw_only=True):
             ConfigError: names the flag and the range.
         """
         super().validate()
-        check_range("--rank", self.rank, 0, self.num_ranks - 1)
-        check_range("--num-local-ranks", self.num_local_ranks, 1, self.num_ranks)
-        check_range("--exchange-timeout", self.exchange_timeout_s, 0.1, 3600)
-        is_rendezvous = re.fullmatch(r"file:///.{1,200}|tcp://[^/]{1,200}:\d{1,5}", self.rendezvous)
-        if self.num_ranks > 1 and not is_rendezvous:
-            raise ConfigError(
-                f"--rendezvous must be file:///PATH or tcp://HOST:PORT, got {self.rendezvous!r}"
-            )
-        if self.connect:
-            check_address("--connect", self.connect)
+        check_range("--rank", self.place.rank, 0, self.num_ranks - 1)
+        check_range("the number of ranks on a machine", self.num_local_ranks, 1, self.num_ranks)
+        check_range("the longest wait for other ranks", self.exchange_timeout_s, 0.1, 3600)
+        if self.num_ranks > 1 and not self.place.rendezvous:
+            raise ConfigError(f"--rendezvous must be given to each of {self.num_ranks} ranks")

@@ -1,4 +1,13 @@
-"""The life of a worker process on its socket: hello, load, KV cache, then one answer per step."""
+"""The life of a worker process on its socket.
+
+worker sends         engine sends      then the worker
+WorkerHello          Configure         imports torch, loads
+LoadProgress...
+WorkerReady          InitKVCache       allocates, warms up
+KVCacheReady         SchedulerOutput   computes, and answers ModelRunnerOutput
+WorkerFailed                           ends
+                     Shutdown          ends
+"""
 
 from __future__ import annotations
 
@@ -25,6 +34,7 @@ from splitserve.engine_core.ipc.curve import ClientKeys
 from splitserve.engine_core.ipc.transport import connect_engine
 from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
 from splitserve.engine_core.ipc.worker_messages import (
+    Configure,
     FromWorkerMessage,
     InitKVCache,
     LoadProgress,
@@ -33,6 +43,7 @@ from splitserve.engine_core.ipc.worker_messages import (
     WorkerFailed,
     WorkerHello,
 )
+from splitserve.engine_core.settings.worker_settings import WorkerPlace
 from splitserve.worker.batch.replies import Replies
 from splitserve.worker.config import WorkerConfig
 
@@ -57,7 +68,7 @@ class EngineLink:
     def __init__(
         self,
         context: zmq.Context[zmq.Socket[bytes]],
-        config: WorkerConfig,
+        place: WorkerPlace,
         parent_pid: int,
         keys: ClientKeys | None = None,
     ) -> None:
@@ -67,7 +78,7 @@ class EngineLink:
             ConfigError: libzmq refuses the address.
         """
         self._parent_pid = parent_pid
-        self._socket = connect_engine(context, config.connect, str(config.rank).encode(), keys)
+        self._socket = connect_engine(context, place.connect, str(place.rank).encode(), keys)
         self._socket.setsockopt(zmq.RCVTIMEO, _PARENT_CHECK_MS)
         self._socket.setsockopt(zmq.SNDTIMEO, _PARENT_CHECK_MS)
 
@@ -125,32 +136,46 @@ class _ProgressReporter:
             self._link.send(LoadProgress(loaded_bytes, total_bytes))
 
 
-def run(config: WorkerConfig, parent_pid: int, keys: ClientKeys | None = None) -> int:
+def run(place: WorkerPlace, parent_pid: int, keys: ClientKeys | None = None) -> int:
     """Serve until Shutdown, a fault, or the end of the engine.
 
     Args:
-        config: validated.
+        place: validated.
         parent_pid: the engine, or what else started this process; when it is no longer the parent, the worker
             ends.
         keys: for an engine on another machine.
 
     Returns:
-        The exit code: EXIT_OK, EXIT_CONFIG (flags do not fit the checkpoint), EXIT_MODEL (it cannot be
+        The exit code: EXIT_OK, EXIT_CONFIG (the settings do not fit the checkpoint), EXIT_MODEL (it cannot be
         served) or EXIT_WORKER (a later fault, or the engine has gone).
 
     Raises:
         ConfigError: the address cannot be used.
     """
     with zmq.Context() as context:
-        link = EngineLink(context, config, parent_pid, keys)
+        link = EngineLink(context, place, parent_pid, keys)
         try:
-            link.send(WorkerHello(PROTOCOL_VERSION, software_version(), config.rank, os.getpid()))
-            return _serve(link, config)
+            link.send(WorkerHello(PROTOCOL_VERSION, software_version(), place.rank, os.getpid()))
+            return _begin(link, place)
         except EngineGoneError:
-            logger.warning("engine_gone rank=%d", config.rank)
+            logger.warning("engine_gone rank=%d", place.rank)
             return EXIT_WORKER
         finally:
             link.close()
+
+
+def _begin(link: EngineLink, place: WorkerPlace) -> int:
+    try:
+        message = to_worker_decoder.decode(link.receive())
+        if isinstance(message, Shutdown):
+            return EXIT_OK
+        if not isinstance(message, Configure):
+            raise WorkerError(f"the engine sent {type(message).__name__} before Configure")
+        config = WorkerConfig.of(place, message)
+    except SplitServeError as error:
+        return _fail(link, error, EXIT_CONFIG if isinstance(error, ConfigError) else EXIT_WORKER)
+    logging.getLogger().setLevel(config.log_level.upper())
+    return _serve(link, config)
 
 
 def _serve(link: EngineLink, config: WorkerConfig) -> int:
@@ -212,6 +237,8 @@ def _run(link: EngineLink, worker: Worker, replies: Replies) -> int:
                 link.send(ready)
             case Shutdown():
                 return EXIT_OK
+            case Configure():
+                raise WorkerError("the engine sent Configure twice")
 
 
 def _fail(link: EngineLink, error: Exception, exit_code: int) -> int:

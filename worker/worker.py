@@ -77,7 +77,7 @@ class Worker:
         self._config = config
         self._device = device or open_device(
             config.device,
-            config.rank,
+            config.place.rank,
             config.gpu_memory_utilization,
             config.num_local_ranks,
             config.batch_invariant,

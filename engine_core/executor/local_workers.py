@@ -11,9 +11,12 @@ from collections.abc import Sequence
 import zmq
 
 from splitserve.engine_core.config import EngineConfig
-from splitserve.engine_core.executor.worker_process import Place, WorkerArgv, WorkerProcess, worker_argv
+from splitserve.engine_core.executor.worker_group import configuration
+from splitserve.engine_core.executor.worker_process import WorkerArgv, WorkerProcess, worker_argv
 from splitserve.engine_core.ipc.transport import BoundRouter
+from splitserve.engine_core.ipc.worker_messages import Configure
 from splitserve.engine_core.process.children import describe_exit
+from splitserve.engine_core.settings.worker_settings import WorkerPlace
 
 
 class LocalWorkers:
@@ -54,13 +57,17 @@ class LocalWorkers:
         num_ranks = self._config.num_ranks
         rendezvous = f"file://{self._directory}/rendezvous" if num_ranks > 1 else ""
         for rank in range(num_ranks):
-            place = Place(rank, address, rendezvous, num_ranks)
-            self._workers.append(WorkerProcess(self._argv(self._config, place)))
+            place = WorkerPlace(connect=address, rank=rank, rendezvous=rendezvous)
+            self._workers.append(WorkerProcess(self._argv(place)))
 
     def attend(self) -> None:
         """Pass on what the workers printed."""
         for worker in self._workers:
             worker.pass_on_output()
+
+    def configure(self, rank: int) -> Configure:
+        """Return what to tell a worker; all share this machine."""
+        return configuration(self._config, self._config.num_ranks)
 
     def on_met(self) -> None:
         """Remove the files: no worker ever reconnects, and from here on a crash leaves none behind."""

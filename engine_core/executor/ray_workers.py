@@ -26,7 +26,8 @@ import zmq
 
 from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.errors import ConfigError, SplitServeError, WorkerError
-from splitserve.engine_core.executor.worker_process import Place, WorkerProcess, worker_flags
+from splitserve.engine_core.executor.worker_group import configuration
+from splitserve.engine_core.executor.worker_process import WorkerProcess
 from splitserve.engine_core.ipc.curve import KeyGuard, ServerKeys
 from splitserve.engine_core.ipc.launcher_messages import (
     FromLauncherMessage,
@@ -38,7 +39,9 @@ from splitserve.engine_core.ipc.launcher_messages import (
 )
 from splitserve.engine_core.ipc.line_link import LineLink
 from splitserve.engine_core.ipc.transport import BoundRouter
+from splitserve.engine_core.ipc.worker_messages import Configure
 from splitserve.engine_core.process.children import describe_exit, python_module
+from splitserve.engine_core.settings.worker_settings import WorkerPlace
 
 # For the launcher to give the room back and, where it has started Ray, to end it; 1.4 s when idle.
 _LAUNCHER_END_S = 10.0
@@ -58,7 +61,9 @@ class RayWorkers:
         self._launcher: WorkerProcess | None = None
         self._link: LineLink[FromLauncherMessage] | None = None
         self._guard: KeyGuard | None = None
+        # By rank, once they are placed.
         self._nodes: list[str] = []
+        self._configurations: list[Configure] = []
         self._ended: dict[int, str] = {}
         self.router: BoundRouter | None = None
 
@@ -118,6 +123,10 @@ class RayWorkers:
             self._launcher.pass_on_output()
             if self._link is not None and not self._link.is_open:
                 raise self._loss(self._launcher)
+
+    def configure(self, rank: int) -> Configure:
+        """Return what to tell a worker; how many share its machine is known since it was placed."""
+        return self._configurations[rank]
 
     def on_met(self) -> None:
         """Keep everything: Ray's files are in use as long as it runs."""
@@ -198,13 +207,14 @@ class RayWorkers:
         host = f"[{placed.host}]" if ":" in placed.host else placed.host
         self.router = BoundRouter(self._context, f"tcp://{host}:*", keys)
         config = msgspec.structs.replace(self._config, device=placed.device)
+        self._configurations = [configuration(config, seat.num_local_ranks) for seat in placed.seats]
         rendezvous = placed.rendezvous if config.num_ranks > 1 else ""
-        flags = [
-            worker_flags(config, Place(rank, self.router.address, rendezvous, seat.num_local_ranks))
-            for rank, seat in enumerate(placed.seats)
+        places = [
+            WorkerPlace(connect=self.router.address, rank=rank, rendezvous=rendezvous)
+            for rank in range(config.num_ranks)
         ]
         texts = (key.decode() for key in (public, worker_public, worker_secret))
-        self._link.send(RunWorkers(flags, *texts))
+        self._link.send(RunWorkers(places, *texts))
 
     def _loss(self, launcher: WorkerProcess) -> WorkerError:
         code = launcher.exit_code(_LAUNCHER_END_S)

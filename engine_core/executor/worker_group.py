@@ -7,7 +7,24 @@ from typing import Protocol
 
 import zmq
 
+from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.ipc.transport import BoundRouter
+from splitserve.engine_core.ipc.worker_messages import Configure
+from splitserve.engine_core.settings.worker_settings import WorkerSettings
+
+# Of the step's time: who waits for another rank says so before the engine's own deadline, and is not blamed.
+_EXCHANGE_SHARE = 0.8
+
+
+def configuration(config: EngineConfig, num_local_ranks: int) -> Configure:
+    """Return what a worker is told of its engine's configuration.
+
+    Args:
+        config: of the engine.
+        num_local_ranks: ranks on the worker's machine.
+    """
+    exchange_timeout_s = config.step_timeout_s * _EXCHANGE_SHARE
+    return Configure(config.narrowed_to(WorkerSettings), num_local_ranks, exchange_timeout_s)
 
 
 class WorkerGroup(Protocol):
@@ -43,6 +60,9 @@ class WorkerGroup(Protocol):
             WorkerError: the workers cannot be started or watched any more.
             ConfigError: there is no place for them.
         """
+
+    def configure(self, rank: int) -> Configure:
+        """Return what to tell a worker that has said hello."""
 
     def on_met(self) -> None:
         """Every worker is connected for good: what only served that may go."""

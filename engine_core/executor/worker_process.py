@@ -5,71 +5,24 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
-from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.errors import WorkerError
 from splitserve.engine_core.executor.worker_output import WorkerOutput
 from splitserve.engine_core.process.children import Child, python_module
+from splitserve.engine_core.settings.arguments import flag_words
+from splitserve.engine_core.settings.setting import declared
+from splitserve.engine_core.settings.worker_settings import WorkerPlace
 
 _WAIT_SLICE_S = 0.05
-# Of the step's time: who waits for another rank says so before the engine's own deadline, and is not blamed.
-_EXCHANGE_SHARE = 0.8
+
+WorkerArgv = Callable[[WorkerPlace], list[str]]
 
 
-class Place(NamedTuple):
-    """Where a worker finds its engine and its fellows.
-
-    Attributes:
-        rank: its own.
-        address: the engine's socket.
-        rendezvous: where the ranks meet; empty for a single one.
-        num_local_ranks: ranks that share its machine's cores and memory.
-    """
-
-    rank: int
-    address: str
-    rendezvous: str
-    num_local_ranks: int
-
-
-WorkerArgv = Callable[[EngineConfig, Place], list[str]]
-
-
-def worker_argv(config: EngineConfig, place: Place) -> list[str]:
+def worker_argv(place: WorkerPlace) -> list[str]:
     """Return the command line of the worker of one rank on this machine."""
-    return [*python_module("splitserve.worker.cli"), *worker_flags(config, place)]
-
-
-def worker_flags(config: EngineConfig, place: Place) -> list[str]:
-    """Return the flags of the worker of one rank, wherever it runs."""
-    options = {
-        "--connect": place.address,
-        "--rank": str(place.rank),
-        "--model": config.model,
-        "--dtype": config.dtype,
-        "--quantization": config.quantization,
-        "--block-size": str(config.block_size),
-        "--max-num-seqs": str(config.max_num_seqs),
-        "--max-num-batched-tokens": str(config.max_num_batched_tokens),
-        "--max-model-len": str(config.max_model_len),
-        "--num-threads": str(config.num_threads),
-        "--kv-cache-memory-bytes": str(config.kv_cache_memory_bytes),
-        "--device": config.device,
-        "--attention-backend": config.attention_backend,
-        "--gpu-memory-utilization": str(config.gpu_memory_utilization),
-        "--log-level": config.log_level,
-        "--tensor-parallel-size": str(config.tensor_parallel_size),
-        "--pipeline-parallel-size": str(config.pipeline_parallel_size),
-        "--num-local-ranks": str(place.num_local_ranks),
-        "--exchange-timeout": str(config.step_timeout_s * _EXCHANGE_SHARE),
-    }
-    if place.rendezvous:
-        options["--rendezvous"] = place.rendezvous
-    switches = ["--batch-invariant"] if config.batch_invariant else []
-    switches += ["--enforce-eager"] if config.enforce_eager else []
-    words = [word for option in options.items() for word in option]
-    return [*words, *switches]
+    settings = declared(WorkerPlace)
+    given = {each.field: value for each in settings if (value := getattr(place, each.field)) != each.default}
+    return [*python_module("splitserve.worker.cli"), *flag_words(settings, given)]
 
 
 class WorkerProcess:

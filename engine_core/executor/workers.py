@@ -1,7 +1,8 @@
 """Runs the model in worker processes, one per rank: carries steps to them, and names what ends them.
 
 state      event                                  next
-starting   WorkerHello, LoadProgress              starting
+starting   WorkerHello: Configure is sent         starting
+starting   LoadProgress                           starting
 starting   WorkerReady of all ranks               loaded
 loaded     init_kv_cache(), KVCacheReady of all   serving
 serving    submit(), ModelRunnerOutput            serving
@@ -40,6 +41,7 @@ from splitserve.engine_core.ipc.worker_messages import (
     Shutdown,
     ToWorkerMessage,
     WorkerFailed,
+    WorkerHello,
 )
 
 _MAX_MESSAGES_PER_CALL = 64
@@ -128,6 +130,11 @@ class WorkersExecutor(Executor):
         self._group.end(timeout_s)
         self._context.term()
 
+    def _configure(self, rank: int) -> None:
+        """Tell a worker how to compute; one that is gone already is noticed with its last words."""
+        assert self._group.router is not None, "it has said hello"
+        self._group.router.send(self._identities[rank], encode(self._group.configure(rank)))
+
     def _send(self, message: ToWorkerMessage) -> None:
         """Send to every rank; encoded once."""
         assert self._group.router is not None, "only workers that are connected are sent to"
@@ -150,6 +157,8 @@ class WorkersExecutor(Executor):
             self._last_words.of[rank] = message
             return None
         heard = self._ranks.take(rank, message)
+        if isinstance(message, WorkerHello):
+            self._configure(rank)
         if self._ranks.have_met:
             self._group.on_met()
         return heard

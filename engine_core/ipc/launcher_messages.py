@@ -14,6 +14,7 @@ the end of either process shows to the other as the end of the file, and the key
 from __future__ import annotations
 
 from splitserve.engine_core.ipc.wire import Wire
+from splitserve.engine_core.settings.worker_settings import WorkerPlace
 
 
 class PlaceWorkers(Wire, frozen=True, tag=0):
@@ -40,12 +41,12 @@ class RunWorkers(Wire, frozen=True, tag=1):
     """Run the workers.
 
     Attributes:
-        flags: by rank, the worker's command line.
+        places: by rank, where the worker finds its engine and the others.
         server_key: Z85 text, the engine's public key.
         public_key, secret_key: Z85 text, what the workers prove themselves with.
     """
 
-    flags: list[list[str]]
+    places: list[WorkerPlace]
     server_key: str
     public_key: str
     secret_key: str

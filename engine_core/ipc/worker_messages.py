@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from splitserve.engine_core.ipc.wire import ModelInfo, TokenLogprobs, Wire
 from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.settings.worker_settings import WorkerSettings
 
 # --- engine-core -> worker ---
 
@@ -78,13 +79,27 @@ class Shutdown(Wire, frozen=True, tag=2):
     """End the worker process in order."""
 
 
-ToWorkerMessage = InitKVCache | SchedulerOutput | Shutdown
+class Configure(Wire, frozen=True, tag=3):
+    """How to compute: the engine's answer to WorkerHello, before anything is loaded.
+
+    Attributes:
+        settings: those of the engine that workers need; a map, by name.
+        num_local_ranks: ranks that share the worker's machine, its cores and memory.
+        exchange_timeout_s: longest wait for the other ranks within a step.
+    """
+
+    settings: WorkerSettings
+    num_local_ranks: int = 1
+    exchange_timeout_s: float = 60.0
+
+
+ToWorkerMessage = Configure | InitKVCache | SchedulerOutput | Shutdown
 
 # --- worker -> engine-core ---
 
 
 class WorkerHello(Wire, frozen=True, tag=0):
-    """First message of a worker."""
+    """First message of a worker; answered by Configure."""
 
     protocol_version: int
     software_version: str

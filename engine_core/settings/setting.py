@@ -12,7 +12,7 @@ import functools
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -21,6 +21,7 @@ from splitserve.engine_core.settings.flag_values import format_bytes, parse_byte
 
 Value = str | int | float | bool | None
 """One value of a setting; None is "not given" where a setting can be left unset."""
+S = TypeVar("S", bound="Settings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +158,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """
         for each in declared(type(self)):
             each.check(getattr(self, each.field))
+
+    def narrowed_to(self, base: type[S]) -> S:
+        """Return those of these settings that a base of this class declares, as one of that class."""
+        return base(**{name: getattr(self, name) for name in base.__struct_fields__})
 
 
 @functools.cache

@@ -1,11 +1,12 @@
-"""The settings of an engine that its workers need, too: they travel in the message `Configure`."""
+"""What a worker is told: where it is, on its command line, and how to compute, in the message `Configure`."""
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 from splitserve.engine_core.errors import ConfigError
-from splitserve.engine_core.settings.checks import check_range
+from splitserve.engine_core.settings.checks import check_address, check_range
 from splitserve.engine_core.settings.flag_values import parse_bytes, parse_dtype
 from splitserve.engine_core.settings.setting import Setting, Settings
 from splitserve.engine_core.settings.shared import LogLevel
@@ -23,7 +24,7 @@ MAX_RANKS = 64
 
 
 class WorkerSettings(Settings, frozen=True, kw_only=True):
-    """Settings that an engine has and passes on to every worker."""
+    """Settings that an engine has and passes on to every worker, in `Configure`."""
 
     model: Annotated[
         str,
@@ -208,3 +209,45 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
             raise ConfigError(f"--block-size must be even, got {self.block_size}")
         sizes = "--tensor-parallel-size times --pipeline-parallel-size"
         check_range(sizes, self.num_ranks, 1, MAX_RANKS)
+
+
+class WorkerPlace(Settings, frozen=True, kw_only=True):
+    """Where a worker finds its engine and the other ranks."""
+
+    connect: Annotated[str, Setting("the engine's socket for workers", "place", metavar="ADDR")]
+    rank: Annotated[
+        int,
+        Setting("index of this worker, and its identity on the socket", "place", low=0, high=MAX_RANKS - 1),
+    ]
+    rendezvous: Annotated[
+        str,
+        Setting(
+            "where the ranks meet, file:///PATH or tcp://HOST:PORT",
+            "place",
+            metavar="URL",
+            default="none, for a single rank",
+        ),
+    ] = ""
+    rendezvous_fd: Annotated[
+        int,
+        Setting(
+            "socket of rank 0 that listens at a tcp rendezvous; -1 = open one, on all interfaces",
+            "place",
+            metavar="FD",
+            low=-1,
+            high=2**31 - 1,
+        ),
+    ] = -1
+
+    def validate(self) -> None:
+        """Check every value against its declaration.
+
+        Raises:
+            ConfigError: names the flag and what it takes.
+        """
+        super().validate()
+        check_address("--connect", self.connect)
+        if not re.fullmatch(r"|file:///.{1,200}|tcp://[^/]{1,200}:\d{1,5}", self.rendezvous):
+            raise ConfigError(
+                f"--rendezvous must be file:///PATH or tcp://HOST:PORT, got {self.rendezvous!r}"
+            )

@@ -184,7 +184,7 @@ class FindNoMemory:
     method: str
 
     def __call__(self, worker: Worker) -> None:
-        if worker._config.rank == self.rank:
+        if worker._config.place.rank == self.rank:
             graphs = graphs_of(worker)
             graphs._make = self._failing(graphs._make)  # type: ignore[method-assign,assignment]
 
@@ -254,7 +254,7 @@ class RunAhead:
         pipeline = StepPipeline(worker, self.answers.append)
         for step in self.steps:
             pipeline.run(step, 0.0)
-            if worker._config.rank in self.patient:
+            if worker._config.place.rank in self.patient:
                 pipeline.settle()
         pipeline.settle()
         return (

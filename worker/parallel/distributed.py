@@ -55,7 +55,7 @@ class DistributedMeeting:
         Raises:
             RankLostError: they cannot be joined.
         """
-        if config.rendezvous.startswith("file:"):
+        if config.place.rendezvous.startswith("file:"):
             # Otherwise gloo listens on the interface that the host's name resolves to, NCCL on any but this.
             for library in ("GLOO", "NCCL"):
                 os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
@@ -65,13 +65,13 @@ class DistributedMeeting:
             dist.init_process_group(
                 _BACKENDS[device.torch_device.type],
                 store=store,
-                rank=config.rank,
+                rank=config.place.rank,
                 world_size=config.num_ranks,
                 timeout=_MEETING,
             )
             groups = _stage_groups(config.tensor_parallel_size, config.pipeline_parallel_size)
             size = config.tensor_parallel_size
-            index, place = divmod(config.rank, size)
+            index, place = divmod(config.place.rank, size)
             self._group = groups[index]
             self._shared: SharedMemoryGroup | None = None
             group: RankGroup | None = None
@@ -114,11 +114,11 @@ def _stage_groups(num_ranks: int, num_stages: int) -> list[dist.ProcessGroup | N
 
 
 def _meeting_place(config: WorkerConfig) -> Store:
-    if config.rendezvous.startswith("file://"):
-        return FileStore(config.rendezvous.removeprefix("file://"), config.num_ranks)
-    host, _, port = config.rendezvous.removeprefix("tcp://").rpartition(":")
-    listening = config.rendezvous_fd if config.rendezvous_fd >= 0 else None
-    is_master = config.rank == 0
+    if config.place.rendezvous.startswith("file://"):
+        return FileStore(config.place.rendezvous.removeprefix("file://"), config.num_ranks)
+    host, _, port = config.place.rendezvous.removeprefix("tcp://").rpartition(":")
+    listening = config.place.rendezvous_fd if config.place.rendezvous_fd >= 0 else None
+    is_master = config.place.rank == 0
     return TCPStore(
         host.strip("[]"), int(port), config.num_ranks, is_master, _MEETING, master_listen_fd=listening
     )
@@ -134,8 +134,8 @@ class DistributedStage:
     def __init__(self, index: int, config: WorkerConfig) -> None:
         self.index = index
         self.count = config.pipeline_parallel_size
-        self._next = config.rank + config.tensor_parallel_size
-        self._before = config.rank - config.tensor_parallel_size
+        self._next = config.place.rank + config.tensor_parallel_size
+        self._before = config.place.rank - config.tensor_parallel_size
         # What was sent and may still be on its way; at most one step per stage.
         self._sent: deque[tuple[dist.Work, torch.Tensor]] = deque()
         self.timeout = _MEETING

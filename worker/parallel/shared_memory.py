@@ -26,7 +26,7 @@ MEETING_S = 3600.0
 
 def can_share_memory(config: WorkerConfig, device: Device) -> bool:
     """Whether all ranks are on this machine and keep what they exchange in its memory."""
-    return device.name == "cpu" and config.rendezvous.startswith("file://")
+    return device.name == "cpu" and config.place.rendezvous.startswith("file://")
 
 
 class SharedMemoryMeeting:
@@ -43,9 +43,9 @@ class SharedMemoryMeeting:
             RankLostError: they cannot be joined.
         """
         try:
-            store = FileStore(config.rendezvous.removeprefix("file://"), config.num_ranks)
+            store = FileStore(config.place.rendezvous.removeprefix("file://"), config.num_ranks)
             store.set_timeout(timedelta(seconds=MEETING_S))
-            self._group = SharedMemoryGroup(store, config.rank, config.num_ranks)
+            self._group = SharedMemoryGroup(store, config.place.rank, config.num_ranks)
         except (OSError, RuntimeError) as error:
             raise RankLostError(f"the ranks cannot share memory: {error}") from error
         self.mesh = Mesh(self._group)

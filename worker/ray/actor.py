@@ -7,10 +7,12 @@ import ipaddress
 import os
 import socket
 import struct
-from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from splitserve.engine_core.ipc.curve import ClientKeys
+from splitserve.engine_core.settings.worker_settings import WorkerPlace
 from splitserve.worker.cli import run_worker
 
 _SIOCGIFADDR = 0x8915
@@ -49,11 +51,11 @@ class WorkerActor:
         port = self._listening.getsockname()[1]
         return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
-    def run(self, flags: Sequence[str], keys: ClientKeys) -> int:
+    def run(self, place: WorkerPlace, keys: ClientKeys) -> int:
         """Be a worker; returns its exit code.
 
         Args:
-            flags: its command line.
+            place: where the engine and the other ranks are.
             keys: for the engine's socket.
         """
         import ray
@@ -63,11 +65,11 @@ class WorkerActor:
             # Otherwise they take the one that the host's name resolves to, which often is loopback.
             for library in ("GLOO", "NCCL"):
                 os.environ.setdefault(f"{library}_SOCKET_IFNAME", interface)
-        words = list(flags)
         if self._listening is not None:
-            words += ["--rendezvous-fd", str(self._listening.detach())]
+            place = msgspec.structs.replace(place, rendezvous_fd=self._listening.detach())
             self._listening = None
-        return run_worker(words, os.getppid(), keys)
+        place.validate()
+        return run_worker(place, os.getppid(), keys)
 
 
 def interface_of(address: str) -> str:

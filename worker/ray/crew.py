@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from splitserve.engine_core.errors import WorkerError
 from splitserve.engine_core.ipc.curve import ClientKeys
 from splitserve.engine_core.ipc.launcher_messages import Seat
+from splitserve.engine_core.settings.worker_settings import WorkerPlace
 from splitserve.worker.ray.actor import Spot, WorkerActor
 from splitserve.worker.ray.cluster import Cluster, node_name
 
@@ -84,10 +85,10 @@ class Crew:
             for spot in self._spots
         ]
 
-    def run(self, flags: Sequence[list[str]], keys: ClientKeys) -> list[Future[int]]:
+    def run(self, places: Sequence[WorkerPlace], keys: ClientKeys) -> list[Future[int]]:
         """Run the workers; each future is done when its worker has ended."""
-        pairs = zip(self._actors, flags, strict=True)
-        return [actor.run.remote(words, keys).future() for actor, words in pairs]
+        pairs = zip(self._actors, places, strict=True)
+        return [actor.run.remote(place, keys).future() for actor, place in pairs]
 
 
 def describe_end(run: Future[int]) -> str:

@@ -79,7 +79,7 @@ def _place_and_watch(link: Link, order: PlaceWorkers) -> None:
             keys = ClientKeys(
                 command.public_key.encode(), command.secret_key.encode(), command.server_key.encode()
             )
-            for rank, run in enumerate(crew.run(command.flags, keys)):
+            for rank, run in enumerate(crew.run(command.places, keys)):
                 run.add_done_callback(partial(_tell_end, link, rank))
             while link.is_open:
                 link.receive(wait=True)

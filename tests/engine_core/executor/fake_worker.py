@@ -18,6 +18,7 @@ from splitserve.engine_core.ipc.codec import encode, to_worker_decoder
 from splitserve.engine_core.ipc.transport import connect_engine
 from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
 from splitserve.engine_core.ipc.worker_messages import (
+    Configure,
     FromWorkerMessage,
     InitKVCache,
     KVCacheReady,
@@ -44,6 +45,8 @@ class FakeWorker:
     def run(self) -> int:
         version = PROTOCOL_VERSION + (self.behaviour == "other version")
         self.send(WorkerHello(version, "fake", self.rank, os.getpid()))
+        told = to_worker_decoder.decode(self.socket.recv())
+        assert isinstance(told, Configure), told
         start: dict[str, Callable[[], int]] = {
             "end while loading": self.end_while_loading,
             "refuse the model": lambda: self.refuse("model_load_failed", "shard 2 of 3 is missing", 3),

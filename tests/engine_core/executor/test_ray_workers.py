@@ -79,7 +79,7 @@ def test_only_workers_with_the_keys_of_this_start_are_heard() -> None:
     group._link = LineLink(ours, FromLauncherMessage)
     with zmq.Context() as context, zmq.Context() as workers:
         group._context = context
-        seats = [Seat("127.0.0.1 (ab)", 1), Seat("127.0.0.1 (cd)", 1)]
+        seats = [Seat("127.0.0.1 (ab)", 1), Seat("127.0.0.1 (cd)", 2)]
         launcher.send(WorkersPlaced("127.0.0.1", "cpu", "tcp://127.0.0.1:9", seats))
         group.attend()
         [command] = launcher.receive(wait=True)
@@ -87,7 +87,10 @@ def test_only_workers_with_the_keys_of_this_start_are_heard() -> None:
         public, secret = (key.encode() for key in (command.public_key, command.secret_key))
         server = command.server_key.encode()
         address = group.router.address
-        assert all(words[words.index("--connect") + 1] == address for words in command.flags)
+        assert [(place.connect, place.rank) for place in command.places] == [(address, 0), (address, 1)]
+        assert [place.rendezvous for place in command.places] == ["tcp://127.0.0.1:9"] * 2
+        told = [group.configure(rank) for rank in range(2)]
+        assert [(each.num_local_ranks, each.settings.device) for each in told] == [(1, "cpu"), (2, "cpu")]
         assert group.where(1) == "127.0.0.1 (cd)"
         stranger = connect_engine(workers, address, b"0", ClientKeys(*zmq.curve_keypair(), server))
         stranger.send(b"stranger")

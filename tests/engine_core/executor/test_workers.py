@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from typing import Annotated
 
+import msgspec
 import psutil
 import pytest
 import zmq
@@ -17,10 +18,11 @@ from splitserve.engine_core.clock import ManualClock
 from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.errors import ConfigError, ModelLoadError, SplitServeError, WorkerError
 from splitserve.engine_core.executor.local_workers import LocalWorkers
-from splitserve.engine_core.executor.worker_process import Place, worker_argv
+from splitserve.engine_core.executor.worker_process import worker_argv
 from splitserve.engine_core.executor.workers import WorkersExecutor
-from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
+from splitserve.engine_core.ipc.codec import encode, pack_int32, to_worker_decoder, unpack_int32
 from splitserve.engine_core.ipc.worker_messages import (
+    Configure,
     FromWorkerMessage,
     KVCacheReady,
     LoadProgress,
@@ -31,6 +33,10 @@ from splitserve.engine_core.ipc.worker_messages import (
     WorkerReady,
 )
 from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.settings.arguments import make_settings
+from splitserve.engine_core.settings.setting import Setting, declared
+from splitserve.engine_core.settings.worker_settings import WorkerPlace, WorkerSettings
+from splitserve.worker.cli import read_place
 
 DEADLINE_S = 20.0
 
@@ -43,7 +49,7 @@ class Bench:
         config = EngineConfig(model="unused", step_timeout_s=5.0, tensor_parallel_size=len(behaviours))
         command = [sys.executable, "-m", "tests.engine_core.executor.fake_worker"]
         self.group = LocalWorkers(
-            config, lambda _, place: [*command, behaviours[place.rank], place.address, str(place.rank)]
+            config, lambda place: [*command, behaviours[place.rank], place.connect, str(place.rank)]
         )
         self.executor = WorkersExecutor(config, self.clock, self.group)
         self.messages: list[FromWorkerMessage] = []
@@ -167,7 +173,7 @@ def test_a_lost_rank_is_told_though_another_goes_on_telling_of_its_progress(make
 
 def test_a_command_that_cannot_be_started_is_named() -> None:
     config = EngineConfig(model="m")
-    group = LocalWorkers(config, lambda _, place: ["/no/such/python", place.address])
+    group = LocalWorkers(config, lambda place: ["/no/such/python", place.connect])
     executor = WorkersExecutor(config, ManualClock(), group)
     try:
         executor.start()
@@ -292,49 +298,59 @@ def test_no_file_is_left_once_the_worker_is_connected(make_bench: MakeBench) -> 
     assert not os.path.exists(os.path.dirname(address.removeprefix("ipc://")))
 
 
-def test_the_worker_gets_every_setting_it_needs() -> None:
-    config = EngineConfig(
-        model="/m", dtype="bfloat16", quantization="int8", block_size=32, max_num_seqs=7, num_threads=3
-    )
-    words = worker_argv(config, Place(0, "ipc:///x/worker.sock", "", 1))
-    options = dict(zip(words[4::2], words[5::2], strict=True))
-    assert options == {
-        "--connect": "ipc:///x/worker.sock",
-        "--rank": "0",
-        "--model": "/m",
-        "--dtype": "bfloat16",
-        "--quantization": "int8",
-        "--block-size": "32",
-        "--max-num-seqs": "7",
-        "--max-num-batched-tokens": "2048",
-        "--max-model-len": "0",
-        "--num-threads": "3",
-        "--kv-cache-memory-bytes": "0",
-        "--tensor-parallel-size": "1",
-        "--pipeline-parallel-size": "1",
-        "--num-local-ranks": "1",
-        "--exchange-timeout": "48.0",
-        "--device": "auto",
-        "--attention-backend": "auto",
-        "--gpu-memory-utilization": "0.9",
-        "--log-level": "info",
-    }
+# A value other than the default for each setting that workers need.
+OTHER_VALUES: dict[str, object] = {
+    "model": "/m",
+    "dtype": "bfloat16",
+    "quantization": "int8",
+    "max_model_len": 77,
+    "device": "cpu",
+    "attention_backend": "torch",
+    "num_threads": 3,
+    "tensor_parallel_size": 2,
+    "pipeline_parallel_size": 4,
+    "batch_invariant": True,
+    "enforce_eager": True,
+    "block_size": 32,
+    "kv_cache_memory_bytes": 2**31,
+    "gpu_memory_utilization": 0.5,
+    "max_num_seqs": 7,
+    "max_num_batched_tokens": 99,
+    "log_level": "debug",
+}
 
 
-def test_the_worker_is_told_to_record_nothing_only_if_the_engine_is() -> None:
-    place = Place(0, "ipc:///x/y", "", 1)
-    argv = [worker_argv(EngineConfig(model="/m", enforce_eager=eager), place) for eager in (False, True)]
-    assert argv[1] == [*argv[0], "--enforce-eager"]
-    invariant = worker_argv(EngineConfig(model="/m", batch_invariant=True), place)
-    assert invariant == [*argv[0], "--batch-invariant"]
+def test_a_worker_is_told_every_setting_it_needs() -> None:
+    assert set(OTHER_VALUES) == {each.field for each in declared(WorkerSettings)}
+    config = make_settings(EngineConfig, {**OTHER_VALUES, "step_timeout_s": 30.0})
+    told = to_worker_decoder.decode(encode(LocalWorkers(config).configure(5)))
+    assert isinstance(told, Configure)
+    assert msgspec.structs.asdict(told.settings) == OTHER_VALUES
+    assert (told.num_local_ranks, told.exchange_timeout_s) == (8, 24.0)
 
 
-def test_the_real_worker_takes_these_flags() -> None:
-    words = worker_argv(
-        EngineConfig(model="/no/such/model", tensor_parallel_size=2, enforce_eager=True),
-        Place(1, "ipc:///tmp/none/worker.sock", "file:///tmp/none/rendezvous", 2),
-    )
-    done = subprocess.run([*words, "--help"], capture_output=True, text=True, timeout=DEADLINE_S)
-    assert done.returncode == 0
-    for flag in [*words[4:-1:2], words[-1]]:
-        assert flag in done.stdout
+def test_a_setting_declared_for_workers_is_told_to_them() -> None:
+    class MoreForWorkers(WorkerSettings, frozen=True, kw_only=True):
+        heat: Annotated[int, Setting("degrees", "oven", low=0, high=300)] = 20
+
+    class MoreOfEngine(MoreForWorkers, frozen=True, kw_only=True):
+        bread: Annotated[str, Setting("kind of bread", "oven")] = "rye"
+
+    config = make_settings(MoreOfEngine, {"heat": 200, "bread": "spelt"})
+    frame = encode(Configure(config.narrowed_to(MoreForWorkers)))
+    assert b"heat" in frame
+    assert b"bread" not in frame
+    assert b"heat" not in encode(Configure(config.narrowed_to(WorkerSettings)))
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        WorkerPlace(connect="ipc:///x/worker.sock", rank=0),
+        WorkerPlace(connect="ipc:///x/worker.sock", rank=3, rendezvous="file:///x/rendezvous"),
+        WorkerPlace(connect="tcp://h:1", rank=1, rendezvous="tcp://h:2", rendezvous_fd=7),
+    ],
+)
+def test_the_real_worker_finds_its_place_on_its_command_line(place: WorkerPlace) -> None:
+    words = worker_argv(place)
+    assert read_place(words[words.index("splitserve.worker.cli") + 1 :]) == place

@@ -9,14 +9,13 @@ import functools
 import sys
 
 from splitserve.engine_core import cli, model_check
-from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.executor import local_workers
-from splitserve.engine_core.executor.worker_process import Place
+from splitserve.engine_core.settings.worker_settings import WorkerPlace
 
 
-def fake_argv(behaviour: str, config: EngineConfig, place: Place) -> list[str]:
+def fake_argv(behaviour: str, place: WorkerPlace) -> list[str]:
     worker = "tests.engine_core.executor.fake_worker"
-    return [sys.executable, "-m", worker, behaviour, place.address, str(place.rank)]
+    return [sys.executable, "-m", worker, behaviour, place.connect, str(place.rank)]
 
 
 if __name__ == "__main__":

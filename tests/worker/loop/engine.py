@@ -16,11 +16,14 @@ import zmq
 
 from splitserve.engine_core.ipc.codec import encode, from_worker_decoder
 from splitserve.engine_core.ipc.worker_messages import (
+    Configure,
     FromWorkerMessage,
     InitKVCache,
     LoadProgress,
     ToWorkerMessage,
+    WorkerHello,
 )
+from splitserve.engine_core.settings.worker_settings import WorkerSettings
 
 ROOT = Path(__file__).resolve().parents[3]
 DEADLINE_S = 60.0
@@ -73,21 +76,29 @@ class FakeEngine:
     def send_frame(self, frame: bytes) -> None:
         self._router.send_multipart([self.identity, frame])
 
+    def configure(self, settings: WorkerSettings) -> WorkerHello:
+        """Hear the worker's hello and tell it how to compute."""
+        hello = self.expect(WorkerHello)
+        self.send(Configure(settings))
+        return hello
+
     def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> None:
         self.send(InitKVCache(num_blocks, num_host_blocks))
 
 
-def worker_argv(address: str, model: Path, *flags: str) -> list[str]:
-    return [
-        *(sys.executable, "-m", "splitserve.worker.cli", "--connect", address, "--model", str(model)),
-        *("--num-threads", "1", "--max-num-seqs", "4", "--block-size", "4", *flags),
-    ]
+def worker_argv(address: str) -> list[str]:
+    return [sys.executable, "-m", "splitserve.worker.cli", "--connect", address, "--rank", "0"]
+
+
+def settings_of(model: Path) -> WorkerSettings:
+    """What workers of these tests are told."""
+    return WorkerSettings(model=str(model), num_threads=1, max_num_seqs=4, block_size=4)
 
 
 @contextmanager
-def worker_process(address: str, model: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
+def worker_process(address: str) -> Iterator[subprocess.Popen[str]]:
     """A worker as a child of this process; killed at the end if it still runs."""
-    argv = worker_argv(address, model, *flags)
+    argv = worker_argv(address)
     with subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process

@@ -11,8 +11,8 @@ import zmq
 
 from splitserve.engine_core.ipc.transport import CLIENT_HWM
 from splitserve.engine_core.ipc.worker_messages import FromWorkerMessage, LoadProgress, WorkerHello
+from splitserve.engine_core.settings.worker_settings import WorkerPlace
 from splitserve.worker import loop
-from splitserve.worker.config import WorkerConfig
 from splitserve.worker.loop import EngineGoneError, EngineLink
 from tests.worker.loop.engine import FakeEngine
 
@@ -31,14 +31,14 @@ def _quick_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "_LAST_WORDS_MS", 0)
 
 
-def config(address: str) -> WorkerConfig:
-    return WorkerConfig(model="/m", connect=address, rank=12)
+def place(address: str) -> WorkerPlace:
+    return WorkerPlace(connect=address, rank=12)
 
 
 def test_an_orphan_that_waits_for_a_step_notices(
     engine: FakeEngine, context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:
-    link = EngineLink(context, config(engine.address), NO_PARENT)
+    link = EngineLink(context, place(engine.address), NO_PARENT)
     try:
         link.send(WorkerHello(1, "x", 12, 1))
         assert engine.expect(WorkerHello).rank == 12
@@ -52,7 +52,7 @@ def test_an_orphan_that_waits_for_a_step_notices(
 def test_an_orphan_whose_messages_nobody_takes_notices(
     short_folder: Path, context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:
-    link = EngineLink(context, config(f"ipc://{short_folder}/none.sock"), NO_PARENT)
+    link = EngineLink(context, place(f"ipc://{short_folder}/none.sock"), NO_PARENT)
     try:
         for _ in range(CLIENT_HWM):
             link.send(WorkerHello(1, "x", 12, 1))

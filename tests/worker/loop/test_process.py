@@ -9,11 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
+from splitserve.engine_core.ipc.codec import encode, pack_int32, unpack_int32
 from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
 from splitserve.engine_core.ipc.worker_messages import (
+    InitKVCache,
     KVCacheReady,
     ModelRunnerOutput,
     NewRow,
@@ -26,7 +28,15 @@ from splitserve.engine_core.ipc.worker_messages import (
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.worker import Worker
-from tests.worker.loop.engine import DEADLINE_S, ROOT, FakeEngine, wait_for_end, worker_argv, worker_process
+from tests.worker.loop.engine import (
+    DEADLINE_S,
+    ROOT,
+    FakeEngine,
+    settings_of,
+    wait_for_end,
+    worker_argv,
+    worker_process,
+)
 
 pytestmark = pytest.mark.system
 
@@ -50,23 +60,23 @@ def next_step(number: int) -> SchedulerOutput:
 
 
 def tokens_in_process(checkpoint: Path) -> list[int]:
-    worker = Worker(WorkerConfig(model=str(checkpoint), num_threads=1, max_num_seqs=4, block_size=4))
+    worker = Worker(WorkerConfig(**msgspec.structs.asdict(settings_of(checkpoint))))
     worker.load(lambda loaded_bytes, total_bytes: None)
     worker.init_kv_cache(NUM_BLOCKS)
     outputs = [worker.execute(step) for step in (first_step(), next_step(2), next_step(3))]
     return [int(unpack_int32(output.token_ids)[0]) for output in outputs]
 
 
-def bring_up(engine: FakeEngine) -> None:
-    engine.expect(WorkerHello)
+def bring_up(engine: FakeEngine, checkpoint: Path) -> None:
+    engine.configure(settings_of(checkpoint))
     engine.expect_after_progress(WorkerReady)
     engine.init_kv_cache(NUM_BLOCKS)
     assert engine.expect(KVCacheReady) == KVCacheReady(NUM_BLOCKS)
 
 
 def test_a_worker_loads_answers_every_step_and_ends_when_asked(engine: FakeEngine, checkpoint: Path) -> None:
-    with worker_process(engine.address, checkpoint) as process:
-        hello = engine.expect(WorkerHello)
+    with worker_process(engine.address) as process:
+        hello = engine.configure(settings_of(checkpoint))
         assert (hello.protocol_version, hello.rank, hello.pid) == (PROTOCOL_VERSION, 0, process.pid)
         assert engine.identity == b"0"
         ready, progress = engine.expect_after_progress(WorkerReady)
@@ -98,33 +108,64 @@ def test_a_truncated_checkpoint_is_refused(engine: FakeEngine, checkpoint: Path,
     broken = shutil.copytree(checkpoint, tmp_path / "broken")
     weights = broken / "model.safetensors"
     os.truncate(weights, weights.stat().st_size - 100)
-    with worker_process(engine.address, broken) as process:
-        engine.expect(WorkerHello)
+    with worker_process(engine.address) as process:
+        engine.configure(settings_of(broken))
         failed, _ = engine.expect_after_progress(WorkerFailed)
         assert failed.code == "model_load_failed"
         assert "model.safetensors" in failed.message
         assert process.wait(DEADLINE_S) == 3
 
 
-def test_flags_that_do_not_fit_the_checkpoint_are_refused(engine: FakeEngine, checkpoint: Path) -> None:
-    with worker_process(engine.address, checkpoint, "--max-model-len", "100000") as process:
-        engine.expect(WorkerHello)
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"max_model_len": 100_000}, "max-model-len"),
+        ({"block_size": 15}, "--block-size must be even, got 15"),
+        ({"gpu_memory_utilization": 1.5}, "--gpu-memory-utilization must be from 0.05 to 1, got 1.5"),
+        ({"tensor_parallel_size": 2}, "--rendezvous must be given"),
+    ],
+)
+def test_settings_that_are_wrong_or_do_not_fit_the_checkpoint_are_refused(
+    engine: FakeEngine, checkpoint: Path, changes: dict[str, object], text: str
+) -> None:
+    with worker_process(engine.address) as process:
+        engine.configure(msgspec.structs.replace(settings_of(checkpoint), **changes))
         failed, _ = engine.expect_after_progress(WorkerFailed)
-        assert (failed.code, "max-model-len" in failed.message) == ("invalid_config", True)
+        assert (failed.code, text in failed.message) == ("invalid_config", True)
         assert process.wait(DEADLINE_S) == 2
 
 
+def test_a_worker_that_is_told_to_end_before_anything_else_ends(engine: FakeEngine) -> None:
+    with worker_process(engine.address) as process:
+        engine.expect(WorkerHello)
+        engine.send(Shutdown())
+        assert process.wait(DEADLINE_S) == 0
+
+
+@pytest.mark.parametrize(
+    ("frame", "code"), [(encode(InitKVCache(4)), "worker_failed"), (b"\x92\x03\x01", "protocol_error")]
+)
+def test_a_worker_that_is_not_told_how_to_compute_ends_with_a_reason(
+    engine: FakeEngine, frame: bytes, code: str
+) -> None:
+    with worker_process(engine.address) as process:
+        engine.expect(WorkerHello)
+        engine.send_frame(frame)
+        assert engine.expect(WorkerFailed).code == code
+        assert process.wait(DEADLINE_S) == 4
+
+
 def test_a_step_that_does_not_fit_the_batch_ends_the_worker(engine: FakeEngine, checkpoint: Path) -> None:
-    with worker_process(engine.address, checkpoint) as process:
-        bring_up(engine)
+    with worker_process(engine.address) as process:
+        bring_up(engine, checkpoint)
         engine.send(next_step(1))
         assert engine.expect(WorkerFailed).code == "worker_failed"
         assert process.wait(DEADLINE_S) == 4
 
 
 def test_garbage_ends_the_worker_with_a_reason(engine: FakeEngine, checkpoint: Path) -> None:
-    with worker_process(engine.address, checkpoint) as process:
-        bring_up(engine)
+    with worker_process(engine.address) as process:
+        bring_up(engine, checkpoint)
         engine.send_frame(b"\x93\x01\xff")
         assert engine.expect(WorkerFailed).code == "protocol_error"
         assert process.wait(DEADLINE_S) == 4
@@ -133,10 +174,10 @@ def test_garbage_ends_the_worker_with_a_reason(engine: FakeEngine, checkpoint: P
 def test_a_worker_ends_when_its_engine_is_killed(engine: FakeEngine, checkpoint: Path) -> None:
     """The socket stays open, so only the death of its parent can tell the worker."""
     parent = "import subprocess, sys; subprocess.run(sys.argv[1:])"
-    argv = [sys.executable, "-c", parent, *worker_argv(engine.address, checkpoint)]
+    argv = [sys.executable, "-c", parent, *worker_argv(engine.address)]
     with subprocess.Popen(argv, cwd=ROOT) as killed:
         try:
-            worker_pid = engine.expect(WorkerHello).pid
+            worker_pid = engine.configure(settings_of(checkpoint)).pid
             engine.expect_after_progress(WorkerReady)
         finally:
             killed.kill()

@@ -19,6 +19,7 @@ from splitserve.engine_core.ipc.worker_messages import (
     SchedulerOutput,
     WorkerReady,
 )
+from splitserve.engine_core.settings.worker_settings import WorkerPlace
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.device.base import Device
 from splitserve.worker.worker import Worker
@@ -95,9 +96,8 @@ class RankPool:
         rendezvous = next(self._rendezvous)
         links = self._links[: config.num_ranks]
         for rank, link in enumerate(links):
-            own = msgspec.structs.replace(
-                config, rank=rank, rendezvous=rendezvous, num_local_ranks=config.num_ranks
-            )
+            place = WorkerPlace(connect="", rank=rank, rendezvous=rendezvous)
+            own = msgspec.structs.replace(config, place=place, num_local_ranks=config.num_ranks)
             link.send(_Load(own, make_device))
         return ParallelWorker(config, links)
 

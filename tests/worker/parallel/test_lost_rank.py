@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 import zmq
@@ -15,10 +16,10 @@ from splitserve.engine_core.clock import ManualClock
 from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.errors import WorkerError
 from splitserve.engine_core.executor.local_workers import LocalWorkers
-from splitserve.engine_core.executor.worker_process import worker_argv
 from splitserve.engine_core.executor.workers import WorkersExecutor
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import (
+    Configure,
     FromWorkerMessage,
     KVCacheReady,
     ModelRunnerOutput,
@@ -35,6 +36,13 @@ DEADLINE_S = 60.0
 EXCHANGE_TIMEOUT_S = 3.0
 
 
+class HastyWorkers(LocalWorkers):
+    """Whose workers do not wait long for each other."""
+
+    def configure(self, rank: int) -> Configure:
+        return msgspec.structs.replace(super().configure(rank), exchange_timeout_s=EXCHANGE_TIMEOUT_S)
+
+
 class Engine:
     """An executor over two ranks of a tiny model; its own step deadline never comes."""
 
@@ -47,15 +55,7 @@ class Engine:
             max_num_seqs=4,
             block_size=4,
         )
-        group = LocalWorkers(
-            config,
-            lambda config, place: [
-                *worker_argv(config, place),
-                "--exchange-timeout",
-                str(EXCHANGE_TIMEOUT_S),
-            ],
-        )
-        self.executor = WorkersExecutor(config, ManualClock(), group)
+        self.executor = WorkersExecutor(config, ManualClock(), HastyWorkers(config))
         before = set(psutil.Process().children())
         try:
             self.executor.start()
@@ -101,7 +101,7 @@ class Engine:
 
 def rank_of(worker: psutil.Process) -> int:
     words = worker.cmdline()
-    return int(words[words.index("--rank") + 1])
+    return next(int(word.removeprefix("--rank=")) for word in words if word.startswith("--rank="))
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ class Restrict:
     is_random: bool = True
 
     def __call__(self, worker: Worker) -> None:
-        if worker._config.rank == self.rank:
+        if worker._config.place.rank == self.rank:
             owner = owner_of(worker, self.where)
             rng = random.Random(5) if self.is_random else None
             short = ShortMemory(getattr(owner, self.where), rng, 1000 if self.is_random else 0)
