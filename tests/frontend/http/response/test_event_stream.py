@@ -314,6 +314,18 @@ async def test_what_the_socket_did_not_take_goes_before_what_follows(rig: Rig) -
     assert rig.sent[2:] == [b"hello", b"b"]
 
 
+async def test_a_stream_that_has_much_or_is_closed_is_not_handed_over(rig: Rig) -> None:
+    rig.relayed = FakeRelayed()
+    rig.slices, rig.behind = [b"a", b"b", b"c"], True
+    await rig.bring()
+    assert (rig.handed_over, rig.sent) == ([], [b"head", b"a", b"b", b"c"])
+    rig.task.cancel()
+    await asyncio.gather(rig.task, return_exceptions=True)
+    # A wake-up may be on its way when a stream is closed.
+    rig.on_ready()
+    assert rig.handed_over == []
+
+
 @pytest.mark.parametrize("obstacle", ["paused", "num_unsent", "sslcontext", "lost"])
 async def test_only_a_plain_connection_with_an_empty_buffer_is_handed_over(rig: Rig, obstacle: str) -> None:
     await rig.bring(b"a")
