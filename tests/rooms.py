@@ -40,7 +40,6 @@ FRONTEND = {
     "unknown_fields": "event_log typed_json",
     "text": "_native typed_json",
     "engines": "_native text",
-    "beam": "engines",
     "metrics": "engines launch",
     "http": "config engines event_log metrics typed_json",
     "openai": "config engines event_log http metrics text typed_json unknown_fields",
@@ -89,8 +88,6 @@ SHARED = {
 # Imports against the table, module -> module, each with the reason why it stands.
 AGAINST_THE_TABLE = {
     ("engine_core.launcher.serve_settings", "frontend.config"): "`serve` takes the flags declared there",
-    ("frontend.engines.dispatch", "frontend.beam.driver"): "a pool opens beam searches as it opens requests",
-    ("frontend.engines.dispatch", "frontend.beam.search_generation"): "the same",
 }
 # Import circles, each with the reason why it stands.
 CIRCLES: dict[tuple[str, ...], str] = {}

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, islice
 from typing import NamedTuple
 
-from splitserve.frontend.beam.driver import BeamRun
-from splitserve.frontend.beam.search_generation import SearchGeneration
+from splitserve.frontend.engines.beam.driver import BeamRun
+from splitserve.frontend.engines.beam.search_generation import SearchGeneration
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence, SequenceHost
 from splitserve.frontend.engines.generation import GenerationRequest
 from splitserve.frontend.engines.replica import EngineReplica

@@ -14,8 +14,8 @@ from transformers import PreTrainedTokenizerFast
 
 from splitserve.engine_core.checkpoint.config.sampling_defaults import SamplingDefaults
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.frontend.beam.answer import make_deltas
-from splitserve.frontend.beam.search import Beam, Hypothesis, SearchRules
+from splitserve.frontend.engines.beam.answer import make_deltas
+from splitserve.frontend.engines.beam.search import Beam, Hypothesis, SearchRules
 from splitserve.frontend.engines.connection.session import EngineSession
 from splitserve.frontend.engines.generation import GenerationRequest, TokenLogprob
 from splitserve.frontend.engines.served_model import ServedModel

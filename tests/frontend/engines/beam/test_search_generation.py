@@ -2,7 +2,7 @@
 
 import asyncio
 
-from splitserve.frontend.beam.search_generation import SearchGeneration
+from splitserve.frontend.engines.beam.search_generation import SearchGeneration
 from splitserve.frontend.engines.generation import OutputDelta
 from splitserve.frontend.engines.status import PoolStats
 

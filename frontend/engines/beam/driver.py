@@ -20,8 +20,8 @@ from splitserve.engine_core.errors import (
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.messages import AddRequest, FinishReason
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.frontend.beam.answer import make_deltas
-from splitserve.frontend.beam.search import Beam, BeamSearch, SearchRules
+from splitserve.frontend.engines.beam.answer import make_deltas
+from splitserve.frontend.engines.beam.search import Beam, BeamSearch, SearchRules
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence, SequenceHost
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta, TokenLogprob
 from splitserve.frontend.engines.served_model import ServedModel

@@ -20,7 +20,7 @@ from splitserve.engine_core.ipc.codec import pack_float32, pack_int32, unpack_in
 from splitserve.engine_core.ipc.messages import AddRequest, Finished, FinishReason, Rejected
 from splitserve.engine_core.ipc.wire import TokenLogprobs
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.frontend.beam.driver import BeamRun
+from splitserve.frontend.engines.beam.driver import BeamRun
 from splitserve.frontend.engines.connection.client import EngineClient
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence
 from splitserve.frontend.engines.connection.session import EngineSession

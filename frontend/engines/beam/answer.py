@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from splitserve.frontend.beam.search import Hypothesis, SearchRules
+from splitserve.frontend.engines.beam.search import Hypothesis, SearchRules
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
 from splitserve.frontend.engines.served_model import ServedModel

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from splitserve.frontend.beam.search import BeamSearch, SearchRules
+from splitserve.frontend.engines.beam.search import BeamSearch, SearchRules
 from splitserve.frontend.engines.generation import TokenLogprob
 
 Output = tuple[int, ...]

@@ -14,7 +14,7 @@ from splitserve.engine_core.executor.inproc import InprocExecutor
 from splitserve.engine_core.ipc.messages import Abort, AddRequest
 from splitserve.engine_core.ipc.worker_messages import KVCacheReady, ModelRunnerOutput
 from splitserve.engine_core.sampling_params import MAX_STEP_LOGPROBS, SamplingParams
-from splitserve.frontend.beam.driver import BeamRun
+from splitserve.frontend.engines.beam.driver import BeamRun
 from splitserve.frontend.engines.connection.client import EngineClient
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence
 from splitserve.frontend.engines.connection.session import EngineSession

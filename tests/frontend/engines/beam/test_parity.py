@@ -14,7 +14,7 @@ import torch
 from splitserve.engine_core.sampling_params import MAX_N, MAX_STOP_TOKEN_IDS, SamplingParams
 from splitserve.frontend.engines.generation import OutputDelta
 from tests.checkpoints import EOS_TOKEN_ID, CheckpointCache, load_reference
-from tests.frontend.beam.inproc_client import InprocClient
+from tests.frontend.engines.beam.inproc_client import InprocClient
 from tests.worker.models.cases import CASES, MAIN_CASES, prompt
 
 if TYPE_CHECKING:
