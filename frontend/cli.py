@@ -61,7 +61,7 @@ def _serve(config: FrontendConfig, num_short_keys: int) -> int:
 
         safe = {"count": num_short_keys, "safe_from_chars": MIN_SAFE_KEY_CHARS}
         log_event("short_api_keys", safe, logging.WARNING)
-    from splitserve.frontend.server import run_server
+    from splitserve.frontend.http_server import run_server
 
     try:
         return run_server(config)

@@ -47,8 +47,8 @@ FRONTEND = {
     "offline": "engines metrics text unknown_fields",
     "openapi": "http openai operator",
     "app": "config engines http launch metrics openai openapi operator unknown_fields",
-    "server": "app config engines event_log http launch",
-    "cli": "config event_log http server",
+    "http_server": "app config engines event_log http launch",
+    "cli": "config event_log http http_server",
 }
 WORKER = {
     "_native": "",

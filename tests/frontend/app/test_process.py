@@ -194,7 +194,7 @@ def test_a_configuration_is_checked_without_serving(capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize(
     "statement",
-    ["import splitserve.frontend.server, splitserve.frontend.openai.chat, splitserve.frontend.cli"],
+    ["import splitserve.frontend.http_server, splitserve.frontend.openai.chat, splitserve.frontend.cli"],
 )
 def test_nothing_of_the_http_side_loads_torch(statement: str) -> None:
     check = "import sys; print([m for m in ('torch', 'transformers', 'worker') if m in sys.modules])"

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
-from splitserve.frontend.server import FrontendServer
+from splitserve.frontend.http_server import FrontendServer
 from tests.frontend.http.app_fixtures import make_config, serving
 from tests.frontend.http.fake_pool import FakePool
 from tests.frontend.http.response.sse_events import events, joined
@@ -149,7 +149,7 @@ async def test_a_second_signal_cuts_everything_at_once(pool: FakePool) -> None:
 
 async def test_a_signal_during_start_up_ends_the_server(pool: FakePool) -> None:
     from splitserve.frontend.app import create_app
-    from splitserve.frontend.server import open_listener
+    from splitserve.frontend.http_server import open_listener
 
     config = make_config(port=0)
     listener = open_listener(config)

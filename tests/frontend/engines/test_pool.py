@@ -29,7 +29,7 @@ from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.config import FrontendConfig
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
-from splitserve.frontend.server import make_pool
+from splitserve.frontend.http_server import make_pool
 from tests.frontend.engines.conftest import MakePool, state_of, until
 from tests.frontend.engines.fake_engine import DEADLINE_S, FakeEngine
 from tests.frontend.engines.messages import end, outputs, ready, tokens

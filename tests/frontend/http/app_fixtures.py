@@ -15,7 +15,7 @@ from splitserve.frontend.app import create_app
 from splitserve.frontend.config import FrontendConfig
 from splitserve.frontend.engines.pool import EnginePool
 from splitserve.frontend.http.connection.body_writer import BODY_EXTENSION, BodyWriter
-from splitserve.frontend.server import FrontendServer, describe, open_listener
+from splitserve.frontend.http_server import FrontendServer, describe, open_listener
 from tests.frontend.http.fake_pool import FakePool
 
 ENGINES = ("ipc:///tmp/never-connected",)
