@@ -28,8 +28,8 @@ from splitserve.engine_core.ipc.launcher_messages import (
     WorkersPlaced,
 )
 from splitserve.engine_core.ipc.line_link import LineLink
+from splitserve.worker.ray.actor_group import ActorGroup, describe_end, reserved_room
 from splitserve.worker.ray.cluster import joined_cluster
-from splitserve.worker.ray.crew import Crew, describe_end, reserved_room
 
 M = TypeVar("M", PlaceWorkers, RunWorkers)
 Link = LineLink[ToLauncherMessage]
@@ -73,13 +73,13 @@ def _place_and_watch(link: Link, order: PlaceWorkers) -> None:
         device = cluster.choose_device(order.device)
         bundle = {"GPU": 1} if device == "cuda" else {"CPU": order.num_cpus}
         with reserved_room(cluster, order.num_ranks, bundle, order.timeout_s) as room:
-            crew = Crew(cluster, room, bundle, order.timeout_s)
-            link.send(WorkersPlaced(cluster.host, device, crew.rendezvous, crew.seats(device)))
+            actors = ActorGroup(cluster, room, bundle, order.timeout_s)
+            link.send(WorkersPlaced(cluster.host, device, actors.rendezvous, actors.seats(device)))
             command = _expect(link, RunWorkers)
             keys = ClientKeys(
                 command.public_key.encode(), command.secret_key.encode(), command.server_key.encode()
             )
-            for rank, run in enumerate(crew.run(command.places, keys)):
+            for rank, run in enumerate(actors.run(command.places, keys)):
                 run.add_done_callback(partial(_tell_end, link, rank))
             while link.is_open:
                 link.receive(wait=True)

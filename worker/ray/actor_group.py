@@ -44,7 +44,7 @@ def reserved_room(
         remove_placement_group(room)
 
 
-class Crew:
+class ActorGroup:
     """The actors in the order of their ranks: those of the engine's own node first, then node by node.
 
     So neighbours share a node wherever they can, and rank 0, which answers the engine, is close to it.
