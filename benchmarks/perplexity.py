@@ -23,6 +23,7 @@ from splitserve.worker.attention.cpu import CpuAttention
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.kv_cache.layout import BlockShape, layer_caches
+from splitserve.worker.models.placement import Placement
 from splitserve.worker.models.registry import load_model
 from training.corpus import conversations
 from training.packing import token_weights
@@ -56,7 +57,7 @@ class Scorer:
         backend = CpuAttention()
         config = read_model_config(model)
         self._model = load_model(
-            config, torch.bfloat16, CpuDevice(), backend, lambda loaded, total: None, quantization
+            config, torch.bfloat16, Placement(CpuDevice(), backend), lambda loaded, total: None, quantization
         )
         sizes = (self._model.num_layers, self._model.num_kv_heads, BLOCK_SIZE, self._model.head_dim)
         cache = backend.allocate(BlockShape(*sizes, torch.bfloat16), MAX_TOKENS // BLOCK_SIZE)

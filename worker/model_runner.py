@@ -14,7 +14,6 @@ from splitserve.engine_core.errors import DeviceMemoryError
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
 from splitserve.engine_core.ipc.wire import TokenLogprobs
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowError, SchedulerOutput
-from splitserve.worker.attention.base import AttentionBackend
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.batch.agreement import Agreement, Chosen
 from splitserve.worker.batch.input_batch import InputBatch, StepInputs
@@ -24,9 +23,9 @@ from splitserve.worker.device.out_of_memory import is_out_of_memory
 from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
 from splitserve.worker.kv_cache.host_blocks import HostBlocks
 from splitserve.worker.models.base import Model
+from splitserve.worker.models.placement import Placement
 from splitserve.worker.ops.columns import Int32
 from splitserve.worker.parallel.group import StepAbandonedError
-from splitserve.worker.parallel.mesh import ALONE, Mesh
 from splitserve.worker.sampling.prompt_scorer import PromptScorer
 from splitserve.worker.sampling.sampler import Sampled, Sampler, split_errors
 
@@ -116,41 +115,36 @@ class ModelRunner:
 
     def __init__(
         self,
-        device: Device,
-        backend: AttentionBackend,
+        placement: Placement[Device],
         model: Model,
         kv_caches: ArrivingCaches,
         host_blocks: HostBlocks,
         batch: InputBatch,
-        vocab_size: int,
         graphs: StepGraphs | None,
-        mesh: Mesh = ALONE,
     ) -> None:
         """Build a runner with an empty batch.
 
         Args:
-            device: of all else.
-            backend: the model's.
+            placement: of the model.
             model: loaded.
             kv_caches: one per layer.
             host_blocks: moves blocks of kv_caches out and in.
             batch: no other runner's.
-            vocab_size: width of the model's logits.
             graphs: decodes the rows of this batch; None runs every step eagerly.
-            mesh: the ranks that part the model.
         """
+        device, backend, mesh = placement
         self._device = device
         self._backend = backend
+        self._mesh = mesh
         self._model = model
         self._kv_caches = kv_caches
         self._host_blocks = host_blocks
         self._batch = batch
         self._graphs = graphs
         self._last_end = 0.0
-        self._max_logits_rows = max_logits_rows(vocab_size)
+        self._max_logits_rows = max_logits_rows(batch.limits.vocab_size)
         self._sampler = Sampler(device, batch)
         self._prompt_scorer = PromptScorer(device, model, batch, self._max_logits_rows)
-        self._mesh = mesh
         self._agreement = None if mesh.group is None else Agreement(mesh.group, device, batch)
 
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:

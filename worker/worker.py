@@ -17,7 +17,6 @@ from splitserve.engine_core.ipc.worker_messages import (
     SchedulerOutput,
     WorkerReady,
 )
-from splitserve.worker.attention.base import AttentionBackend
 from splitserve.worker.attention.cpu import CpuAttention
 from splitserve.worker.attention.needs import AttentionNeeds
 from splitserve.worker.attention.select import choose_backend
@@ -39,6 +38,7 @@ from splitserve.worker.kv_cache.layout import BlockShape, layer_caches
 from splitserve.worker.largest_step import blocks_of_largest_step, run_largest_step
 from splitserve.worker.model_runner import ModelRunner, max_logits_rows
 from splitserve.worker.models.base import Model
+from splitserve.worker.models.placement import Placement
 from splitserve.worker.models.registry import load_model
 from splitserve.worker.ops.cpu import ops
 from splitserve.worker.parallel.mesh import ALONE, Mesh
@@ -109,9 +109,9 @@ class Worker:
         backend = choose_backend(
             self._config.attention_backend, self._device, self._attention_needs(config, dtype)
         )
-        mesh = self._meet()
-        model = load_model(config, dtype, self._device, backend, progress, quantization, mesh, self._loader)
-        self._loaded = loaded = _Loaded(config, dtype, model, quantization, backend, mesh)
+        placement = Placement(self._device, backend, self._meet())
+        model = load_model(config, dtype, placement, progress, quantization, self._loader)
+        self._loaded = loaded = _Loaded(config, dtype, model, quantization, placement)
         if self._meeting is not None:
             self._meeting.begin(self._config.exchange_timeout_s)
             if isinstance(self._device, CudaDevice):
@@ -182,39 +182,29 @@ class Worker:
         shape = loaded.block_shape(limits.block_size)
         try:
             batch = InputBatch(
-                limits, list(loaded.config.eos_token_ids), is_pipelined=loaded.mesh.stage is not None
+                limits,
+                list(loaded.config.eos_token_ids),
+                is_pipelined=loaded.placement.mesh.stage is not None,
             )
-            pool = loaded.backend.allocate(shape, limits.num_blocks)
+            pool = loaded.placement.backend.allocate(shape, limits.num_blocks)
         except (OSError, MemoryError, RuntimeError) as error:
             raise ConfigError(f"no memory for a KV cache of {limits.num_blocks} blocks: {error}") from None
         host_blocks = HostBlocks(self._device, pool, shape, num_host_blocks)
         caches = ArrivingCaches(layer_caches(pool))
-        graphs = None if self._config.enforce_eager else self._make_graphs(loaded, caches, batch, limits)
-        runner = ModelRunner(
-            self._device,
-            loaded.backend,
-            loaded.model,
-            caches,
-            host_blocks,
-            batch,
-            limits.vocab_size,
-            graphs,
-            loaded.mesh,
-        )
+        graphs = None if self._config.enforce_eager else self._make_graphs(loaded, caches, batch)
+        runner = ModelRunner(loaded.placement, loaded.model, caches, host_blocks, batch, graphs)
         return runner, host_blocks
 
-    def _make_graphs(
-        self, loaded: _Loaded, caches: ArrivingCaches, batch: InputBatch, limits: BatchLimits
-    ) -> StepGraphs | None:
-        model, backend, max_rows = loaded.model, loaded.backend, max_logits_rows(limits.vocab_size)
-        group, stage = loaded.mesh
-        if stage is not None or (group is not None and not group.can_be_captured):
+    def _make_graphs(self, loaded: _Loaded, caches: ArrivingCaches, batch: InputBatch) -> StepGraphs | None:
+        device, backend, mesh = loaded.placement
+        max_rows = max_logits_rows(batch.limits.vocab_size)
+        if mesh.stage is not None or (mesh.group is not None and not mesh.group.can_be_captured):
             return None
         # Recordings of a CPU hold our own kernels; another backend may compute with anything.
         if isinstance(backend, CpuAttention):
-            return DecodeGraphs(model, caches, batch, limits, max_rows, group)
-        if isinstance(self._device, CudaDevice) and backend.can_be_captured:
-            return CudaGraphs(self._device, backend, model, caches, batch, max_rows, group)
+            return DecodeGraphs(loaded.model, caches, batch, max_rows, mesh.group)
+        if isinstance(device, CudaDevice) and backend.can_be_captured:
+            return CudaGraphs(Placement(device, backend, mesh), loaded.model, caches, batch, max_rows)
         return None
 
     def _default_cache_bytes(self) -> int:
@@ -290,8 +280,7 @@ class _Loaded(NamedTuple):
     dtype: torch.dtype
     model: Model
     quantization: str
-    backend: AttentionBackend
-    mesh: Mesh
+    placement: Placement[Device]
 
     def block_shape(self, block_size: int) -> BlockShape:
         """What a block of block_size tokens holds of this model."""

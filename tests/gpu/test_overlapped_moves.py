@@ -114,7 +114,7 @@ def test_a_layer_waits_for_its_own_moves_and_those_before_alone(
 ) -> None:
     worker, stream = last_moment(gpu, checkpoint)
     log: list[str] = []
-    backend = worker._loaded.backend
+    backend = worker._loaded.placement.backend
     write, move = backend.write, HostBlocks._move_layers
 
     def logged_write(*step: object) -> None:
@@ -169,7 +169,7 @@ def test_a_step_that_finds_no_memory_waits_for_its_moves(
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(worker._loaded.backend, "attend", fail)
+        patch.setattr(worker._loaded.placement.backend, "attend", fail)
         # Out of the pool, over which the failing step begins to write.
         moves = [(0, HOST + 3), (1, HOST + 2)]
         failed = worker.execute(step_of(1, 5, moves, new_rows=[new_row(1, [9] * 5, [0, 1])]))

@@ -60,7 +60,7 @@ def start(ranks: RankPool, config: WorkerConfig) -> ParallelWorker:
 
 def graphs_of(worker: Worker) -> CudaGraphs:
     assert worker._loaded is not None
-    assert isinstance(worker._loaded.mesh.group, DistributedGroup)
+    assert isinstance(worker._loaded.placement.mesh.group, DistributedGroup)
     assert worker._runner is not None
     graphs = worker._runner._graphs
     assert isinstance(graphs, CudaGraphs)

@@ -86,6 +86,7 @@ class InputBatch:
     """Owns the state of all rows, in arrays indexed by row; used by the worker's one thread.
 
     Attributes:
+        limits: as given.
         columns: what a decode step reads of the rows; the next four are among them.
         tokens: int32 [max_num_seqs, max_model_len + 1] prompt and output of each row; the column beyond the
             limit takes the token sampled after a prompt that fills the context.
@@ -106,7 +107,7 @@ class InputBatch:
             eos_token_ids: of the model.
             is_pipelined: this is one of several stages, which have to compute the same rows.
         """
-        self._limits = limits
+        self.limits = limits
         num_rows = limits.max_num_seqs
         # One block more than the longest sequence: the scheduler may hold a block ahead of need.
         max_blocks = -(-limits.max_model_len // limits.block_size) + 1
@@ -151,7 +152,7 @@ class InputBatch:
         rows, num_new = unpack_int32(step.rows), unpack_int32(step.num_tokens)
         self._check_rows(rows)
         num_tokens = int(num_new.sum())
-        if len(rows) != len(num_new) or num_tokens > self._limits.max_num_batched_tokens:
+        if len(rows) != len(num_new) or num_tokens > self.limits.max_num_batched_tokens:
             raise WorkerError(f"step {step.step} is malformed or over the token budget")
         told = unpack_int32(step.last_token_ids) if step.last_token_ids else None
         errors: list[RowError] = []
@@ -209,7 +210,7 @@ class InputBatch:
         behind = self.num_computed[index] == self.num_tokens[index]
         token_ids = token_ids[behind]
         # Negative ids become large ones.
-        if len(token_ids) and token_ids.view(np.uint32).max() >= self._limits.vocab_size:
+        if len(token_ids) and token_ids.view(np.uint32).max() >= self.limits.vocab_size:
             raise WorkerError("a token id of another stage is outside the vocabulary")
         self.append(rows[behind], token_ids)
 
@@ -276,10 +277,10 @@ class InputBatch:
 
     def _check_tokens(self, token_ids: Int32) -> None:
         """The embedding is indexed with these ids, so they are held to the vocabulary here too."""
-        if not 0 < len(token_ids) <= self._limits.max_model_len:
-            raise InvalidRequestError(f"a sequence has 1 to {self._limits.max_model_len} tokens")
-        if token_ids.min() < 0 or token_ids.max() >= self._limits.vocab_size:
-            raise InvalidRequestError(f"token ids must be from 0 to {self._limits.vocab_size - 1}")
+        if not 0 < len(token_ids) <= self.limits.max_model_len:
+            raise InvalidRequestError(f"a sequence has 1 to {self.limits.max_model_len} tokens")
+        if token_ids.min() < 0 or token_ids.max() >= self.limits.vocab_size:
+            raise InvalidRequestError(f"token ids must be from 0 to {self.limits.vocab_size - 1}")
 
     def _check_progress(self, step: int, rows: Index, num_new: Int32, ends: Int32) -> None:
         # The smaller of known tokens and blocks bounds what a row can compute.

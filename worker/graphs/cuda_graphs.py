@@ -11,7 +11,6 @@ import torch
 
 from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
-from splitserve.worker.attention.base import AttentionBackend
 from splitserve.worker.batch.agreement import all_could
 from splitserve.worker.batch.input_batch import InputBatch, StepInputs
 from splitserve.worker.batch.step_graphs import Drawn
@@ -21,8 +20,8 @@ from splitserve.worker.graphs.cuda_step import CudaStep
 from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
 from splitserve.worker.kv_cache.layout import KVCache
 from splitserve.worker.models.base import Model
+from splitserve.worker.models.placement import Placement
 from splitserve.worker.ops.columns import Int32
-from splitserve.worker.parallel.group import RankGroup
 
 logger = logging.getLogger(__name__)
 
@@ -48,20 +47,17 @@ class CudaGraph:
 
     def __init__(
         self,
-        device: CudaDevice,
-        backend: AttentionBackend,
+        placement: Placement[CudaDevice],
         model: Model,
         caches: list[KVCache],
         step: CudaStep,
-        group: RankGroup | None,
     ) -> None:
         """Capture nothing yet; all objects live, and lie where they are, as long as this one is used."""
-        self._device = device
-        self._backend = backend
+        self._device, self._backend, mesh = placement
+        self._group = mesh.group
         self._model = model
         self._caches = caches
         self._step = step
-        self._group = group
         self._hidden = torch.empty(0)
         self._inputs: StepInputs | None = None
         self._batch: InputBatch | None = None
@@ -167,31 +163,27 @@ class CudaGraphs:
 
     def __init__(
         self,
-        device: CudaDevice,
-        backend: AttentionBackend,
+        placement: Placement[CudaDevice],
         model: Model,
         kv_caches: ArrivingCaches,
         batch: InputBatch,
         max_rows: int,
-        group: RankGroup | None = None,
     ) -> None:
         """Capture nothing yet.
 
         Args:
-            device: of all the others.
-            backend: the model's; can be captured.
+            placement: of the model; the backend, and the exchanges of the ranks, can be captured.
             model: loaded.
             kv_caches: one per layer.
             batch: whose rows are decoded.
             max_rows: most rows of logits at once; larger steps, or of over MAX_GRAPH_ROWS, run eagerly.
-            group: ranks that part the model and take the same steps; its exchanges can be captured.
         """
-        self._device = device
-        self._backend = backend
+        self._placement = placement
+        self._device = device = placement.device
+        self._group = placement.mesh.group
         self._model = model
         self._kv_caches = kv_caches
         self._batch = batch
-        self._group = group
         self._sizes = ladder(min(max_rows, MAX_GRAPH_ROWS, len(batch.num_tokens)))
         self._ones = np.ones(self._sizes[-1], "<i4").tobytes()
         self._graphs: dict[int, CudaGraph] = {}
@@ -289,7 +281,7 @@ class CudaGraphs:
     def _make(self, size: int) -> CudaGraph:
         step = CudaStep(self._last_drawn, self._block_tables, size)
         caches = list(self._kv_caches)
-        return CudaGraph(self._device, self._backend, self._model, caches, step, self._group)
+        return CudaGraph(self._placement, self._model, caches, step)
 
     def _attempt(self, make: Callable[[], CudaGraph]) -> CudaGraph | None:
         """Do what takes memory and exchanges nothing; None if this rank or another one found none."""

@@ -9,7 +9,7 @@ import torch
 
 from splitserve.engine_core.errors import WorkerError
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
-from splitserve.worker.batch.input_batch import BatchLimits, InputBatch, StepInputs
+from splitserve.worker.batch.input_batch import InputBatch, StepInputs
 from splitserve.worker.batch.step_graphs import Drawn
 from splitserve.worker.graphs.decode_step import DecodeStep
 from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
@@ -99,7 +99,6 @@ class DecodeGraphs:
         model: Model,
         kv_caches: ArrivingCaches,
         batch: InputBatch,
-        limits: BatchLimits,
         max_rows: int,
         group: RankGroup | None = None,
     ) -> None:
@@ -109,16 +108,14 @@ class DecodeGraphs:
             model: loaded; whatever it computes in a pass goes through kernels that Recording notes.
             kv_caches: one per layer.
             batch: whose rows are decoded.
-            limits: of the batch.
             max_rows: most rows of logits at once; steps of more, or of more than MAX_GRAPH_ROWS, run eagerly.
             group: ranks that part the model and take the same steps; its exchanges are recorded.
         """
         self._model = model
         self._kv_caches = kv_caches
         self._batch = batch
-        self._limits = limits
         self._group = group
-        self._max_rows = min(max_rows, MAX_GRAPH_ROWS, limits.max_num_seqs)
+        self._max_rows = min(max_rows, MAX_GRAPH_ROWS, batch.limits.max_num_seqs)
         width = batch.blocks.table.shape[1]
         self._block_tables = torch.empty((self._max_rows, width), dtype=torch.int32)
         # By the length of the message's column of rows.
@@ -156,5 +153,5 @@ class DecodeGraphs:
         """Record the next step that is like this one, if it can be."""
         num_rows, rest = divmod(len(step.rows), 4)
         if rest == 0 and 0 < num_rows <= self._max_rows:
-            decode_step = DecodeStep(self._batch, self._limits, self._block_tables[:num_rows], self._group)
+            decode_step = DecodeStep(self._batch, self._block_tables[:num_rows], self._group)
             self._graphs[len(step.rows)] = DecodeGraph(self._model, self._kv_caches, decode_step)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from splitserve.worker.attention.metadata import AttentionMetadata
-from splitserve.worker.batch.input_batch import BatchLimits, InputBatch, StepInputs
+from splitserve.worker.batch.input_batch import InputBatch, StepInputs
 from splitserve.worker.ops.columns import Array, BatchColumns, Int32, LayoutColumns, SamplingColumns, allocate
 from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.decode import StepTensors, append_tokens, decode_inputs, take_rows
@@ -23,20 +23,16 @@ class DecodeStep:
         drawn: int32 [R] after draw(); -1 where the logits hold a NaN.
     """
 
-    def __init__(
-        self, batch: InputBatch, limits: BatchLimits, block_tables: torch.Tensor, group: RankGroup | None
-    ) -> None:
+    def __init__(self, batch: InputBatch, block_tables: torch.Tensor, group: RankGroup | None) -> None:
         """Take memory for the rest.
 
         Args:
             batch: whose rows are decoded; its columns are never moved.
-            limits: of the batch.
             block_tables: int32 [R, as wide as the batch's]; used from lay_out() to the end of the step.
             group: ranks that part each layer; None for one that has all of it. Rank 0 samples.
         """
         self._group = group
         self._batch = batch
-        self._limits = limits
         num_rows = len(block_tables)
         self._rows, self._drawn = _ints(num_rows), _ints(num_rows)
         layout = LayoutColumns[torch.Tensor](*_tensors(allocate(LayoutColumns[Array], num_rows)))
@@ -73,7 +69,7 @@ class DecodeStep:
         Raises:
             ValueError: a row is not in the batch, or would compute past what it has.
         """
-        limits = self._limits
+        limits = self._batch.limits
         decode_inputs(self._rows, self._columns, self._tensors, limits.block_size, limits.max_model_len)
         return self._tensors.layout.token_ids, self._meta
 

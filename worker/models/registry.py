@@ -10,7 +10,6 @@ import msgspec
 import torch
 
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
-from splitserve.worker.attention.base import AttentionBackend
 from splitserve.worker.device.base import Device
 from splitserve.worker.device.workspace import Workspace
 from splitserve.worker.layers.context import LayerContext
@@ -18,8 +17,8 @@ from splitserve.worker.layers.embedding import HEAD
 from splitserve.worker.layers.parameter import WeightPlan
 from splitserve.worker.models import decoder, gpt2
 from splitserve.worker.models.base import Model
+from splitserve.worker.models.placement import Placement
 from splitserve.worker.ops.quantization import FORMS
-from splitserve.worker.parallel.mesh import ALONE, Mesh
 from splitserve.worker.parallel.shares import check_shares, check_stages
 from splitserve.worker.weights.loading import Loader, Progress, load_weights
 from splitserve.worker.weights.tied_head import has_own_head
@@ -49,11 +48,9 @@ FAMILIES = {
 def load_model(
     config: ModelConfig,
     dtype: torch.dtype,
-    device: Device,
-    backend: AttentionBackend,
+    placement: Placement[Device],
     progress: Progress,
     quantization: str = "none",
-    mesh: Mesh = ALONE,
     loader: Loader = load_weights,
 ) -> Model:
     """Check the checkpoint against the config, then load its weights.
@@ -61,11 +58,9 @@ def load_model(
     Args:
         config: from read_model_config, perhaps limited_to a shorter context.
         dtype: of weights and activations.
-        device: where the weights go and all else is computed.
-        backend: computes attention, on the same device.
+        placement: where the weights go and all is computed.
         progress: called with (loaded_bytes, total_bytes) from this thread, first with (0, total_bytes).
         quantization: "none", "int8" or "int4"; dtype is bfloat16 unless it is "none".
-        mesh: the ranks that part the model.
         loader: fills the weights.
 
     Raises:
@@ -73,6 +68,7 @@ def load_model(
         ModelLoadError: names the file and tensor that is missing, misshapen or damaged; raised before the
             memory of the weights is taken, unless a file is cut short while it is read.
     """
+    device, backend, mesh = placement
     family = FAMILIES[config.family]
     if config.tie_word_embeddings and has_own_head(Path(config.path), family.embedding, family.prefix):
         config = msgspec.structs.replace(config, tie_word_embeddings=False)

@@ -16,6 +16,7 @@ from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.kv_cache.layout import BlockShape, layer_caches
 from splitserve.worker.models.base import Model
+from splitserve.worker.models.placement import Placement
 from splitserve.worker.models.registry import load_model
 
 BLOCK_SIZE = 8
@@ -38,7 +39,7 @@ class Driver:
         self.config: ModelConfig = read_model_config(path)
         backend = CpuAttention()
         self.model: Model = load_model(
-            self.config, dtype, CpuDevice(), backend, lambda loaded, total: None, quantization
+            self.config, dtype, Placement(CpuDevice(), backend), lambda loaded, total: None, quantization
         )
         model = self.model
         shape = BlockShape(model.num_layers, model.num_kv_heads, BLOCK_SIZE, model.head_dim, dtype)

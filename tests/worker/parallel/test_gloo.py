@@ -48,7 +48,7 @@ class ShareMemory:
 
 def group_of(rank: Worker) -> DistributedGroup:
     assert rank._loaded is not None
-    group = rank._loaded.mesh.group
+    group = rank._loaded.placement.mesh.group
     assert isinstance(group, DistributedGroup)
     return group
 
@@ -91,7 +91,7 @@ class Sum:
 
 def kind_of_group(worker: Worker) -> type:
     assert worker._loaded is not None
-    return type(worker._loaded.mesh.group)
+    return type(worker._loaded.placement.mesh.group)
 
 
 @contextmanager

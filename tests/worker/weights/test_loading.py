@@ -21,6 +21,7 @@ from splitserve.worker.device.base import Device
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.layers.parameter import PackedParameter, Part, WeightPlan
 from splitserve.worker.models.base import Model
+from splitserve.worker.models.placement import Placement
 from splitserve.worker.models.registry import load_model
 from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.packed_weight import PackedWeight
@@ -39,7 +40,9 @@ Tensors = dict[str, torch.Tensor]
 
 
 def load(path: Path, dtype: torch.dtype = torch.float32) -> Model:
-    return load_model(read_model_config(path), dtype, CPU, CpuAttention(), lambda loaded, total: None)
+    return load_model(
+        read_model_config(path), dtype, Placement(CPU, CpuAttention()), lambda loaded, total: None
+    )
 
 
 @pytest.fixture

@@ -1,0 +1,25 @@
+"""Where a rank's part of a model computes, and with whom."""
+
+from __future__ import annotations
+
+from typing import Generic, NamedTuple, TypeVar
+
+from splitserve.worker.attention.base import AttentionBackend
+from splitserve.worker.device.base import Device
+from splitserve.worker.parallel.mesh import ALONE, Mesh
+
+DeviceT_co = TypeVar("DeviceT_co", bound=Device, covariant=True)
+
+
+class Placement(NamedTuple, Generic[DeviceT_co]):
+    """What a model is built for and its steps run on.
+
+    Attributes:
+        device: holds the weights, the activations and the KV cache.
+        backend: computes attention, on that device.
+        mesh: the ranks that part the model.
+    """
+
+    device: DeviceT_co
+    backend: AttentionBackend
+    mesh: Mesh = ALONE
