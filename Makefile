@@ -9,6 +9,8 @@ CPP_SOURCES := -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh'
 
 # Seconds of `make soak` and `make soak-server`.
 SECONDS ?= 60
+# Of the property tests in `make soak`.
+SEED ?= $(shell $(PYTHON) -c 'import secrets; print(secrets.randbits(40))')
 
 # Models, peers and figures of `make bench` and `make compare`; `make clean` leaves it alone.
 BENCH_DIR ?= .bench
@@ -51,9 +53,11 @@ serve: $(INSTALLED)
 test: $(VENV)/.installed-test
 	$(BIN)/pytest --cov --cov-report=term
 
-# Random lives of an engine with all bookkeeping checked after every event; new seeds in every run.
+# Random lives of an engine with all bookkeeping checked after every event, then the property tests; new seeds in
+# every run, which the output names: `make soak SEED=5` draws the same examples of the property tests again.
 soak: $(VENV)/.installed-test
 	$(BIN)/python -m tests.engine_core.soak --seconds $(SECONDS)
+	$(BIN)/pytest -m hypothesis --hypothesis-profile=fresh --hypothesis-seed=$(SEED)
 
 # Random load on the processes of `splitserve serve`: answers compared with those alone, blocks, memory.
 soak-server: $(VENV)/.installed-test

@@ -21,6 +21,8 @@ if importlib.util.find_spec("hypothesis") is not None:
     settings.register_profile(
         "tests", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
     )
+    # For `make soak`: pytest --hypothesis-profile=fresh --hypothesis-seed=N draws the examples of that seed.
+    settings.register_profile("fresh", settings.get_profile("tests"), derandomize=False)
     settings.load_profile("tests")
 
 

@@ -33,9 +33,6 @@ TENANTS = ("", "a", "b")
 
 SETTINGS = settings(
     max_examples=150,
-    deadline=None,
-    database=None,
-    derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 

@@ -16,9 +16,6 @@ from tests.engine_core.engine_driver import EngineDriver, Tracked
 
 SETTINGS = settings(
     max_examples=60,
-    deadline=None,
-    database=None,
-    derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 NEVER_STOPS = TokenRule(vocab_size=50, eos_token_ids=())

@@ -112,7 +112,7 @@ _value = st.recursive(
 )
 
 
-@settings(derandomize=True, database=None, deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(st.tuples(st.sampled_from(sorted(REFUSED)), _value), max_size=3), st.integers(0, 400))
 def test_any_body_is_decoded_or_refused(fields: list[tuple[str, bytes]], end: int) -> None:
     whole = b"{%b}" % b",".join([b'"prompt":"x"', *(b'"%b":%b' % (n.encode(), v) for n, v in fields)])

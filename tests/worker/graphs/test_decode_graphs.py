@@ -93,7 +93,7 @@ def test_every_architecture_and_format_ends_alike(
     assert calls.draw > 20
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_any_order_of_rows_blocks_and_replacements_ends_alike(pair: Pair, data: st.DataObject) -> None:
     """Rows of one block group each come, decode in any company and order, and are replaced within a step."""

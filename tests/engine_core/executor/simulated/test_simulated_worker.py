@@ -139,7 +139,7 @@ def test_a_block_taken_from_a_running_row_is_found_out() -> None:
         worker.execute(step({3: 3}, new_row(3, (1, 1, 1), (1,))))
 
 
-@settings(max_examples=100, deadline=None, database=None, derandomize=True)
+@settings(max_examples=100)
 @given(
     prompt=st.lists(st.integers(0, 49), min_size=1, max_size=30),
     seed=st.integers(0, 2**64 - 1),

@@ -98,7 +98,7 @@ caps = st.builds(
 rows = st.lists(st.tuples(st.integers(2, 200), st.integers(0, 5000)), min_size=1, max_size=6)
 
 
-@settings(max_examples=500, deadline=None, derandomize=True, database=None)
+@settings(max_examples=500)
 @given(caps, rows, st.integers(1, 300))
 def test_as_much_as_fits_is_given_first_rows_first(
     cap: PrefillCap, rows: list[tuple[int, int]], max_tokens: int
@@ -123,7 +123,7 @@ def test_as_much_as_fits_is_given_first_rows_first(
         assert sum(more) > cap.min_tokens
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@settings(max_examples=200)
 @given(caps, rows, st.integers(1, 300), st.integers(1, 100))
 def test_a_larger_cap_never_gives_less(
     cap: PrefillCap, rows: list[tuple[int, int]], max_tokens: int, more: int

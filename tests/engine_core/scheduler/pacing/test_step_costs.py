@@ -161,7 +161,7 @@ seconds = st.one_of(
 @given(
     st.lists(st.tuples(st.integers(0, 64), st.integers(0, 4000), st.integers(0, 2**23), seconds), max_size=60)
 )
-@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@settings(max_examples=300)
 def test_whatever_is_measured_costs_are_finite_and_never_negative(
     steps: list[tuple[int, int, int, float]],
 ) -> None:

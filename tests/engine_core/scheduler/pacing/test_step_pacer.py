@@ -135,7 +135,7 @@ def test_a_worker_that_does_not_measure_is_not_capped(context: int) -> None:
     st.floats(1, 1000),
     st.integers(0, 2**23),
 )
-@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@settings(max_examples=300)
 def test_whatever_is_measured_the_cap_has_bounds_and_grows_with_the_target(
     steps: list[tuple[int, int, int, float]], target_s: float, factor: float, context: int
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from splitserve.engine_core.errors import OverloadedError
@@ -179,7 +179,6 @@ ARRIVALS = st.builds(
 EVENTS = st.one_of(ARRIVALS, ARRIVALS, st.tuples(st.sampled_from(["start", "give up"]), st.integers(0, 50)))
 
 
-@settings(deadline=None)
 @given(st.lists(EVENTS, max_size=60))
 def test_bounds_always_hold_and_nobody_under_its_share_is_refused(events: list[tuple]) -> None:
     waiting = Waiting(QueueAdmission(MAX_WAITING, MAX_TOKENS, WEIGHTS))

@@ -112,7 +112,7 @@ def test_requests_given_up_do_not_count_as_served() -> None:
     assert waiting.admission.queue_time_s(10.0) == MAX_RETRY_S
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@settings(max_examples=200)
 @given(
     st.lists(
         st.tuples(
