@@ -1,0 +1,52 @@
+"""The way of a stream, leg by leg: which modules of the legs before it each may know (docs/architecture.md)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.source_tree import import_graph
+
+ENGINES = "frontend.engines."
+# Leg -> modules of frontend.engines beside its own. Sockets and sessions are known to the pool alone, so that
+# an owner of open streams can stand between them and everything here.
+LEGS = {
+    "frontend.engines.connection": set(),
+    "frontend.engines.stream": {
+        "connection.open_sequence",
+        "connection.token_relay",
+        "generation",
+        "status",
+    },
+    "frontend.engines.beam": {
+        "connection.open_sequence",
+        "generation",
+        "served_model",
+        "status",
+        "stream.logprobs",
+        "stream.sequence_stream",
+    },
+    "frontend.openai": {
+        "connection.token_relay",
+        "generation",
+        "pool",
+        "request_check",
+        "served_model",
+        "stream.engine_generation",
+        "stream.sequence_stream",
+    },
+    "frontend.http.response": {"connection.token_relay"},
+    "frontend.http.connection": set(),
+}
+
+
+@pytest.mark.parametrize("leg", LEGS)
+def test_a_leg_knows_its_neighbors_by_their_contracts_only(leg: str) -> None:
+    known = {
+        imported.removeprefix(ENGINES)
+        for module, imports in import_graph(("frontend",)).items()
+        for imported in imports
+        if module.startswith(f"{leg}.")
+        and imported.startswith(ENGINES)
+        and not imported.startswith(f"{leg}.")
+    }
+    assert known == LEGS[leg]
