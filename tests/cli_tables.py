@@ -1,6 +1,7 @@
-"""The tables of docs/cli.md, made from the declarations of the settings.
+"""The tables of flags and keywords in docs/, made from the declarations of the settings.
 
-A table follows a comment: `<!-- flags of COMMAND: GROUP -->`. `python -m tests.cli_tables` writes them anew.
+A table follows a comment: `<!-- flags of COMMAND: GROUP -->` in docs/cli.md, `<!-- keywords of LLM -->` in
+docs/offline.md. `python -m tests.cli_tables` writes them anew.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.launcher.serve_settings import FRONTEND, SERVE
 from splitserve.engine_core.settings.setting import Declared, declared
 from splitserve.frontend.config import FRONTEND_SETTINGS
+from splitserve.frontend.offline.engine_keywords import engine_keywords
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "cli.md"
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+PAGES = (DOCS / "cli.md", DOCS / "offline.md")
 SETTINGS: dict[str, tuple[Declared, ...]] = {
     "engine-core": declared(EngineConfig),
     "serve": (*SERVE, *FRONTEND),
@@ -21,6 +24,9 @@ SETTINGS: dict[str, tuple[Declared, ...]] = {
 }
 _HEAD = "| flag | default | values | meaning |\n| --- | --- | --- | --- |\n"
 _TABLE = re.compile(r"(<!-- flags of ([a-z-]+): ([A-Za-z ]+) -->\n)(?:\|.*\n)*")
+
+
+_KEYWORDS = re.compile(r"(<!-- keywords of LLM -->\n)(?:\|.*\n)*")
 
 
 def groups() -> set[tuple[str, str]]:
@@ -35,17 +41,26 @@ def tables_in(text: str) -> list[tuple[str, str]]:
 
 def with_tables(text: str) -> str:
     """The page with every table as the declarations have it now."""
-    return _TABLE.sub(lambda match: match[1] + table(match[2], match[3]), text)
+    text = _TABLE.sub(lambda match: match[1] + table(match[2], match[3]), text)
+    return _KEYWORDS.sub(lambda match: match[1] + keywords(), text)
 
 
 def table(command: str, group: str) -> str:
     """One table in Markdown."""
-    return _HEAD + "".join(_row(each) for each in SETTINGS[command] if each.setting.group == group)
+    return _HEAD + "".join(
+        _row(each, _flag(each)) for each in SETTINGS[command] if each.setting.group == group
+    )
 
 
-def _row(each: Declared) -> str:
+def keywords() -> str:
+    """The table of the keywords of LLM in Markdown."""
+    rows = [_row(each, f"`{name}`") for name, each in engine_keywords().items()]
+    return _HEAD.replace("flag", "keyword") + "".join(rows)
+
+
+def _row(each: Declared, name: str) -> str:
     setting = each.setting
-    cells = (_flag(each), setting.default or each.shown_default, _values(each), setting.help + setting.docs)
+    cells = (name, setting.default or each.shown_default, _values(each), setting.help + setting.docs)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 
@@ -69,4 +84,5 @@ def _number(value: float) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_tables(PAGE.read_text()))
+    for page in PAGES:
+        page.write_text(with_tables(page.read_text()))

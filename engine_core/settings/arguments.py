@@ -77,7 +77,7 @@ def _add_flag(group: argparse._ArgumentGroup, each: Declared) -> None:
 
 
 def _words(each: Declared, value: object) -> list[str]:
-    if isinstance(value, bool):
+    if each.type is bool:
         return [each.flag if value else each.flag.replace("--", "--no-", 1)]
     values = value if isinstance(value, list | tuple) else [value]
     return [f"{each.flag}={item}" for item in values]

@@ -17,8 +17,10 @@ from splitserve.engine_core.errors import ConfigError, InvalidRequestError
 from splitserve.engine_core.near_names import names_near_keywords
 from splitserve.engine_core.sampling_params import MAX_LOGPROBS, MAX_STEP_LOGPROBS, SamplingParams
 from splitserve.engine_core.settings.checks import check_range
+from splitserve.engine_core.settings.setting import Value
 from splitserve.frontend.engines.generation import GenerationRequest
 from splitserve.frontend.metrics.request_metrics import RequestTimes
+from splitserve.frontend.offline.engine_keywords import engine_keywords, engine_words, shows_keywords
 from splitserve.frontend.offline.jobs import (
     ChatJob,
     JobOptions,
@@ -42,6 +44,7 @@ from splitserve.frontend.unknown_fields import UnknownFields
 _IN_FLIGHT_PER_SEQ = 2
 _MAX_IN_FLIGHT = 4096
 _MAX_WAITING_TOKENS = 2**40
+_ENGINE_KEYWORDS = engine_keywords()
 
 
 class LLM:
@@ -52,33 +55,13 @@ class LLM:
 
     Args:
         model: checkpoint directory or Hugging Face id; "" is the demo model that ships with the package.
-        dtype: "auto", "float32", "bfloat16" or "float16".
-        quantization: "none", or "int8" or "int4" weights, rounded while they are loaded.
-        max_model_len: longest sequence in tokens; 0 takes the model's limit.
-        device: "auto", "cpu" or "cuda"; auto takes a GPU if one can be used.
-        attention_backend: "auto", "cpu", "cuda", "flash_attn" or "torch".
-        num_threads: compute threads of each worker; 0 shares every core among them.
-        tensor_parallel_size: worker processes that part each layer among them.
-        pipeline_parallel_size: stages of worker processes that each hold some of the layers.
-        batch_invariant: give a request the same tokens in any batch on a GPU too; on a CPU it is always so.
-        enforce_eager: run every kernel of a step by itself, and record no decode steps.
-        gpu_memory_utilization: share of a GPU's memory that may be taken, weights included.
-        kv_cache_memory_bytes: memory of the KV cache; 0 takes what can be spared.
-        num_blocks: number of KV blocks, whatever memory they take; 0 derives it.
-        kv_offload_gb: GiB of host memory that evicted KV blocks move to; 0 drops them.
-        block_size: tokens per KV block.
-        max_num_seqs: sequences that run at once.
-        max_num_batched_tokens: tokens computed in one step.
-        max_prefill_tokens: prompt tokens of one request per step; 0 sets no limit of its own.
-        scheduling_policy: "fcfs" or "priority".
-        enable_prefix_caching: reuse the KV of equal prompt beginnings.
-        executor: "multiproc", "ray" for workers on the cluster of RAY_ADDRESS, or "simulated" for made-up
-            tokens without weights.
         max_logprobs: largest number of logprobs that sampling_params may ask for per token, 0 to 160.
         enable_per_request_metrics: tell the times of its tokens in each output, at some cost.
         log_level: least severe message of the engine to show.
         use_tqdm: show the progress of loading.
         startup_timeout_s: longest wait for the model.
+        settings: of the engine, as the flags of engine-core of the same names; help(LLM.__init__) and
+            docs/offline.md list them.
 
     Raises:
         ConfigError: an argument is out of range.
@@ -87,36 +70,17 @@ class LLM:
     """
 
     @names_near_keywords("LLM")
+    @shows_keywords(_ENGINE_KEYWORDS)
     def __init__(
         self,
         model: str = "",
         *,
-        dtype: str = "auto",
-        quantization: str = "none",
-        max_model_len: int = 0,
-        device: str = "auto",
-        attention_backend: str = "auto",
-        num_threads: int = 0,
-        tensor_parallel_size: int = 1,
-        pipeline_parallel_size: int = 1,
-        batch_invariant: bool = False,
-        enforce_eager: bool = False,
-        gpu_memory_utilization: float = 0.9,
-        kv_cache_memory_bytes: int = 0,
-        num_blocks: int = 0,
-        kv_offload_gb: float = 0.0,
-        block_size: int = 16,
-        max_num_seqs: int = 256,
-        max_num_batched_tokens: int = 2048,
-        max_prefill_tokens: int = 0,
-        scheduling_policy: str = "fcfs",
-        enable_prefix_caching: bool = True,
-        executor: str = "multiproc",
         max_logprobs: int = MAX_LOGPROBS,
         enable_per_request_metrics: bool = False,
         log_level: str = "warning",
         use_tqdm: bool = True,
         startup_timeout_s: float = 600.0,
+        **settings: Value,
     ) -> None:
         """Start the engine and wait until the model is loaded; see the class."""
         check_range("max_logprobs", max_logprobs, 0, MAX_STEP_LOGPROBS)
@@ -124,27 +88,7 @@ class LLM:
         self._tells_metrics = enable_per_request_metrics
         flags = [
             f"--model={model}",
-            f"--dtype={dtype}",
-            f"--quantization={quantization}",
-            f"--max-model-len={max_model_len}",
-            f"--device={device}",
-            f"--attention-backend={attention_backend}",
-            f"--num-threads={num_threads}",
-            f"--tensor-parallel-size={tensor_parallel_size}",
-            f"--pipeline-parallel-size={pipeline_parallel_size}",
-            "--batch-invariant" if batch_invariant else "--no-batch-invariant",
-            "--enforce-eager" if enforce_eager else "--no-enforce-eager",
-            f"--gpu-memory-utilization={gpu_memory_utilization}",
-            f"--kv-cache-memory-bytes={kv_cache_memory_bytes}",
-            f"--num-blocks={num_blocks}",
-            f"--kv-offload-gb={kv_offload_gb}",
-            f"--block-size={block_size}",
-            f"--max-num-seqs={max_num_seqs}",
-            f"--max-num-batched-tokens={max_num_batched_tokens}",
-            f"--max-prefill-tokens={max_prefill_tokens}",
-            f"--scheduling-policy={scheduling_policy}",
-            "--enable-prefix-caching" if enable_prefix_caching else "--no-enable-prefix-caching",
-            f"--executor={executor}",
+            *engine_words(_ENGINE_KEYWORDS, settings),
             f"--log-level={log_level}",
             "--engine-id=offline",
             "--drain-timeout=0",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 from typing import Annotated
 
 import pytest
@@ -12,8 +13,9 @@ from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.launcher.serve_settings import ServeSettings
 from splitserve.engine_core.settings.arguments import add_flags, flag_words, given_values, make_settings
 from splitserve.engine_core.settings.flag_values import parse_bytes
-from splitserve.engine_core.settings.setting import Declared, Setting, Settings, declared
+from splitserve.engine_core.settings.setting import Declared, Setting, Settings, Value, declared
 from splitserve.frontend.config import FRONTEND_SETTINGS
+from splitserve.frontend.offline.engine_keywords import engine_keywords, engine_words, shows_keywords
 
 
 class Oven(EngineConfig, frozen=True, kw_only=True):
@@ -64,6 +66,24 @@ def test_one_declaration_makes_the_flag_and_its_range() -> None:
     assert config.preheat_s == 9.0
     with pytest.raises(ConfigError, match="--preheat must be from 0 to 90, got 91"):
         parse(Oven, "--preheat=91")
+
+
+def test_one_declaration_makes_the_keyword_of_llm() -> None:
+    keywords = engine_keywords(Oven)
+
+    @shows_keywords(keywords)
+    def bake(model: str = "", **settings: Value) -> list[str]:
+        """Bake."""
+        return engine_words(keywords, settings)
+
+    assert bake(preheat=2.5, scheduling_policy="fair", enforce_eager=False) == [
+        "--no-enforce-eager",
+        "--scheduling-policy=fair",
+        "--preheat=2.5",
+    ]
+    assert inspect.signature(bake).parameters["preheat"].default == 1.5
+    assert "preheat: seconds of 100 % heat before the first loaf" in (bake.__doc__ or "")
+    assert "lease" not in keywords, "not every setting is for scripts"
 
 
 def test_every_kind_of_value_is_read_and_written() -> None:

@@ -320,7 +320,7 @@ def test_the_bound_of_logprobs_has_a_range(model: Path, value: int) -> None:
     ("call", "words"),
     [
         (
-            lambda llm: LLM("x", tensor_paralel_size=2),  # type: ignore[call-arg]
+            lambda llm: LLM("x", tensor_paralel_size=2),
             "LLM() has no argument 'tensor_paralel_size'; did you mean 'tensor_parallel_size'?",
         ),
         (

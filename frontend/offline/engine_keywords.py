@@ -1,0 +1,44 @@
+"""The engine's settings as keywords of LLM, as they are declared for the engine."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import ParamSpec, TypeVar
+
+from splitserve.engine_core.config import EngineConfig
+from splitserve.engine_core.settings.arguments import flag_words
+from splitserve.engine_core.settings.setting import Declared, Settings, Value, declared
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def engine_keywords(config: type[Settings] = EngineConfig) -> dict[str, Declared]:
+    """Return the settings that scripts may give, by keyword."""
+    return {each.keyword: each for each in declared(config) if each.setting.llm}
+
+
+def engine_words(keywords: Mapping[str, Declared], given: Mapping[str, Value]) -> list[str]:
+    """Return the flags of engine-core for keywords that were given."""
+    return flag_words(keywords.values(), {keywords[name].field: value for name, value in given.items()})
+
+
+def shows_keywords(keywords: Mapping[str, Declared]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Show settings in the signature and documentation of a function that takes them as **settings."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+        own = list(signature.parameters.values())[:-1]
+        shown = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.type
+            )
+            for name, each in keywords.items()
+        ]
+        function.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
+        lines = [f"    {name}: {each.setting.help}" for name, each in keywords.items()]
+        function.__doc__ = "\n".join([function.__doc__ or "", "", "Settings of the engine:", *lines])
+        return function
+
+    return decorate
