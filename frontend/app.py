@@ -5,23 +5,24 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncGenerator, Iterable
 
-import msgspec
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Lifespan
 
 from splitserve.engine_core.errors import SplitServeError
 from splitserve.frontend.config import FrontendConfig
+from splitserve.frontend.docs_page import DocsPage
 from splitserve.frontend.engines.pool import EnginePool
 from splitserve.frontend.http.auth import AuthMiddleware
 from splitserve.frontend.http.connection.connection_limits import ConnectionLimits
 from splitserve.frontend.http.connection.disconnect import ClientGoneError
 from splitserve.frontend.http.error_handler import ErrorHandler
-from splitserve.frontend.http.head_requests import HeadMiddleware
 from splitserve.frontend.http.limits import LimitsMiddleware, OpenRequests
 from splitserve.frontend.http.request_log import RequestLogMiddleware
 from splitserve.frontend.http.response.keep_alive import KeepAlive
@@ -32,16 +33,10 @@ from splitserve.frontend.metrics.engines import collect_engines, collect_pool
 from splitserve.frontend.metrics.process import FrontendMetrics
 from splitserve.frontend.metrics.queues import collect_queues
 from splitserve.frontend.metrics.scrape import Scrape
-from splitserve.frontend.openai.chat import create_chat_completion
-from splitserve.frontend.openai.completions import create_completion
 from splitserve.frontend.openai.context import VERSION, ApiContext
-from splitserve.frontend.openai.models import get_model, list_models
-from splitserve.frontend.openai.tokenize import detokenize, tokenize
-from splitserve.frontend.openai.tokenizer_info import tokenizer_info
-from splitserve.frontend.openapi import install_openapi
-from splitserve.frontend.operator.debug_requests import list_requests, show_request
+from splitserve.frontend.openapi import TITLE, Json, Operation, build_openapi
 from splitserve.frontend.operator.health import HealthProbe
-from splitserve.frontend.operator.load import server_load
+from splitserve.frontend.routes import api_operations, make_routes, operator_operations
 from splitserve.frontend.unknown_fields import UnknownFields
 
 
@@ -80,111 +75,63 @@ def create_app(config: FrontendConfig, pool: EnginePool, launch: Launch | None =
         async with owners.requests.watching(), scrape.answering():
             yield
 
-    app = FastAPI(
-        title="SplitServe",
-        version=VERSION,
-        docs_url=None if config.disable_docs else "/docs",
-        redoc_url=None,
-        openapi_url=None if config.disable_docs else "/openapi.json",
-        lifespan=lifespan,
-        redirect_slashes=False,
-    )
+    operations = api_operations(context)
+    operations += operator_operations(context, owners.requests, owners.health, scrape)
+    app = DocumentedApp(operations, config, lifespan)
     app.state.owners = owners
-    _add_api_routes(app, context)
-    _add_operator_routes(app, context, owners, scrape)
-    _expect_routes(app, metrics)
-    install_openapi(app, with_keys=bool(config.api_key_hashes), max_logprobs=config.max_logprobs)
-    _add_layers(app, context, owners)
-    return app
-
-
-def _add_api_routes(app: FastAPI, context: ApiContext) -> None:
-    @app.post("/v1/completions", tags=["generation"], summary="Complete a text")
-    async def completions(request: Request) -> Response:
-        return await create_completion(context, request)
-
-    @app.post("/v1/chat/completions", tags=["generation"], summary="Continue a conversation")
-    async def chat_completions(request: Request) -> Response:
-        return await create_chat_completion(context, request)
-
-    @app.get("/v1/models", tags=["models"], summary="List the models served now")
-    async def models() -> Response:
-        return await list_models(context)
-
-    @app.get("/v1/models/{model_id:path}", tags=["models"], summary="Describe one model")
-    async def model(model_id: str) -> Response:
-        return await get_model(context, model_id)
-
-    @app.post("/tokenize", tags=["tokens"], summary="Encode a text or a conversation")
-    async def tokenize_route(request: Request) -> Response:
-        return await tokenize(context, request)
-
-    @app.post("/detokenize", tags=["tokens"], summary="Decode token ids")
-    async def detokenize_route(request: Request) -> Response:
-        return await detokenize(context, request)
-
-    if context.config.enable_tokenizer_info_endpoint:
-
-        @app.get("/tokenizer_info", tags=["tokens"], summary="The tokenizer's configuration")
-        async def tokenizer_info_route(request: Request) -> Response:
-            return await tokenizer_info(context, request)
-
-
-def _add_operator_routes(app: FastAPI, context: ApiContext, owners: AppOwners, scrape: Scrape) -> None:
-    @app.get("/live", tags=["operation"], summary="The process runs; needs no key")
-    async def live() -> Response:
-        return Response(b'{"status":"ok"}', media_type="application/json")
-
-    @app.get("/health", tags=["operation"], summary="An engine answered through its busy loop")
-    async def health() -> Response:
-        return await owners.health.check()
-
-    @app.get("/ready", tags=["operation"], summary="As /health")
-    async def ready() -> Response:
-        return await owners.health.check()
-
-    @app.get("/ping", tags=["operation"], summary="As /health")
-    @app.post("/ping", tags=["operation"], summary="As /health")
-    async def ping() -> Response:
-        return await owners.health.check()
-
-    @app.get("/load", tags=["operation"], summary="Requests in progress in this process")
-    async def load() -> Response:
-        return await server_load(owners.requests)
-
-    @app.get("/version", tags=["operation"], summary="The version of this software")
-    async def version() -> Response:
-        return Response(msgspec.json.encode({"version": VERSION}), media_type="application/json")
-
-    @app.get("/debug/requests", tags=["operation"], summary="Your open requests, and what they wait for")
-    async def debug_requests(request: Request) -> Response:
-        return await list_requests(context, request)
-
-    @app.get("/debug/requests/{request_id}", tags=["operation"], summary="Why does this request wait")
-    async def debug_request(request: Request, request_id: str) -> Response:
-        return await show_request(context, request, request_id)
-
-    @app.get("/metrics", tags=["operation"], summary="Prometheus metrics")
-    async def metrics() -> Response:
-        return await scrape.answer()
-
-
-def _expect_routes(app: FastAPI, metrics: FrontendMetrics) -> None:
     for route in app.routes:
         if isinstance(route, Route):
             for method in (route.methods or set()) - {"HEAD"}:
                 metrics.http.expect(route.path, method)
+    _add_layers(app, context, owners)
+    return app
+
+
+class DocumentedApp(FastAPI):
+    """FastAPI with one table for its routes and its document.
+
+    Bodies are decoded into structs by msgspec, and nothing is injected into endpoints. So the routes are
+    Starlette's, and the document, which FastAPI would make of signatures, is made of the same table.
+    """
+
+    def __init__(
+        self, operations: list[Operation], config: FrontendConfig, lifespan: Lifespan[FastAPI]
+    ) -> None:
+        """Args: lifespan is what runs while the server does."""
+        self._operations = operations
+        self._with_keys = bool(config.api_key_hashes)
+        self._max_logprobs = config.max_logprobs
+        has_docs = not config.disable_docs
+        super().__init__(
+            title=TITLE,
+            version=VERSION,
+            docs_url=None,
+            redoc_url=None,
+            openapi_url="/openapi.json" if has_docs else None,
+            lifespan=lifespan,
+            redirect_slashes=False,
+        )
+        self.router.routes += make_routes(operations)
+        if has_docs:
+            self.add_route("/docs", DocsPage(self.openapi).show, include_in_schema=False)
+
+    def openapi(self) -> Json:
+        """Return the document, built at its first use."""
+        if self.openapi_schema is None:
+            self.openapi_schema = build_openapi(
+                self._operations, with_keys=self._with_keys, max_logprobs=self._max_logprobs
+            )
+        return self.openapi_schema
 
 
 def _add_layers(app: FastAPI, context: ApiContext, owners: AppOwners) -> None:
-    """Stack the layers, innermost first: HEAD, limits, keys, CORS (preflights carry no key), log, prefix."""
+    """Stack the layers, innermost first: limits, keys, CORS (preflights carry no key), log, prefix."""
     config = context.config
     errors = ErrorHandler(has_docs=not config.disable_docs)
     app.add_exception_handler(SplitServeError, errors.handle)
     app.add_exception_handler(HTTPException, errors.handle)
     app.add_exception_handler(ClientGoneError, _client_gone)
     app.add_exception_handler(ClientDisconnect, _client_gone)
-    app.add_middleware(HeadMiddleware)
     app.add_middleware(LimitsMiddleware, config=config, requests=owners.requests)
     app.add_middleware(AuthMiddleware, config=config)
     if config.allowed_origins:

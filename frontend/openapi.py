@@ -1,143 +1,127 @@
-"""The OpenAPI document: FastAPI's routes with the schemas of the structs that bodies are decoded into."""
+"""The OpenAPI document: what operations declare, with the schemas of the structs that decode bodies."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
-from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
+from starlette.requests import Request
+from starlette.responses import Response
 
-from splitserve.engine_core.sampling_params import MAX_LOGPROBS
 from splitserve.frontend.http.errors import ErrorBody
 from splitserve.frontend.openai.context import VERSION
-from splitserve.frontend.openai.models import ModelCard, ModelList
-from splitserve.frontend.openai.schema.chat import ChatChunk, ChatRequest, ChatResponse
-from splitserve.frontend.openai.schema.completions import (
-    CompletionChunk,
-    CompletionRequest,
-    CompletionResponse,
-)
 from splitserve.frontend.openai.schema.rules import add_rules
-from splitserve.frontend.openai.schema.tokenize import (
-    DetokenizeRequest,
-    DetokenizeResponse,
-    TokenizeRequest,
-    TokenizeResponse,
-)
-from splitserve.frontend.openai.tokenizer_info import TokenizerInfo
-from splitserve.frontend.operator.debug_requests import OpenRequestList
-from splitserve.frontend.operator.health import Health
-from splitserve.frontend.operator.load import ServerLoad
 
 # A JSON document of OpenAPI's own shape; the only place of this package where the type says no more.
 Json = dict[str, Any]
 REF = "#/components/schemas/{name}"
+TITLE = "SplitServe"
 
 
-class Operation(NamedTuple):
-    """What one route takes and gives.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One method of one path: what answers it, and what the document says of it.
 
     Attributes:
+        path: as Starlette's routes have it; parameters are text.
+        name: with path and method the operation's id, by which generated clients name their functions.
+        tag: the group it is listed in.
+        request: the struct that a body is decoded into, None for no body.
+        example: a body that every server takes.
+        response: the struct of the response, None for plain text.
         event: the struct of its server-sent events.
         errors: statuses that come with an error object.
-        probe: a failure has the same struct, with status 503.
+        is_probe: a failure has the same struct, with status 503.
+        is_public: asks for no key even where there are keys.
     """
 
-    request: type | None
-    response: type | None
+    path: str
+    method: str
+    name: str
+    tag: str
+    summary: str
+    endpoint: Callable[[Request], Awaitable[Response]]
+    request: type | None = None
+    example: Json | None = None
+    response: type | None = None
     event: type | None = None
     errors: tuple[int, ...] = (401,)
-    probe: bool = False
+    is_probe: bool = False
+    is_public: bool = False
+
+    @property
+    def document_path(self) -> str:
+        """The path as the document has it, without the parameters' converters."""
+        return re.sub(r"{(\w+):\w+}", r"{\1}", self.path)
+
+    @property
+    def structs(self) -> set[type]:
+        """All that its bodies consist of."""
+        return {kind for kind in (self.request, self.response, self.event) if kind is not None}
 
 
-class LiveAnswer(msgspec.Struct, frozen=True):
-    """The answer of /live."""
-
-    status: Literal["ok"]
-
-
-class VersionAnswer(msgspec.Struct, frozen=True):
-    """The answer of /version."""
-
-    version: str
-
-
-_BODY_ERRORS = (400, 401, 404, 408, 413, 415, 429, 500, 503, 504)
-OPERATIONS: dict[tuple[str, str], Operation] = {
-    ("/v1/completions", "post"): Operation(
-        CompletionRequest, CompletionResponse, CompletionChunk, _BODY_ERRORS
-    ),
-    ("/v1/chat/completions", "post"): Operation(ChatRequest, ChatResponse, ChatChunk, _BODY_ERRORS),
-    ("/v1/models", "get"): Operation(None, ModelList),
-    ("/v1/models/{model_id}", "get"): Operation(None, ModelCard, None, (401, 404, 503)),
-    ("/tokenize", "post"): Operation(TokenizeRequest, TokenizeResponse, None, _BODY_ERRORS),
-    ("/detokenize", "post"): Operation(DetokenizeRequest, DetokenizeResponse, None, _BODY_ERRORS),
-    ("/debug/requests", "get"): Operation(None, OpenRequestList, None, (401, 503)),
-    ("/debug/requests/{request_id}", "get"): Operation(None, OpenRequestList, None, (401, 404, 503)),
-    ("/health", "get"): Operation(None, Health, probe=True),
-    ("/ready", "get"): Operation(None, Health, probe=True),
-    ("/ping", "get"): Operation(None, Health, probe=True),
-    ("/ping", "post"): Operation(None, Health, None, (401, 429), probe=True),
-    ("/load", "get"): Operation(None, ServerLoad),
-    ("/tokenizer_info", "get"): Operation(None, TokenizerInfo, None, (401, 404, 503)),
-    ("/live", "get"): Operation(None, LiveAnswer, errors=()),
-    ("/version", "get"): Operation(None, VersionAnswer),
-}
-
-
-def install_openapi(app: FastAPI, *, with_keys: bool, max_logprobs: int = MAX_LOGPROBS) -> None:
-    """Make app.openapi() give the document, built at its first use.
+def build_openapi(operations: Iterable[Operation], *, with_keys: bool, max_logprobs: int) -> Json:
+    """Return the document as a new dict.
 
     Args:
-        app: with all its routes.
+        operations: all that is served.
         with_keys: say that requests need a bearer key.
         max_logprobs: largest number of logprobs that requests may ask for.
     """
-
-    def openapi() -> Json:
-        if app.openapi_schema is None:
-            app.openapi_schema = build_openapi(app, with_keys=with_keys, max_logprobs=max_logprobs)
-        return app.openapi_schema
-
-    app.openapi = openapi  # type: ignore[method-assign]
-
-
-def build_openapi(app: FastAPI, *, with_keys: bool, max_logprobs: int = MAX_LOGPROBS) -> Json:
-    """Return the document as a new dict."""
-    document: Json = get_openapi(title="SplitServe", version=VERSION, routes=app.routes)
-    operations = {key: each for key, each in OPERATIONS.items() if key[0] in document["paths"]}
-    structs = {kind for operation in operations.values() for kind in operation[:3] if kind is not None}
+    operations = list(operations)
+    structs = set().union(*(operation.structs for operation in operations))
     _, components = msgspec.json.schema_components(
         [ErrorBody, *sorted(structs, key=lambda kind: str(kind.__name__))], ref_template=REF
     )
     add_rules(components, max_logprobs)
-    document["components"] = {"schemas": components}
-    for (path, method), operation in operations.items():
-        _describe(document["paths"][path][method], operation)
-    document["paths"]["/metrics"]["get"]["responses"]["200"]["content"] = {
-        "text/plain": {"schema": {"type": "string"}}
+    document: Json = {
+        "openapi": "3.1.0",
+        "info": {"title": TITLE, "version": VERSION},
+        "paths": {},
+        "components": {"schemas": components},
     }
+    for operation in operations:
+        entry = _describe(operation)
+        if with_keys and operation.is_public:
+            entry["security"] = []
+        document["paths"].setdefault(operation.document_path, {})[operation.method.lower()] = entry
     if with_keys:
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{"key": []}]
-        document["paths"]["/live"]["get"]["security"] = []
     return document
 
 
-def _describe(entry: Json, operation: Operation) -> None:
+def _describe(operation: Operation) -> Json:
+    path, method = operation.document_path, operation.method.lower()
+    entry: Json = {
+        "tags": [operation.tag],
+        "summary": operation.summary,
+        "operationId": re.sub(r"\W", "_", f"{operation.name}{path}") + f"_{method}",
+    }
+    if names := re.findall(r"{(\w+)}", path):
+        entry["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
+        ]
     if operation.request is not None:
-        content = {"application/json": {"schema": _ref(operation.request)}}
-        entry["requestBody"] = {"required": True, "content": content}
-    answers: Json = {"application/json": {"schema": _ref(operation.response)}}
+        body: Json = {"schema": _ref(operation.request)}
+        if operation.example is not None:
+            body["example"] = operation.example
+        entry["requestBody"] = {"required": True, "content": {"application/json": body}}
+    return entry | {"responses": _responses(operation)}
+
+
+def _responses(operation: Operation) -> Json:
+    contents: Json = {"text/plain": {"schema": {"type": "string"}}}
+    if operation.response is not None:
+        contents = {"application/json": {"schema": _ref(operation.response)}}
     if operation.event is not None:
-        answers["text/event-stream"] = {"schema": _ref(operation.event)}
-    entry["responses"] = {"200": {"description": "OK", "content": answers}}
-    if operation.probe:
-        entry["responses"]["503"] = {
-            "description": "No engine is ready, or none answered",
-            "content": answers,
-        }
+        contents["text/event-stream"] = {"schema": _ref(operation.event)}
+    responses: Json = {"200": {"description": "OK", "content": contents}}
+    if operation.is_probe:
+        responses["503"] = {"description": "No engine is ready, or none answered", "content": contents}
     for status in operation.errors:
         answer: Json = {
             "description": _ERROR_TEXTS[status],
@@ -146,11 +130,11 @@ def _describe(entry: Json, operation: Operation) -> None:
         if status in _ERROR_HEADERS:
             name, schema = _ERROR_HEADERS[status]
             answer["headers"] = {name: {"required": True, "schema": schema}}
-        entry["responses"][str(status)] = answer
+        responses[str(status)] = answer
+    return responses
 
 
-def _ref(kind: type | None) -> Json:
-    assert kind is not None, "every described route answers with a struct"
+def _ref(kind: type) -> Json:
     return {"$ref": REF.format(name=kind.__name__)}
 
 

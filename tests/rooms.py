@@ -45,8 +45,10 @@ FRONTEND = {
     "openai": "config engines event_log http metrics text typed_json unknown_fields",
     "operator": "engines http metrics openai",
     "offline": "engines metrics text unknown_fields",
-    "openapi": "http openai operator",
-    "app": "config engines http launch metrics openai openapi operator unknown_fields",
+    "openapi": "http openai",
+    "routes": "http metrics openai openapi operator",
+    "docs_page": "",
+    "app": "config docs_page engines http launch metrics openai openapi operator routes unknown_fields",
     "http_server": "app config engines event_log http launch",
     "cli": "config event_log http http_server",
 }

@@ -54,9 +54,7 @@ class ErrorHandler:
             see = f"; {request.scope.get('root_path', '')}/docs shows what there is" if self._has_docs else ""
             return RouteError(404, "unknown_route", f"There is no {path} here{see}.")
         if error.status_code == 405:
-            allow = (error.headers or {}).get("Allow", "").split(", ")
-            if "GET" in allow:
-                allow.append("HEAD")
+            allow = sorted((error.headers or {}).get("Allow", "").split(", "))
             message = f"{path} takes {' and '.join(allow)}, not {request.method}."
             return RouteError(405, "method_not_allowed", message, tuple(allow))
         return HttpError(error.status_code, "bad_http", error.detail)

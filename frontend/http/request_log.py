@@ -78,6 +78,8 @@ class _Record:
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._send = send
+        # The connection leaves the body of a response to HEAD out.
+        self._has_body = scope["method"] != "HEAD"
         self.started = time.monotonic()
         self.status = 0
         self.num_bytes = 0
@@ -92,7 +94,7 @@ class _Record:
             self.status = message["status"]
             headers = [*message.get("headers", []), (b"x-request-id", self.request_id.encode())]
             message = {**message, "headers": headers}
-        else:
+        elif self._has_body:
             self.num_bytes += len(message.get("body", b""))
         await self._send(message)
 

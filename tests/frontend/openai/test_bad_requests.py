@@ -262,10 +262,9 @@ async def test_numbers_beyond_their_type_are_refused(
 def wrong_types() -> list[tuple[str, str, object]]:
     """Every field of both endpoints with every JSON type it must not have."""
     from splitserve.frontend.app import create_app
-    from splitserve.frontend.openapi import build_openapi
     from tests.frontend.http.app_fixtures import make_config
 
-    schemas = build_openapi(create_app(make_config(), FakePool()), with_keys=False)["components"]["schemas"]
+    schemas = create_app(make_config(), FakePool()).openapi()["components"]["schemas"]
     samples = {"string": "x", "number": 0.5, "boolean": True, "object": {"\u0000": None}, "array": [[None]]}
     found = []
     for path, name in (("/v1/completions", "CompletionRequest"), ("/v1/chat/completions", "ChatRequest")):

@@ -14,12 +14,11 @@ from jsonschema import Draft202012Validator
 
 from splitserve.frontend.app import create_app
 from splitserve.frontend.openai.schema.rules import FIELDS, RULES
-from splitserve.frontend.openapi import build_openapi
 from tests.frontend.http.app_fixtures import make_config, with_body_writers
 from tests.frontend.http.fake_pool import FakePool
 from tests.frontend.openai.schema.schema_bodies import Bodies, Json
 
-DOCUMENT = build_openapi(create_app(make_config(), FakePool()), with_keys=False)
+DOCUMENT = create_app(make_config(), FakePool()).openapi()
 SCHEMAS = DOCUMENT["components"]["schemas"]
 BODIES = Bodies(SCHEMAS)
 PATHS = {
@@ -163,9 +162,23 @@ def test_every_rule_is_of_a_schema_that_exists() -> None:
     assert {*RULES, *(name for name, _ in FIELDS)} <= set(SCHEMAS)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        operation["post"]["requestBody"]["content"]["application/json"]
+        for operation in DOCUMENT["paths"].values()
+        if "requestBody" in operation.get("post", {})
+    ],
+    ids=lambda content: content["schema"]["$ref"].rpartition("/")[2],
+)
+def test_the_example_of_a_body_fits_its_schema(content: dict) -> None:
+    schema = content["schema"] | {"components": DOCUMENT["components"]}
+    Draft202012Validator(schema).validate(content["example"])
+
+
 @pytest.mark.parametrize("most", [0, 160])
 def test_the_bound_of_logprobs_is_that_of_the_server(most: int) -> None:
-    document = build_openapi(create_app(make_config(), FakePool()), with_keys=False, max_logprobs=most)
+    document = create_app(make_config(max_logprobs=most), FakePool()).openapi()
     schemas = document["components"]["schemas"]
     assert schemas["CompletionRequest"]["properties"]["logprobs"]["maximum"] == most
     assert schemas["ChatRequest"]["properties"]["top_logprobs"]["maximum"] == most

@@ -1,0 +1,236 @@
+"""All operations that this server has: path, method, what answers, and what the document says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Literal
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Match, Route
+from starlette.types import Scope
+
+from splitserve.frontend.http.limits import OpenRequests
+from splitserve.frontend.metrics.scrape import Scrape
+from splitserve.frontend.openai.chat import create_chat_completion
+from splitserve.frontend.openai.completions import create_completion
+from splitserve.frontend.openai.context import VERSION, ApiContext
+from splitserve.frontend.openai.models import ModelCard, ModelList, get_model, list_models
+from splitserve.frontend.openai.schema.chat import ChatChunk, ChatRequest, ChatResponse
+from splitserve.frontend.openai.schema.completions import (
+    CompletionChunk,
+    CompletionRequest,
+    CompletionResponse,
+)
+from splitserve.frontend.openai.schema.tokenize import (
+    DetokenizeRequest,
+    DetokenizeResponse,
+    TokenizeRequest,
+    TokenizeResponse,
+)
+from splitserve.frontend.openai.tokenize import detokenize, tokenize
+from splitserve.frontend.openai.tokenizer_info import TokenizerInfo, tokenizer_info
+from splitserve.frontend.openapi import Operation
+from splitserve.frontend.operator.debug_requests import OpenRequestList, list_requests, show_request
+from splitserve.frontend.operator.health import Health, HealthProbe
+from splitserve.frontend.operator.load import ServerLoad, server_load
+
+_BODY_ERRORS = (400, 401, 404, 408, 413, 415, 429, 500, 503, 504)
+
+
+class LiveAnswer(msgspec.Struct, frozen=True):
+    """The answer of /live."""
+
+    status: Literal["ok"]
+
+
+class VersionAnswer(msgspec.Struct, frozen=True):
+    """The answer of /version."""
+
+    version: str
+
+
+class ApiRoute(Route):
+    """A route that tells the layers around it which one it is, as scope["route"]."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Compare a request with the route."""
+        match, matched = super().matches(scope)
+        return match, {**matched, "route": self} if matched else matched
+
+
+def make_routes(operations: Iterable[Operation]) -> list[Route]:
+    """Return the routes of operations; where GET is HEAD is, too."""
+    return [
+        ApiRoute(each.path, each.endpoint, methods=[each.method], include_in_schema=False)
+        for each in operations
+    ]
+
+
+def api_operations(context: ApiContext) -> list[Operation]:
+    """Return what clients call."""
+    post_json = partial(Operation, method="POST", errors=_BODY_ERRORS)
+    operations = [
+        post_json(
+            path="/v1/completions",
+            name="completions",
+            tag="generation",
+            summary="Complete a text",
+            endpoint=partial(create_completion, context),
+            request=CompletionRequest,
+            example={"prompt": "Once upon a time", "max_tokens": 16},
+            response=CompletionResponse,
+            event=CompletionChunk,
+        ),
+        post_json(
+            path="/v1/chat/completions",
+            name="chat_completions",
+            tag="generation",
+            summary="Continue a conversation",
+            endpoint=partial(create_chat_completion, context),
+            request=ChatRequest,
+            example={"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 16},
+            response=ChatResponse,
+            event=ChatChunk,
+        ),
+        Operation(
+            path="/v1/models",
+            method="GET",
+            name="models",
+            tag="models",
+            summary="List the models served now",
+            endpoint=_without_request(lambda: list_models(context)),
+            response=ModelList,
+        ),
+        Operation(
+            path="/v1/models/{model_id:path}",
+            method="GET",
+            name="model",
+            tag="models",
+            summary="Describe one model",
+            endpoint=_with_parameter("model_id", lambda _, name: get_model(context, name)),
+            response=ModelCard,
+            errors=(401, 404, 503),
+        ),
+        post_json(
+            path="/tokenize",
+            name="tokenize_route",
+            tag="tokens",
+            summary="Encode a text or a conversation",
+            endpoint=partial(tokenize, context),
+            request=TokenizeRequest,
+            example={"prompt": "Once upon a time"},
+            response=TokenizeResponse,
+        ),
+        post_json(
+            path="/detokenize",
+            name="detokenize_route",
+            tag="tokens",
+            summary="Decode token ids",
+            endpoint=partial(detokenize, context),
+            request=DetokenizeRequest,
+            example={"tokens": [1, 2, 3]},
+            response=DetokenizeResponse,
+        ),
+    ]
+    if context.config.enable_tokenizer_info_endpoint:
+        operations.append(
+            Operation(
+                path="/tokenizer_info",
+                method="GET",
+                name="tokenizer_info_route",
+                tag="tokens",
+                summary="The tokenizer's configuration",
+                endpoint=partial(tokenizer_info, context),
+                response=TokenizerInfo,
+                errors=(401, 404, 503),
+            )
+        )
+    return operations
+
+
+def operator_operations(
+    context: ApiContext, requests: OpenRequests, health: HealthProbe, scrape: Scrape
+) -> list[Operation]:
+    """Return what operators and their tools call."""
+    operator = partial(Operation, tag="operation", method="GET")
+    probe = partial(operator, endpoint=_without_request(health.check), response=Health, is_probe=True)
+    return [
+        operator(
+            path="/live",
+            name="live",
+            summary="The process runs; needs no key",
+            endpoint=_constant(LiveAnswer("ok")),
+            response=LiveAnswer,
+            errors=(),
+            is_public=True,
+        ),
+        probe(path="/health", name="health", summary="An engine answered through its busy loop"),
+        probe(path="/ready", name="ready", summary="As /health"),
+        probe(path="/ping", name="ping", summary="As /health"),
+        probe(path="/ping", method="POST", name="ping", summary="As /health", errors=(401, 429)),
+        operator(
+            path="/load",
+            name="load",
+            summary="Requests in progress in this process",
+            endpoint=_without_request(lambda: server_load(requests)),
+            response=ServerLoad,
+        ),
+        operator(
+            path="/version",
+            name="version",
+            summary="The version of this software",
+            endpoint=_constant(VersionAnswer(VERSION)),
+            response=VersionAnswer,
+        ),
+        operator(
+            path="/debug/requests",
+            name="debug_requests",
+            summary="Your open requests, and what they wait for",
+            endpoint=partial(list_requests, context),
+            response=OpenRequestList,
+            errors=(401, 503),
+        ),
+        operator(
+            path="/debug/requests/{request_id}",
+            name="debug_request",
+            summary="Why does this request wait",
+            endpoint=_with_parameter("request_id", partial(show_request, context)),
+            response=OpenRequestList,
+            errors=(401, 404, 503),
+        ),
+        operator(
+            path="/metrics",
+            name="metrics",
+            summary="Prometheus metrics",
+            endpoint=_without_request(scrape.answer),
+        ),
+    ]
+
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def _without_request(answer: Callable[[], Awaitable[Response]]) -> Endpoint:
+    async def endpoint(_: Request) -> Response:
+        return await answer()
+
+    return endpoint
+
+
+def _with_parameter(name: str, answer: Callable[[Request, str], Awaitable[Response]]) -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        return await answer(request, request.path_params[name])
+
+    return endpoint
+
+
+def _constant(value: msgspec.Struct) -> Endpoint:
+    body = msgspec.json.encode(value)
+
+    async def endpoint(_: Request) -> Response:
+        return Response(body, media_type="application/json")
+
+    return endpoint
