@@ -1,4 +1,4 @@
-"""How the prompts of one request get going: which engine takes which, and what is opened there for them."""
+"""Opens the prompts of one request: on which engine each, and as a sampled request or a search."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Dispatcher:
 
         Args:
             model: any of its names.
-            requests: with bad words spelled; all of them search, or none does.
+            requests: with bad words as token ids; all of them are beam searches, or none is.
             on_ready: as for EnginePool.open().
 
         Raises:
@@ -74,7 +74,7 @@ class Dispatcher:
         requests: Sequence[GenerationRequest],
         on_ready: Callable[[], None],
     ) -> list[Generation]:
-        """Check and send one engine's part; it takes or refuses that as a whole, but for beam searches."""
+        """Send one engine its part, which it takes or refuses as a whole unless these are beam searches."""
         client, model = target.replica.client, target.model
         for request in requests:
             check_num_sequences(1, request.sampling, model.max_num_open)
@@ -88,7 +88,7 @@ class Dispatcher:
         return [EngineGeneration(client, each, self._stats) for each in streams]
 
     def _stay_with(self, replica: EngineReplica, name: str) -> Callable[[], SequenceHost]:
-        """Return a choice of one engine while that takes requests: its prefix cache knows the beams."""
+        """Return a choice that stays with one engine while it can: its prefix cache has the beams."""
 
         def choose() -> SequenceHost:
             nonlocal replica

@@ -1,4 +1,4 @@
-"""Waits for an engine of a pool that serves, and says of each why it does not."""
+"""Waits until an engine of a pool serves, and tells why none does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOKENIZER_WAIT_S = 5.0
 
 
 class Readiness:
-    """Who waits for the replicas of a pool; belongs to its event loop."""
+    """Lets callers wait for the replicas of a pool; belongs to its event loop."""
 
     def __init__(self, replicas: Sequence[EngineReplica]) -> None:
         """Prepare; the pool adds to the replicas, and calls start() and note_change()."""
@@ -25,18 +25,18 @@ class Readiness:
         self._started_s = 0.0
 
     def start(self) -> None:
-        """Count from now how long the engines have had for their first word."""
+        """Start the time that engines have for their first message."""
         self._started_s = asyncio.get_running_loop().time()
 
     def note_change(self) -> None:
-        """Let those that wait look again: state or model of a replica has changed."""
+        """Wake those that wait: state or model of a replica has changed."""
         self._changed.set()
 
     async def wait(self, timeout_s: float) -> None:
         """Wait until one engine is ready.
 
         Raises:
-            EngineUnavailableError: none was in time, or all refuse; the message tells each one's state.
+            EngineUnavailableError: none was in time, or all refuse; the message names the state of each.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -48,10 +48,10 @@ class Readiness:
             raise self.nothing_ready()
 
     async def settle(self) -> None:
-        """Wait, if no engine is ready, as long as that may be for reasons of this frontend alone.
+        """Wait, if no engine is ready, for as long as only this frontend may be the reason.
 
-        It has just begun to connect, or loads the tokenizer of a ready engine; another frontend behind the
-        same address would serve meanwhile what this one would refuse. Returns in any case.
+        It has just started to connect, or is loading the tokenizer of a ready engine; another frontend behind
+        the same address would meanwhile serve what this one would refuse. Returns in any case.
         """
         end_s = asyncio.get_running_loop().time() + TOKENIZER_WAIT_S
         while not self._any_serves():
@@ -68,7 +68,7 @@ class Readiness:
                 return
 
     def nothing_ready(self) -> EngineUnavailableError:
-        """Return the error of a request that finds no engine; it tells the state of each."""
+        """Return the error for a request that finds no engine; it names the state of each."""
         states = [f"{replica.address} is {_describe(replica.status())}" for replica in self._replicas]
         return EngineUnavailableError(f"no engine is ready: {'; '.join(states) or 'the pool is closed'}")
 

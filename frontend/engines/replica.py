@@ -66,18 +66,18 @@ class EngineReplica:
 
     @property
     def loads_assets(self) -> bool:
-        """Whether the engine is ready and only the text side of its model is still to come."""
+        """Whether the engine is ready and only its model's tokenizer and templates are still being loaded."""
         return self._lacks_assets and not self._assets_error
 
     @property
     def state(self) -> str:
-        """Its state as EngineStatus has it; an engine whose tokenizer is still to be loaded is loading."""
+        """Its state as in EngineStatus; an engine whose tokenizer is still being loaded counts as loading."""
         if self._lacks_assets:
             return "refused" if self._assets_error else "loading"
         return self._session.state.value
 
     def _session_changed(self) -> None:
-        """Load the assets when the engine has become ready in a new life; tell the pool."""
+        """Load the assets when the engine is ready after a start or restart; notify the pool."""
         ready = self._session.ready
         if self._lacks_assets and ready is not None:
             if self._loader is not None:
@@ -133,7 +133,7 @@ class EngineReplica:
         return True
 
     async def explain(self, request_ids: Sequence[str], tenant: str, timeout_s: float) -> Explanation:
-        """Ask where open requests stand; no answer in time is an outcome too."""
+        """Ask for the state of open requests; no answer in time is an outcome too."""
         address = self._session.address
         try:
             result = await self.client.call(CallKind.EXPLAIN_REQUESTS, timeout_s, request_ids, tenant)
@@ -164,7 +164,7 @@ class EngineReplica:
             self._assets_error = str(error)
             logger.error("engine %s cannot be used: %s", self._session.address, error)
         except Exception as error:
-            # A bug of ours that one model's files find must not leave its engine loading for ever.
+            # A bug of ours that one model's files trigger must not leave its engine loading for ever.
             self._assets_error = f"{type(error).__name__} while loading the tokenizer"
             logger.exception("engine %s cannot be used", self._session.address)
         else:

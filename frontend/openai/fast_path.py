@@ -1,7 +1,7 @@
-"""The short cut of a stream of plain text: native code writes it from the engine's message to the socket.
+"""The fast path of a stream of plain text: native code writes it, from the engine's message to the socket.
 
-Here it is entered and left, and what native code did meanwhile is counted as if Python had done it. The rules
-for who writes when are in frontend.engines.connection.token_relay.
+Streams enter and leave it here, and what native code did meanwhile is counted as if Python had done it. The
+rules about who writes when are in frontend.engines.connection.token_relay.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TextFastPath:
         timer: GenerationTimer,
         usage: UsageCounter,
     ) -> None:
-        """Join what takes part.
+        """Prepare; nothing is handed over.
 
         Args:
             stream: of the completion.
@@ -43,7 +43,7 @@ class TextFastPath:
     def hand_over(self, fd: int) -> bool:
         """Let native code write what comes next to a socket, until take_back(); return whether it does.
 
-        It does not before the first token, and where the stream has to stay with Python.
+        It does not before the first token, nor where the stream has to stay in Python.
         """
         last_token_s = self._timer.last_token_s
         if last_token_s is None:

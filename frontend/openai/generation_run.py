@@ -73,7 +73,7 @@ class GenerationRun:
         self._num_open = len(plan.prompts) * self.n
         self._slices = context.slices
         self._max_tokens, self._min_per_delta = _slice_size(plan.params[0])
-        # The generation that is asked first, so that all have their turn when not all can.
+        # The generation to ask first, so that all get their turn when the limit is too low for all.
         self._next = 0
         lengths = [len(prompt.token_ids) for prompt in plan.prompts]
         self.usage = UsageCounter(lengths, self.n)
@@ -116,7 +116,7 @@ class GenerationRun:
             check_num_sequences(len(self._requests), self._requests[0].sampling, sum(limits))
 
     def take(self) -> list[tuple[int, OutputDelta]]:
-        """Return what is new as pairs of prompt index and delta, counted and timed, about a slice of it.
+        """Return about a slice of what is new, as pairs of prompt index and delta, counted and timed.
 
         Raises:
             SplitServeError: a sequence failed, and with it the whole request.
@@ -154,7 +154,7 @@ class GenerationRun:
             self.finished = not self._num_open
 
     def fast_path(self, frame: Frame) -> TextFastPath | None:
-        """Return the short cut of the only completion; None if there are several, or a search is run.
+        """Return the fast path of the only completion; None if there are several, or this is a search.
 
         Args:
             frame: of its events.
@@ -166,7 +166,7 @@ class GenerationRun:
         return TextFastPath(stream, frame, latency, self._timers[0], self.usage)
 
     def metrics(self) -> RequestMetrics | None:
-        """Return the times of the only completion; None if there are several or nobody wants to know."""
+        """Return the times of the only completion; None if there are several or they are not asked for."""
         return self._timers[0].times().metrics() if self._tells_metrics else None
 
     def close(self) -> None:

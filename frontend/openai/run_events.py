@@ -18,7 +18,7 @@ class ChunkWriter(Protocol):
     """Turns the deltas of one request into the bytes of its stream."""
 
     def first_events(self) -> bytes:
-        """Return what goes before the first delta."""
+        """Return the events before the first delta's."""
 
     def chunk(self, prompt_idx: int, delta: OutputDelta) -> Event:
         """Return the event of one delta; b"" if it shows nothing. It is sent before the next is asked for."""
@@ -27,7 +27,7 @@ class ChunkWriter(Protocol):
         """Return what chunk() puts around the text of the first choice; None if it adds more than that."""
 
     def last_events(self) -> bytes:
-        """Return what goes before [DONE]."""
+        """Return the events after the last delta's, before [DONE]."""
 
 
 class RunEvents:
@@ -95,7 +95,7 @@ class RunEvents:
         return events
 
     def fast_path(self) -> TextFastPath | None:
-        """Return the short cut of an open run, if its events are the plain text of one completion."""
+        """Return the fast path of an open run, if its events are the plain text of one completion."""
         frame = self._writer.frame()
         return None if frame is None else self._run.fast_path(frame)
 

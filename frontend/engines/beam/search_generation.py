@@ -1,4 +1,4 @@
-"""A beam search as a request in progress: nothing to take before its end, then everything at once."""
+"""A beam search as a request in progress: it has nothing to take before its end, and then everything."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from splitserve.frontend.engines.stream.sequence_stream import ALL_TOKENS, Seque
 
 
 class SearchGeneration:
-    """Completions that a search brings all at once, run by a task of its own."""
+    """Completions that a search finds all at once, run by a task of its own."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class SearchGeneration:
         stats.requests_started += 1
 
     def take(self, max_tokens: int = ALL_TOKENS) -> list[OutputDelta]:
-        """Return everything once it is there, however much that is: a search is never streamed."""
+        """Return everything at the end, whatever the limit: a search is never streamed."""
         if self.finished or not self._task.done():
             return []
         found = self._task.result()

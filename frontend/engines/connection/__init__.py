@@ -1,1 +1,1 @@
-"""The talk with one engine: its socket, its session, and the sequences that are open on it."""
+"""The connection to one engine: its socket, its session, and the sequences open on it."""

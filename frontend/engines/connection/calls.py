@@ -21,10 +21,10 @@ class PendingCalls:
         self._closed = False
 
     def check_room(self) -> None:
-        """Look before a call is sent.
+        """Check before a call is sent.
 
         Raises:
-            EngineUnavailableError: too many wait already, or none can be sent any more.
+            EngineUnavailableError: too many are waiting already, or the connection is closed.
         """
         if self._closed:
             raise EngineUnavailableError(SHUTTING_DOWN)
@@ -51,7 +51,7 @@ class PendingCalls:
             del self._answers[number]
 
     def settle(self, message: EngineMessage) -> None:
-        """Hear every message of the engine; those that answer a call wake whoever waits for it."""
+        """See every message of the engine; one that answers a call wakes whoever waits for it."""
         if isinstance(message, Pong):
             number = message.nonce
         elif isinstance(message, CallResult):
@@ -63,9 +63,9 @@ class PendingCalls:
             answer.set_result(message)
 
     def close(self) -> None:
-        """End all that wait; nothing is called any more."""
+        """Fail all calls that are waiting; none is made any more."""
         self._closed = True
         for answer in self._answers.values():
             if not answer.done():
-                # Not cancelled: whoever waits for it was not.
+                # An error, not a cancellation: the waiting task was not cancelled.
                 answer.set_exception(EngineUnavailableError(SHUTTING_DOWN))

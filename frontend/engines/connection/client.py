@@ -46,8 +46,8 @@ class EngineClient:
     """The connection to one engine; all methods belong to the event loop that called start().
 
     Attributes:
-        on_change: called when the session has gone to another state, or its engine into another life.
-        protocol_errors: frames that were no valid message.
+        on_change: called when the session has changed its state, or its engine has restarted.
+        protocol_errors: frames that were not a valid message.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class EngineClient:
 
         Args:
             context: shared by all engines of the process.
-            session: what is said and meant.
+            session: decides what to send and what an answer means.
             keys: CURVE keys for TCP.
             allow_insecure_tcp: permit TCP beyond loopback without keys.
         """
@@ -76,18 +76,18 @@ class EngineClient:
         self._closed = False
         self._calls = PendingCalls(session.address)
         self._last_state = session.state
-        # A new life may begin between two looks at the state, which is the same then.
+        # The engine may restart between two checks of the state, which is then the same.
         self._last_epoch = 0
         self._again: asyncio.Handle | None = None
 
     def start(self) -> None:
-        """Connect, for as long as it takes, and begin to read.
+        """Connect, however long that takes, and start reading.
 
         Raises:
             ConfigError: the address needs keys, or libzmq refuses it.
         """
         self._loop = asyncio.get_running_loop()
-        # Random bytes: the engine hands no identity over while its former owner may live.
+        # Random bytes: the engine does not reassign an identity while its previous owner may be alive.
         self._socket = connect_engine(
             self._context,
             self.session.address,
@@ -121,7 +121,7 @@ class EngineClient:
         self._loop.remove_reader(self._monitor.fileno())
         self._socket.disable_monitor()
         self._monitor.close(linger=0)
-        # Long enough for the aborts to leave, if anybody is there to take them.
+        # Long enough for the aborts to be sent, if the engine is there to receive them.
         self._socket.close(linger=100 if self.session.state is not EngineState.LOST else 0)
         self._calls.close()
 
@@ -198,7 +198,7 @@ class EngineClient:
         while _has_input(self._monitor):
             event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))["event"]
             if event == zmq.EVENT_DISCONNECTED:
-                # What it sent last is still wanted; there is no more of it than the receive queue holds.
+                # What it sent last is still wanted; it cannot be more than the receive queue holds.
                 self._drain(CLIENT_HWM, MAX_MESSAGE_BYTES * CLIENT_HWM)
                 self.session.disconnected(now_s)
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
@@ -219,7 +219,7 @@ class EngineClient:
         self._tell_change()
 
     def _drain(self, max_frames: int = MAX_FRAMES_PER_WAKEUP, max_bytes: int = MAX_BYTES_PER_WAKEUP) -> None:
-        """Take what has arrived, a bounded part at a time, so that other tasks are not starved."""
+        """Read what has arrived, a bounded part at a time, so that other tasks are not starved."""
         now_s = self._loop.time()
         for _ in range(max_frames):
             try:
@@ -231,14 +231,14 @@ class EngineClient:
             if max_bytes <= 0:
                 self._look_again()
                 break
-            # Asked for, as a call that finds nothing raises, which costs four times as much.
+            # Checked first: a recv that finds nothing raises, which costs four times as much.
             if not _has_input(self._socket):
                 break
         else:
             self._look_again()
 
     def _wake_up(self) -> None:
-        """Let what has come reach the clients, a bounded part at a time."""
+        """Pass on what has arrived to the streams, a bounded part at a time."""
         if self.session.sequences.wake_up(time.monotonic()):
             self._look_again()
 
@@ -256,7 +256,7 @@ class EngineClient:
         self._calls.settle(message)
 
     def _flush(self) -> None:
-        """Send what the session has to say; what finds no room stays for the next wake-up or tick."""
+        """Send what the session has queued; what finds the socket full waits for the next wake-up or tick."""
         outbox = self.session.outbox
         tried = bool(outbox)
         while outbox:
@@ -265,7 +265,7 @@ class EngineClient:
             except zmq.Again:
                 break
             outbox.popleft()
-        # A send that found no room has looked at the socket as well, and taken its signal.
+        # A send that fails also checks the socket, and consumes its signal.
         if tried and _has_input(self._socket):
             self._look_again()
 

@@ -1,4 +1,4 @@
-"""One sequence on an engine, as its frontend keeps it: the request, and all that came back."""
+"""One sequence on an engine, as its frontend keeps it: the request, and all its output."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def _no_tokens() -> array[int]:
 class OpenSequence:
     """One sequence on an engine: the request, and every token that came back so far.
 
-    Holds all that is needed to go on elsewhere: `request` has prompt and parameters, `token_ids` the output.
+    Holds all that is needed to continue elsewhere: prompt and parameters in `request`, output in `token_ids`.
 
     Attributes:
         token_ids: the output so far, in four bytes per token.
-        wake: called when something new is there to take, once per SequenceTable.wake_up() and callable.
-        relay: of its engine; native code that can write its stream.
+        wake: called when there is something new to take, once per SequenceTable.wake_up() and callable.
+        relay: its engine's; native code that can write the stream.
         relayed: set while native code writes the stream; its tokens are there and not in token_ids.
-        returned: what native code did, once it is taken back, for whoever handed it over.
+        returned: what native code did, once it is taken back; read by whoever handed it over.
         num_taken: how many of token_ids the stream has taken.
         logprobs: of the tokens not yet taken.
         prompt_logprobs: empty, or one per prompt token; None for those that have not come.
         num_cached_tokens: prompt tokens found in the prefix cache.
         queue_time_s: how long it waited on the engine before it first ran.
-        finished: set when the engine is through with it.
+        finished: set when the engine has ended it.
         error: set when it failed instead.
     """
 
@@ -68,13 +68,13 @@ class OpenSequence:
         self.prompt_logprobs[entry.token_index] = entry
 
     def fail(self, error: SplitServeError) -> None:
-        """End with an error and tell the stream at once."""
+        """End with an error and notify the stream at once."""
         self.recall()
         self.error = error
         self.wake()
 
     def hand_over(self, route: Route, text: TextState) -> None:
-        """Let native code write what comes next, and what has come and is not taken, until recall().
+        """Let native code write all tokens from the first that is not taken on, until recall().
 
         Args:
             route: where to.
@@ -85,7 +85,7 @@ class OpenSequence:
         self.relayed = self.relay.attach(self.request.handle, route, text, new, self.num_taken)
 
     def recall(self) -> None:
-        """Take the stream back from native code if it is there; what is not taken is Python's again."""
+        """Take the stream back from native code if it is there; Python writes what is not written yet."""
         if self.relayed is None:
             return
         self.returned, self.relayed = self.relayed.recall(), None
@@ -94,7 +94,7 @@ class OpenSequence:
 
 
 class SequenceHost(Protocol):
-    """Where sequences are opened and aborted: all that a stream or a search asks of the way to an engine.
+    """Where sequences are opened and aborted: all that a stream or a search needs of an engine.
 
     The connection of one engine is such a host (frontend.engines.connection.client).
     """
@@ -104,14 +104,14 @@ class SequenceHost(Protocol):
 
         Args:
             requests: their handles and `more` are given by the host.
-            wake: called by the event loop when something has come for any of them.
+            wake: called by the event loop when something has arrived for any of them.
 
         Raises:
             EngineUnavailableError, OverloadedError: none is open.
         """
 
     def abort(self, sequences: Iterable[OpenSequence]) -> None:
-        """End sequences that are still open; nothing more is heard of them."""
+        """End sequences that are still open; their `wake` is not called for it."""
 
 
 def check_columns(entry: TokenLogprobs, asked_ids: bytes = b"") -> None:

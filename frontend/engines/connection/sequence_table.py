@@ -1,10 +1,10 @@
-"""The open sequences of one engine: what has come for each of them, and who is told of it; no I/O.
+"""The open sequences of one engine: what has arrived for each of them, and whom to notify; no I/O.
 
     a sequence enters by    add()
     and leaves by           the engine's end of it (receive), fail() and fail_all(), or remove()
 
-However it leaves, it is taken back from native code first, and unless it was removed its stream is woken.
-Whether the engine is there, and which life of it a message is from, is the session's to know.
+However it leaves, it is taken back from native code first, and its stream is notified unless it was removed.
+Whether the engine is alive, and whether a message is of its present epoch, is decided by the session.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from splitserve.frontend.engines.connection.errors import finished_error
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence
 from splitserve.frontend.engines.connection.token_relay import TokenRelay
 
-# Streams told of something new before the event loop gets its turn: the end of one costs 0.3 ms.
+# Streams notified before the event loop gets its turn: the end of one costs 0.3 ms.
 MAX_WAKES_PER_TURN = 32
 
 
 class SequenceTable:
-    """Sequences by handle; belongs to one event loop. Its owner bounds their number.
+    """Sequences by handle; belongs to one event loop. Its owner limits their number.
 
     Attributes:
-        stale_outputs: rows, and messages of an earlier life, that were for no open sequence.
-        num_out_of_order: tokens that were repeated or came behind a gap.
+        stale_outputs: rows for no open sequence, and messages of an earlier epoch.
+        num_out_of_order: tokens that were repeated or followed a gap.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class SequenceTable:
         self.num_out_of_order = 0
         self._sequences: dict[int, OpenSequence] = {}
         self._relay = TokenRelay()
-        # Sequences of one request share their callable, which takes what all of them have got.
+        # Sequences of one request share a callable, which takes what has arrived for all of them.
         self._to_wake: dict[Callable[[], None], None] = {}
 
     def __len__(self) -> int:
@@ -54,16 +54,16 @@ class SequenceTable:
 
     @property
     def num_relayed(self) -> int:
-        """Sequences that native code writes now."""
+        """Number of sequences that native code is writing."""
         return self._relay.num_streams
 
     def add(self, request: AddRequest, wake: Callable[[], None]) -> OpenSequence:
-        """Expect the outputs of a request; `wake` is told of them, and its handle is not in use."""
+        """Open a sequence; `wake` is called when outputs arrive. The request's handle is not in use."""
         sequence = self._sequences[request.handle] = OpenSequence(request, wake, self._relay)
         return sequence
 
     def remove(self, handles: Iterable[int]) -> list[int]:
-        """Forget sequences whose stream wants no more; returns the handles of those that were still open."""
+        """Drop sequences whose stream wants no more; returns the handles of those that were still open."""
         known = []
         for handle in handles:
             sequence = self._sequences.pop(handle, None)
@@ -82,16 +82,16 @@ class SequenceTable:
         """End all sequences with EngineUnavailableError; returns their handles."""
         lost, self._sequences = self._sequences, {}
         for sequence in lost.values():
-            # Each has an error of its own, to which its request may add.
+            # An error object each: a request may add to its own.
             self._end(sequence, EngineUnavailableError(reason))
         return list(lost)
 
     def receive(self, outputs: StepOutputs) -> list[int]:
-        """Take a message of the engine's present life; wake_up() follows.
+        """Take a message of the engine's present epoch; wake_up() follows.
 
         Returns:
-            The handles of sequences that were ended here because what came for them cannot be right: the
-            engine has to be told.
+            The handles of sequences that were ended here because their outputs are inconsistent; the engine
+            has to abort them.
 
         Raises:
             ProtocolError: its columns do not fit each other; nothing of it was taken.
@@ -113,15 +113,15 @@ class SequenceTable:
         return given_up
 
     def wake_up(self, now_s: float) -> bool:
-        """Tell streams that tokens, an end or an error have come; one that is behind gets all in one go.
+        """Notify streams of tokens, an end or an error; one that is behind gets everything in one go.
 
-        Those that native code serves are written; of the others at most 32 are told.
+        Those that native code serves are written; of the others at most 32 are notified.
 
         Args:
             now_s: monotonic time.
 
         Returns:
-            Whether some still wait, so that it has to be called again.
+            Whether some are still waiting, so that it has to be called again.
         """
         for wake in list(islice(self._to_wake, MAX_WAKES_PER_TURN)):
             del self._to_wake[wake]
@@ -134,7 +134,7 @@ class SequenceTable:
         return bool(self._to_wake or num_waiting)
 
     def _add_tokens(self, outputs: StepOutputs, rows: Sequence[int]) -> list[int]:
-        """Take the rows that native code has left."""
+        """Take the rows that native code did not."""
         handles = unpack_int64(outputs.handles).tolist()
         token_ids = unpack_int32(outputs.token_ids).tolist()
         indices = unpack_int32(outputs.token_indices).tolist()
@@ -143,7 +143,7 @@ class SequenceTable:
         for row in rows:
             sequence = find(handles[row])
             if sequence is None:
-                # Usual for a moment after an abort.
+                # Normal for a moment after an abort.
                 self.stale_outputs += 1
             elif indices[row] == len(sequence.token_ids) and sequence.relayed is None:
                 sequence.token_ids.append(token_ids[row])
@@ -178,7 +178,7 @@ class SequenceTable:
         """Drop a repeated token; a gap cannot be mended: the sequence ends, and False is returned."""
         self.num_out_of_order += 1
         sequence.recall()
-        # Told in any case: it may have been taken back with tokens that are not written.
+        # Notified in any case: it may have been taken back with tokens that are not written.
         self._to_wake[sequence.wake] = None
         expected = len(sequence.token_ids)
         if index <= expected:

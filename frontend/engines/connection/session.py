@@ -1,7 +1,7 @@
-"""The frontend's side of the talk with one engine-core, as a state machine without sockets or clock.
+"""The frontend's side of the protocol with one engine-core, as a state machine without sockets or clock.
 
-It says who may be trusted with a request and whose outputs count; the sequences that are open on the engine
-are kept by its SequenceTable (frontend.engines.connection.sequence_table).
+It decides whether the engine may be sent requests and whether its outputs are current. The sequences that are
+open on the engine are kept by its SequenceTable (frontend.engines.connection.sequence_table).
 
 Events are calls with the time of the event; what to send collects in `outbox`. In the table "lose" means:
 every open sequence fails with EngineUnavailableError, and `orphans` remembers their handles.
@@ -65,7 +65,7 @@ MAX_OPEN_SEQUENCES = MAX_HANDLES
 
 
 class EngineState(enum.Enum):
-    """How far the talk with an engine is; see the module's table."""
+    """State of the connection to an engine; see the module's table."""
 
     CONNECTING = "connecting"
     LOADING = "loading"
@@ -79,13 +79,13 @@ _SERVING = (EngineState.READY, EngineState.DRAINING)
 
 
 class EngineSession:
-    """State of the talk with one engine; owned by one event loop.
+    """Protocol state of one engine; owned by one event loop.
 
     Attributes:
-        outbox: what is to be sent, in this order.
-        sequences: that are open on the engine; their streams are woken by sequences.wake_up().
-        orphans: handles that may still run on an engine that was lost.
-        num_losses: how often a serving engine was lost.
+        outbox: messages to send, in order.
+        sequences: open on the engine; sequences.wake_up() notifies their streams.
+        orphans: handles of sequences that may still run on an engine that was lost.
+        num_losses: times that a serving engine was lost.
     """
 
     def __init__(self, frontend_id: str, software_version: str, address: str = "") -> None:
@@ -203,15 +203,15 @@ class EngineSession:
 
     def _say_hello(self, now_s: float) -> None:
         self._last_hello_s = now_s
-        # While nobody is connected it stays here, once.
+        # Only one is kept while there is no connection.
         if self._hello not in self.outbox:
             self.outbox.append(self._hello)
 
     def _tick_serving(self, now_s: float, gap_s: float) -> None:
         assert self.ready is not None
         if gap_s > PING_INTERVAL_S:
-            # Our own process stood still. What the engine sent meanwhile is still unread; whether it has
-            # dropped us it knows alone, and the pong to the ping below will say.
+            # Our own process was stopped. What the engine sent meanwhile is still unread; only the engine
+            # knows whether it has dropped us, and its pong to the ping below will say so.
             self._last_heard_s += gap_s
         if now_s - self._last_heard_s > SILENCE_S:
             self._lose(f"the engine has been silent for {SILENCE_S:.0f} s")
@@ -261,7 +261,7 @@ class EngineSession:
     def _lose(self, reason: str) -> None:
         self.state, self.message = EngineState.LOST, reason
         self.num_losses += 1
-        # What it said of itself was true of a life, or of a link, that is over.
+        # What it reported belongs to an epoch, or to a connection, that has ended.
         self.last_pong = None
         for message in self.outbox:
             if isinstance(message, Abort):

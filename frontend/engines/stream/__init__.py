@@ -1,1 +1,1 @@
-"""What a client's request gets of its sequences: text, logprobs, and the end of each completion."""
+"""What a request receives from its sequences: text, logprobs, and the end of each completion."""

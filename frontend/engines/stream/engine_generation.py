@@ -1,4 +1,4 @@
-"""One request on its way through an engine: what is new in its n completions, and its end."""
+"""One prompt's request in progress: what is new in its n completions, and its end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Generation(Protocol):
 
     Attributes:
         finished: whether each completion has had its last delta.
-        behind: whether the last take() has left something, and would return more now.
+        behind: whether the last take() left something, so that another would return more now.
     """
 
     finished: bool
@@ -28,7 +28,7 @@ class Generation(Protocol):
         """The one completion of an open request that an engine samples, None if there are several."""
 
     def take(self, max_tokens: int = ALL_TOKENS) -> list[OutputDelta]:
-        """Return what is new, at most one delta per completion; deltas that nobody takes join.
+        """Return what is new, at most one delta per completion; what is not taken is joined with the next.
 
         Args:
             max_tokens: in all deltas together; more wait for the next call.
@@ -63,7 +63,7 @@ class EngineGeneration:
         self._stats = stats
         self._error: SplitServeError | None = None
         self._closed = False
-        # The stream that is asked first, so that all have their turn when not all can.
+        # The stream to ask first, so that all get their turn when the limit is too low for all.
         self._next = 0
         stats.requests_started += 1
 
@@ -101,7 +101,7 @@ class EngineGeneration:
             return
         self._closed = True
         self._host.abort([stream.source for stream in self._streams])
-        # They know whom to wake, who knows this object: a circle that reference counts would not free.
+        # They hold `wake`, which leads back to this object: a cycle that reference counting would not free.
         self._streams = ()
         self._stats.count_end(finished=self.finished, failed=self._error is not None)
 

@@ -1,4 +1,4 @@
-"""A list whose items are made when they are looked at, where they take far more room than before."""
+"""A list whose items are made when they are read, for items that take far more memory than their source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ S = TypeVar("S")
 
 
 class LazyList(Sequence[T], Generic[S, T]):
-    """A read-only view of `items`, each as make() has it; nothing is kept of what was made."""
+    """A read-only view of `items`, each converted by make() whenever it is read."""
 
     __slots__ = ("_items", "_make")
 
@@ -19,7 +19,7 @@ class LazyList(Sequence[T], Generic[S, T]):
 
         Args:
             items: not changed any more.
-            make: called for each look at an item.
+            make: called for each read of an item.
         """
         self._items = items
         self._make = make

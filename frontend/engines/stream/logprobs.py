@@ -1,4 +1,4 @@
-"""Logprobs as an engine sends them, decoded when somebody looks: objects take far more room than columns."""
+"""Logprobs as an engine sends them, decoded when they are read: objects take far more memory than columns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read_token_logprob(entry: TokenLogprobs, asked_ids: tuple[int, ...] = ()) ->
 
 
 def read_prompt_logprobs(source: OpenSequence) -> Sequence[TokenLogprob | None]:
-    """Take what has come; one entry per prompt token, and the first has none, for nothing comes before it."""
+    """Take what has arrived; one entry per prompt token, None for the first, as nothing precedes it."""
     entries, source.prompt_logprobs = source.prompt_logprobs, []
     return LazyList(entries or [None] * (len(source.request.prompt_token_ids) // 4), _read_entry)
 

@@ -31,11 +31,11 @@ _REASONS = {
 
 
 class SequenceStream:
-    """Makes the deltas of one sequence out of what has come in for it.
+    """Makes deltas from what has arrived for one sequence.
 
     Attributes:
         finished: whether the last delta has been made.
-        stopped_here: whether a stop string ended it, so that the engine has to be told.
+        stopped_here: whether a stop string ended it, so that the engine has to abort it.
     """
 
     __slots__ = (
@@ -78,7 +78,7 @@ class SequenceStream:
 
     @property
     def behind(self) -> bool:
-        """Whether tokens wait that take() would return now."""
+        """Whether there are tokens that take() would return now."""
         return not self.finished and len(self.source.token_ids) > self.source.num_taken
 
     def take(self, max_tokens: int = ALL_TOKENS) -> OutputDelta | None:

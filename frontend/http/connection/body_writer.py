@@ -1,4 +1,4 @@
-"""Writes the body of one response straight to its connection, from wherever new data turns up.
+"""Writes the body of one response straight to its connection, from wherever new data arrives.
 
 ASGI's send() is a coroutine: each piece costs a task's turn, a dict and one call per layer. Here the head and
 the end of a response go through ASGI as always, and the pieces between them do not. The HTTP protocol offers
@@ -108,17 +108,17 @@ class BodyWriter:
             self._write(unsent)
 
     def set_paused(self, paused: bool) -> None:
-        """Hear that the connection's buffer is over its high-water mark, or below the low one again."""
+        """The connection's buffer is over its high-water mark, or below the low one again."""
         self.paused = paused
         self._on_change()
 
     def half_close(self) -> None:
-        """Hear from the connection that the client sends no more."""
+        """The client sends no more."""
         self.half_closed = True
         self._on_change()
 
     def lose(self) -> None:
-        """Hear from the connection that it has ended."""
+        """The connection has ended."""
         self.lost = True
         self._on_change()
 

@@ -1,4 +1,4 @@
-"""What an event stream asks of whoever makes its events, and of the short cut past them."""
+"""What an event stream needs of the source of its events, and of the fast path around it."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class EventSource(Protocol):
         """Begin; on_ready is called whenever take() may have something, or an error to raise."""
 
     def fast_path(self) -> FastPath | None:
-        """Return the short cut of an open source; None if its events are more than plain text."""
+        """Return the fast path of an open source; None if its events are more than plain text."""
 
     def take(self) -> bytes:
-        """Return a slice of what is ready, b"" for nothing; what nobody takes is held within bounds."""
+        """Return a slice of what is ready, b"" for nothing; what is not taken is held within bounds."""
 
     def close(self) -> None:
         """End what still runs; safe before open() and after the end."""

@@ -10,7 +10,7 @@ keep-alive time passed    the task sends head and comment      a comment
 source has much           as above, slice by slice             slice by slice, one per turn of the loop
 client does not read      -                                    the source is not asked until it has read
 client hung up            the source is closed                 the source is closed
-client sends no more      -                                    a comment: is it still there
+client sends no more      -                                    a comment, to see if it is still there
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class OpenStream:
                 self._writer.write(data)
                 self._last_write_s = _now_s()
         except Exception as error:
-            # Raised by the task: whoever called serves other streams, too.
+            # The task raises it: the caller serves other streams, too.
             self._error = error
             self._wake()
             return
@@ -182,11 +182,11 @@ class OpenStream:
             self._turn.set_result(None)
 
     def _on_change(self) -> None:
-        """Hear that the client hung up, sends no more, does not read, or reads again."""
+        """The client hung up, sends no more, does not read, or reads again."""
         if self._writer.lost:
             # At once: the connection's descriptor is closed, and given to another, after this.
             self._take_back()
-            # Not at once: many clients may leave in one turn, and the end of a stream takes 0.3 ms.
+            # Later: many clients may leave in one turn, and the end of a stream takes 0.3 ms.
             self._slices.add(self._wake)
             return
         if self._request is not None:
@@ -194,7 +194,7 @@ class OpenStream:
         if self._writer.half_closed and self.started:
             self.break_silence()
         if not self._writer.paused:
-            # Not at once: many clients may read again in one turn, and much may wait for each.
+            # Later: many clients may read again in one turn, and much may be waiting for each.
             self._await_slice()
 
     def silent_since(self) -> float:
