@@ -144,3 +144,4 @@ async def test_leaving_a_stream_early_aborts_it_on_the_engine(
     await stream.close()
     async with asyncio.timeout(30):
         await pool.num_closed.wait()
+    assert len(pool.closed) == 1

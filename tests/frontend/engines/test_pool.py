@@ -296,8 +296,8 @@ async def test_hello_is_said_again_when_the_engine_has_forgotten_us(
         before = engine.num_hellos
         engine.epoch = 2
         engine.hello_answer = ready(2, model=model)
-        await until(lambda: engine.num_hellos > before)
         await until(lambda: pool.status()[0].epoch == 2 and state_of(pool) == "ready")
+        assert engine.num_hellos > before
 
 
 async def test_many_streams_get_their_own_tokens(

@@ -107,16 +107,22 @@ def test_any_valid_object_is_decoded_with_all_its_keys(
         assert {field.path for field in decoded.unknown} == {(name,) for name in value.keys() - {"a"}}
 
 
+def decoded_or_refused(body: bytes) -> bool:
+    """Whether a body is an Anything or a client's error; any other exception is a fault of ours."""
+    try:
+        return isinstance(BodyDecoder(Anything).decode_now(body).value, Anything)
+    except InvalidRequestError as error:
+        return 400 <= error.status < 500
+
+
 @given(st.binary(max_size=60))
-def test_any_bytes_are_scanned_or_refused(body: bytes) -> None:
-    with contextlib.suppress(InvalidRequestError):
-        BodyDecoder(Anything).decode_now(body)
+def test_any_bytes_are_decoded_or_refused(body: bytes) -> None:
+    assert decoded_or_refused(body)
 
 
 @given(st.text(alphabet='{}[]",:\\a1 ', max_size=40))
 def test_bytes_that_look_like_json_are_decoded_or_refused(text: str) -> None:
-    with contextlib.suppress(InvalidRequestError):
-        BodyDecoder(Anything).decode_now(text.encode())
+    assert decoded_or_refused(text.encode())
 
 
 @given(st.dictionaries(KEYS, st.integers(), min_size=1, max_size=4), st.data())
@@ -136,7 +142,8 @@ def _utf16(text: str) -> list[int]:
 
 
 def test_equal_keys_of_different_objects_are_fine() -> None:
-    scan_structure(b'{"a":{"a":1},"b":[{"a":1},{"a":2}]}')
+    decoded = BodyDecoder(Anything).decode_now(b'{"b":{"b":1},"c":[{"b":1},{"b":2}]}')
+    assert decoded.fields.keys() == {"b", "c"}
 
 
 @pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}"), (b'[{"a":', b"}]")])
@@ -152,7 +159,8 @@ def test_depth_is_counted_exactly(opening: bytes, closing: bytes) -> None:
 
 
 def test_brackets_in_strings_are_no_nesting() -> None:
-    scan_structure(b'{"a":"' + b"[{" * 1000 + b'\\"[["}')
+    decoded = BodyDecoder(Anything).decode_now(b'{"b":"' + b"[{" * 1000 + b'\\"[["}')
+    assert decoded.fields.keys() == {"b"}
 
 
 def test_the_number_of_values_is_bounded() -> None:

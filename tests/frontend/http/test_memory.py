@@ -24,4 +24,4 @@ async def test_small_requests_give_nothing_back() -> None:
 
 
 def test_the_c_library_is_asked_in_its_own_way() -> None:
-    find_trim()()
+    assert find_trim()() in (0, 1, None), "what glibc returns, or nothing without it"

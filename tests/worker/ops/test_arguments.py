@@ -215,13 +215,17 @@ def test_not_a_tensor_is_a_type_error() -> None:
 
 @pytest.mark.parametrize("tokens", [0, 1])
 def test_empty_batches_are_fine(tokens: int) -> None:
-    ops.rms_norm(fp32(tokens, 4), fp32(tokens, 4), fp32(4), 1e-6)
-    ops.linear(fp32(tokens, 3), fp32(tokens, 4), packed(fp32(3, 4)))
-    ops.silu_and_mul(fp32(tokens, 2), fp32(tokens, 4))
-    ops.embedding(fp32(tokens, 4), torch.zeros(tokens, dtype=torch.int32), packed(fp32(5, 4)))
+    normed, multiplied, gated, looked_up = (torch.ones(tokens, size) for size in (4, 3, 2, 4))
+    attended = torch.ones(tokens, 4, 16)
+    ops.rms_norm(normed, fp32(tokens, 4), fp32(4), 1e-6)
+    ops.linear(multiplied, fp32(tokens, 4), packed(fp32(3, 4)))
+    ops.silu_and_mul(gated, fp32(tokens, 4))
+    ops.embedding(looked_up, torch.zeros(tokens, dtype=torch.int32), packed(fp32(5, 4)))
     attend(
         q=fp32(tokens, 4, 16),
-        out=fp32(tokens, 4, 16),
+        out=attended,
         cu_seqlens_q=int32(0, 0, tokens),
         seq_lens=int32(9, tokens),
     )
+    # Of inputs that are all 0.
+    assert not any(out.any() for out in (normed, multiplied, gated, looked_up, attended))

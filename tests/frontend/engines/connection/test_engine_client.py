@@ -89,7 +89,7 @@ async def test_a_send_that_finds_no_room_looks_for_what_has_arrived(monkeypatch:
     session.tick(0.0)
     client._flush()
     async with asyncio.timeout(DEADLINE_S):
-        await taken.wait()
+        assert await taken.wait()
 
 
 async def test_who_waits_for_an_answer_while_the_client_closes_hears_why(

@@ -28,7 +28,9 @@ def test_n_sequences_are_n_requests_with_consecutive_seeds() -> None:
 
 
 def test_best_of_equal_to_n_makes_requests_an_engine_accepts() -> None:
-    for single in split_request(request(SamplingParams(n=3, best_of=3))):
+    singles = split_request(request(SamplingParams(n=3, best_of=3)))
+    assert [single.sampling.n for single in singles] == [1] * 3
+    for single in singles:
         single.sampling.validate()
 
 
