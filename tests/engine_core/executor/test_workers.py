@@ -37,6 +37,7 @@ from splitserve.engine_core.settings.arguments import make_settings
 from splitserve.engine_core.settings.setting import Setting, declared
 from splitserve.engine_core.settings.worker_settings import WorkerPlace, WorkerSettings
 from splitserve.worker.cli import read_place
+from tests.engine_core.settings.values import other_value
 
 DEADLINE_S = 20.0
 
@@ -298,34 +299,13 @@ def test_no_file_is_left_once_the_worker_is_connected(make_bench: MakeBench) -> 
     assert not os.path.exists(os.path.dirname(address.removeprefix("ipc://")))
 
 
-# A value other than the default for each setting that workers need.
-OTHER_VALUES: dict[str, object] = {
-    "model": "/m",
-    "dtype": "bfloat16",
-    "quantization": "int8",
-    "max_model_len": 77,
-    "device": "cpu",
-    "attention_backend": "torch",
-    "num_threads": 3,
-    "tensor_parallel_size": 2,
-    "pipeline_parallel_size": 4,
-    "batch_invariant": True,
-    "enforce_eager": True,
-    "block_size": 32,
-    "kv_cache_memory_bytes": 2**31,
-    "gpu_memory_utilization": 0.5,
-    "max_num_seqs": 7,
-    "max_num_batched_tokens": 99,
-    "log_level": "debug",
-}
-
-
 def test_a_worker_is_told_every_setting_it_needs() -> None:
-    assert set(OTHER_VALUES) == {each.field for each in declared(WorkerSettings)}
-    config = make_settings(EngineConfig, {**OTHER_VALUES, "step_timeout_s": 30.0})
+    values = {each.field: other_value(each) for each in declared(WorkerSettings)}
+    values |= {"tensor_parallel_size": 2, "pipeline_parallel_size": 4}
+    config = make_settings(EngineConfig, {**values, "step_timeout_s": 30.0})
     told = to_worker_decoder.decode(encode(LocalWorkers(config).configure(5)))
     assert isinstance(told, Configure)
-    assert msgspec.structs.asdict(told.settings) == OTHER_VALUES
+    assert msgspec.structs.asdict(told.settings) == values
     assert (told.num_local_ranks, told.exchange_timeout_s) == (8, 24.0)
 
 

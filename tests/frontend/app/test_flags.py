@@ -7,20 +7,16 @@ import pytest
 from splitserve.engine_core.config import default_engine_address
 from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.ipc.connection_counts import ConnectionCounts
+from splitserve.engine_core.settings.arguments import flag_words
+from splitserve.engine_core.settings.setting import declared
 from splitserve.frontend.cli import main, make_config, make_parser
-from splitserve.frontend.config import FRONTEND_SETTINGS, FrontendConfig
+from splitserve.frontend.config import FrontendConfig
 from splitserve.frontend.http.api_keys import hash_key
+from tests.engine_core.settings.values import other_value
 
-FLAGS = [
+# Settings that take more than the declaration tells, or are written in another way.
+SPECIAL = [
     (["--engine", "ipc:///a", "--engine", "tcp://[::1]:1"], "engines", ("ipc:///a", "tcp://[::1]:1")),
-    (["--frontend-id", "f1"], "frontend_id", "f1"),
-    (["--keys", "/k"], "curve_dir", "/k"),
-    (["--insecure"], "allow_insecure_tcp", True),
-    (["--assets-dir", "/m"], "assets_dir", "/m"),
-    (["--host", "::1"], "host", "::1"),
-    (["--port", "81"], "port", 81),
-    (["--uds", "/s"], "uds", "/s"),
-    (["--fd", "3"], "fd", 3),
     (["--root-path", "/x"], "root_path", "/x"),
     (
         ["--api-key", "sk-key-one", "sk-key-two"],
@@ -28,50 +24,27 @@ FLAGS = [
         (hash_key("sk-key-one"), hash_key("sk-key-two")),
     ),
     (["--public-path", "/health", "/metrics"], "public_paths", ("/health", "/metrics")),
-    (["--tenant-header", "X-Tenant"], "tenant_header", "X-Tenant"),
     (["--allowed-origin", "https://a", "https://b"], "allowed_origins", ("https://a", "https://b")),
-    (["--allowed-method", "PUT"], "allowed_methods", ("PUT",)),
-    (["--allowed-header", "x-a"], "allowed_headers", ("x-a",)),
-    (["--allow-credentials"], "allow_credentials", True),
-    (["--strict"], "strict", True),
-    (["--generation-config", "none"], "generation_config", "none"),
-    (["--disable-docs"], "disable_docs", True),
-    (["--max-logprobs", "160"], "max_logprobs", 160),
-    (["--return-tokens-as-token-ids"], "return_tokens_as_token_ids", True),
-    (["--enable-force-include-usage"], "enable_force_include_usage", True),
-    (["--enable-per-request-metrics"], "enable_per_request_metrics", True),
-    (["--enable-tokenizer-info-endpoint"], "enable_tokenizer_info_endpoint", True),
-    (["--sse-keep-alive", "0"], "sse_keep_alive_s", 0.0),
-    (["--log-level", "debug"], "log_level", "debug"),
     (["--max-body-bytes", "2048"], "max_body_bytes", 2048),
     (["--max_body_bytes=0.5M"], "max_body_bytes", 2**19),
     (["--log-level", "ERROR"], "log_level", "error"),
     (["--max-connections", "2k"], "max_connections", 2000),
-    (["--max-body-memory", "8M"], "max_body_memory_bytes", 8 * 2**20),
-    (["--max-answer-values", "2048"], "max_answer_values", 2048),
-    (["--header-timeout", "1.5"], "header_timeout_s", 1.5),
-    (["--body-timeout", "1.5"], "body_timeout_s", 1.5),
-    (["--write-stall", "1.5"], "write_stall_s", 1.5),
-    (["--max-open-requests", "5"], "max_open_requests", 5),
-    (["--max-connections", "5"], "max_connections", 5),
-    (["--max-connections-per-address", "5"], "max_connections_per_address", 5),
-    (["--health-timeout", "1.5"], "health_timeout_s", 1.5),
-    (["--shutdown-timeout", "1.5"], "shutdown_timeout_s", 1.5),
 ]
-LAUNCH = ("--launch-dir", "--launch-number", "--launch-fd")
-ELSEWHERE = {
-    "--ssl-keyfile",
-    "--ssl-certfile",
-    "--api-key-file",
-    *LAUNCH,
-}
+# Each of them needs others; tested below, and with servers.
+TOGETHER = {"ssl_keyfile", "ssl_certfile", "launch_dir", "launch_number", "launch_fd"}
+PLAIN = [
+    (flag_words([each], {each.field: value}), each.field, value)
+    for each in declared(FrontendConfig)
+    if each.field not in TOGETHER | {field for _, field, _ in SPECIAL}
+    for value in [other_value(each)]
+]
 
 
 def config_of(argv: list[str]) -> FrontendConfig:
     return make_config(make_parser().parse_args(argv))
 
 
-@pytest.mark.parametrize(("argv", "field", "value"), FLAGS, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(("argv", "field", "value"), SPECIAL + PLAIN, ids=lambda value: str(value)[:30])
 def test_a_flag_sets_its_field_and_no_other(argv: list[str], field: str, value: object) -> None:
     config, default = config_of(argv), config_of([])
     changed = {
@@ -81,9 +54,9 @@ def test_a_flag_sets_its_field_and_no_other(argv: list[str], field: str, value: 
     assert changed == {field}
 
 
-def test_every_flag_is_in_the_table() -> None:
-    named = {word for argv, _, _ in FLAGS for word in argv if word.startswith("--") and "_" not in word}
-    assert {each.flag for each in FRONTEND_SETTINGS} == named | ELSEWHERE
+def test_every_field_of_the_configuration_is_a_setting() -> None:
+    fields = set(FrontendConfig.__struct_fields__) - {"api_key_hashes"}
+    assert {each.field for each in declared(FrontendConfig)} == fields
 
 
 def test_the_parsers_defaults_are_those_of_the_configuration() -> None:
