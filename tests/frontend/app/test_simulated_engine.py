@@ -15,7 +15,7 @@ import httpx
 import openai
 import pytest
 
-from splitserve.frontend.engines.connection.client import MAX_FRAMES_PER_WAKEUP
+from splitserve.frontend.engines.connection.engine_socket import MAX_FRAMES_PER_WAKEUP
 from splitserve.frontend.engines.pool import EnginePool
 from splitserve.frontend.openai.generation_run import GenerationRun
 from tests.frontend.app.simulated import Engine, simulated_engine

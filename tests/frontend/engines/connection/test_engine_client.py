@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 
 import pytest
 import zmq
 
 from splitserve.engine_core.errors import EngineUnavailableError
 from splitserve.engine_core.ipc.codec import encode
-from splitserve.engine_core.ipc.messages import AddRequest, CallKind
+from splitserve.engine_core.ipc.messages import AddRequest, CallKind, Ping
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.frontend.engines.connection.client import MAX_FRAMES_PER_WAKEUP, EngineClient
+from splitserve.frontend.engines.connection.client import EngineClient
+from splitserve.frontend.engines.connection.engine_socket import MAX_FRAMES_PER_WAKEUP, EngineSocket
 from splitserve.frontend.engines.connection.session import EngineSession
 from splitserve.frontend.engines.generation import GenerationRequest
 from splitserve.frontend.engines.pool import EnginePool
@@ -80,14 +82,12 @@ class FullSocket:
 
 
 async def test_a_send_that_finds_no_room_looks_for_what_has_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = EngineSession("f", "0", "ipc://nowhere")
-    client = EngineClient(zmq.Context.instance(), session)
-    client._loop = asyncio.get_running_loop()
-    client._socket = FullSocket()  # type: ignore[assignment]
+    socket = EngineSocket(zmq.Context.instance(), "ipc://nowhere")
+    socket._loop = asyncio.get_running_loop()
+    socket._socket = FullSocket()  # type: ignore[assignment]
     taken = asyncio.Event()
-    monkeypatch.setattr(client, "_on_readable", taken.set)
-    session.tick(0.0)
-    client._flush()
+    monkeypatch.setattr(socket, "_on_readable", taken.set)
+    socket.send(deque([Ping(1)]))
     async with asyncio.timeout(DEADLINE_S):
         assert await taken.wait()
 
