@@ -15,7 +15,7 @@ import torch
 
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.batch.step_pipeline import StepPipeline
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.device.base import Device
@@ -210,7 +210,7 @@ class Bench:
         first = row * self._blocks_per_row
         blocks = pack_int32(range(first, first + self._blocks_per_row))
         ids = pack_int32([(row + i) % 300 for i in range(tokens)])
-        sampling = SamplingParams(temperature=0.8, top_p=0.95, seed=row)
+        sampling = SequenceSampling(temperature=0.8, top_p=0.95, seed=row)
         return NewRow(row, ids, tokens, num_computed, blocks, sampling)
 
     def _leave(self, rows: int) -> None:

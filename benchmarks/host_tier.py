@@ -24,7 +24,7 @@ from splitserve.engine_core.executor.inproc import InprocExecutor
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.messages import AddRequest
 from splitserve.engine_core.ipc.worker_messages import KVCacheReady, ModelRunnerOutput
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.worker import Worker
 
@@ -64,7 +64,7 @@ class Bench:
         """Seconds until the engine has the one token it was asked for."""
         self._num_requests += 1
         handle = self._num_requests
-        sampling = SamplingParams(seed=1, temperature=0.0, max_tokens=1)
+        sampling = SequenceSampling(seed=1, temperature=0.0, max_tokens=1)
         started = time.perf_counter()
         self.engine.add(FRONTEND, AddRequest(handle, f"r{handle}", pack_int32(prompt), sampling))
         while (step := self.engine.plan()) is not None:

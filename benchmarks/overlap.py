@@ -38,7 +38,7 @@ from splitserve.engine_core.ipc.messages import (
 )
 from splitserve.engine_core.ipc.transport import connect_engine
 from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 
 PROMPT_TOKENS = 32
 LIMIT_S = 120.0
@@ -81,7 +81,7 @@ class Client:
         self._num_handles += num_streams
         for handle in handles:
             prompt = pack_int32([10 + (handle * 37 + i) % 1000 for i in range(PROMPT_TOKENS)])
-            sampling = SamplingParams(seed=handle, max_tokens=num_tokens, ignore_eos=True)
+            sampling = SequenceSampling(seed=handle, max_tokens=num_tokens, ignore_eos=True)
             self.send(AddRequest(handle, f"overlap-{handle}", prompt, sampling))
         silent, open_handles = set(handles), set(handles)
         begin = end = None

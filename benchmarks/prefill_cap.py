@@ -33,7 +33,7 @@ from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32, unpack_in
 from splitserve.engine_core.ipc.messages import AddRequest
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 
 NUM_STREAMS = 16
 STREAM_TOKENS = 3000
@@ -138,7 +138,7 @@ class Run:
     def add(self, handle: int, num_prompt: int, max_tokens: int) -> None:
         """Send one request now."""
         prompt = np.random.default_rng(handle).integers(0, 1000, num_prompt)
-        sampling = SamplingParams(seed=0, max_tokens=max_tokens, ignore_eos=True)
+        sampling = SequenceSampling(seed=0, max_tokens=max_tokens, ignore_eos=True)
         self.arrival_s[handle] = self.clock.monotonic()
         self.engine.add(b"f", AddRequest(handle, str(handle), pack_int32(prompt), sampling))
 

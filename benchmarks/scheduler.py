@@ -32,7 +32,7 @@ from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
 from splitserve.engine_core.kv_events.format import encode_batch
 from splitserve.engine_core.kv_events.recorder import KVEventRecorder
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 
 PHASES = ("plan", "encode step", "decode answer", "apply", "outputs", "encode outputs", "KV events")
 BLOCK_SIZE = 16
@@ -63,7 +63,7 @@ def make_engine(
             handle=i,
             request_id=str(i),
             prompt_token_ids=pack_int32(rng.integers(10, 32000, PROMPT_TOKENS)),
-            sampling=SamplingParams(seed=0, max_tokens=None),
+            sampling=SequenceSampling(seed=0, max_tokens=None),
         )
         engine.add(b"frontend-%d" % (i % num_frontends), message)
     worker = Worker(num_rows)

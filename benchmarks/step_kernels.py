@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.worker import BATCH_SIZES, DEMO_MODEL, WARM_UP_STEPS, Bench, check_context
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 
 # Methods of worker.ops.cpu.CpuOps that are asked between steps, if at all.
 SETTINGS = ("cpu_isa", "best_cpu_isa", "set_isa", "set_num_threads", "num_threads")
-GREEDY = SamplingParams(temperature=0.0, seed=0, ignore_eos=True)
+GREEDY = SequenceSampling(temperature=0.0, seed=0, ignore_eos=True)
 STEPS = 200
 
 

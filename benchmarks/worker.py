@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.config import WorkerConfig
 
 BLOCK_SIZE = 16
@@ -71,7 +71,7 @@ class Bench:
             raise RuntimeError(f"row {output.errors[0].row} failed: {output.errors[0].message}")
         return output
 
-    def decode(self, rows: int, steps: int, sampling: SamplingParams) -> Result:
+    def decode(self, rows: int, steps: int, sampling: SequenceSampling) -> Result:
         """Median time of a step in which every row computes one token."""
         self.enter(rows, self._context - steps - WARM_UP_STEPS, sampling)
         step = self.decode_step(rows)
@@ -90,14 +90,14 @@ class Bench:
         cpu_started = time.process_time()
         for _ in range(repeats):
             started = time.perf_counter()
-            self.enter(rows, tokens, SamplingParams(seed=1))
+            self.enter(rows, tokens, SequenceSampling(seed=1))
             times.append(time.perf_counter() - started)
             self._leave(rows)
         cpu_s = (time.process_time() - cpu_started) / repeats
         median = statistics.median(times)
         return Result("prefill", rows, tokens, median * 1e6, cpu_s * 1e6, rows * tokens / median)
 
-    def enter(self, rows: int, tokens: int, sampling: SamplingParams) -> None:
+    def enter(self, rows: int, tokens: int, sampling: SequenceSampling) -> None:
         """Compute the prompts of new rows in one step."""
         per_row = self._blocks_per_row
         new_rows = [
@@ -145,7 +145,7 @@ def main() -> None:
     # As worker.cli has it.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     bench = Bench(flags.model, flags.threads, flags.context, flags.enforce_eager)
-    greedy = SamplingParams(temperature=0.0, seed=0, ignore_eos=True)
+    greedy = SequenceSampling(temperature=0.0, seed=0, ignore_eos=True)
     results = [bench.decode(rows, flags.steps, greedy) for rows in BATCH_SIZES]
     results += [bench.prefill(rows, flags.context // 2, 10) for rows in (1, 8)]
     model = bench.ready.model

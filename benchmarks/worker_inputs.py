@@ -18,7 +18,7 @@ import numpy as np
 
 from splitserve.engine_core.ipc.codec import encode, pack_int32, to_worker_decoder
 from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 
 BLOCK_SIZE = 16
 PROMPT_TOKENS = 128
@@ -41,7 +41,7 @@ class Feeder:
         blocks = np.arange(self._next_block).reshape(len(self._rows), -1)
         new_rows = [
             NewRow(
-                row, pack_int32(range(length)), length, 0, pack_int32(blocks[row]), SamplingParams(seed=row)
+                row, pack_int32(range(length)), length, 0, pack_int32(blocks[row]), SequenceSampling(seed=row)
             )
             for row, length in enumerate(self._num_tokens.tolist())
         ]

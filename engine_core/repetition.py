@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from splitserve.engine_core.sampling_params import RepetitionDetection
+from splitserve.engine_core.sequence_sampling import RepetitionDetection
 
 # Stands for tokens before the first; equal to no token id.
 _NOTHING = -1

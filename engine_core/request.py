@@ -23,7 +23,7 @@ from splitserve.engine_core.errors import ContextLengthError, InvalidRequestErro
 from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.messages import AddRequest, FinishReason
 from splitserve.engine_core.repetition import RepetitionTail
-from splitserve.engine_core.sampling_params import MAX_PRIORITY, MAX_STEP_LOGPROBS, SamplingParams
+from splitserve.engine_core.sequence_sampling import MAX_PRIORITY, MAX_STEP_LOGPROBS, SequenceSampling
 
 FrontendId: TypeAlias = bytes
 """ZMQ identity of a frontend; the engine only compares and hashes it."""
@@ -133,7 +133,7 @@ class Request:
     frontend: FrontendId
     handle: int
     request_id: str
-    sampling: SamplingParams
+    sampling: SequenceSampling
     sort_key: tuple[int, int]
     arrival: int
     arrival_s: float
@@ -172,7 +172,7 @@ class Request:
         """Whether the prompt must be computed in full; once a token was emitted they have all been sent."""
         return self.sampling.prompt_logprobs is not None and self.num_stored_tokens == self.num_prompt_tokens
 
-    def sampling_for_worker(self) -> SamplingParams:
+    def sampling_for_worker(self) -> SequenceSampling:
         """Return the parameters of its next row: prompt logprobs are asked for only while they are due."""
         if self.sampling.prompt_logprobs is None or self.wants_prompt_logprobs:
             return self.sampling
@@ -225,7 +225,7 @@ class CheckedRequest(NamedTuple):
     token_ids: bytearray
     num_prompt_tokens: int
     max_num_tokens: int
-    sampling: SamplingParams
+    sampling: SequenceSampling
     repetition: RepetitionTail | None
 
 
@@ -240,12 +240,6 @@ def check_request(message: AddRequest, limits: RequestLimits) -> CheckedRequest:
     _check_scalars(message)
     sampling = message.sampling
     sampling.validate(limits.vocab_size, MAX_STEP_LOGPROBS)
-    if sampling.n != 1:
-        raise InvalidRequestError(f"the engine takes single sequences, got n = {sampling.n}", "n")
-    if sampling.bad_words:
-        raise InvalidRequestError("the engine takes bad words as token ids", "bad_words")
-    if sampling.use_beam_search:
-        raise InvalidRequestError("beam search is done by the frontend", "use_beam_search")
     if sampling.seed is None:
         sampling = msgspec.structs.replace(sampling, seed=0)
     prompt = unpack_int32(message.prompt_token_ids)

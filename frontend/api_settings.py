@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from splitserve.engine_core.sampling_params import MAX_LOGPROBS, MAX_STEP_LOGPROBS
+from splitserve.engine_core.sampling_params import MAX_LOGPROBS
+from splitserve.engine_core.sequence_sampling import MAX_STEP_LOGPROBS
 from splitserve.engine_core.settings.checks import check_range
 from splitserve.engine_core.settings.flag_values import parse_bytes
 from splitserve.engine_core.settings.setting import Setting, Settings

@@ -12,21 +12,23 @@ ENGINE_CORE = {
     "clock": "",
     "near_names": "",
     "process": "clock",
-    "sampling_params": "errors near_names",
-    "ipc": "errors process sampling_params settings",
+    "ranges": "errors",
+    "sequence_sampling": "errors ranges",
+    "sampling_params": "errors near_names ranges sequence_sampling",
+    "ipc": "errors process sequence_sampling settings",
     "config": "errors ipc settings",
-    "repetition": "sampling_params",
-    "request": "errors ipc repetition sampling_params",
-    "checkpoint": "errors sampling_params",
+    "repetition": "sequence_sampling",
+    "request": "errors ipc repetition sequence_sampling",
+    "checkpoint": "errors sequence_sampling",
     "kv_events": "clock config errors ipc process request",
     "kv_cache": "config errors ipc kv_events request",
     "scheduler": "config errors ipc kv_cache request",
-    "executor": "checkpoint clock config errors ipc process sampling_params settings",
+    "executor": "checkpoint clock config errors ipc process sequence_sampling settings",
     "model_check": "checkpoint config executor",
     "arrivals": "ipc request",
     "engine": "clock config errors ipc kv_cache kv_events request scheduler",
     "server": "arrivals clock config engine errors executor ipc kv_cache kv_events process request "
-    "sampling_params settings",
+    "sequence_sampling settings",
     "cli": "checkpoint clock config errors executor model_check process server settings",
     "launcher": "checkpoint clock config errors ipc model_check process settings",
 }
@@ -83,8 +85,8 @@ ROOMS = {"engine_core": ENGINE_CORE, "frontend": FRONTEND, "worker": WORKER}
 # What the other packages may import of engine_core: the wire, what both sides of it check, how processes are
 # started, and how commands read flags and word their errors.
 SHARED = {
-    "frontend": "checkpoint config errors ipc near_names process sampling_params settings",
-    "worker": "checkpoint config errors ipc sampling_params settings",
+    "frontend": "checkpoint config errors ipc near_names process sampling_params sequence_sampling settings",
+    "worker": "checkpoint config errors ipc sequence_sampling settings",
 }
 
 # Imports against the table, module -> module, each with the reason why it stands.

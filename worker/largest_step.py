@@ -7,12 +7,12 @@ import torch
 from splitserve.engine_core.errors import DeviceMemoryError
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.batch.input_batch import BatchLimits
 from splitserve.worker.model_runner import ModelRunner
 
 # Filters, penalties, masks and logprobs, so that their memory is part of the measure.
-_SAMPLING = SamplingParams(
+_SAMPLING = SequenceSampling(
     seed=0,
     top_k=8,
     top_p=0.9,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from splitserve.engine_core.errors import ConfigError, DeviceMemoryError, ModelLoadError
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow, RowError, SchedulerOutput
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.batch.input_batch import BatchLimits
 from splitserve.worker.model_runner import ModelRunner
 
@@ -58,7 +58,7 @@ def _run(runner: ModelRunner, limits: BatchLimits, prompt: list[int], decode: bo
         num_prompt_tokens=len(prompt),
         num_computed_tokens=0,
         block_ids=pack_int32(range(num_blocks)),
-        sampling=SamplingParams(seed=0, top_k=8, top_p=0.9, logprobs=1, presence_penalty=0.1),
+        sampling=SequenceSampling(seed=0, top_k=8, top_p=0.9, logprobs=1, presence_penalty=0.1),
     )
     one = pack_int32([0])
     steps = [SchedulerOutput(0, rows=one, num_tokens=pack_int32([len(prompt)]), new_rows=[row])]

@@ -11,13 +11,13 @@ from benchmarks.simulation.cost_model import CostModel, StepWork
 from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 
 BLOCK_SIZE = 16
 ROW_COUNTS = (1, 2, 4, 8, 16, 32)
 CHUNKS = (2, 8, 32, 128, 256)
 REPEATS = 7
-GREEDY = SamplingParams(temperature=0.0, seed=0, ignore_eos=True, max_tokens=None)
+GREEDY = SequenceSampling(temperature=0.0, seed=0, ignore_eos=True, max_tokens=None)
 
 
 class MeasuredStep(NamedTuple):

@@ -18,7 +18,7 @@ from splitserve.engine_core.errors import InvalidRequestError, OverloadedError
 from splitserve.engine_core.ipc.messages import AddRequest, EngineStats, StepOutputs
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 
 FRONTEND = b"simulated"
 # The simulated worker samples token 0 only, so nothing ends before its length.
@@ -105,7 +105,7 @@ class Simulator:
         self._busy_s = 0.0
         self._digest = hashlib.sha256()
         # Requests of one length share their parameters, as building them is a fifth of an arrival's cost.
-        self._sampling: dict[int, SamplingParams] = {}
+        self._sampling: dict[int, SequenceSampling] = {}
 
     def run(self) -> Outcome:
         """Play all events until every request has ended."""
@@ -154,7 +154,7 @@ class Simulator:
         num_output = int(self._trace.output_tokens[request])
         sampling = self._sampling.get(num_output)
         if sampling is None:
-            sampling = SamplingParams(seed=0, max_tokens=num_output, ignore_eos=True)
+            sampling = SequenceSampling(seed=0, max_tokens=num_output, ignore_eos=True)
             self._sampling[num_output] = sampling
         return AddRequest(
             handle=request,

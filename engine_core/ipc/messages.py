@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 from splitserve.engine_core.ipc.wire import ModelInfo, TokenLogprobs, Wire
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 
 # Of one message: as many sequences as one frontend may have open on an engine.
 MAX_HANDLES = 16_384
@@ -48,7 +48,7 @@ class AddRequest(Wire, frozen=True, tag=1):
         handle: chosen by the frontend, 0..2**63-1, unique among its requests; all outputs name it.
         request_id: for logs; opaque, at most 128 characters.
         prompt_token_ids: int32 column.
-        sampling: the seed is always filled in; `n` is 1; stop strings stay at the frontend.
+        sampling: the seed is always filled in.
         resume_token_ids: int32 column of tokens already emitted; generation goes on after them.
         priority: lower runs first under the priority policy.
         tenant: owner of the prefix-cache namespace and of the fair share.
@@ -67,7 +67,7 @@ class AddRequest(Wire, frozen=True, tag=1):
     handle: int
     request_id: str
     prompt_token_ids: bytes
-    sampling: SamplingParams
+    sampling: SequenceSampling
     resume_token_ids: bytes = b""
     priority: int = 0
     tenant: str = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from splitserve.engine_core.ipc.wire import ModelInfo, TokenLogprobs, Wire
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.engine_core.settings.worker_settings import WorkerSettings
 
 # --- engine-core -> worker ---
@@ -30,7 +30,7 @@ class NewRow(Wire, frozen=True):
         num_prompt_tokens: how many of them are the prompt.
         num_computed_tokens: how many have their KV in the cache already (prefix hits).
         block_ids: int32 column, the row's block table so far, from place first_block on.
-        sampling: never has n > 1; the seed is set.
+        sampling: the seed is set.
         first_block: blocks that have left the window of a sliding-window model; no query will see them.
     """
 
@@ -39,7 +39,7 @@ class NewRow(Wire, frozen=True):
     num_prompt_tokens: int
     num_computed_tokens: int
     block_ids: bytes
-    sampling: SamplingParams
+    sampling: SequenceSampling
     first_block: int = 0
 
 

@@ -53,7 +53,7 @@ from splitserve.engine_core.ipc.transport import Content, SendResult
 from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
 from splitserve.engine_core.process.logs import log_event
 from splitserve.engine_core.request import RequestSummary
-from splitserve.engine_core.sampling_params import MAX_STEP_LOGPROBS
+from splitserve.engine_core.sequence_sampling import MAX_STEP_LOGPROBS
 from splitserve.engine_core.server.frontends import FrontendTable
 from splitserve.engine_core.server.startup import Loaded, Startup
 

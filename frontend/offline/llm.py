@@ -15,7 +15,8 @@ import msgspec
 
 from splitserve.engine_core.errors import ConfigError, InvalidRequestError
 from splitserve.engine_core.near_names import names_near_keywords
-from splitserve.engine_core.sampling_params import MAX_LOGPROBS, MAX_STEP_LOGPROBS, SamplingParams
+from splitserve.engine_core.sampling_params import MAX_LOGPROBS, SamplingParams
+from splitserve.engine_core.sequence_sampling import MAX_STEP_LOGPROBS
 from splitserve.engine_core.settings.checks import check_range
 from splitserve.engine_core.settings.setting import Value
 from splitserve.frontend.engines.generation import GenerationRequest

@@ -7,11 +7,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from splitserve.engine_core.errors import ContextLengthError, InvalidRequestError
-from splitserve.engine_core.sampling_params import (
-    MAX_PRIORITY,
-    RepetitionDetection,
-    SamplingParams,
-)
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import MAX_PRIORITY, RepetitionDetection
 
 
 def check_params(params: SamplingParams, vocab_size: int, max_logprobs: int) -> SamplingParams:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import msgspec
 
 from splitserve.engine_core.errors import InvalidRequestError
-from splitserve.engine_core.sampling_params import MAX_BAD_WORD_TOKENS, SamplingParams
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import MAX_BAD_WORD_TOKENS
 from splitserve.frontend.text.tokenizer import Tokenizer
 
 # Encoding takes 10 to 20 us per word and spelling and 0.1 to 0.2 us per character; beyond this it leaves the

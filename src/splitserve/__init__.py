@@ -9,14 +9,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from splitserve.engine_core.sampling_params import RepetitionDetection, SamplingParams
+    from splitserve.engine_core.sampling_params import SamplingParams
+    from splitserve.engine_core.sequence_sampling import RepetitionDetection
     from splitserve.frontend.offline.llm import LLM
 
 __all__ = ["LLM", "RepetitionDetection", "SamplingParams"]
 
 _HOMES = {
     "LLM": "splitserve.frontend.offline.llm",
-    "RepetitionDetection": "splitserve.engine_core.sampling_params",
+    "RepetitionDetection": "splitserve.engine_core.sequence_sampling",
     "SamplingParams": "splitserve.engine_core.sampling_params",
 }
 

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import step_kernels, worker
 from benchmarks.worker import DEMO_MODEL, Bench
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_a_context_without_room_for_a_prompt_and_the_steps_is_a_usage_error(
 
 
 def test_every_row_of_a_measured_step_computes_a_token() -> None:
-    sampling = SamplingParams(temperature=0.0, seed=0, ignore_eos=True)
+    sampling = SequenceSampling(temperature=0.0, seed=0, ignore_eos=True)
     bench = Bench(str(DEMO_MODEL), 1, context=20, enforce_eager=True)
     assert bench.decode(2, 11, sampling).rows == 2
     with pytest.raises(RuntimeError, match="row 0 failed"):

@@ -18,7 +18,7 @@ from splitserve.engine_core.ipc.wire import TokenLogprobs
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
 from splitserve.engine_core.kv_events.format import encode_batch, external_hash
 from splitserve.engine_core.kv_events.recorder import KVEventRecorder
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from tests.engine_core.kv_events.router import Router
 from tests.engine_core.loops import cut_at_loop, ends_in_loop
 
@@ -35,7 +35,7 @@ class Tracked:
     frontend: bytes
     handle: int
     prompt: list[int]
-    sampling: SamplingParams
+    sampling: SequenceSampling
     expected: list[int]
     output: list[int]
     num_resumed: int
@@ -116,7 +116,7 @@ class EngineDriver:
         Raises:
             SplitServeError: the engine refuses it; nothing is tracked then.
         """
-        sampling = SamplingParams(**{"seed": 0, "max_tokens": None, **sampling_fields})  # type: ignore[arg-type]
+        sampling = SequenceSampling(**{"seed": 0, "max_tokens": None, **sampling_fields})  # type: ignore[arg-type]
         expected = reference_output(self.rule, prompt, sampling, self.engine.max_num_tokens)
         if sampling.repetition_detection is not None:
             expected = cut_at_loop(expected, sampling.repetition_detection, sampling.min_tokens)

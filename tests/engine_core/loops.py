@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from splitserve.engine_core.sampling_params import RepetitionDetection
+from splitserve.engine_core.sequence_sampling import RepetitionDetection
 
 
 def ends_in_loop(output: Sequence[int], detection: RepetitionDetection) -> bool:

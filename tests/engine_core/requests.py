@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.request import Request
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 
 
 def make_request(
@@ -17,13 +17,13 @@ def make_request(
     priority: int = 0,
     max_num_tokens: int = 100,
     namespace: bytes = b"n" * 32,
-    sampling: SamplingParams | None = None,
+    sampling: SequenceSampling | None = None,
 ) -> Request:
     return Request(
         frontend=b"frontend",
         handle=arrival,
         request_id=f"request-{arrival}",
-        sampling=sampling or SamplingParams(seed=0),
+        sampling=sampling or SequenceSampling(seed=0),
         sort_key=(priority, arrival),
         arrival=arrival,
         arrival_s=0.0,

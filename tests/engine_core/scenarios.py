@@ -14,7 +14,7 @@ from splitserve.engine_core.config import SHORT_STEP_S, SchedulerConfig
 from splitserve.engine_core.errors import OverloadedError
 from splitserve.engine_core.executor.simulated.executor import Fault, FaultKind
 from splitserve.engine_core.executor.simulated.tokens import TokenRule
-from splitserve.engine_core.sampling_params import RepetitionDetection
+from splitserve.engine_core.sequence_sampling import RepetitionDetection
 from tests.engine_core.engine_driver import COMPLETE, STEP_S, EngineDriver
 
 STEM_LEN = 24

@@ -11,7 +11,7 @@ import torch
 
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.graphs.cuda_graphs import CudaGraphs
@@ -65,7 +65,7 @@ def last_moment(gpu: Gpu, checkpoint: Path) -> tuple[Worker, LastMoment]:
 
 
 def new_row(row: int, tokens: list[int], block_ids: list[int], num_computed: int = 0) -> NewRow:
-    sampling = SamplingParams(seed=5, temperature=0.0)
+    sampling = SequenceSampling(seed=5, temperature=0.0)
     return NewRow(row, pack_int32(tokens), len(tokens), num_computed, pack_int32(block_ids), sampling)
 
 

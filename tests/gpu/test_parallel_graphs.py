@@ -16,7 +16,7 @@ import torch
 from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.batch.step_pipeline import StepPipeline
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.device.cuda import CudaDevice
@@ -100,7 +100,7 @@ def rows_entering(count: int) -> SchedulerOutput:
             3,
             0,
             pack_int32(range(5 * row, 5 * row + 5)),
-            SamplingParams(seed=row, temperature=0.9),
+            SequenceSampling(seed=row, temperature=0.9),
         )
         for row in range(count)
     ]

@@ -16,7 +16,7 @@ from splitserve.engine_core.ipc.worker_messages import (
     NewRow,
     SchedulerOutput,
 )
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.batch.step_pipeline import StepPipeline
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.worker import Worker
@@ -103,12 +103,12 @@ def test_only_steady_decode_steps_begin_ahead(loaded: Loaded) -> None:
             3,
             0,
             pack_int32([5 * row, 5 * row + 1]),
-            SamplingParams(seed=0, logprobs=1 if row == 2 else None),
+            SequenceSampling(seed=0, logprobs=1 if row == 2 else None),
         )
         for row in range(3)
     ]
     worker.execute(SchedulerOutput(1, pack_int32([0, 1, 2]), pack_int32([3, 3, 3]), rows))
-    new = NewRow(3, pack_int32([9]), 1, 0, pack_int32([20]), SamplingParams(seed=0))
+    new = NewRow(3, pack_int32([9]), 1, 0, pack_int32([20]), SequenceSampling(seed=0))
 
     def step(*chosen: int, **columns: Any) -> SchedulerOutput:
         return SchedulerOutput(2, pack_int32(chosen), pack_int32([1] * len(chosen)), **columns)
@@ -132,7 +132,7 @@ def test_only_steady_decode_steps_begin_ahead(loaded: Loaded) -> None:
 def test_a_chunk_of_one_token_waits_for_the_step_before(loaded: Loaded) -> None:
     worker = loaded[0]
     worker.init_kv_cache(24)
-    row = NewRow(0, pack_int32([9, 10, 11, 12]), 4, 0, pack_int32([0, 1]), SamplingParams(seed=0))
+    row = NewRow(0, pack_int32([9, 10, 11, 12]), 4, 0, pack_int32([0, 1]), SequenceSampling(seed=0))
     one = SchedulerOutput(1, pack_int32([0]), pack_int32([1]))
     worker.execute(SchedulerOutput(1, pack_int32([0]), pack_int32([2]), [row]))
     assert not worker.can_follow(one)
@@ -141,7 +141,7 @@ def test_a_chunk_of_one_token_waits_for_the_step_before(loaded: Loaded) -> None:
 
 
 def test_a_row_that_fails_while_the_next_step_runs_fails_alone(loaded: Loaded) -> None:
-    sampling = SamplingParams(temperature=0.0, max_tokens=12, seed=1, ignore_eos=True)
+    sampling = SequenceSampling(temperature=0.0, max_tokens=12, seed=1, ignore_eos=True)
     probe = Served([9, 10], sampling)
     Loop(*loaded, depth=1).run([probe])
     healthy = [Served([11, 12 + i], sampling) for i in range(3)]

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import torch
 
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.worker import Worker
@@ -52,7 +52,7 @@ def test_the_demo_model_says_what_it_says_on_a_cpu(gpu: Gpu) -> None:
     theirs.load()
     theirs.init_kv_cache(NUM_BLOCKS)
     rng, count = random.Random(1), 4 if gpu.is_emulated else 40
-    greedy = SamplingParams(temperature=0.0, seed=0, ignore_eos=True)
+    greedy = SequenceSampling(temperature=0.0, seed=0, ignore_eos=True)
     jobs = [Job([rng.randrange(256) for _ in range(length)], greedy, count) for length in (3, 9, 30)]
     expected = [job.again() for job in jobs]
     Driver(ours, config, NUM_BLOCKS, random.Random(1)).run(jobs)

@@ -14,7 +14,7 @@ import torch
 from splitserve.engine_core.errors import WorkerError
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.graphs.cuda_graphs import MAX_GRAPH_ROWS, CudaGraph, CudaGraphs, ladder
 from splitserve.worker.graphs.cuda_step import CudaStep
 from splitserve.worker.worker import Worker
@@ -50,7 +50,7 @@ def enter(pair: Pair, rows: int, **params: object) -> None:
             3,
             0,
             pack_int32(range(5 * row, 5 * row + 5)),
-            SamplingParams(seed=row, temperature=0.9, **params),  # type: ignore[arg-type]
+            SequenceSampling(seed=row, temperature=0.9, **params),  # type: ignore[arg-type]
         )
         for row in range(rows)
     ]

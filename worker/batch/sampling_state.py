@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from splitserve.engine_core.errors import InvalidRequestError
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.batch.bad_words import BadWords
 from splitserve.worker.ops.columns import Array, SamplingColumns, allocate
 
@@ -81,7 +81,7 @@ class SamplingState:
         self.bad_words: dict[int, BadWords] = {}
         self.logprob_token_ids: dict[int, npt.NDArray[np.int32]] = {}
 
-    def add(self, row: int, params: SamplingParams, num_prompt_tokens: int, num_tokens: int) -> None:
+    def add(self, row: int, params: SequenceSampling, num_prompt_tokens: int, num_tokens: int) -> None:
         """Take over the parameters of a row that enters the batch with num_tokens tokens.
 
         Raises:
@@ -105,7 +105,7 @@ class SamplingState:
             features |= Feature.MIN_TOKENS
         self.features[row] = features
 
-    def _add_rare(self, row: int, params: SamplingParams) -> Feature:
+    def _add_rare(self, row: int, params: SequenceSampling) -> Feature:
         """Keep what few rows have in dicts; returns the features that are among it."""
         features = Feature(0)
         if params.logit_bias:
@@ -142,7 +142,7 @@ class SamplingState:
         """Indices into `rows` of those that need a feature, ascending."""
         return np.flatnonzero(self.features[rows] & np.uint16(feature))
 
-    def _set_columns(self, row: int, params: SamplingParams) -> None:
+    def _set_columns(self, row: int, params: SequenceSampling) -> None:
         columns = self.columns
         columns.temperature[row] = params.temperature
         columns.top_k[row] = max(0, params.top_k)
@@ -155,11 +155,11 @@ class SamplingState:
         self.num_logprobs[row] = params.logprobs or 0
         self.num_prompt_logprobs[row] = params.prompt_logprobs or 0
 
-    def _end_token_ids(self, params: SamplingParams) -> list[int]:
+    def _end_token_ids(self, params: SequenceSampling) -> list[int]:
         eos = [] if params.ignore_eos else self._eos_token_ids
         return sorted({*eos, *params.stop_token_ids})
 
-    def _check_token_ids(self, params: SamplingParams) -> None:
+    def _check_token_ids(self, params: SequenceSampling) -> None:
         last = self._vocab_size - 1
         named = {
             "stop_token_ids": params.stop_token_ids,
@@ -180,6 +180,6 @@ def _above_zero(value: float) -> float:
     return value if value > _TINY else _TINY
 
 
-def _logit_bias(params: SamplingParams) -> LogitBias:
+def _logit_bias(params: SequenceSampling) -> LogitBias:
     token_ids, values = params.logit_bias.keys(), params.logit_bias.values()
     return LogitBias(np.array([*token_ids], np.int32), np.array([*values], np.float32))

@@ -9,7 +9,7 @@ import msgspec
 
 from splitserve.engine_core.checkpoint.files import read_json
 from splitserve.engine_core.errors import InvalidRequestError, ModelLoadError
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 
 T = TypeVar("T")
 
@@ -52,8 +52,8 @@ def load_sampling_defaults(directory: Path) -> SamplingDefaults:
 
 
 def _check(defaults: SamplingDefaults) -> None:
-    """Hold the values to the ranges of SamplingParams."""
-    SamplingParams(
+    """Hold the values to the ranges of SequenceSampling."""
+    SequenceSampling(
         temperature=_or(defaults.temperature, 1.0),
         top_p=_or(defaults.top_p, 1.0),
         top_k=_or(defaults.top_k, 0),

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from splitserve.engine_core.ipc.codec import pack_float32, pack_int32
 from splitserve.engine_core.ipc.wire import TokenLogprobs
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 
 IntColumn = npt.NDArray[np.int64]
 
@@ -17,7 +17,7 @@ IntColumn = npt.NDArray[np.int64]
 class _Row(NamedTuple):
     """A row that asks for logprobs, of its tokens or its prompt."""
 
-    sampling: SamplingParams
+    sampling: SequenceSampling
     prompt: list[int]
 
 
@@ -32,7 +32,7 @@ class SimulatedLogprobs:
         self._vocab_size = vocab_size
         self._rows: dict[int, _Row] = {}
 
-    def enter(self, row: int, sampling: SamplingParams, prompt: npt.NDArray[np.int32]) -> None:
+    def enter(self, row: int, sampling: SequenceSampling, prompt: npt.NDArray[np.int32]) -> None:
         """Take note of a new row, if it asks for any."""
         if sampling.logprobs is not None or sampling.prompt_logprobs is not None:
             self._rows[row] = _Row(sampling, prompt.tolist())

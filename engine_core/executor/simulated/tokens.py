@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 
 MULTIPLIER = 0x9E3779B97F4A7C15
 _MASK = 2**64 - 1
@@ -64,7 +64,7 @@ def mix(values: HashColumn) -> HashColumn:
     return values ^ (values >> np.uint64(31))
 
 
-def seed_of(sampling: SamplingParams) -> int:
+def seed_of(sampling: SequenceSampling) -> int:
     """Return the seed that counts: 0 for greedy requests."""
     return 0 if sampling.temperature == 0 or sampling.seed is None else sampling.seed
 
@@ -119,7 +119,7 @@ def avoid(token_id: int, banned: set[int], vocab_size: int) -> int:
 
 
 def reference_output(
-    rule: TokenRule, prompt: Sequence[int], sampling: SamplingParams, max_num_tokens: int
+    rule: TokenRule, prompt: Sequence[int], sampling: SequenceSampling, max_num_tokens: int
 ) -> list[int]:
     """Return the output of a request run alone, in plain integers and without the columns above.
 
@@ -144,7 +144,7 @@ def reference_output(
     return output
 
 
-def _reference_token(rule: TokenRule, state: int, index: int, sampling: SamplingParams) -> int:
+def _reference_token(rule: TokenRule, state: int, index: int, sampling: SequenceSampling) -> int:
     mixed = _mix_int(state ^ _mix_int(seed_of(sampling)))
     may_stop = index >= sampling.min_tokens
     wants_eos = rule.eos_after is not None and index >= rule.eos_after

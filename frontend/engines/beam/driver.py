@@ -19,7 +19,7 @@ from splitserve.engine_core.errors import (
 )
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.messages import AddRequest, FinishReason
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.frontend.engines.beam.answer import make_deltas
 from splitserve.frontend.engines.beam.search import Beam, BeamSearch, SearchRules
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence, SequenceHost
@@ -137,7 +137,9 @@ class BeamRun:
             host.abort(sources)
         return sources
 
-    def _add_request(self, index: int, beam: Beam, sampling: SamplingParams, timeout_s: float) -> AddRequest:
+    def _add_request(
+        self, index: int, beam: Beam, sampling: SequenceSampling, timeout_s: float
+    ) -> AddRequest:
         request = self._request
         return AddRequest(
             handle=0,  # The host gives it one.
@@ -152,9 +154,9 @@ class BeamRun:
             continues=self._first is not None,
         )
 
-    def _step_sampling(self, *, is_first: bool) -> SamplingParams:
+    def _step_sampling(self, *, is_first: bool) -> SequenceSampling:
         sampling, wanted = self._request.sampling, self._rules.num_candidates
-        return SamplingParams(
+        return SequenceSampling(
             temperature=0.0,
             seed=0,
             max_tokens=1,

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import secrets
 
-import msgspec
-
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.messages import AddRequest
-from splitserve.engine_core.sampling_params import MAX_SEED, SamplingParams
+from splitserve.engine_core.sequence_sampling import MAX_SEED
 from splitserve.frontend.engines.generation import GenerationRequest
 
 
@@ -25,7 +23,9 @@ def split_request(request: GenerationRequest) -> list[AddRequest]:
             handle=0,  # The host gives it one.
             request_id=request.request_id if sampling.n == 1 else f"{request.request_id}-{index}"[:128],
             prompt_token_ids=prompt,
-            sampling=_engine_sampling(sampling, (seed + index) & MAX_SEED, index),
+            sampling=sampling.sequence(
+                (seed + index) & MAX_SEED, sampling.prompt_logprobs if index == 0 else None
+            ),
             priority=request.priority,
             tenant=request.tenant,
             cache_salt=request.cache_salt,
@@ -36,15 +36,3 @@ def split_request(request: GenerationRequest) -> list[AddRequest]:
         )
         for index in range(sampling.n)
     ]
-
-
-def _engine_sampling(sampling: SamplingParams, seed: int, index: int) -> SamplingParams:
-    return msgspec.structs.replace(
-        sampling,
-        n=1,
-        best_of=None,
-        seed=seed,
-        stop=(),
-        detokenize=True,
-        prompt_logprobs=sampling.prompt_logprobs if index == 0 else None,
-    )

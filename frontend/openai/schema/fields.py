@@ -8,20 +8,22 @@ import msgspec
 from msgspec import Meta
 
 from splitserve.engine_core.sampling_params import (
-    MAX_ALLOWED_TOKEN_IDS,
     MAX_BAD_WORD_BYTES,
     MAX_BAD_WORDS,
     MAX_LENGTH_PENALTY,
-    MAX_LOGIT_BIAS,
-    MAX_LOGPROB_TOKEN_IDS,
     MAX_LOGPROBS,
     MAX_N,
+    MAX_STOP_STRING_BYTES,
+    MAX_STOP_STRINGS,
+)
+from splitserve.engine_core.sequence_sampling import (
+    MAX_ALLOWED_TOKEN_IDS,
+    MAX_LOGIT_BIAS,
+    MAX_LOGPROB_TOKEN_IDS,
     MAX_PATTERN_COUNT,
     MAX_PATTERN_SIZE,
     MAX_PRIORITY,
     MAX_SEED,
-    MAX_STOP_STRING_BYTES,
-    MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
 )
 from splitserve.frontend.text.truncation import TruncationSide

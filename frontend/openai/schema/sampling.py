@@ -6,7 +6,8 @@ from typing import NamedTuple, TypeVar
 
 from splitserve.engine_core.checkpoint.config.sampling_defaults import SamplingDefaults
 from splitserve.engine_core.errors import ContextLengthError, InvalidRequestError
-from splitserve.engine_core.sampling_params import MAX_SEED, RepetitionDetection, SamplingParams
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import MAX_SEED, RepetitionDetection
 from splitserve.frontend.openai.schema.fields import INT64_MIN, GenerationFields, RepetitionOptions
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from benchmarks.simulation.watch import FairShares, jain_index
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.messages import Started
 from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 
 
 def two_tenants(*tenants: int) -> FairShares:
@@ -64,7 +64,7 @@ def test_the_work_of_a_step() -> None:
         step_us=0, prefill_token_us=1, decode_row_us=1e2, context_token_us=1e4, attention_pair_us=1e7
     )
     rows = WorkerRows(2, 2, cost)
-    sampling = SamplingParams(seed=0)
+    sampling = SequenceSampling(seed=0)
     new_rows = [
         NewRow(0, pack_int32([1] * 9), 9, 8, b"", sampling),
         NewRow(1, pack_int32([1] * 9), 9, 4, b"", sampling),

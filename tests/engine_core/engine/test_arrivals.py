@@ -5,11 +5,11 @@ from __future__ import annotations
 from splitserve.engine_core.arrivals import Arrivals
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.messages import AddRequest
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 
 
 def message(handle: int, *, more: bool = False) -> AddRequest:
-    return AddRequest(handle, "r", pack_int32([1]), SamplingParams(seed=0), more=more)
+    return AddRequest(handle, "r", pack_int32([1]), SequenceSampling(seed=0), more=more)
 
 
 def handles(messages: list[AddRequest]) -> list[int]:

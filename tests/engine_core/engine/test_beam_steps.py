@@ -7,7 +7,7 @@ import pytest
 from splitserve.engine_core.config import SchedulerConfig
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.engine_core.executor.simulated.tokens import TokenRule
-from splitserve.engine_core.sampling_params import MAX_STEP_LOGPROBS
+from splitserve.engine_core.sequence_sampling import MAX_STEP_LOGPROBS
 from tests.engine_core.engine_driver import EngineDriver
 
 CONFIG = SchedulerConfig(
@@ -24,9 +24,3 @@ def test_a_step_may_ask_for_many_logprobs() -> None:
         driver.add([1], logprobs=MAX_STEP_LOGPROBS + 1)
     with pytest.raises(InvalidRequestError, match=f"0 to {MAX_STEP_LOGPROBS}"):
         driver.add([1], prompt_logprobs=MAX_STEP_LOGPROBS + 1)
-
-
-def test_a_search_is_refused_by_the_engine() -> None:
-    driver = EngineDriver(CONFIG)
-    with pytest.raises(InvalidRequestError, match="frontend"):
-        driver.add([1], use_beam_search=True)

@@ -18,8 +18,8 @@ from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32, unpack_in
 from splitserve.engine_core.ipc.messages import AddRequest, FinishReason, StepOutputs
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput
-from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.engine_core.scheduler.output import GATHER_S, NEVER
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from tests.engine_core.engine_driver import EngineDriver
 
 CONFIG = SchedulerConfig(
@@ -42,7 +42,7 @@ def make_engine(
 def make_message(prompt: list[int] | None = None, handle: int = 0, **fields: object) -> AddRequest:
     prompt_bytes = pack_int32([1, 2, 3] if prompt is None else prompt)
     defaults = {"handle": handle, "request_id": "r", "prompt_token_ids": prompt_bytes}
-    return AddRequest(**{**defaults, "sampling": SamplingParams(seed=1), **fields})  # type: ignore[arg-type]
+    return AddRequest(**{**defaults, "sampling": SequenceSampling(seed=1), **fields})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -61,16 +61,23 @@ def make_message(prompt: list[int] | None = None, handle: int = 0, **fields: obj
         ),
         (make_message(prompt_token_ids=b"123"), ProtocolError, None),
         (make_message(resume_token_ids=b"12345"), ProtocolError, None),
-        (make_message(sampling=SamplingParams(temperature=3)), InvalidRequestError, "temperature"),
-        (make_message(sampling=SamplingParams(temperature=float("nan"))), InvalidRequestError, "temperature"),
-        (make_message(sampling=SamplingParams(stop_token_ids=(50,))), InvalidRequestError, "stop_token_ids"),
-        (make_message(sampling=SamplingParams(logit_bias={50: 1.0})), InvalidRequestError, "logit_bias"),
+        (make_message(sampling=SequenceSampling(temperature=3)), InvalidRequestError, "temperature"),
         (
-            make_message(sampling=SamplingParams(max_tokens=2, min_tokens=3)),
+            make_message(sampling=SequenceSampling(temperature=float("nan"))),
+            InvalidRequestError,
+            "temperature",
+        ),
+        (
+            make_message(sampling=SequenceSampling(stop_token_ids=(50,))),
+            InvalidRequestError,
+            "stop_token_ids",
+        ),
+        (make_message(sampling=SequenceSampling(logit_bias={50: 1.0})), InvalidRequestError, "logit_bias"),
+        (
+            make_message(sampling=SequenceSampling(max_tokens=2, min_tokens=3)),
             InvalidRequestError,
             "min_tokens",
         ),
-        (make_message(sampling=SamplingParams(n=2)), InvalidRequestError, "n"),
         (make_message(handle=-1), InvalidRequestError, "handle"),
         (make_message(handle=2**63), InvalidRequestError, "handle"),
         (make_message(priority=2**40), InvalidRequestError, "priority"),
@@ -198,7 +205,7 @@ def test_eos_ends_with_stop_and_no_stop_token() -> None:
 
 def test_the_engine_does_not_stop_before_min_tokens_even_if_a_worker_forgets_to_mask() -> None:
     engine = make_engine()
-    engine.add(b"f", make_message(sampling=SamplingParams(seed=1, min_tokens=2, max_tokens=9)))
+    engine.add(b"f", make_message(sampling=SequenceSampling(seed=1, min_tokens=2, max_tokens=9)))
     for _ in range(2):
         output = engine.plan()
         assert output is not None

@@ -21,10 +21,10 @@ from splitserve.engine_core.executor.simulated.tokens import TokenRule
 from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.messages import FinishReason
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
-from splitserve.engine_core.sampling_params import RepetitionDetection
 from splitserve.engine_core.scheduler.pacing.chunks import PlannedStep
 from splitserve.engine_core.scheduler.pacing.prefill_cap import CapBeside, PrefillCap
 from splitserve.engine_core.scheduler.running import RunningRows
+from splitserve.engine_core.sequence_sampling import RepetitionDetection
 from tests.engine_core.engine_driver import COMPLETE, EngineDriver
 
 # Few tokens and shared stems make equal prefixes, stops and prefix hits common.

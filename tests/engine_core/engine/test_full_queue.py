@@ -15,13 +15,13 @@ from splitserve.engine_core.executor.simulated.worker import SimulatedModel
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.messages import AddRequest, FinishReason
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 
 NUM_CONNECTIONS = 200
 NUM_MODEST = 50
 # Four rows and eight steps for a request: one ends every second step, and one of ten is the modest tenant's.
 PERIOD = 20
-SAMPLING = SamplingParams(seed=0, max_tokens=8, ignore_eos=True)
+SAMPLING = SequenceSampling(seed=0, max_tokens=8, ignore_eos=True)
 
 
 class Crowd:

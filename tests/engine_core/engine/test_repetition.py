@@ -10,13 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from splitserve.engine_core.config import SchedulerConfig
-from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.engine_core.executor.simulated.tokens import TokenRule
 from splitserve.engine_core.ipc.messages import FinishReason
 from splitserve.engine_core.repetition import RepetitionTail
-from splitserve.engine_core.sampling_params import RepetitionDetection
 from splitserve.engine_core.scheduler.running import RunningRows
 from splitserve.engine_core.scheduler.stopping import StopRules
+from splitserve.engine_core.sequence_sampling import RepetitionDetection
 from tests.engine_core.engine_driver import EngineDriver
 from tests.engine_core.loops import ends_in_loop
 from tests.engine_core.requests import make_request
@@ -88,12 +87,6 @@ def test_what_a_request_left_behind_is_forgotten() -> None:
     running.release(0)
     rules.unwatch(request)
     assert not rules.detects_repetition
-
-
-def test_bad_words_as_text_are_refused_by_the_engine() -> None:
-    driver = EngineDriver(CONFIG)
-    with pytest.raises(InvalidRequestError, match="token ids"):
-        driver.add([1], bad_words=("x",))
 
 
 def test_the_prompt_is_no_part_of_a_loop() -> None:

@@ -9,7 +9,7 @@ from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.errors import ContextLengthError, InvalidRequestError, OverloadedError
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.messages import AddRequest, Finished, FinishReason
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from tests.engine_core.engine_driver import EngineDriver
 
 
@@ -25,7 +25,7 @@ def make_driver(**fields: object) -> EngineDriver:
 
 
 def message(handle: int, num_tokens: int = 4, max_tokens: int = 2, **fields: object) -> AddRequest:
-    sampling = SamplingParams(seed=0, max_tokens=max_tokens, ignore_eos=True)
+    sampling = SequenceSampling(seed=0, max_tokens=max_tokens, ignore_eos=True)
     prompt = pack_int32([1 + handle % 9] * num_tokens)
     return AddRequest(handle, f"r{handle}", prompt, sampling, **fields)  # type: ignore[arg-type]
 

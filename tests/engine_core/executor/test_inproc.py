@@ -13,7 +13,7 @@ from splitserve.engine_core.ipc.worker_messages import (
     SchedulerOutput,
     WorkerReady,
 )
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 
 
 class RefusingWorker(SimulatedWorker):
@@ -34,7 +34,7 @@ def test_a_worker_object_goes_through_a_whole_life() -> None:
     assert isinstance(executor.receive()[0], WorkerReady)
     executor.init_kv_cache(4)
     assert executor.receive() == [KVCacheReady(4)]
-    new_row = NewRow(0, pack_int32([1]), 1, 0, pack_int32([0]), SamplingParams(seed=0))
+    new_row = NewRow(0, pack_int32([1]), 1, 0, pack_int32([0]), SequenceSampling(seed=0))
     executor.submit(SchedulerOutput(1, pack_int32([0]), pack_int32([1]), [new_row]))
     executor.submit(SchedulerOutput(2, pack_int32([0]), pack_int32([1])))
     steps = [

@@ -32,7 +32,7 @@ from splitserve.engine_core.ipc.worker_messages import (
     WorkerHello,
     WorkerReady,
 )
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.engine_core.settings.arguments import make_settings
 from splitserve.engine_core.settings.setting import Setting, declared
 from splitserve.engine_core.settings.worker_settings import WorkerPlace, WorkerSettings
@@ -88,7 +88,7 @@ class Bench:
         new_rows = []
         if number == 1:
             prompt = pack_int32([5, 6, 7])
-            new_rows = [NewRow(0, prompt, 3, 0, pack_int32([0]), SamplingParams(seed=1))]
+            new_rows = [NewRow(0, prompt, 3, 0, pack_int32([0]), SequenceSampling(seed=1))]
         num_tokens = 3 if number == 1 else 1
         self.executor.submit(
             SchedulerOutput(number, pack_int32([0]), pack_int32([num_tokens]), new_rows=new_rows)

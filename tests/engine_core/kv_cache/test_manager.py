@@ -8,7 +8,7 @@ from splitserve.engine_core.kv_cache.manager import KVCacheManager
 from splitserve.engine_core.kv_cache.prefix_cache import PrefixCache
 from splitserve.engine_core.kv_cache.window import LEFT, bound_rows
 from splitserve.engine_core.request import Request
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from tests.engine_core.requests import make_request
 
 
@@ -71,8 +71,8 @@ def test_other_namespaces_share_nothing() -> None:
 
 def test_prompt_logprobs_and_switched_off_caching_find_nothing() -> None:
     for caching, sampling in (
-        (True, SamplingParams(seed=0, prompt_logprobs=0)),
-        (False, SamplingParams(seed=0)),
+        (True, SequenceSampling(seed=0, prompt_logprobs=0)),
+        (False, SequenceSampling(seed=0)),
     ):
         manager = make_manager(caching=caching)
         first = make_request([1, 2, 3, 4, 5])

@@ -12,7 +12,7 @@ from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32, unpack_in
 from splitserve.engine_core.ipc.messages import AddRequest, FinishReason, StepOutputs
 from splitserve.engine_core.ipc.wire import ModelInfo, TokenLogprobs
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowError
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 
 FRONTEND = b"frontend"
 
@@ -23,7 +23,7 @@ def engine() -> EngineCore:
     model = ModelInfo("path", "Architecture", "float32", 50, 32, [0])
     engine = EngineCore(SchedulerConfig(max_model_len=32, num_blocks=8), model, 1, ManualClock())
     for handle in (10, 11):
-        message = AddRequest(handle, "r", pack_int32([1, 2, 3]), SamplingParams(seed=1, max_tokens=5))
+        message = AddRequest(handle, "r", pack_int32([1, 2, 3]), SequenceSampling(seed=1, max_tokens=5))
         engine.add(FRONTEND, message)
     assert engine.plan() is not None
     engine.take_outputs()
@@ -118,7 +118,7 @@ def test_logprobs_of_an_aborted_request_are_dropped(engine: EngineCore) -> None:
 
 def test_a_late_token_is_not_taken_for_the_row_s_next_request(engine: EngineCore) -> None:
     engine.abort(FRONTEND, [10])
-    message = AddRequest(12, "r", pack_int32([7]), SamplingParams(seed=1, max_tokens=5))
+    message = AddRequest(12, "r", pack_int32([7]), SequenceSampling(seed=1, max_tokens=5))
     engine.add(FRONTEND, message)
     second = engine.plan()
     assert second is not None

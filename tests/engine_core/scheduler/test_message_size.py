@@ -10,7 +10,7 @@ from splitserve.engine_core.ipc.messages import AddRequest
 from splitserve.engine_core.ipc.transport import MAX_MESSAGE_BYTES
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 
 NUM_TOKENS = 2**18
 NUM_REQUESTS = 80
@@ -34,7 +34,7 @@ def test_many_requests_over_one_cached_document_enter_in_steps_that_fit_a_messag
     document = pack_int32([5] * NUM_TOKENS)
 
     def add(handle: int, max_tokens: int) -> None:
-        sampling = SamplingParams(seed=1, max_tokens=max_tokens, ignore_eos=True)
+        sampling = SequenceSampling(seed=1, max_tokens=max_tokens, ignore_eos=True)
         engine.add(b"a", AddRequest(handle, "r", document, sampling))
 
     add(0, 1)

@@ -3,21 +3,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.engine_core.scheduler.running import RunningRows
 from splitserve.engine_core.scheduler.stopping import StopRules
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from tests.engine_core.requests import make_request
 
 EOS = 2
 
 
 def matches(
-    sampling: SamplingParams, token_id: int, *, index: int = 0, beside: SamplingParams | None = None
+    sampling: SequenceSampling, token_id: int, *, index: int = 0, beside: SequenceSampling | None = None
 ) -> bool:
     """Whether a token at an output index ends a request, with another request running beside it."""
     rules = StopRules(10, [EOS, 9])
     running = RunningRows(2, 4)
-    for arrival, params in enumerate([sampling, beside or SamplingParams(seed=0)]):
+    for arrival, params in enumerate([sampling, beside or SequenceSampling(seed=0)]):
         request = make_request([1, 1, 1], arrival=arrival, sampling=params)
         running.admit(arrival, request, step=1, num_cached_tokens=0)
         rules.watch(request)
@@ -29,37 +29,37 @@ def matches(
 @pytest.mark.parametrize(
     ("sampling", "token_id", "expected"),
     [
-        (SamplingParams(), EOS, True),
-        (SamplingParams(), 9, True),
-        (SamplingParams(), 5, False),
-        (SamplingParams(ignore_eos=True), EOS, False),
-        (SamplingParams(stop_token_ids=(5, 6)), 6, True),
-        (SamplingParams(stop_token_ids=(5, 6)), 7, False),
-        (SamplingParams(ignore_eos=True, stop_token_ids=(EOS,)), EOS, True),
+        (SequenceSampling(), EOS, True),
+        (SequenceSampling(), 9, True),
+        (SequenceSampling(), 5, False),
+        (SequenceSampling(ignore_eos=True), EOS, False),
+        (SequenceSampling(stop_token_ids=(5, 6)), 6, True),
+        (SequenceSampling(stop_token_ids=(5, 6)), 7, False),
+        (SequenceSampling(ignore_eos=True, stop_token_ids=(EOS,)), EOS, True),
     ],
 )
-def test_eos_and_stop_tokens_end_a_request(sampling: SamplingParams, token_id: int, expected: bool) -> None:
+def test_eos_and_stop_tokens_end_a_request(sampling: SequenceSampling, token_id: int, expected: bool) -> None:
     assert matches(sampling, token_id) is expected
 
 
 @pytest.mark.parametrize("token_id", [EOS, 5])
 @pytest.mark.parametrize(("index", "expected"), [(0, False), (2, False), (3, True), (4, True)])
 def test_nothing_ends_a_request_before_min_tokens(token_id: int, index: int, expected: bool) -> None:
-    sampling = SamplingParams(stop_token_ids=(5,), min_tokens=3)
+    sampling = SequenceSampling(stop_token_ids=(5,), min_tokens=3)
     assert matches(sampling, token_id, index=index) is expected
 
 
 def test_stop_tokens_of_others_do_not_count() -> None:
-    other = SamplingParams(stop_token_ids=(5,))
-    assert not matches(SamplingParams(), 5, beside=other)
-    assert not matches(SamplingParams(stop_token_ids=(6,)), 5, beside=other)
+    other = SequenceSampling(stop_token_ids=(5,))
+    assert not matches(SequenceSampling(), 5, beside=other)
+    assert not matches(SequenceSampling(stop_token_ids=(6,)), 5, beside=other)
 
 
 def test_watching_is_counted_so_one_leaving_request_does_not_blind_another() -> None:
     rules = StopRules(10, [EOS])
     running = RunningRows(2, 4)
-    first = make_request(arrival=0, sampling=SamplingParams(stop_token_ids=(5, 5)))
-    second = make_request(arrival=1, sampling=SamplingParams(stop_token_ids=(5,)))
+    first = make_request(arrival=0, sampling=SequenceSampling(stop_token_ids=(5, 5)))
+    second = make_request(arrival=1, sampling=SequenceSampling(stop_token_ids=(5,)))
     for row, request in enumerate([first, second]):
         running.admit(row, request, step=1, num_cached_tokens=0)
         rules.watch(request)
@@ -73,16 +73,16 @@ def test_watching_is_counted_so_one_leaving_request_does_not_blind_another() -> 
 @pytest.mark.parametrize(
     ("sampling", "tokens", "expected"),
     [
-        (SamplingParams(), [], (False, None)),
-        (SamplingParams(), [4], (False, None)),
-        (SamplingParams(), [4, EOS], (True, None)),
-        (SamplingParams(stop_token_ids=(4,)), [4], (True, 4)),
-        (SamplingParams(min_tokens=1), [EOS], (False, None)),
-        (SamplingParams(ignore_eos=True), [EOS], (False, None)),
+        (SequenceSampling(), [], (False, None)),
+        (SequenceSampling(), [4], (False, None)),
+        (SequenceSampling(), [4, EOS], (True, None)),
+        (SequenceSampling(stop_token_ids=(4,)), [4], (True, 4)),
+        (SequenceSampling(min_tokens=1), [EOS], (False, None)),
+        (SequenceSampling(ignore_eos=True), [EOS], (False, None)),
     ],
 )
 def test_a_resumed_request_may_have_ended_already(
-    sampling: SamplingParams, tokens: list[int], expected: tuple[bool, int | None]
+    sampling: SequenceSampling, tokens: list[int], expected: tuple[bool, int | None]
 ) -> None:
     request = make_request([EOS, EOS], sampling=sampling)
     request.token_ids += np.array(tokens, "<i4").tobytes()

@@ -35,7 +35,7 @@ from splitserve.engine_core.ipc.messages import (
 )
 from splitserve.engine_core.ipc.transport import connect_engine
 from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from tests.engine_core.processes import wait_ended
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -95,7 +95,7 @@ class RawClient:
         return self.wait_for(Ready)
 
     def add(self, handle: int, prompt: list[int], **params: Any) -> None:
-        sampling = SamplingParams(**{"seed": 7, "ignore_eos": True, **params})
+        sampling = SequenceSampling(**{"seed": 7, "ignore_eos": True, **params})
         self.sequences[handle] = Sequence()
         self.send(AddRequest(handle, f"req-{handle}", pack_int32(prompt), sampling))
 

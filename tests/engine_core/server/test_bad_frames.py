@@ -19,7 +19,7 @@ from splitserve.engine_core.ipc.messages import (
     Rejected,
 )
 from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from tests.engine_core.server.harness import Engine
 
 NUM_MUTATIONS = 4000
@@ -28,7 +28,10 @@ LAST_NONCE = 2**62
 VALID: list[FrontendMessage] = [
     Hello(PROTOCOL_VERSION, "fuzz", "0"),
     AddRequest(
-        1, "r", pack_int32([1, 2, 3]), SamplingParams(seed=1, max_tokens=3, stop=("a",), logit_bias={5: 1.0})
+        1,
+        "r",
+        pack_int32([1, 2, 3]),
+        SequenceSampling(seed=1, max_tokens=3, stop_token_ids=(7,), logit_bias={5: 1.0}),
     ),
     Abort([1, 2, 3]),
     Ping(5),
@@ -130,7 +133,6 @@ def test_numbers_outside_their_range_are_rejected_one_by_one(engine: Engine) -> 
         {"logit_bias": {40000: 1.0}},
         {"stop_token_ids": (99999,)},
         {"logprobs": 10**6},
-        {"n": 2},
     ]
     for handle, params in enumerate(wrong):
         client.add(handle, [1], **params)

@@ -24,7 +24,7 @@ from splitserve.engine_core.ipc.messages import (
     StepOutputs,
 )
 from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from tests.engine_core.server.harness import DEADLINE_S, Engine, Sequence, held_port, running_engine
 
 
@@ -96,7 +96,7 @@ def test_a_request_that_is_wrong_is_rejected_by_name(engine: Engine) -> None:
 def test_a_torn_token_column_is_rejected_and_counted(engine: Engine) -> None:
     client = engine.joined()
     before = client.ping().stats.protocol_errors
-    client.send(AddRequest(3, "r", b"12345", SamplingParams(seed=1)))
+    client.send(AddRequest(3, "r", b"12345", SequenceSampling(seed=1)))
     rejected = client.wait_for(Rejected)
     assert (rejected.handle, rejected.status, rejected.code) == (3, 400, "protocol_error")
     assert client.ping().stats.protocol_errors == before + 1
@@ -162,7 +162,7 @@ def test_a_prompt_of_many_frames_is_refused_as_one_message(engine: Engine) -> No
     before = client.ping().stats.protocol_errors
     client.send_frames(*[encode(Hello(PROTOCOL_VERSION, "x", "y"))] * 500)
     assert client.stats_when(lambda stats: stats.protocol_errors == before + 1)
-    client.send_frames(b"", encode(AddRequest(1, "r", pack_int32([1]), SamplingParams(seed=1))))
+    client.send_frames(b"", encode(AddRequest(1, "r", pack_int32([1]), SequenceSampling(seed=1))))
     assert client.stats_when(lambda stats: stats.protocol_errors == before + 2)
     assert isinstance(client.ping(), Pong)
     assert isinstance(client.join(), Ready)
@@ -201,7 +201,7 @@ def test_a_request_id_cannot_forge_a_log_line(engine: Engine) -> None:
     client = engine.joined()
     client.sequences[1] = Sequence()
     forged = "x\n2026-01-01 00:00:00.000 ERROR engine_core forged"
-    client.send(AddRequest(1, forged, pack_int32([1]), SamplingParams(seed=1, max_tokens=1)))
+    client.send(AddRequest(1, forged, pack_int32([1]), SequenceSampling(seed=1, max_tokens=1)))
     client.finish(1)
     assert not any(line.startswith("2026-01-01") for line in engine.log().splitlines())
     assert "forged" in engine.log()
@@ -210,7 +210,7 @@ def test_a_request_id_cannot_forge_a_log_line(engine: Engine) -> None:
 def test_a_request_beyond_its_timeout_ends_with_an_error(engine: Engine) -> None:
     client = engine.joined()
     client.sequences[1] = Sequence()
-    sampling = SamplingParams(seed=1, max_tokens=4000, ignore_eos=True)
+    sampling = SequenceSampling(seed=1, max_tokens=4000, ignore_eos=True)
     client.send(AddRequest(1, "slow", pack_int32([1]), sampling, timeout_s=0.05))
     finished = client.finish(1).finished
     assert finished is not None

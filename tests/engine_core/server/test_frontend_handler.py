@@ -30,7 +30,7 @@ from splitserve.engine_core.ipc.messages import (
 from splitserve.engine_core.ipc.transport import SendResult
 from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION, ModelInfo
 from splitserve.engine_core.process.progress import StartupReport
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.engine_core.server.frontend_handler import FrontendHandler
 from splitserve.engine_core.server.frontends import FrontendTable
 from splitserve.engine_core.server.startup import Loaded, Startup
@@ -74,7 +74,7 @@ def bench() -> Bench:
 
 
 def request(handle: int) -> AddRequest:
-    return AddRequest(handle, f"r{handle}", pack_int32([1, 2]), SamplingParams(seed=1))
+    return AddRequest(handle, f"r{handle}", pack_int32([1, 2]), SequenceSampling(seed=1))
 
 
 def test_a_bug_that_a_request_finds_is_that_requests_alone(

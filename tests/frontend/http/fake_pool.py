@@ -13,7 +13,7 @@ from splitserve.engine_core.checkpoint.config.sampling_defaults import SamplingD
 from splitserve.engine_core.errors import EngineUnavailableError, InvalidRequestError
 from splitserve.engine_core.ipc.messages import EngineStats, QueueStats, RequestInfo
 from splitserve.engine_core.ipc.wire import ModelInfo
-from splitserve.engine_core.sampling_params import MAX_STEP_LOGPROBS
+from splitserve.engine_core.sequence_sampling import MAX_STEP_LOGPROBS
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta, TokenLogprob
 from splitserve.frontend.engines.pool import EnginePool
 from splitserve.frontend.engines.served_model import ServedModel

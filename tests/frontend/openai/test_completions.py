@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 from splitserve.engine_core.checkpoint.config.sampling_defaults import SamplingDefaults
-from splitserve.engine_core.sampling_params import RepetitionDetection, SamplingParams
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import RepetitionDetection
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
 from tests.frontend.http.app_fixtures import ClientFactory
 from tests.frontend.http.fake_pool import BOS, MAX_MODEL_LEN, FakePool, deltas_of, fake_logprob

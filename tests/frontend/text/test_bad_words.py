@@ -7,12 +7,8 @@ import asyncio
 import pytest
 
 from splitserve.engine_core.errors import InvalidRequestError
-from splitserve.engine_core.sampling_params import (
-    MAX_BAD_WORD_SEQUENCES,
-    MAX_BAD_WORD_TOKENS,
-    MAX_BAD_WORDS,
-    SamplingParams,
-)
+from splitserve.engine_core.sampling_params import MAX_BAD_WORDS, SamplingParams
+from splitserve.engine_core.sequence_sampling import MAX_BAD_WORD_SEQUENCES, MAX_BAD_WORD_TOKENS
 from splitserve.frontend.text import bad_words
 from splitserve.frontend.text.bad_words import spell_bad_words, spellings
 from tests.frontend.checkpoints import KINDS

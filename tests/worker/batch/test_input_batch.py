@@ -12,7 +12,7 @@ import torch
 from splitserve.engine_core.errors import WorkerError
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow, RowError, SchedulerOutput
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.batch.input_batch import BatchLimits, InputBatch, StepInputs
 
 LIMITS = BatchLimits(
@@ -21,7 +21,7 @@ LIMITS = BatchLimits(
 
 
 def new(row: int, tokens: list[int], blocks: list[int], computed: int = 0, **sampling: Any) -> NewRow:
-    params = SamplingParams(seed=0, **sampling)
+    params = SequenceSampling(seed=0, **sampling)
     return NewRow(row, pack_int32(tokens), len(tokens), computed, pack_int32(blocks), params)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.batch.input_batch import InputBatch
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.device.base import Device
@@ -100,9 +100,9 @@ def decoding_jobs(rng: random.Random, vocab_size: int, featured: float) -> list[
     ]
 
 
-def plain_sampling(rng: random.Random) -> SamplingParams:
+def plain_sampling(rng: random.Random) -> SequenceSampling:
     """Parameters that need nothing but the kernel."""
-    return SamplingParams(
+    return SequenceSampling(
         temperature=rng.choice([0.0, 0.8, 1.3]),
         top_p=rng.choice([1.0, 0.9]),
         top_k=rng.choice([0, 20]),

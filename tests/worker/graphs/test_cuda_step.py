@@ -8,14 +8,14 @@ import torch
 
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.batch.input_batch import InputBatch, StepInputs
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.graphs.cuda_step import CudaStep
 from splitserve.worker.ops.columns import LayoutColumns, declared
 from tests.worker.sampling.rows import Row, make_batch
 
-PARAMS = SamplingParams(temperature=0.5, top_k=7, top_p=0.75, min_p=0.25, seed=2**63 + 9)
+PARAMS = SequenceSampling(temperature=0.5, top_k=7, top_p=0.75, min_p=0.25, seed=2**63 + 9)
 
 
 def execute(batch: InputBatch, rows: list[int], num_tokens: list[int]) -> StepInputs:
@@ -25,7 +25,7 @@ def execute(batch: InputBatch, rows: list[int], num_tokens: list[int]) -> StepIn
 @pytest.fixture
 def batch() -> InputBatch:
     """Row 0 of two tokens with parameters of its own, row 1 of three; both about to decode the next one."""
-    batch = make_batch([Row(PARAMS, [1, 2]), Row(SamplingParams(seed=0), [3, 4, 5])])
+    batch = make_batch([Row(PARAMS, [1, 2]), Row(SequenceSampling(seed=0), [3, 4, 5])])
     execute(batch, [0, 1], [2, 3])
     batch.append(np.array([0, 1], np.int32), np.array([20, 21], np.int32))
     return batch

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from splitserve.engine_core.errors import ProtocolError, WorkerError
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from tests.checkpoints import VOCAB_SIZE, CheckpointCache
 from tests.worker.graphs.pairing import Pair, batch_of, count_calls, decoding_jobs, pair_of
 from tests.worker.models.cases import CASES, MAIN_CASES
@@ -45,7 +45,7 @@ def fresh(pair: Pair) -> Pair:
 
 
 def new_row(row: int, tokens: list[int], block_ids: list[int], **params: object) -> NewRow:
-    sampling = SamplingParams(**({"seed": row, "temperature": 0.9} | params))  # type: ignore[arg-type]
+    sampling = SequenceSampling(**({"seed": row, "temperature": 0.9} | params))  # type: ignore[arg-type]
     return NewRow(row, pack_int32(tokens), len(tokens), 0, pack_int32(block_ids), sampling)
 
 

@@ -11,7 +11,7 @@ import torch
 from splitserve.engine_core.errors import ConfigError, WorkerError
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.kv_cache import host_blocks
 from splitserve.worker.worker import Worker
@@ -46,7 +46,7 @@ def run(worker: Worker, row: int, count: int, **fields: object) -> ModelRunnerOu
 
 
 def new_row(row: int, tokens: list[int], block_ids: list[int], num_computed: int = 0) -> NewRow:
-    sampling = SamplingParams(seed=5, logprobs=4)
+    sampling = SequenceSampling(seed=5, logprobs=4)
     return NewRow(row, pack_int32(tokens), len(tokens), num_computed, pack_int32(block_ids), sampling)
 
 

@@ -14,7 +14,7 @@ from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32, unpack_in
 from splitserve.engine_core.ipc.messages import AddRequest
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.worker import Worker
 from tests.checkpoints import VOCAB_SIZE, CheckpointCache, CheckpointSpec
@@ -78,7 +78,7 @@ def run(
     result = Run(max_num_tokens=engine.max_num_tokens)
     history: list[int] = []
     for handle, prompt in enumerate(prompts):
-        sampling = SamplingParams(
+        sampling = SequenceSampling(
             seed=handle,
             temperature=1.0,
             max_tokens=max_tokens,

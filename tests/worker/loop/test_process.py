@@ -25,7 +25,7 @@ from splitserve.engine_core.ipc.worker_messages import (
     WorkerHello,
     WorkerReady,
 )
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.worker import Worker
 from tests.worker.loop.engine import (
@@ -50,7 +50,7 @@ def first_step() -> SchedulerOutput:
         num_prompt_tokens=5,
         num_computed_tokens=0,
         block_ids=pack_int32([7, 3]),
-        sampling=SamplingParams(seed=1, logprobs=2, max_tokens=9),
+        sampling=SequenceSampling(seed=1, logprobs=2, max_tokens=9),
     )
     return SchedulerOutput(1, pack_int32([2]), pack_int32([5]), [row])
 

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.worker import Worker
 from tests.checkpoints import VOCAB_SIZE
@@ -86,7 +86,7 @@ def jobs_of(seed: int) -> list[Job]:
         )
         for _ in range(NUM_JOBS)
     ]
-    jobs[0].sampling = SamplingParams(temperature=0.0, max_tokens=32, logprobs=3, prompt_logprobs=2)
+    jobs[0].sampling = SequenceSampling(temperature=0.0, max_tokens=32, logprobs=3, prompt_logprobs=2)
     return jobs
 
 

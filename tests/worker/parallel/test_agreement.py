@@ -7,7 +7,7 @@ import torch
 
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.batch.agreement import Agreement, Chosen
 from splitserve.worker.batch.input_batch import BatchLimits, InputBatch
 from splitserve.worker.device.cpu import CpuDevice
@@ -36,7 +36,7 @@ class Post:
 
 def make_batch() -> InputBatch:
     batch = InputBatch(LIMITS, [])
-    new = [NewRow(row, pack_int32([7, 8]), 2, 0, pack_int32([row]), SamplingParams(seed=0)) for row in ROWS]
+    new = [NewRow(row, pack_int32([7, 8]), 2, 0, pack_int32([row]), SequenceSampling(seed=0)) for row in ROWS]
     step = SchedulerOutput(1, pack_int32(ROWS), pack_int32([2] * len(ROWS)), new)
     batch.apply(step)
     batch.prepare(step)

@@ -27,7 +27,7 @@ from splitserve.engine_core.ipc.worker_messages import (
     SchedulerOutput,
     WorkerReady,
 )
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from tests.worker.runner.checkpoints import write_tiny_llama
 
 pytestmark = pytest.mark.system
@@ -85,7 +85,7 @@ class Engine:
         Raises:
             WorkerError: what ended it; already when it is sent, if a lost rank's socket is closed by then.
         """
-        new = NewRow(2, pack_int32([5, 6, 7]), 3, 0, pack_int32([7, 3]), SamplingParams(seed=1))
+        new = NewRow(2, pack_int32([5, 6, 7]), 3, 0, pack_int32([7, 3]), SequenceSampling(seed=1))
         first = number == 1
         self.executor.submit(
             SchedulerOutput(

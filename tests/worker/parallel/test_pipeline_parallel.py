@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from splitserve.engine_core.errors import ConfigError
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.config import WorkerConfig
 from tests.checkpoints import CheckpointCache, CheckpointSpec
 from tests.worker.parallel.both import GQA, MakeBoth, assert_close, jobs_of, make_both
@@ -65,12 +65,12 @@ def test_a_row_that_fails_on_the_last_stage_leaves_the_others_in_step(
     poisoned = 77
     model = write_tiny_llama(tmp_path / "poisoned", poisoned_token=poisoned)
     both = make_both(model, num_ranks, num_stages=num_stages)
-    greedy = SamplingParams(max_tokens=32)
+    greedy = SequenceSampling(max_tokens=32)
     jobs = [
         Job([5, 6, 7], greedy, 12),
         Job([5, poisoned, 7], greedy, 12),
         # Its prompt is found broken in a chunk behind which others follow.
-        Job([poisoned, *range(8, 68)], SamplingParams(max_tokens=32, prompt_logprobs=2), 12),
+        Job([poisoned, *range(8, 68)], SequenceSampling(max_tokens=32, prompt_logprobs=2), 12),
         Job([11] * 30, greedy, 12),
     ]
     found = both.run_parallel(jobs)

@@ -14,7 +14,7 @@ import torch
 
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.graphs.decode_graphs import DecodeGraph, DecodeGraphs
 from splitserve.worker.worker import Worker
@@ -103,7 +103,9 @@ def test_a_row_that_gets_no_number_in_a_replay_fails_on_all_ranks(ranks: RankPoo
     poison = 300
     parallel = start(ranks, config_of(write_tiny_llama(tmp_path, poisoned_token=poison), 2))
     rows = [
-        NewRow(row, pack_int32([4 + row]), 1, 0, pack_int32([2 * row, 2 * row + 1]), SamplingParams(seed=row))
+        NewRow(
+            row, pack_int32([4 + row]), 1, 0, pack_int32([2 * row, 2 * row + 1]), SequenceSampling(seed=row)
+        )
         for row in (0, 1)
     ]
     both = pack_int32([0, 1]), pack_int32([1, 1])
@@ -126,7 +128,7 @@ def test_stages_record_nothing(ranks: RankPool, tmp_path: Path) -> None:
     config = msgspec.structs.replace(config_of(write_tiny_llama(tmp_path), 2), pipeline_parallel_size=2)
     parallel = start(ranks, config)
     for number in range(1, 5):
-        new = NewRow(0, pack_int32([4]), 1, 0, pack_int32([0, 1]), SamplingParams(seed=1))
+        new = NewRow(0, pack_int32([4]), 1, 0, pack_int32([0, 1]), SequenceSampling(seed=1))
         step = SchedulerOutput(
             number,
             pack_int32([0]),

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from splitserve.engine_core.errors import ConfigError
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.config import WorkerConfig
 from tests.checkpoints import CheckpointCache, CheckpointSpec
 from tests.worker.parallel.both import GQA, MakeBoth, assert_close, jobs_of, make_both
@@ -67,7 +67,7 @@ def test_rounded_weights_give_nearly_the_logprobs_of_one_rank(
     case: str, quantization: str, make_both: MakeBoth, checkpoints: CheckpointCache
 ) -> None:
     both = make_both(checkpoints.get(WIDE_CASES[case]), 2, quantization)
-    scoring = SamplingParams(max_tokens=2, prompt_logprobs=1)
+    scoring = SequenceSampling(max_tokens=2, prompt_logprobs=1)
     jobs = [Job(list(range(7, 47)), scoring, 1)]
     expected, found = both.run_single(jobs)[0], both.run_parallel(jobs)[0]
     # Sums are rounded to bfloat16 at the same places, but to neighbours here and there.
@@ -77,11 +77,11 @@ def test_rounded_weights_give_nearly_the_logprobs_of_one_rank(
 def test_a_row_that_fails_on_the_rank_that_samples_fails_on_all(make_both: MakeBoth, tmp_path: Path) -> None:
     poisoned = 77
     both = make_both(write_tiny_llama(tmp_path / "poisoned", poisoned_token=poisoned), 2)
-    greedy = SamplingParams(max_tokens=32)
+    greedy = SequenceSampling(max_tokens=32)
     jobs = [
         Job([5, 6, 7], greedy, 12),
         Job([5, poisoned, 7], greedy, 12),
-        Job([8, 9, poisoned, 3], SamplingParams(max_tokens=32, prompt_logprobs=2), 12),
+        Job([8, 9, poisoned, 3], SequenceSampling(max_tokens=32, prompt_logprobs=2), 12),
         Job([11] * 30, greedy, 12),
     ]
     found = both.run_parallel(jobs)

@@ -10,7 +10,7 @@ from typing import Protocol
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
 from splitserve.engine_core.ipc.wire import TokenLogprobs
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, RowError, SchedulerOutput
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.config import WorkerConfig
 
 
@@ -19,7 +19,7 @@ class Job:
     """One request and what came of it; logprobs are the bytes from the wire, so that equality is bitwise."""
 
     prompt: list[int]
-    sampling: SamplingParams
+    sampling: SequenceSampling
     num_outputs: int
     tokens: list[int] = field(default_factory=list)
     logprobs: dict[int, tuple[int, bytes, bytes]] = field(default_factory=dict)

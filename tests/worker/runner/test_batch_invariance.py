@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.worker import Worker
 from tests.worker.runner.checkpoints import VOCAB
@@ -16,12 +16,12 @@ from tests.worker.runner.driver import Driver, Job
 NUM_JOBS = 14
 
 
-def random_sampling(rng: random.Random) -> SamplingParams:
+def random_sampling(rng: random.Random) -> SequenceSampling:
     """Any mix of every parameter; about a third is greedy."""
     min_tokens = rng.choice([0, 0, 3])
     logprobs = rng.choice([None, 0, 4])
     asked = [] if logprobs is None else rng.choices(range(VOCAB), k=rng.choice([0, 0, 5]))
-    return SamplingParams(
+    return SequenceSampling(
         temperature=rng.choice([0.0, 0.7, 1.0, 1.6]),
         top_p=rng.choice([1.0, 0.9, 0.5]),
         top_k=rng.choice([0, 0, 5, 40]),

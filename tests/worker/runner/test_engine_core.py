@@ -18,7 +18,7 @@ from splitserve.engine_core.executor.inproc import InprocExecutor
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
 from splitserve.engine_core.ipc.messages import AddRequest, Finished, FinishReason
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, WorkerReady
-from splitserve.engine_core.sampling_params import RepetitionDetection, SamplingParams
+from splitserve.engine_core.sequence_sampling import RepetitionDetection, SequenceSampling
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.worker import Worker
 from tests.worker.runner.checkpoints import EOS, VOCAB, write_tiny_llama
@@ -34,7 +34,7 @@ class Served:
     """A request and what its frontend heard."""
 
     prompt: list[int]
-    sampling: SamplingParams
+    sampling: SequenceSampling
     tokens: list[int] = field(default_factory=list)
     logprobs: dict[int, tuple[int, bytes, bytes]] = field(default_factory=dict)
     prompt_logprobs: dict[int, tuple[int, bytes, bytes]] = field(default_factory=dict)
@@ -152,7 +152,7 @@ def random_requests(rng: random.Random, count: int) -> list[Served]:
             changes["min_tokens"] = 0
         fields = {name: getattr(sampling, name) for name in sampling.__struct_fields__}
         prompt = rng.choice(stems)[: rng.choice([0, 8, 20])] + tail
-        requests.append(Served(prompt, SamplingParams(**(fields | changes))))
+        requests.append(Served(prompt, SequenceSampling(**(fields | changes))))
     return requests
 
 
@@ -200,8 +200,8 @@ def check_scores(request: Served) -> None:
 
 
 def test_a_request_that_leaves_no_token_ends_alone_as_the_clients_fault(fp32: Loaded) -> None:
-    plain = Served([8, 9], SamplingParams(seed=1, max_tokens=4))
-    contradicts = Served([8, 9], SamplingParams(seed=1, allowed_token_ids=(EOS,), min_tokens=1))
+    plain = Served([8, 9], SequenceSampling(seed=1, max_tokens=4))
+    contradicts = Served([8, 9], SequenceSampling(seed=1, allowed_token_ids=(EOS,), min_tokens=1))
     Loop(*fp32).run([plain, contradicts])
     assert plain.finished is not None
     assert len(plain.tokens) == 4

@@ -10,7 +10,7 @@ import pytest
 from splitserve.engine_core.errors import ConfigError, ProtocolError, WorkerError
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.worker import Worker
 from tests.worker.runner.checkpoints import VOCAB, write_tiny_llama
@@ -39,7 +39,7 @@ def new_row(row: int, **fields: object) -> NewRow:
         "num_prompt_tokens": 3,
         "num_computed_tokens": 0,
         "block_ids": pack_int32([row]),
-        "sampling": SamplingParams(seed=row, temperature=0.0),
+        "sampling": SequenceSampling(seed=row, temperature=0.0),
     }
     return NewRow(row=row, **(values | fields))  # type: ignore[arg-type]
 
@@ -66,7 +66,7 @@ def test_a_poisoned_request_fails_and_its_neighbours_do_not_notice(
     jobs = [
         Job(
             prompt=[rng.choice([t for t in range(VOCAB) if t != POISON]) for _ in range(rng.randint(2, 40))],
-            sampling=SamplingParams(
+            sampling=SequenceSampling(
                 seed=i, logit_bias={POISON: -100.0}, logprobs=1, prompt_logprobs=i % 2 or None
             ),
             num_outputs=8,
@@ -111,8 +111,8 @@ def test_a_failed_row_is_reported_in_every_step_that_names_it_until_freed(
         {"token_ids": pack_int32([4, VOCAB, 6])},
         {"token_ids": pack_int32([4, -1, 6])},
         {"token_ids": pack_int32([4] * 193), "block_ids": pack_int32(range(49)), "num_prompt_tokens": 193},
-        {"sampling": SamplingParams(logit_bias={VOCAB: 1.0})},
-        {"sampling": SamplingParams(stop_token_ids=(-1,), min_tokens=1)},
+        {"sampling": SequenceSampling(logit_bias={VOCAB: 1.0})},
+        {"sampling": SequenceSampling(stop_token_ids=(-1,), min_tokens=1)},
     ],
 )
 def test_content_outside_the_model_ends_only_its_own_row(bad: dict[str, object], worker: Worker) -> None:

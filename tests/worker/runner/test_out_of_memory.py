@@ -12,7 +12,7 @@ import torch
 
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.parallel.mesh import Mesh
 from splitserve.worker.parallel.stage import Stage
@@ -97,7 +97,7 @@ def test_what_a_step_took_is_free_when_memory_is_given_back(
 
     monkeypatch.setattr(worker._loaded.model, "forward", forward, raising=False)
     monkeypatch.setattr(worker._device, "release_unused", lambda: was_free.append(taken[0]() is None))
-    row = NewRow(0, pack_int32([5, 6]), 2, 0, pack_int32([1]), SamplingParams(seed=1))
+    row = NewRow(0, pack_int32([5, 6]), 2, 0, pack_int32([1]), SequenceSampling(seed=1))
     output = worker.execute(SchedulerOutput(1, pack_int32([0]), pack_int32([2]), [row]))
     assert [error.code for error in output.errors] == ["out_of_memory"]
     assert was_free == [True]
@@ -113,6 +113,6 @@ def test_where_other_stages_cannot_be_told_the_worker_ends(
     monkeypatch.setattr(runner, "_mesh", Mesh(stage=cast("Stage", object())))
     short = ShortMemory(None, None, max_rows=0)
     monkeypatch.setattr(worker._loaded.model, "forward", short, raising=False)
-    row = NewRow(0, pack_int32([5, 6]), 2, 0, pack_int32([1]), SamplingParams(seed=1))
+    row = NewRow(0, pack_int32([5, 6]), 2, 0, pack_int32([1]), SequenceSampling(seed=1))
     with pytest.raises(torch.OutOfMemoryError):
         worker.execute(SchedulerOutput(1, pack_int32([0]), pack_int32([2]), [row]))

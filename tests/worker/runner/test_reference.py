@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from splitserve.engine_core.ipc.codec import unpack_float32, unpack_int32
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.worker import Worker
 from tests.worker.runner.checkpoints import VOCAB
@@ -52,7 +52,7 @@ def test_greedy_tokens_equal_the_reference(
     tiny_worker: tuple[Worker, WorkerConfig], reference: Reference
 ) -> None:
     worker, config = tiny_worker
-    greedy = SamplingParams(temperature=0.0, seed=0, ignore_eos=True)
+    greedy = SequenceSampling(temperature=0.0, seed=0, ignore_eos=True)
     jobs = [Job(prompt, greedy, 24) for prompt in prompts(1, [1, 7, 30, 90])]
     Driver(worker, config, NUM_BLOCKS, random.Random(1)).run(jobs)
     for job in jobs:
@@ -62,7 +62,7 @@ def test_greedy_tokens_equal_the_reference(
 def test_logprobs_equal_the_reference(tiny_worker: tuple[Worker, WorkerConfig], reference: Reference) -> None:
     worker, config = tiny_worker
     (prompt,) = prompts(2, [11])
-    job = Job(prompt, SamplingParams(seed=3, logprobs=4), 8)
+    job = Job(prompt, SequenceSampling(seed=3, logprobs=4), 8)
     Driver(worker, config, NUM_BLOCKS).run([job])
     wanted = reference.logits([*prompt, *job.tokens]).log_softmax(-1)
     assert sorted(job.logprobs) == list(range(8))
@@ -79,7 +79,7 @@ def test_prompt_logprobs_equal_the_reference_over_chunk_borders(
 ) -> None:
     worker, config = tiny_worker
     jobs = [
-        Job(prompt, SamplingParams(seed=1, prompt_logprobs=k), 3)
+        Job(prompt, SequenceSampling(seed=1, prompt_logprobs=k), 3)
         for prompt, k in zip(prompts(3, [1, 2, 9, 75, 130]), [0, 1, 2, 3, 0], strict=True)
     ]
     Driver(worker, config, NUM_BLOCKS, None if seed is None else random.Random(seed)).run(jobs)
@@ -99,7 +99,7 @@ def test_logits_in_small_pieces_give_the_same_tokens(
 ) -> None:
     """The bound on logits held at once is far above what a tiny model needs, so it is lowered here."""
     worker, config = tiny_worker
-    sampling = SamplingParams(seed=5, logprobs=2, prompt_logprobs=1)
+    sampling = SequenceSampling(seed=5, logprobs=2, prompt_logprobs=1)
     jobs = [Job(prompt, sampling, 6) for prompt in prompts(4, [20, 3, 41, 8, 17])]
     again = [job.again() for job in jobs]
     Driver(worker, config, NUM_BLOCKS).run(jobs)

@@ -12,7 +12,7 @@ from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.ipc.worker_messages import KVCacheReady, NewRow, SchedulerOutput
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.worker import Worker
 from tests.worker.runner.checkpoints import (
@@ -79,7 +79,7 @@ def test_quantised_weights_need_bfloat16(quantization: str, tiny_llama: Path) ->
 
 def test_quantisation_reaches_the_weights(tiny_llama: Path) -> None:
     prompt = list(range(1, 20))
-    row = NewRow(0, pack_int32(prompt), len(prompt), 0, pack_int32(range(3)), SamplingParams(logprobs=3))
+    row = NewRow(0, pack_int32(prompt), len(prompt), 0, pack_int32(range(3)), SequenceSampling(logprobs=3))
     logprobs = []
     for quantization in ("none", "int8", "int4"):
         config = WorkerConfig(
@@ -108,7 +108,7 @@ def test_a_prompt_that_fills_the_context_still_samples(tiny_llama: Path) -> None
         num_prompt_tokens=MAX_LEN,
         num_computed_tokens=0,
         block_ids=pack_int32(range(MAX_LEN // 16)),
-        sampling=SamplingParams(seed=1, max_tokens=0, prompt_logprobs=0),
+        sampling=SequenceSampling(seed=1, max_tokens=0, prompt_logprobs=0),
     )
     output = worker.execute(
         SchedulerOutput(1, rows=pack_int32([0]), num_tokens=pack_int32([MAX_LEN]), new_rows=[row])
@@ -122,7 +122,7 @@ def test_prefix_blocks_of_another_row_are_read_and_not_computed_again(tiny_llama
     worker = Worker(WorkerConfig(model=str(tiny_llama), num_threads=1, max_num_seqs=2, block_size=4))
     worker.load(ignore)
     worker.init_kv_cache(8)
-    sampling = SamplingParams(seed=1, logprobs=3)
+    sampling = SequenceSampling(seed=1, logprobs=3)
     tokens = pack_int32([9, 8, 7, 6, 5, 4])
 
     def new(row: int, num_computed: int, block_ids: list[int]) -> NewRow:

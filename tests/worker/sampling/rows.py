@@ -10,7 +10,7 @@ import torch
 
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.batch.input_batch import BatchLimits, InputBatch
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.sampling.sampler import Sampled, Sampler
@@ -22,7 +22,7 @@ EOS = 3
 class Row(NamedTuple):
     """One row: its parameters, prompt and output so far."""
 
-    sampling: SamplingParams
+    sampling: SequenceSampling
     prompt: Sequence[int] = (1, 2)
     output: Sequence[int] = ()
 
@@ -66,7 +66,7 @@ def tokens(rows: Sequence[Row], logits: torch.Tensor) -> list[int]:
     return sampled.token_ids.tolist()
 
 
-def draws(sampling: SamplingParams, logits: torch.Tensor, count: int) -> np.ndarray:
+def draws(sampling: SequenceSampling, logits: torch.Tensor, count: int) -> np.ndarray:
     """Token ids of `count` rows that share logits [V] and parameters but for the seed."""
     batch = make_batch([Row(sampling)] * count, logits.shape[0])
     batch.sampling.columns.seed[:] = np.arange(count) + 12345

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.batch.sampling_state import Feature
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.sampling.sampler import Sampler
@@ -15,8 +15,8 @@ from tests.worker.sampling.rows import EOS, Row, make_batch, peaked, sample, tok
 GREEDY = {"temperature": 0.0, "seed": 0}
 
 
-def greedy(**fields: object) -> SamplingParams:
-    return SamplingParams(**GREEDY, **fields)  # type: ignore[arg-type]
+def greedy(**fields: object) -> SequenceSampling:
+    return SequenceSampling(**GREEDY, **fields)  # type: ignore[arg-type]
 
 
 def choose(row: Row, logits: torch.Tensor) -> int:

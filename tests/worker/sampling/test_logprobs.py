@@ -7,7 +7,7 @@ import torch
 
 from splitserve.engine_core.ipc.codec import unpack_float32, unpack_int32
 from splitserve.engine_core.ipc.wire import TokenLogprobs
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from tests.worker.sampling.rows import VOCAB, Row, sample
 
 
@@ -24,7 +24,7 @@ def check(entry: TokenLogprobs, logits: torch.Tensor, token_id: int, num_top: in
 def test_each_row_gets_its_own_number_of_alternatives() -> None:
     logits = torch.randn(4, VOCAB, generator=torch.Generator().manual_seed(1))
     wanted = [5, None, 0, 20]
-    rows = [Row(SamplingParams(seed=i, logprobs=k), output=[4] * i) for i, k in enumerate(wanted)]
+    rows = [Row(SequenceSampling(seed=i, logprobs=k), output=[4] * i) for i, k in enumerate(wanted)]
     sampled = sample(rows, logits)
     assert [entry.key for entry in sampled.logprobs] == [0, 2, 3]
     assert [entry.token_index for entry in sampled.logprobs] == [0, 2, 3]
@@ -34,22 +34,22 @@ def test_each_row_gets_its_own_number_of_alternatives() -> None:
 
 def test_bias_temperature_and_penalties_leave_the_logprobs_alone() -> None:
     logits = torch.randn(2, VOCAB, generator=torch.Generator().manual_seed(2))
-    adjusted = SamplingParams(
+    adjusted = SequenceSampling(
         seed=1, temperature=0.2, top_k=2, logit_bias={11: 100.0}, repetition_penalty=1.5, logprobs=3
     )
-    sampled = sample([Row(SamplingParams(seed=1)), Row(adjusted)], logits)
+    sampled = sample([Row(SequenceSampling(seed=1)), Row(adjusted)], logits)
     assert int(sampled.token_ids[1]) == 11
     check(sampled.logprobs[0], logits[1], 11, 3)
 
 
 def test_alternatives_are_cut_to_a_small_vocabulary() -> None:
-    sampled = sample([Row(SamplingParams(seed=1, logprobs=20))], torch.arange(8.0).unsqueeze(0))
+    sampled = sample([Row(SequenceSampling(seed=1, logprobs=20))], torch.arange(8.0).unsqueeze(0))
     check(sampled.logprobs[0], torch.arange(8.0), int(sampled.token_ids[0]), 8)
 
 
 def test_logprobs_do_not_depend_on_the_neighbours() -> None:
     logits = torch.randn(9, VOCAB, generator=torch.Generator().manual_seed(3))
-    rows = [Row(SamplingParams(seed=i, logprobs=i % 4)) for i in range(9)]
+    rows = [Row(SequenceSampling(seed=i, logprobs=i % 4)) for i in range(9)]
     together = sample(rows, logits).logprobs
     for i in range(9):
         alone = sample([rows[i]], logits[i : i + 1]).logprobs[0]
@@ -64,9 +64,9 @@ def test_ids_asked_for_come_behind_the_alternatives_in_their_order() -> None:
     logits = torch.randn(3, VOCAB, generator=torch.Generator().manual_seed(4))
     asked = (40, 2, 2, 63)
     rows = [
-        Row(SamplingParams(seed=1, logprobs=0, logprob_token_ids=asked)),
-        Row(SamplingParams(seed=2, logprobs=3)),
-        Row(SamplingParams(seed=3, logprobs=2, logprob_token_ids=(7,), allowed_token_ids=(5,))),
+        Row(SequenceSampling(seed=1, logprobs=0, logprob_token_ids=asked)),
+        Row(SequenceSampling(seed=2, logprobs=3)),
+        Row(SequenceSampling(seed=3, logprobs=2, logprob_token_ids=(7,), allowed_token_ids=(5,))),
     ]
     first, second, third = sample(rows, logits).logprobs
     reference = logits.double().log_softmax(-1)

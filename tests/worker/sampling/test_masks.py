@@ -9,7 +9,7 @@ import torch
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.batch.sampling_state import SamplingState
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.ops.cpu import ops
@@ -22,7 +22,7 @@ from tests.worker.sampling.test_adjusting import choose, greedy
 def test_only_allowed_tokens_are_drawn() -> None:
     logits = peaked(9, 8, 7, 6)
     assert choose(Row(greedy(allowed_token_ids=(6, 7, 7))), logits) == 7
-    drawn = draws(SamplingParams(allowed_token_ids=(40, 2, 6), temperature=2.0), logits, 500)
+    drawn = draws(SequenceSampling(allowed_token_ids=(40, 2, 6), temperature=2.0), logits, 500)
     assert set(drawn.tolist()) == {40, 2, 6}
 
 
@@ -33,7 +33,7 @@ def test_eos_is_drawn_only_if_it_is_allowed() -> None:
 
 
 def test_filters_work_on_what_is_allowed() -> None:
-    drawn = draws(SamplingParams(allowed_token_ids=(5, 6, 7), top_k=2), peaked(9, 7, 6, 5), 300)
+    drawn = draws(SequenceSampling(allowed_token_ids=(5, 6, 7), top_k=2), peaked(9, 7, 6, 5), 300)
     assert set(drawn.tolist()) == {6, 7}
 
 
@@ -105,12 +105,12 @@ def test_a_row_taken_anew_has_its_own_mask(monkeypatch: pytest.MonkeyPatch) -> N
 CONTRADICTIONS = [
     greedy(allowed_token_ids=(5,), bad_word_token_ids=((5,),), logprobs=1),
     greedy(allowed_token_ids=(EOS,), min_tokens=1, max_tokens=3),
-    SamplingParams(seed=1, bad_word_token_ids=tuple((i,) for i in range(VOCAB)), logprobs=0),
+    SequenceSampling(seed=1, bad_word_token_ids=tuple((i,) for i in range(VOCAB)), logprobs=0),
 ]
 
 
 @pytest.mark.parametrize("params", CONTRADICTIONS)
-def test_a_row_with_nothing_left_to_draw_fails_alone(params: SamplingParams) -> None:
+def test_a_row_with_nothing_left_to_draw_fails_alone(params: SequenceSampling) -> None:
     rows = [Row(greedy(logprobs=0)), Row(params), Row(greedy(allowed_token_ids=(8,)))]
     sampled = sample(rows, peaked(9, 8).repeat(3, 1))
     assert sampled.rows.tolist() == [0, 2]
@@ -136,7 +136,7 @@ def test_a_nan_fails_a_row_that_does_not_allow_its_token() -> None:
 @pytest.mark.parametrize("token_id", [-1, VOCAB])
 def test_ids_outside_the_vocabulary_are_refused_before_a_kernel_sees_them(field: str, token_id: int) -> None:
     ids = ((1, token_id),) if field == "bad_word_token_ids" else (1, token_id)
-    params = SamplingParams(logprobs=0, **{field: ids})  # type: ignore[arg-type]
+    params = SequenceSampling(logprobs=0, **{field: ids})  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError, match=field):
         SamplingState(np.zeros(1, np.uint16), VOCAB, []).add(0, params, 1, 1)
 
@@ -144,4 +144,4 @@ def test_ids_outside_the_vocabulary_are_refused_before_a_kernel_sees_them(field:
 @pytest.mark.parametrize("fields", [{"allowed_token_ids": ()}, {"bad_word_token_ids": ((1,), ())}])
 def test_empty_lists_are_refused(fields: dict) -> None:
     with pytest.raises(InvalidRequestError):
-        SamplingState(np.zeros(1, np.uint16), VOCAB, []).add(0, SamplingParams(**fields), 1, 1)
+        SamplingState(np.zeros(1, np.uint16), VOCAB, []).add(0, SequenceSampling(**fields), 1, 1)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.ops.cpu import ops
 from splitserve.worker.sampling.sampler import Sampler
@@ -45,7 +45,7 @@ def mixed_rows(rng: random.Random) -> list[Row]:
         for kind in group:
             fields |= KINDS[kind](rng)
         output = [rng.choice([4, 6, rng.randrange(VOCAB)]) for _ in range(rng.randint(0, 9))]
-        rows.append(Row(SamplingParams(**fields), prompt=[1, EOS, 9], output=output))
+        rows.append(Row(SequenceSampling(**fields), prompt=[1, EOS, 9], output=output))
     return rows
 
 
@@ -96,7 +96,7 @@ def test_the_device_is_waited_for_once_for_tokens_and_once_for_logprobs(
 
 def test_rows_without_rare_features_cost_no_look_into_the_dicts(monkeypatch: pytest.MonkeyPatch) -> None:
     common: Fields = {"temperature": 0.8, "top_k": 5, "top_p": 0.9, "min_p": 0.1, "repetition_penalty": 1.2}
-    batch = make_batch([Row(SamplingParams(seed=i, presence_penalty=0.5, **common)) for i in range(8)])
+    batch = make_batch([Row(SequenceSampling(seed=i, presence_penalty=0.5, **common)) for i in range(8)])
     for name in ("logit_bias", "end_token_ids", "allowed_token_ids", "bad_words", "logprob_token_ids"):
         monkeypatch.setattr(batch.sampling, name, None)
     sampled = Sampler(CpuDevice(), batch).sample(torch.randn(8, VOCAB), np.arange(8, dtype=np.int32))

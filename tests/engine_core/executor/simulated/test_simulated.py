@@ -16,12 +16,12 @@ from splitserve.engine_core.ipc.worker_messages import (
     SchedulerOutput,
     WorkerReady,
 )
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from tests.engine_core.engine_driver import EngineDriver
 
 
 def first_step() -> SchedulerOutput:
-    new_row = NewRow(0, pack_int32([1, 2, 3]), 3, 0, pack_int32([0]), SamplingParams(seed=0))
+    new_row = NewRow(0, pack_int32([1, 2, 3]), 3, 0, pack_int32([0]), SequenceSampling(seed=0))
     return SchedulerOutput(1, pack_int32([0]), pack_int32([3]), [new_row])
 
 

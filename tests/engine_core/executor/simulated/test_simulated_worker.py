@@ -17,7 +17,7 @@ from splitserve.engine_core.executor.simulated.tokens import (
 from splitserve.engine_core.executor.simulated.worker import SimulatedModel, SimulatedWorker
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
-from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 
 RULE = TokenRule(vocab_size=50, eos_token_ids=(0,))
 
@@ -31,7 +31,9 @@ def make_worker(*, verify: bool = True, num_blocks: int = 8, num_host_blocks: in
 def new_row(
     row: int = 0, tokens: tuple[int, ...] = (1, 2, 3), blocks: tuple[int, ...] = (0,), computed: int = 0
 ) -> NewRow:
-    return NewRow(row, pack_int32(tokens), len(tokens), computed, pack_int32(blocks), SamplingParams(seed=5))
+    return NewRow(
+        row, pack_int32(tokens), len(tokens), computed, pack_int32(blocks), SequenceSampling(seed=5)
+    )
 
 
 def step(rows: dict[int, int], *new_rows: NewRow, **columns: list[int]) -> SchedulerOutput:
@@ -58,7 +60,7 @@ def test_tokens_are_those_of_the_reference(verify: bool) -> None:
     output = token_ids(worker.execute(step({0: 3}, new_row(blocks=(0, 1, 2)))))
     for _ in range(5):
         output += token_ids(worker.execute(step({0: 1})))
-    assert output == reference_output(RULE, [1, 2, 3], SamplingParams(seed=5, max_tokens=6), 100)
+    assert output == reference_output(RULE, [1, 2, 3], SequenceSampling(seed=5, max_tokens=6), 100)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +160,7 @@ def test_columns_and_plain_integers_agree(
 ) -> None:
     rule = TokenRule(50, eos, eos_after, probability, cycle)
     sampler = TokenSampler(rule)
-    sampling = SamplingParams(seed=seed, max_tokens=5)
+    sampling = SequenceSampling(seed=seed, max_tokens=5)
     expected = reference_output(rule, prompt, sampling, 100)
     tokens = list(prompt)
     for index in range(len(expected)):
@@ -171,8 +173,8 @@ def test_columns_and_plain_integers_agree(
 
 def test_greedy_tokens_do_not_depend_on_the_seed() -> None:
     outputs = {
-        tuple(reference_output(RULE, [1], SamplingParams(temperature=temperature, seed=seed), 100))
+        tuple(reference_output(RULE, [1], SequenceSampling(temperature=temperature, seed=seed), 100))
         for temperature, seed in ((0.0, 1), (0.0, 2), (1.0, 0))
     }
     assert len(outputs) == 1
-    assert tuple(reference_output(RULE, [1], SamplingParams(seed=1), 100)) not in outputs
+    assert tuple(reference_output(RULE, [1], SequenceSampling(seed=1), 100)) not in outputs

@@ -15,8 +15,8 @@ from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.messages import AddRequest
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput
-from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.engine_core.scheduler.pacing.step_costs import MAX_NS, MAX_RISE, FadingLine, StepCosts
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 
 FIXED_S, ROW_S, TOKEN_S, CONTEXT_S = 0.002, 0.0005, 0.0007, 0.00000065
 
@@ -225,7 +225,7 @@ def test_an_estimate_of_nothing_can_rise_again() -> None:
 def test_the_engine_learns_from_every_step_without_its_moves(target_itl_s: float) -> None:
     config = SchedulerConfig(max_num_seqs=4, num_blocks=64, max_model_len=64, target_itl_s=target_itl_s)
     engine = EngineCore(config, ModelInfo("", "", "float32", 50, 64, []), 1, ManualClock())
-    sampling = SamplingParams(seed=0, max_tokens=8)
+    sampling = SequenceSampling(seed=0, max_tokens=8)
     engine.add(b"f", AddRequest(0, "", pack_int32(range(20)), sampling))
     for compute_s in (3.0, 1.5, 1.5, 1.5):
         step = engine.plan()

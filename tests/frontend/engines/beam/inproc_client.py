@@ -13,7 +13,8 @@ from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.executor.inproc import InprocExecutor
 from splitserve.engine_core.ipc.messages import Abort, AddRequest
 from splitserve.engine_core.ipc.worker_messages import KVCacheReady, ModelRunnerOutput
-from splitserve.engine_core.sampling_params import MAX_STEP_LOGPROBS, SamplingParams
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import MAX_STEP_LOGPROBS
 from splitserve.frontend.engines.beam.driver import BeamRun
 from splitserve.frontend.engines.connection.client import EngineClient
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence

@@ -20,6 +20,7 @@ from splitserve.engine_core.ipc.codec import pack_float32, pack_int32, unpack_in
 from splitserve.engine_core.ipc.messages import AddRequest, Finished, FinishReason, Rejected
 from splitserve.engine_core.ipc.wire import TokenLogprobs
 from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.frontend.engines.beam.driver import BeamRun
 from splitserve.frontend.engines.connection.client import EngineClient
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence
@@ -123,7 +124,7 @@ async def test_a_step_asks_for_one_token_of_every_beam(served: ServedModel) -> N
         for i, each in enumerate(step):
             assert (each.request_id, each.priority, each.tenant, each.cache_salt) == (f"r-{i}", 3, "t", "s")
             assert each.timeout_s == 0
-            assert each.sampling == SamplingParams(
+            assert each.sampling == SequenceSampling(
                 temperature=0, seed=0, max_tokens=1, ignore_eos=True, logprobs=2
             )
     # A search that has begun is not given up because a later step waits, or finds the queue full.

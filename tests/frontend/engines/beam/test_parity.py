@@ -11,7 +11,8 @@ import msgspec
 import pytest
 import torch
 
-from splitserve.engine_core.sampling_params import MAX_N, MAX_STOP_TOKEN_IDS, SamplingParams
+from splitserve.engine_core.sampling_params import MAX_N, SamplingParams
+from splitserve.engine_core.sequence_sampling import MAX_STOP_TOKEN_IDS
 from splitserve.frontend.engines.generation import OutputDelta
 from tests.checkpoints import EOS_TOKEN_ID, CheckpointCache, load_reference
 from tests.frontend.engines.beam.inproc_client import InprocClient

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from splitserve.engine_core.ipc.codec import unpack_int32
-from splitserve.engine_core.sampling_params import MAX_SEED, SamplingParams
+from splitserve.engine_core.ipc.codec import encode, frontend_decoder, unpack_int32
+from splitserve.engine_core.ipc.messages import AddRequest
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.sequence_sampling import MAX_SEED
 from splitserve.frontend.engines.generation import GenerationRequest
 from splitserve.frontend.engines.stream.split_request import split_request
 
@@ -19,19 +21,29 @@ def test_n_sequences_are_n_requests_with_consecutive_seeds() -> None:
     adds = split_request(request(sampling))
     assert [entry.sampling.seed for entry in adds] == [MAX_SEED, 0, 1]
     assert [entry.sampling.prompt_logprobs for entry in adds] == [1, None, None]
-    assert {(entry.sampling.n, entry.sampling.stop, entry.sampling.temperature) for entry in adds} == {
-        (1, (), 0.5)
-    }
+    assert {entry.sampling.temperature for entry in adds} == {0.5}
     assert {(a.priority, a.tenant, a.cache_salt, a.timeout_s) for a in adds} == {(2, "t", "s", 9.0)}
     assert unpack_int32(adds[0].prompt_token_ids).tolist() == [3, 4]
     assert len({entry.request_id for entry in adds}) == 3
 
 
-def test_best_of_equal_to_n_makes_requests_an_engine_accepts() -> None:
-    singles = split_request(request(SamplingParams(n=3, best_of=3)))
-    assert [single.sampling.n for single in singles] == [1] * 3
-    for single in singles:
-        single.sampling.validate()
+def test_an_engine_takes_what_is_left_of_parameters_that_only_a_frontend_heeds() -> None:
+    sampling = SamplingParams(
+        n=2,
+        best_of=2,
+        stop=("x",),
+        skip_special_tokens=False,
+        include_stop_str_in_output=True,
+        top_k=3,
+        stop_token_ids=(4,),
+        bad_word_token_ids=((5, 6),),
+    )
+    for single in split_request(request(sampling)):
+        decoded = frontend_decoder.decode(encode(single))
+        assert isinstance(decoded, AddRequest)
+        assert decoded.sampling == single.sampling
+        assert (decoded.sampling.top_k, decoded.sampling.stop_token_ids) == (3, (4,))
+        assert decoded.sampling.bad_word_token_ids == ((5, 6),)
 
 
 def test_the_queue_timeout_is_that_of_all_sequences() -> None:
