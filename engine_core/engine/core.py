@@ -75,6 +75,7 @@ class EngineCore:
         secret = os.urandom(32) if secret is None else secret
         kv = make_kv_cache_manager(config, secret, model.sliding_window, kv_costs, listeners.kv_events)
         self._scheduler = Scheduler(config, StopRules(model.vocab_size, model.eos_token_ids), kv, kv_costs)
+        self._started = self._scheduler.row_admission.started
         self._applier = StepApplier(self._scheduler)
         paced = config.target_itl_s > 0
         self._cap_beside = StepPacer(config.target_itl_s, self._costs).cap if paced else None
@@ -138,11 +139,10 @@ class EngineCore:
     def plan(self) -> SchedulerOutput | None:
         """Plan the next step; None when nothing can run or enough steps are in flight."""
         output = self._scheduler.schedule(self._cap_beside)
-        started = self._scheduler.row_admission.started
-        if started:
-            self._counters.prompt_tokens += sum(request.num_prompt_tokens for request in started)
-            self._requests.started(started)
-            started.clear()
+        if self._started:
+            self._counters.prompt_tokens += sum(request.num_prompt_tokens for request in self._started)
+            self._requests.started(self._started)
+            self._started.clear()
         return output
 
     def apply(self, output: ModelRunnerOutput) -> None:

@@ -16,7 +16,7 @@ from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowErr
 from splitserve.engine_core.request import EndedRequest, FrontendId, Request
 from splitserve.engine_core.scheduler.output import Recipients, TokenColumns
 from splitserve.engine_core.scheduler.pacing.chunks import PlannedStep
-from splitserve.engine_core.scheduler.running import IntColumn, RunningRows
+from splitserve.engine_core.scheduler.running import IntColumn
 from splitserve.engine_core.scheduler.scheduler import Scheduler
 
 
@@ -47,6 +47,7 @@ class StepApplier:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
+        self._running = scheduler.running
         self._stops = scheduler.stops
         self._indexer = scheduler.kv.indexer
         self._recipients = Recipients(scheduler.running, np.zeros(0, np.int64))
@@ -64,7 +65,7 @@ class StepApplier:
         ended = self._end_failed_rows(output, planned)
         ran_out_of_memory = self._take_back(output, planned, ended)
         self._index_full_blocks(planned)
-        running = self._scheduler.running
+        running = self._running
         if rows is not running.order:  # otherwise no row came or went since the step was planned
             alive = running.first_step[rows] <= planned.step
             if np.count_nonzero(alive) < len(rows):
@@ -150,7 +151,7 @@ class StepApplier:
 
     def _index_full_blocks(self, planned: PlannedStep) -> None:
         # Without prefix caching, and for free rows, next_hash_at lies beyond every count.
-        indexer, running = self._indexer, self._scheduler.running
+        indexer, running = self._indexer, self._running
         full = (planned.num_computed_tokens >= indexer.next_hash_at[planned.rows]).nonzero()[0]
         if len(full) == 0:
             return
@@ -165,7 +166,7 @@ class StepApplier:
         Returns:
             What is emitted, and (row, token that ended it or None) of every row that ends.
         """
-        running = self._scheduler.running
+        running = self._running
         rows, positions, token_ids = sampled
         stops = self._stops.matches(running, rows, positions, token_ids)
         full = (positions >= running.max_num_computed_tokens[rows]).nonzero()[0]
@@ -187,7 +188,7 @@ class StepApplier:
 
     def _recipients_of(self, rows: IntColumn) -> Recipients:
         """Return who hears of these rows; the same object as long as nobody comes or goes."""
-        running = self._scheduler.running
+        running = self._running
         if rows is not running.order:
             return Recipients(running, rows)
         if self._recipients.rows is not rows:
@@ -197,7 +198,7 @@ class StepApplier:
     def _finish(self, finishing: list[tuple[int, int | None]]) -> list[EndedRequest]:
         ended = []
         for row, token_id in finishing:
-            request = self._scheduler.running.request_at(row)
+            request = self._running.request_at(row)
             self._scheduler.remove(request)
             if token_id is None:
                 loops = request.repetition is not None and request.repetition.found
@@ -218,7 +219,7 @@ class StepApplier:
         for logprobs in output.logprobs:
             position = position_of.get(logprobs.key)
             if position is not None:
-                request = self._scheduler.running.request_at(logprobs.key)
+                request = self._running.request_at(logprobs.key)
                 index = position - request.num_prompt_tokens
                 renamed.append((request.frontend, _renamed(logprobs, request.handle, index)))
         return renamed
@@ -237,7 +238,7 @@ class StepApplier:
 
     def _request_in(self, row: int, step: int) -> Request | None:
         """Return the row's request if it is the one that `step` computed."""
-        running: RunningRows = self._scheduler.running
+        running = self._running
         if not 0 <= row < len(running.requests):
             raise WorkerError(f"output of step {step} names row {row}, which does not exist")
         return running.requests[row] if running.first_step[row] <= step else None

@@ -75,6 +75,7 @@ class Scheduler:
         self.run_ahead = RunAhead(self.running, kv.bounds.max_chunk, config.num_stages)
         self.num_preemptions = 0
         self.is_short_of_blocks = False
+        self._offload = kv.cache.offload
         self._max_chunk = kv.bounds.max_chunk
         self._next_step = 1
         self._freed_rows: list[int] = []
@@ -224,8 +225,7 @@ class Scheduler:
             PlannedStep(step, rows, ends, sampling_rows, packed_sampling_rows, packed_num_tokens)
         )
         freed_rows, self._freed_rows = self._freed_rows, []
-        offload = self.kv.cache.offload
-        moves = NO_MOVES if offload is None else offload.take_moves()
+        moves = NO_MOVES if self._offload is None else self._offload.take_moves()
         return SchedulerOutput(
             step=step,
             rows=packed_rows,
