@@ -95,9 +95,4 @@ AGAINST_THE_TABLE = {
 }
 # Lines of a class, and modules of a folder beside __init__.py; without exception so far.
 MAX_CLASS_LINES = 250
-<<<<<<< Updated upstream
-=======
-LONG_CLASSES: dict[str, str] = {}
-# Modules of a folder beside __init__.py; without exception so far.
->>>>>>> Stashed changes
 MAX_FILES = 15
