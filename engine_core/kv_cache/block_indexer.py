@@ -43,7 +43,7 @@ class BlockIndexer:
         self.announced = AnnouncedBlocks()
 
     def begin(self, row: int, request: Request, num_indexed: int) -> None:
-        """Index the blocks of a new row from place num_indexed on."""
+        """Index the blocks of a new row, of which the first num_indexed are."""
         self.next_hash_at[row] = (num_indexed + 1) * self._block_size
         self._announce(row, request, num_indexed)
 
@@ -77,16 +77,16 @@ class BlockIndexer:
         block_ids: list[int] = []
         # Nearly always one block per row, its hash unknown yet. Slices and ranges for one block would cost
         # as much as SHA-256.
-        for row, request, place, end in zip(*filled, strict=True):
+        for row, request, block_idx, end in zip(*filled, strict=True):
             chain, table = request.block_hashes, tables[row]
-            while place < end:
-                if place == len(chain):
-                    start = place * block_bytes
+            while block_idx < end:
+                if block_idx == len(chain):
+                    start = block_idx * block_bytes
                     parent = chain[-1] if chain else request.namespace
                     chain.append(chain_hash(parent, request.token_ids[start : start + block_bytes]))
-                hashes.append(chain[place])
-                block_ids.append(table[place])
-                place += 1
+                hashes.append(chain[block_idx])
+                block_ids.append(table[block_idx])
+                block_idx += 1
         if len(self.announced):
             for row, request, _first, end in zip(*filled, strict=True):
                 if row in self.announced:
@@ -97,28 +97,28 @@ class BlockIndexer:
             for row, request, first, end in zip(*filled, strict=True):
                 self._cache.report_stored(request, first, tables[row][first:end], inserted)
 
-    def row_filling(self, request: Request, place: int) -> int | None:
-        """Return the row that computes the block at `place` of a waiting request.
+    def row_filling(self, request: Request, block_idx: int) -> int | None:
+        """Return the row that computes the block at `block_idx` of a waiting request.
 
         None when nobody does, or when a hit there would not count as it holds the request's last token.
         """
-        if (place + 1) * self._block_size >= request.num_stored_tokens:
+        if (block_idx + 1) * self._block_size >= request.num_stored_tokens:
             return None
-        return self.announced.row_of(self._hash_at(request, place))
+        return self.announced.row_of(self._hash_at(request, block_idx))
 
     def next_hash(self, row: int, request: Request) -> bytes | None:
         """Return the chain hash of the block that is indexed next for a row, if it is known yet."""
-        place = self.num_indexed(row)
-        return request.block_hashes[place] if place < len(request.block_hashes) else None
+        block_idx = self.num_indexed(row)
+        return request.block_hashes[block_idx] if block_idx < len(request.block_hashes) else None
 
-    def _announce(self, row: int, request: Request, place: int) -> None:
-        """Announce the row's block at `place` if all of its tokens are known, else nothing more."""
-        if (place + 1) * self._block_bytes > len(request.token_ids):
+    def _announce(self, row: int, request: Request, block_idx: int) -> None:
+        """Announce the row's block at `block_idx` if all of its tokens are known, else nothing more."""
+        if (block_idx + 1) * self._block_bytes > len(request.token_ids):
             self.announced.withdraw(row)
         else:
-            self.announced.announce(row, self._hash_at(request, place))
+            self.announced.announce(row, self._hash_at(request, block_idx))
 
-    def _hash_at(self, request: Request, place: int) -> bytes:
+    def _hash_at(self, request: Request, block_idx: int) -> bytes:
         hashes = request.block_hashes
-        extend_chain(hashes, request.namespace, request.token_ids, place + 1, self._block_bytes)
-        return hashes[place]
+        extend_chain(hashes, request.namespace, request.token_ids, block_idx + 1, self._block_bytes)
+        return hashes[block_idx]

@@ -209,17 +209,17 @@ class KVCacheManager:
         self._check_sharing(references, num_computed_tokens)
 
     def _check_sharing(self, references: Counter[int], num_computed_tokens: dict[int, int]) -> None:
-        place_of: dict[int, int] = {}
+        idx_of: dict[int, int] = {}
         for row, num_computed in num_computed_tokens.items():
             num_left = self.num_left(row)
             if num_left > self.bounds.num_left(num_computed) and self.bounds.window:
                 raise IntegrityError(f"row {row} gave back a block inside its window")
-            for place, block_id in enumerate(self.tables[row][num_left:], num_left):
+            for block_idx, block_id in enumerate(self.tables[row][num_left:], num_left):
                 if references[block_id] == 1 and not self.cache.pool.is_cached(block_id):
                     continue
-                if place_of.setdefault(block_id, place) != place:
-                    raise IntegrityError(f"block {block_id} stands at two different places")
-                if (place + 1) * self.block_size > num_computed:
+                if idx_of.setdefault(block_id, block_idx) != block_idx:
+                    raise IntegrityError(f"block {block_id} stands at two different indices")
+                if (block_idx + 1) * self.block_size > num_computed:
                     raise IntegrityError(f"row {row} may still write to shared or cached block {block_id}")
 
     def _num_new_blocks(self, request: Request, hits: list[int], num_spare_blocks: int) -> int | None:

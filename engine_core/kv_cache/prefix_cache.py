@@ -110,11 +110,11 @@ class PrefixCache:
     def report_stored(
         self, request: Request, first: int, block_ids: list[int], inserted: set[int] | None = None
     ) -> None:
-        """Report blocks of a request from place `first` on as cached, in consecutive runs.
+        """Report blocks of a request from index `first` on as cached, in consecutive runs.
 
         Args:
             request: has their hashes.
-            first: place of the first one in the sequence.
+            first: index of the first one in the sequence.
             block_ids: consecutive blocks of the sequence.
             inserted: those of them to report; None for all.
         """
@@ -122,11 +122,11 @@ class PrefixCache:
         if events is None:
             return
         end = first + len(block_ids)
-        for place, block_id in enumerate(block_ids, first):
+        for block_idx, block_id in enumerate(block_ids, first):
             if inserted is not None and block_id not in inserted:
-                if first < place:
-                    events.stored(request, first, place)
-                first = place + 1
+                if first < block_idx:
+                    events.stored(request, first, block_idx)
+                first = block_idx + 1
         if first < end:
             events.stored(request, first, end)
 

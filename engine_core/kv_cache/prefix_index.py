@@ -41,8 +41,8 @@ class PrefixIndex:
         """Register blocks; returns those that now serve their prefix, leaving out prefixes served already."""
         assert self._hash_of.keys().isdisjoint(block_ids), "a block holds one prefix"
         serving = map(self._block_of.setdefault, block_hashes, block_ids)
-        places = zip(block_hashes, block_ids, serving, strict=True)
-        inserted = {block_id: block_hash for block_hash, block_id, server in places if server == block_id}
+        entries = zip(block_hashes, block_ids, serving, strict=True)
+        inserted = {block_id: block_hash for block_hash, block_id, server in entries if server == block_id}
         self._hash_of.update(inserted)
         return list(inserted)
 

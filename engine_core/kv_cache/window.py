@@ -2,8 +2,8 @@
 
 A token at position p sees positions p + 1 - window to p. Once a row has computed c tokens all its later
 queries stand at c or behind, so a block whose last position is c - window or before is never read again: it
-has left the window. The row gives it back and keeps LEFT in its place, so that places go on to count from the
-start of the sequence. Workers are not told, as they never read such a place.
+has left the window. The row gives it back and keeps LEFT in its table instead, so that indices go on to count
+from the start of the sequence. Workers are not told, as they never read such an entry.
 """
 
 from __future__ import annotations

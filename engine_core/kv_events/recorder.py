@@ -32,7 +32,7 @@ class KVEventRecorder:
     """Told by the KV manager and the offload tier, emptied by whoever publishes; used by the engine's thread.
 
     Holds what the steps since the last take() have stored and evicted, so its owner bounds it. With a
-    tier also the tokens of every cached block, for when it changes places, about 300 bytes for each.
+    tier also the tokens of every cached block, for when it moves, about 300 bytes for each.
 
     Args:
         block_size: tokens per block.
@@ -52,8 +52,8 @@ class KVEventRecorder:
 
         Args:
             request: has the hashes and tokens of these blocks.
-            first: place in its sequence.
-            end: place behind the last one, greater than first.
+            first: index in its sequence.
+            end: index behind the last one, greater than first.
         """
         hashes = request.block_hashes
         self._events.append(
@@ -69,8 +69,8 @@ class KVEventRecorder:
             )
         )
         if self._has_offload_tier:
-            for place in range(first, end):
-                self._remember(request, place)
+            for block_idx in range(first, end):
+                self._remember(request, block_idx)
 
     def removed(self, block_hashes: list[bytes]) -> None:
         """Note that blocks were evicted from the pool; those saved to the offload tier are told of before."""
@@ -107,15 +107,15 @@ class KVEventRecorder:
         events, self._events = self._events, []
         return events
 
-    def _remember(self, request: Request, place: int) -> None:
+    def _remember(self, request: Request, block_idx: int) -> None:
         hashes = request.block_hashes
-        block = self._blocks.get(hashes[place])
+        block = self._blocks.get(hashes[block_idx])
         if block is None:
-            start = place * self._block_bytes
-            block = self._blocks[hashes[place]] = _Block(
-                parent=external_hash(hashes[place - 1]) if place else None,
+            start = block_idx * self._block_bytes
+            block = self._blocks[hashes[block_idx]] = _Block(
+                parent=external_hash(hashes[block_idx - 1]) if block_idx else None,
                 token_ids=bytes(request.token_ids[start : start + self._block_bytes]),
-                extra_keys=None if place else _extra_keys(request, 1),
+                extra_keys=None if block_idx else _extra_keys(request, 1),
             )
         block.num_media += 1
 
