@@ -19,7 +19,8 @@ from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.batch.step_pipeline import StepPipeline
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.device.base import Device
-from splitserve.worker.graphs.cuda_graphs import CudaGraph, CudaGraphs
+from splitserve.worker.graphs.cuda_graph import CudaGraph
+from splitserve.worker.graphs.cuda_graphs import CudaGraphs
 from splitserve.worker.weights.random_weights import draw_weights
 from splitserve.worker.worker import Worker
 

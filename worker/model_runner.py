@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, field
 from functools import partial
 
-import numpy as np
 import torch
 
 from splitserve.engine_core.errors import DeviceMemoryError
-from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
-from splitserve.engine_core.ipc.wire import TokenLogprobs
+from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowError, SchedulerOutput
 from splitserve.worker.attention.metadata import AttentionMetadata
-from splitserve.worker.batch.agreement import Agreement, Chosen
-from splitserve.worker.batch.input_batch import InputBatch, StepInputs
-from splitserve.worker.batch.step_graphs import Drawing, Drawn, StepGraphs, StepInFlight
+from splitserve.worker.batch.agreement import Agreement
+from splitserve.worker.batch.input_batch import InputBatch
+from splitserve.worker.batch.step_graphs import Drawn, StepGraphs, StepInFlight
+from splitserve.worker.batch.step_inputs import StepInputs
 from splitserve.worker.device.base import Device
 from splitserve.worker.device.out_of_memory import is_out_of_memory
 from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
 from splitserve.worker.kv_cache.host_blocks import HostBlocks
 from splitserve.worker.models.base import Model
 from splitserve.worker.models.placement import Placement
-from splitserve.worker.ops.columns import Int32
 from splitserve.worker.parallel.group import StepAbandonedError
 from splitserve.worker.sampling.prompt_scorer import PromptScorer
-from splitserve.worker.sampling.sampler import Sampled, Sampler, split_errors
+from splitserve.worker.sampling.sampler import Sampled, Sampler
+from splitserve.worker.sampling.step_result import StepResult, StepRunning, take_drawn
 
 logger = logging.getLogger(__name__)
 
@@ -38,76 +36,6 @@ _MAX_LOGITS_BYTES = 128 << 20
 def max_logits_rows(vocab_size: int) -> int:
     """Rows of fp32 logits that may exist at once."""
     return max(1, _MAX_LOGITS_BYTES // (4 * vocab_size))
-
-
-@dataclass(slots=True)
-class _StepResult:
-    """What a step has produced so far."""
-
-    errors: list[RowError]
-    rows: list[Int32] = field(default_factory=list)
-    token_ids: list[Int32] = field(default_factory=list)
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
-    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
-
-    def add(self, sampled: Sampled) -> None:
-        self.rows.append(sampled.rows)
-        self.token_ids.append(sampled.token_ids)
-        self.logprobs += sampled.logprobs
-        self.errors += sampled.errors
-
-    def fail_rows(self, batch: InputBatch) -> None:
-        for error in self.errors:
-            batch.fail(error)
-
-    @property
-    def chosen(self) -> Chosen:
-        """What the ranks have to agree on."""
-        none = np.empty(0, np.int32)
-        rows, token_ids = np.concatenate([none, *self.rows]), np.concatenate([none, *self.token_ids])
-        return Chosen(rows, token_ids, [error.row for error in self.errors])
-
-    def pack(self, step: int, compute_s: float, move_s: float) -> ModelRunnerOutput:
-        return ModelRunnerOutput(
-            step=step,
-            rows=b"".join(map(pack_int32, self.rows)),
-            token_ids=b"".join(map(pack_int32, self.token_ids)),
-            logprobs=self.logprobs,
-            prompt_logprobs=self.prompt_logprobs,
-            errors=self.errors,
-            compute_s=compute_s,
-            move_s=move_s,
-        )
-
-
-def _take_drawn(batch: InputBatch, rows: Int32, drawn: Drawn) -> _StepResult:
-    """Take the tokens that a graph has drawn and appended."""
-    sampled = Sampled(rows, drawn.token_ids, [], [])
-    if drawn.num_failed:
-        sampled = split_errors(rows, drawn.token_ids, [], batch.sampling)
-    result = _StepResult([])
-    result.add(sampled)
-    return result
-
-
-class _StepRunning:
-    """A decode step that was left running on the device, and what comes of it."""
-
-    def __init__(self, batch: InputBatch, rows: Int32, drawing: Drawing) -> None:
-        self._batch = batch
-        self._rows = rows
-        self._drawing = drawing
-        self._result = _StepResult([])
-
-    def wait(self) -> _StepResult:
-        """Wait for the tokens; see StepInFlight.finish."""
-        self._result = _take_drawn(self._batch, self._rows, self._drawing.wait())
-        return self._result
-
-    def apply(self) -> None:
-        """Put them into the batch; see StepInFlight.apply."""
-        self._drawing.apply()
-        self._result.fail_rows(self._batch)
 
 
 class ModelRunner:
@@ -185,11 +113,11 @@ class ModelRunner:
         started = time.perf_counter()
         self._batch.apply(step)
         move_s = self._move(step) if step.moves_from or step.moves_to else 0.0
-        result: _StepResult | None = None
+        result: StepResult | None = None
         lack = ""
         try:
             begun = self._run(step)
-            if isinstance(begun, _StepRunning):
+            if isinstance(begun, StepRunning):
                 return StepInFlight(partial(self._end, step, started, move_s, begun), begun.apply)
             result = begun
         except (RuntimeError, StepAbandonedError) as error:
@@ -206,14 +134,14 @@ class ModelRunner:
         return result.pack(step.step, time.perf_counter() - started, move_s)
 
     def _end(
-        self, step: SchedulerOutput, started: float, move_s: float, running: _StepRunning
+        self, step: SchedulerOutput, started: float, move_s: float, running: StepRunning
     ) -> ModelRunnerOutput:
         """Answer a step in flight; a step takes no time of the one before."""
         result, now = running.wait(), time.perf_counter()
         compute_s, self._last_end = now - max(started, self._last_end), now
         return result.pack(step.step, compute_s, move_s)
 
-    def _run(self, step: SchedulerOutput) -> _StepResult | _StepRunning:
+    def _run(self, step: SchedulerOutput) -> StepResult | StepRunning:
         graph = self._graphs.forward(step) if self._graphs is not None else None
         if graph is None:
             return self._run_eagerly(step)
@@ -221,8 +149,8 @@ class ModelRunner:
             return self._finish(graph.hidden, graph.inputs())
         rows, drawn = graph.rows, graph.draw()
         if not isinstance(drawn, Drawn):
-            return _StepRunning(self._batch, rows, drawn)
-        result = _take_drawn(self._batch, rows, drawn)
+            return StepRunning(self._batch, rows, drawn)
+        result = take_drawn(self._batch, rows, drawn)
         result.fail_rows(self._batch)
         return result
 
@@ -231,7 +159,7 @@ class ModelRunner:
         group, stage = self._mesh
         return stage is None and (group is None or group.abandon_step())
 
-    def _give_up(self, step: SchedulerOutput, lack: str) -> _StepResult:
+    def _give_up(self, step: SchedulerOutput, lack: str) -> StepResult:
         """Fail all rows of a step that did not fit the memory; the engine will free them."""
         rows, num_tokens = unpack_int32(step.rows).tolist(), int(unpack_int32(step.num_tokens).sum())
         logger.warning("out_of_memory step=%d rows=%d tokens=%d: %s", step.step, len(rows), num_tokens, lack)
@@ -241,7 +169,7 @@ class ModelRunner:
                 lacking = RowError(row, DeviceMemoryError.code, message, DeviceMemoryError.status)
                 self._batch.fail(lacking)
         self._device.release_unused()
-        return _StepResult([self._batch.failures[row] for row in rows])
+        return StepResult([self._batch.failures[row] for row in rows])
 
     def _forward(self, inputs: StepInputs) -> torch.Tensor | None:
         token_ids, *layout = self._device.place((inputs.token_ids, *inputs.meta))
@@ -260,30 +188,30 @@ class ModelRunner:
         return time.perf_counter() - started
 
     @torch.inference_mode()
-    def _run_eagerly(self, step: SchedulerOutput) -> _StepResult:
+    def _run_eagerly(self, step: SchedulerOutput) -> StepResult:
         inputs = self._batch.prepare(step)
         hidden = self._forward(inputs) if len(inputs.rows) else None
         # No row, or the stages behind go on with them.
-        return _StepResult(inputs.errors) if hidden is None else self._finish(hidden, inputs)
+        return StepResult(inputs.errors) if hidden is None else self._finish(hidden, inputs)
 
     @torch.inference_mode()
-    def _finish(self, hidden: torch.Tensor, inputs: StepInputs) -> _StepResult:
+    def _finish(self, hidden: torch.Tensor, inputs: StepInputs) -> StepResult:
         """Score prompts and sample, with every feature that rows may have."""
-        result = _StepResult(inputs.errors)
+        result = StepResult(inputs.errors)
         self._score_prompts(hidden, inputs, result)
         self._sample(hidden, inputs, result)
         if self._agreement is not None:
             self._agreement.settle(inputs.rows, result.chosen)
         return result
 
-    def _score_prompts(self, hidden: torch.Tensor, inputs: StepInputs, result: _StepResult) -> None:
+    def _score_prompts(self, hidden: torch.Tensor, inputs: StepInputs, result: StepResult) -> None:
         result.prompt_logprobs, broken = self._prompt_scorer.score(hidden, inputs)
         broken = [error for error in broken if error.row not in self._batch.failures]
         result.errors += broken
         for error in broken:
             self._batch.fail(error)
 
-    def _sample(self, hidden: torch.Tensor, inputs: StepInputs, result: _StepResult) -> None:
+    def _sample(self, hidden: torch.Tensor, inputs: StepInputs, result: StepResult) -> None:
         sampling = inputs.sampling
         for begin in range(0, len(sampling), self._max_logits_rows):
             chunk = sampling[begin : begin + self._max_logits_rows]
@@ -298,7 +226,7 @@ class ModelRunner:
                 rows = inputs.rows if len(chunk) == len(inputs.rows) else inputs.rows[chunk]
                 self._take(self._sampler.sample(logits, rows), result)
 
-    def _take(self, sampled: Sampled, result: _StepResult) -> None:
+    def _take(self, sampled: Sampled, result: StepResult) -> None:
         if self._batch.failures:
             sampled = sampled.without(self._batch.failures)
         self._batch.append(sampled.rows, sampled.token_ids)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 
 from splitserve.engine_core.checkpoint.config.architectures import read_model_config
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.engine_core.errors import ConfigError, WorkerError
-from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.ipc.worker_messages import (
     KVCacheReady,
     ModelRunnerOutput,
@@ -25,7 +24,7 @@ from splitserve.worker.batch.step_graphs import StepGraphs, StepInFlight
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.device.base import Device
 from splitserve.worker.device.cuda import CudaDevice
-from splitserve.worker.device.dtypes import check_quantization, dtype_name, resolve_dtype
+from splitserve.worker.device.dtypes import check_quantization, resolve_dtype
 from splitserve.worker.device.out_of_memory import is_out_of_memory
 from splitserve.worker.device.select import open_device
 from splitserve.worker.gpu_ranks import prepare_together
@@ -34,10 +33,10 @@ from splitserve.worker.graphs.decode_graphs import DecodeGraphs
 from splitserve.worker.host import usable_cores
 from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
 from splitserve.worker.kv_cache.host_blocks import HostBlocks
-from splitserve.worker.kv_cache.layout import BlockShape, layer_caches
+from splitserve.worker.kv_cache.layout import layer_caches
 from splitserve.worker.largest_step import blocks_of_largest_step, run_largest_step
 from splitserve.worker.model_runner import ModelRunner, max_logits_rows
-from splitserve.worker.models.base import Model
+from splitserve.worker.models.loaded_model import LoadedModel
 from splitserve.worker.models.placement import Placement
 from splitserve.worker.models.registry import load_model
 from splitserve.worker.ops.cpu import ops
@@ -83,7 +82,7 @@ class Worker:
             config.batch_invariant,
         )
         self._loader = loader
-        self._loaded: _Loaded | None = None
+        self._loaded: LoadedModel | None = None
         self._runner: ModelRunner | None = None
         self._meeting: SharedMemoryMeeting | DistributedMeeting | None = None
         num_threads = config.num_threads or max(1, usable_cores() // config.num_local_ranks)
@@ -111,13 +110,13 @@ class Worker:
         )
         placement = Placement(self._device, backend, self._meet())
         model = load_model(config, dtype, placement, progress, quantization, self._loader)
-        self._loaded = loaded = _Loaded(config, dtype, model, quantization, placement)
+        self._loaded = loaded = LoadedModel(config, dtype, model, quantization, placement)
         if self._meeting is not None:
             self._meeting.begin(self._config.exchange_timeout_s)
             if isinstance(self._device, CudaDevice):
                 self._device.longest_wait_s = self._config.exchange_timeout_s
         return WorkerReady(
-            model=_describe(loaded),
+            model=loaded.info,
             block_bytes=loaded.block_shape(self._config.block_size).num_bytes,
             available_bytes=self._config.kv_cache_memory_bytes or self._default_cache_bytes(),
             load_s=time.perf_counter() - started,
@@ -177,7 +176,7 @@ class Worker:
         return self._meeting.mesh
 
     def _make_runner(
-        self, loaded: _Loaded, limits: BatchLimits, num_host_blocks: int = 0
+        self, loaded: LoadedModel, limits: BatchLimits, num_host_blocks: int = 0
     ) -> tuple[ModelRunner, HostBlocks]:
         shape = loaded.block_shape(limits.block_size)
         try:
@@ -195,7 +194,9 @@ class Worker:
         runner = ModelRunner(loaded.placement, loaded.model, caches, host_blocks, batch, graphs)
         return runner, host_blocks
 
-    def _make_graphs(self, loaded: _Loaded, caches: ArrivingCaches, batch: InputBatch) -> StepGraphs | None:
+    def _make_graphs(
+        self, loaded: LoadedModel, caches: ArrivingCaches, batch: InputBatch
+    ) -> StepGraphs | None:
         device, backend, mesh = loaded.placement
         max_rows = max_logits_rows(batch.limits.vocab_size)
         if mesh.stage is not None or (mesh.group is not None and not mesh.group.can_be_captured):
@@ -271,33 +272,3 @@ class Worker:
         if self._runner is None:
             raise WorkerError("a step came before the KV cache was asked for")
         return self._runner.execute(step)
-
-
-class _Loaded(NamedTuple):
-    """A model in memory."""
-
-    config: ModelConfig
-    dtype: torch.dtype
-    model: Model
-    quantization: str
-    placement: Placement[Device]
-
-    def block_shape(self, block_size: int) -> BlockShape:
-        """What a block of block_size tokens holds of this model."""
-        model = self.model
-        return BlockShape(model.num_layers, model.num_kv_heads, block_size, model.head_dim, self.dtype)
-
-
-def _describe(loaded: _Loaded) -> ModelInfo:
-    config, dtype, model, quantization = loaded[:4]
-    return ModelInfo(
-        path=config.path,
-        architecture=config.architecture,
-        dtype=dtype_name(dtype),
-        vocab_size=config.vocab_size,
-        max_model_len=config.max_model_len,
-        eos_token_ids=list(config.eos_token_ids),
-        num_params=model.num_params,
-        sliding_window=config.sliding_window,
-        quantization=quantization,
-    )

@@ -20,7 +20,8 @@ from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.batch.step_pipeline import StepPipeline
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.device.cuda import CudaDevice
-from splitserve.worker.graphs.cuda_graphs import CudaGraph, CudaGraphs
+from splitserve.worker.graphs.cuda_graph import CudaGraph
+from splitserve.worker.graphs.cuda_graphs import CudaGraphs
 from splitserve.worker.ops.cuda import CudaOps
 from splitserve.worker.parallel.distributed import DistributedGroup
 from splitserve.worker.worker import Worker

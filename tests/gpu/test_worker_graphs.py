@@ -15,7 +15,8 @@ from splitserve.engine_core.errors import WorkerError
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
 from splitserve.engine_core.sequence_sampling import SequenceSampling
-from splitserve.worker.graphs.cuda_graphs import MAX_GRAPH_ROWS, CudaGraph, CudaGraphs, ladder
+from splitserve.worker.graphs.cuda_graph import CudaGraph
+from splitserve.worker.graphs.cuda_graphs import MAX_GRAPH_ROWS, CudaGraphs, ladder
 from splitserve.worker.graphs.cuda_step import CudaStep
 from splitserve.worker.worker import Worker
 from tests.gpu.conftest import Gpu

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
-from splitserve.worker.batch.input_batch import StepInputs
+from splitserve.worker.batch.step_inputs import StepInputs
 from splitserve.worker.ops.columns import Int32
 
 

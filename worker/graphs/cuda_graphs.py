@@ -12,21 +12,17 @@ import torch
 from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
 from splitserve.worker.batch.agreement import all_could
-from splitserve.worker.batch.input_batch import InputBatch, StepInputs
-from splitserve.worker.batch.step_graphs import Drawn
+from splitserve.worker.batch.input_batch import InputBatch
 from splitserve.worker.device.cuda import CudaDevice
 from splitserve.worker.device.out_of_memory import is_out_of_memory
+from splitserve.worker.graphs.cuda_graph import CudaGraph
 from splitserve.worker.graphs.cuda_step import CudaStep
 from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
-from splitserve.worker.kv_cache.layout import KVCache
 from splitserve.worker.models.base import Model
 from splitserve.worker.models.placement import Placement
-from splitserve.worker.ops.columns import Int32
 
 logger = logging.getLogger(__name__)
 
-# In place of a token that is not known yet.
-_UNKNOWN = -1
 # Larger steps take so long that launching their kernels one by one costs nothing.
 MAX_GRAPH_ROWS = 512
 
@@ -35,118 +31,6 @@ def ladder(max_rows: int) -> list[int]:
     """Sizes that are captured, up to max_rows: close where padding costs most, at most 39 of them."""
     sizes = [1, 2, 4, *range(8, 64, 8), *range(64, MAX_GRAPH_ROWS + 1, 16)]
     return [size for size in sizes if size < max_rows] + [max_rows]
-
-
-class CudaGraph:
-    """The decode step of one size, in two halves; steps of fewer rows are padded to it."""
-
-    # What replays the halves once they are captured. Till then nothing of this object refers to it, so that
-    # one that finds no memory is gone at once, and with it what it holds.
-    _forward: Callable[[], object]
-    _draw: Callable[[], object]
-
-    def __init__(
-        self,
-        placement: Placement[CudaDevice],
-        model: Model,
-        caches: list[KVCache],
-        step: CudaStep,
-    ) -> None:
-        """Capture nothing yet; all objects live, and lie where they are, as long as this one is used."""
-        self._device, self._backend, mesh = placement
-        self._group = mesh.group
-        self._model = model
-        self._caches = caches
-        self._step = step
-        self._hidden = torch.empty(0)
-        self._inputs: StepInputs | None = None
-        self._batch: InputBatch | None = None
-
-    @torch.inference_mode()
-    def run(self) -> CudaGraph:
-        """Run a step of padding alone, kernel by kernel, as both halves need before they are captured."""
-        self._run_model()
-        self._run_sampling()
-        return self
-
-    @torch.inference_mode()
-    def capture(self) -> CudaGraph:
-        """Capture both halves, once; nothing runs meanwhile."""
-        self._forward = self._device.capture(self._run_model)
-        self._draw = self._device.capture(self._run_sampling)
-        return self
-
-    def _run_model(self) -> None:
-        self._backend.begin_step(self._step.meta)
-        self._step.feed()
-        hidden = self._model.forward(self._step.token_ids, self._step.meta, self._caches)
-        assert hidden is not None, "a pipeline captures nothing"
-        self._hidden = hidden
-
-    def _run_sampling(self) -> None:
-        self._step.draw(self._device.ops, self._model.compute_logits(self._hidden), self._group)
-
-    def forward(self, batch: InputBatch, inputs: StepInputs) -> None:
-        """Run the model for a step of at most this size, one token per row."""
-        self._batch, self._inputs = batch, inputs
-        self._step.fill(self._device, batch, inputs)
-        self._forward()
-
-    @property
-    def rows(self) -> Int32:
-        """[R], those of the last forward()."""
-        return self.inputs().rows
-
-    @property
-    def hidden(self) -> torch.Tensor:
-        """[R, H] final hidden states of the last forward(), in the model's buffer."""
-        return self._hidden[: len(self.rows)]
-
-    @property
-    def needs_sampler(self) -> bool:
-        """Whether a row of the last forward() has a feature, or does not draw."""
-        assert self._batch is not None
-        inputs = self.inputs()
-        if len(inputs.sampling) < len(inputs.rows):
-            return True
-        return bool(np.bitwise_or.reduce(self._batch.sampling.features[inputs.rows]))
-
-    def inputs(self) -> StepInputs:
-        """The step of the last forward()."""
-        assert self._inputs is not None, "forward() comes first"
-        return self._inputs
-
-    @torch.inference_mode()
-    def draw(self) -> DrawInFlight:
-        """Enqueue the sampling for the rows of the last forward(), and append tokens still unknown."""
-        assert self._batch is not None
-        self._draw()
-        return DrawInFlight(self._batch, self.rows, self._device.fetch_later(self._step.drawn))
-
-
-class DrawInFlight:
-    """A draw for rows of a batch, to which tokens still unknown are appended; see step_graphs.Drawing."""
-
-    def __init__(self, batch: InputBatch, rows: Int32, fetch: Callable[[], Int32]) -> None:
-        """Args: fetch waits and returns int32 [R] or more, negative for rows that get no token."""
-        self._batch = batch
-        self._rows = rows
-        self._fetch = fetch
-        self._places = batch.num_tokens[rows]
-        self._drawn = np.full(len(rows), _UNKNOWN, np.int32)
-        batch.append(rows, self._drawn)
-
-    def wait(self) -> Drawn:
-        """Wait for it; see Drawing."""
-        self._drawn = self._fetch()[: len(self._rows)]
-        return Drawn(self._drawn, int(np.count_nonzero(self._drawn < 0)))
-
-    def apply(self) -> None:
-        """Put what was drawn into the batch; see Drawing."""
-        self._batch.set_tokens(self._rows, self._places, self._drawn)
-        failed = self._drawn < 0
-        if failed.any():
-            self._batch.take_back(self._rows[failed])
 
 
 class CudaGraphs:

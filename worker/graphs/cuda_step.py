@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from splitserve.worker.attention.metadata import AttentionMetadata
-from splitserve.worker.batch.input_batch import InputBatch, StepInputs
+from splitserve.worker.batch.input_batch import InputBatch
+from splitserve.worker.batch.step_inputs import StepInputs
 from splitserve.worker.device.base import Device
 from splitserve.worker.ops.columns import (
     Column,

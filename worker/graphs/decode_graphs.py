@@ -9,8 +9,9 @@ import torch
 
 from splitserve.engine_core.errors import WorkerError
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
-from splitserve.worker.batch.input_batch import InputBatch, StepInputs
+from splitserve.worker.batch.input_batch import InputBatch
 from splitserve.worker.batch.step_graphs import Drawn
+from splitserve.worker.batch.step_inputs import StepInputs
 from splitserve.worker.graphs.decode_step import DecodeStep
 from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
 from splitserve.worker.models.base import Model

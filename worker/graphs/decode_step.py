@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from splitserve.worker.attention.metadata import AttentionMetadata
-from splitserve.worker.batch.input_batch import InputBatch, StepInputs
+from splitserve.worker.batch.input_batch import InputBatch
+from splitserve.worker.batch.step_inputs import StepInputs
 from splitserve.worker.ops.columns import Array, BatchColumns, Int32, LayoutColumns, SamplingColumns, allocate
 from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.decode import StepTensors, append_tokens, decode_inputs, take_rows

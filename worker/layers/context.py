@@ -7,7 +7,7 @@ from typing import NamedTuple
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.worker.attention.base import AttentionBackend
 from splitserve.worker.device.workspace import Workspace
-from splitserve.worker.layers.parameter import WeightPlan
+from splitserve.worker.layers.weight_plan import WeightPlan
 from splitserve.worker.ops.interface import Kernels
 from splitserve.worker.ops.matrix import Matrix
 from splitserve.worker.parallel.group import RankGroup

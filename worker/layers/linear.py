@@ -13,7 +13,8 @@ from typing import NamedTuple
 import torch
 
 from splitserve.worker.layers.context import LayerContext
-from splitserve.worker.layers.parameter import DenseParameter, PackedParameter, Part, WeightPlan
+from splitserve.worker.layers.parameter import DenseParameter, PackedParameter, Part
+from splitserve.worker.layers.weight_plan import WeightPlan
 
 
 class Source(NamedTuple):

@@ -14,7 +14,7 @@ from splitserve.worker.device.base import Device
 from splitserve.worker.device.workspace import Workspace
 from splitserve.worker.layers.context import LayerContext
 from splitserve.worker.layers.embedding import HEAD
-from splitserve.worker.layers.parameter import WeightPlan
+from splitserve.worker.layers.weight_plan import WeightPlan
 from splitserve.worker.models import decoder, gpt2
 from splitserve.worker.models.base import Model
 from splitserve.worker.models.placement import Placement

@@ -7,8 +7,9 @@ import torch
 
 from splitserve.engine_core.ipc.wire import TokenLogprobs
 from splitserve.engine_core.ipc.worker_messages import RowError
-from splitserve.worker.batch.input_batch import InputBatch, StepInputs
+from splitserve.worker.batch.input_batch import InputBatch
 from splitserve.worker.batch.sampling_state import Feature
+from splitserve.worker.batch.step_inputs import StepInputs
 from splitserve.worker.device.base import Device
 from splitserve.worker.models.base import Model
 from splitserve.worker.sampling.logprobs import NO_RANK, Wanted, gather_logprobs, numerical_error

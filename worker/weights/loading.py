@@ -16,7 +16,8 @@ import torch
 from splitserve.engine_core.checkpoint.weight_files import Checkpoint, CheckpointTensor
 from splitserve.engine_core.errors import ModelLoadError
 from splitserve.worker.device.base import Device
-from splitserve.worker.layers.parameter import Parameter, Part, WeightPlan, Window
+from splitserve.worker.layers.parameter import Parameter, Part, Window
+from splitserve.worker.layers.weight_plan import WeightPlan
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 
 from splitserve.worker.device.base import Device
-from splitserve.worker.layers.parameter import Parameter, Part, WeightPlan
+from splitserve.worker.layers.parameter import Parameter, Part
+from splitserve.worker.layers.weight_plan import WeightPlan
 from splitserve.worker.weights.loading import Progress
 
 _CHUNK_ELEMENTS = 1 << 24

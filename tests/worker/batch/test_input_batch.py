@@ -13,7 +13,8 @@ from splitserve.engine_core.errors import WorkerError
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow, RowError, SchedulerOutput
 from splitserve.engine_core.sequence_sampling import SequenceSampling
-from splitserve.worker.batch.input_batch import BatchLimits, InputBatch, StepInputs
+from splitserve.worker.batch.input_batch import BatchLimits, InputBatch
+from splitserve.worker.batch.step_inputs import StepInputs
 
 LIMITS = BatchLimits(
     max_num_seqs=4, max_num_batched_tokens=64, max_model_len=32, block_size=4, num_blocks=40, vocab_size=50

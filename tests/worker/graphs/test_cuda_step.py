@@ -9,7 +9,8 @@ import torch
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
 from splitserve.engine_core.sequence_sampling import SequenceSampling
-from splitserve.worker.batch.input_batch import InputBatch, StepInputs
+from splitserve.worker.batch.input_batch import InputBatch
+from splitserve.worker.batch.step_inputs import StepInputs
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.graphs.cuda_step import CudaStep
 from splitserve.worker.ops.columns import LayoutColumns, declared

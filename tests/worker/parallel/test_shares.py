@@ -15,7 +15,8 @@ from safetensors.torch import save_file
 from splitserve.engine_core.checkpoint.config.architectures import read_model_config
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.worker.device.cpu import CpuDevice
-from splitserve.worker.layers.parameter import PackedParameter, Part, WeightPlan
+from splitserve.worker.layers.parameter import PackedParameter, Part
+from splitserve.worker.layers.weight_plan import WeightPlan
 from splitserve.worker.ops.cpu import ops
 from splitserve.worker.ops.packed_weight import PackedWeight
 from splitserve.worker.ops.quantization import FORMS

@@ -19,7 +19,8 @@ from splitserve.engine_core.errors import ModelLoadError
 from splitserve.worker.attention.cpu import CpuAttention
 from splitserve.worker.device.base import Device
 from splitserve.worker.device.cpu import CpuDevice
-from splitserve.worker.layers.parameter import PackedParameter, Part, WeightPlan
+from splitserve.worker.layers.parameter import PackedParameter, Part
+from splitserve.worker.layers.weight_plan import WeightPlan
 from splitserve.worker.models.base import Model
 from splitserve.worker.models.placement import Placement
 from splitserve.worker.models.registry import load_model

@@ -1,0 +1,121 @@
+"""All weights and tables that a model's layers declare, before any memory is taken."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from splitserve.worker.device.base import Device
+from splitserve.worker.layers.parameter import DenseParameter, PackedParameter, Parameter, Part
+from splitserve.worker.ops.quantization import FORMS, WeightForm, WeightForms
+
+
+class Table:
+    """A tensor that a layer computes rather than loads, and that also waits for the checkpoint's check.
+
+    Args:
+        make: computes it on the CPU.
+    """
+
+    __slots__ = ("_make", "_tensor")
+
+    def __init__(self, make: Callable[[], torch.Tensor]) -> None:
+        self._make = make
+        self._tensor: torch.Tensor | None = None
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        """The table; only there once it is allocated."""
+        assert self._tensor is not None, "the table is not allocated"
+        return self._tensor
+
+    def allocate(self, device: Device) -> None:
+        """Compute it."""
+        self._tensor = self._make().to(device.torch_device)
+
+
+class WeightPlan:
+    """Every parameter of a model, in the order its layers declared them.
+
+    Args:
+        optional_prefix: start of tensor names that some checkpoints of the architecture leave out.
+        ignored_names: tensors that a checkpoint may hold and the model has no use for.
+        forms: in what form matrices are kept.
+    """
+
+    def __init__(
+        self,
+        optional_prefix: str = "",
+        ignored_names: Sequence[str] = (),
+        forms: WeightForms = FORMS["none"],
+    ) -> None:
+        self.optional_prefix = optional_prefix
+        self.ignored_names = frozenset(ignored_names)
+        self._forms = forms
+        self._parameters: list[Parameter] = []
+        self._tables: list[Table] = []
+
+    def __iter__(self) -> Iterator[Parameter]:
+        return iter(self._parameters)
+
+    @property
+    def num_elements(self) -> int:
+        """Numbers this rank holds."""
+        return sum(parameter.num_elements for parameter in self._parameters)
+
+    @property
+    def num_params(self) -> int:
+        """Parameters of the model in the usual sense: what it was trained with, by all ranks of a layer."""
+        return sum(map(math.prod, self._shapes.values()))
+
+    @property
+    def names(self) -> list[str]:
+        """Tensors of the checkpoint that it needs, each once."""
+        return list(self._shapes)
+
+    @property
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {part.name: part.shape for parameter in self._parameters for part in parameter.parts}
+
+    def declare_linear(self, shape: tuple[int, int], parts: Sequence[Part]) -> PackedParameter:
+        """Add a matrix of attention or MLP made of these parts."""
+        return self._declare_matrix(shape, parts, self._forms.linear)
+
+    def declare_head(self, name: str, shape: tuple[int, int], rows: range | None = None) -> PackedParameter:
+        """Add an output head, or an embedding that is one too: one checkpoint tensor, or rows of it."""
+        return self._declare_rows(Part(name, shape, outputs=rows), self._forms.head)
+
+    def declare_rows(self, name: str, shape: tuple[int, int], rows: range | None = None) -> PackedParameter:
+        """Add rows that are only looked up, never quantised: one checkpoint tensor, or rows of it."""
+        return self._declare_rows(Part(name, shape, outputs=rows), "plain")
+
+    def _declare_rows(self, part: Part, form: WeightForm) -> PackedParameter:
+        return self._declare_matrix((part.num_rows, part.shape[1]), [part], form)
+
+    def _declare_matrix(
+        self, shape: tuple[int, int], parts: Sequence[Part], form: WeightForm
+    ) -> PackedParameter:
+        parameter = PackedParameter(shape, parts, form)
+        self._parameters.append(parameter)
+        return parameter
+
+    def declare_vector(self, size: int, parts: Sequence[Part]) -> DenseParameter:
+        """Add a vector made of these parts."""
+        parameter = DenseParameter((size,), parts)
+        self._parameters.append(parameter)
+        return parameter
+
+    def declare_table(self, make: Callable[[], torch.Tensor]) -> Table:
+        """Add a computed tensor."""
+        table = Table(make)
+        self._tables.append(table)
+        return table
+
+    def allocate(self, dtype: torch.dtype, device: Device) -> None:
+        """Take the memory of every parameter and compute the tables."""
+        for parameter in self._parameters:
+            parameter.allocate(dtype, device)
+        for table in self._tables:
+            table.allocate(device)

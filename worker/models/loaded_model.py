@@ -1,0 +1,54 @@
+"""A model whose weights are in memory, and what is said of it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
+from splitserve.engine_core.ipc.wire import ModelInfo
+from splitserve.worker.device.base import Device
+from splitserve.worker.device.dtypes import dtype_name
+from splitserve.worker.kv_cache.layout import BlockShape
+from splitserve.worker.models.base import Model
+from splitserve.worker.models.placement import Placement
+
+
+class LoadedModel(NamedTuple):
+    """A model in memory.
+
+    Attributes:
+        config: of the checkpoint, limited to the context that is served.
+        dtype: of activations, and of weights that are not quantised.
+        model: its layers.
+        quantization: "none", "int8" or "int4".
+        placement: where it computes.
+    """
+
+    config: ModelConfig
+    dtype: torch.dtype
+    model: Model
+    quantization: str
+    placement: Placement[Device]
+
+    def block_shape(self, block_size: int) -> BlockShape:
+        """What a block of block_size tokens holds of this model."""
+        model = self.model
+        return BlockShape(model.num_layers, model.num_kv_heads, block_size, model.head_dim, self.dtype)
+
+    @property
+    def info(self) -> ModelInfo:
+        """What the engine is told."""
+        config = self.config
+        return ModelInfo(
+            path=config.path,
+            architecture=config.architecture,
+            dtype=dtype_name(self.dtype),
+            vocab_size=config.vocab_size,
+            max_model_len=config.max_model_len,
+            eos_token_ids=list(config.eos_token_ids),
+            num_params=self.model.num_params,
+            sliding_window=config.sliding_window,
+            quantization=self.quantization,
+        )

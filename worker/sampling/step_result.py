@@ -1,0 +1,89 @@
+"""What a step has produced, as it comes together, and what comes of one that the device still runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from splitserve.engine_core.ipc.codec import pack_int32
+from splitserve.engine_core.ipc.wire import TokenLogprobs
+from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowError
+from splitserve.worker.batch.agreement import Chosen
+from splitserve.worker.batch.input_batch import InputBatch
+from splitserve.worker.batch.step_graphs import Drawing, Drawn
+from splitserve.worker.ops.columns import Int32
+from splitserve.worker.sampling.sampler import Sampled, split_errors
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What a step has produced so far."""
+
+    errors: list[RowError]
+    rows: list[Int32] = field(default_factory=list)
+    token_ids: list[Int32] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+    def add(self, sampled: Sampled) -> None:
+        """Take over what one call of the sampler chose."""
+        self.rows.append(sampled.rows)
+        self.token_ids.append(sampled.token_ids)
+        self.logprobs += sampled.logprobs
+        self.errors += sampled.errors
+
+    def fail_rows(self, batch: InputBatch) -> None:
+        """Let the rows that have an error compute nothing more."""
+        for error in self.errors:
+            batch.fail(error)
+
+    @property
+    def chosen(self) -> Chosen:
+        """What the ranks have to agree on."""
+        none = np.empty(0, np.int32)
+        rows, token_ids = np.concatenate([none, *self.rows]), np.concatenate([none, *self.token_ids])
+        return Chosen(rows, token_ids, [error.row for error in self.errors])
+
+    def pack(self, step: int, compute_s: float, move_s: float) -> ModelRunnerOutput:
+        """Return it as the answer to a step, whose moves and computing took so many seconds."""
+        return ModelRunnerOutput(
+            step=step,
+            rows=b"".join(map(pack_int32, self.rows)),
+            token_ids=b"".join(map(pack_int32, self.token_ids)),
+            logprobs=self.logprobs,
+            prompt_logprobs=self.prompt_logprobs,
+            errors=self.errors,
+            compute_s=compute_s,
+            move_s=move_s,
+        )
+
+
+def take_drawn(batch: InputBatch, rows: Int32, drawn: Drawn) -> StepResult:
+    """Take the tokens that a graph has drawn and appended."""
+    sampled = Sampled(rows, drawn.token_ids, [], [])
+    if drawn.num_failed:
+        sampled = split_errors(rows, drawn.token_ids, [], batch.sampling)
+    result = StepResult([])
+    result.add(sampled)
+    return result
+
+
+class StepRunning:
+    """A decode step that was left running on the device, and what comes of it."""
+
+    def __init__(self, batch: InputBatch, rows: Int32, drawing: Drawing) -> None:
+        self._batch = batch
+        self._rows = rows
+        self._drawing = drawing
+        self._result = StepResult([])
+
+    def wait(self) -> StepResult:
+        """Wait for the tokens; see StepInFlight.finish."""
+        self._result = take_drawn(self._batch, self._rows, self._drawing.wait())
+        return self._result
+
+    def apply(self) -> None:
+        """Put them into the batch; see StepInFlight.apply."""
+        self._drawing.apply()
+        self._result.fail_rows(self._batch)
