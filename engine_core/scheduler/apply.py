@@ -131,19 +131,20 @@ class StepApplier:
         """
         short = [error for error in output.errors if error.code == DeviceMemoryError.code]
         if not short:
-            self._scheduler.retreats.step_went_well(planned.rows)
+            self._scheduler.memory_retries.step_went_well(planned.rows)
             return False
         rows = [error.row for error in short if self._request_in(error.row, planned.step) is not None]
         num_tokens = int(unpack_int32(planned.packed_num_tokens).sum())
         if rows:
-            for request in self._scheduler.retreat(rows, num_tokens):
+            for request in self._scheduler.take_back(rows, num_tokens):
                 self._scheduler.remove(request)
                 ended.append(self._out_of_memory(request, num_tokens))
         return True
 
     def _out_of_memory(self, request: Request, num_tokens: int) -> EndedRequest:
+        max_attempts = self._scheduler.memory_retries.max_attempts
         message = (
-            f"{self._scheduler.retreats.max_attempts} steps of this request ran out of memory without a new "
+            f"{max_attempts} steps of this request ran out of memory without a new "
             f"token in between, the last one with {num_tokens} tokens"
         )
         code, status = DeviceMemoryError.code, DeviceMemoryError.status

@@ -24,11 +24,11 @@ from splitserve.engine_core.kv_cache.manager import KVCacheManager
 from splitserve.engine_core.kv_cache.offload import NO_MOVES
 from splitserve.engine_core.request import Request, RequestState
 from splitserve.engine_core.scheduler.integrity import check_integrity
+from splitserve.engine_core.scheduler.memory_retries import MemoryRetries
 from splitserve.engine_core.scheduler.microbatch import microbatch
 from splitserve.engine_core.scheduler.pacing.chunks import Chunks, PlannedStep
 from splitserve.engine_core.scheduler.pacing.prefill_cap import CapBeside, PrefillRoom, cap_prefill
 from splitserve.engine_core.scheduler.pacing.step_budget import StepBudget
-from splitserve.engine_core.scheduler.retreats import Retreats
 from splitserve.engine_core.scheduler.row_admission import RowAdmission
 from splitserve.engine_core.scheduler.run_ahead import RunAhead
 from splitserve.engine_core.scheduler.running import NEVER, ONE, IntColumn, RunningRows
@@ -55,7 +55,7 @@ class Scheduler:
         kv: blocks of the rows.
         stops: which tokens end their request.
         row_admission: moves requests from the queue to free rows.
-        retreats: requests that start again after a step without memory.
+        memory_retries: requests that start again after a step without memory.
         run_ahead: whether short steps may be planned beyond the usual number.
         is_short_of_blocks: whether the last plan could have gone on with more blocks.
     """
@@ -68,7 +68,7 @@ class Scheduler:
         self.running = RunningRows(config.max_num_seqs, config.block_size)
         self.row_admission = RowAdmission(config, self.waiting, self.running, kv, stops)
         self.budget = StepBudget(config.max_num_batched_tokens)
-        self.retreats = Retreats(self.budget, self.running)
+        self.memory_retries = MemoryRetries(self.budget, self.running)
         self._victims = Victims(config.victim, kv, self.running, costs)
         self.in_flight: deque[PlannedStep] = deque()
         self._max_in_flight = max_steps_in_flight(config.num_stages)
@@ -92,7 +92,7 @@ class Scheduler:
             self._leave_row(request.row)
         request.state = RequestState.ENDED
 
-    def retreat(self, rows: list[int], num_tokens: int) -> list[Request]:
+    def take_back(self, rows: list[int], num_tokens: int) -> list[Request]:
         """Take rows off the batch whose step of num_tokens tokens ran out of memory; they enter again later.
 
         Nothing is lost that a step in flight still computes: the worker leaves these rows alone by now.
@@ -100,7 +100,7 @@ class Scheduler:
         Returns:
             The requests of which this has happened too often; they wait, and have to be removed.
         """
-        return self.retreats.take_back([self._suspend(row) for row in rows], num_tokens)
+        return self.memory_retries.take_back([self._suspend(row) for row in rows], num_tokens)
 
     def schedule(self, cap_beside: CapBeside | None = None) -> SchedulerOutput | None:
         """Plan the next step; None when nothing can run until a step is applied or a request arrives.

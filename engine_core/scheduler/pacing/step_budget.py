@@ -3,8 +3,8 @@
 A worker measures beforehand that the largest step fits its memory, so it runs out only when somebody else has
 taken some. A step's share of memory grows with its tokens. So the budget falls to half of what failed, and
 comes back by a 256th of the whole with every step that goes well and has nothing to lose
-(engine_core.scheduler.retreats). That is additive increase, multiplicative decrease: Chiu and Jain, "Analysis
-of the increase and decrease algorithms for congestion avoidance", 1989.
+(engine_core.scheduler.memory_retries). That is additive increase, multiplicative decrease: Chiu and Jain,
+"Analysis of the increase and decrease algorithms for congestion avoidance", 1989.
 """
 
 from __future__ import annotations

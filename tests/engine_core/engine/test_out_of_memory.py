@@ -10,8 +10,8 @@ from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
 from splitserve.engine_core.ipc.messages import FinishReason
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
 from splitserve.engine_core.request import RequestState
+from splitserve.engine_core.scheduler.memory_retries import MemoryRetries
 from splitserve.engine_core.scheduler.pacing.step_budget import StepBudget
-from splitserve.engine_core.scheduler.retreats import Retreats
 from splitserve.engine_core.scheduler.running import RunningRows
 from tests.engine_core.engine_driver import EngineDriver
 from tests.engine_core.requests import make_request
@@ -90,7 +90,7 @@ def test_a_request_that_gets_no_further_ends_after_a_bounded_number_of_attempts(
     driver.run()
     assert unlucky.finished is not None
     assert (unlucky.finished.error_code, unlucky.finished.error_status) == ("out_of_memory", 503)
-    assert unlucky.finished.num_preemptions <= driver.engine._scheduler.retreats.max_attempts
+    assert unlucky.finished.num_preemptions <= driver.engine._scheduler.memory_retries.max_attempts
     # What is as long as the engine has memory for is served afterwards, with the steps of before soon.
     computed["now"] = -10_000
     after = driver.add([3] * 30, max_tokens=200)
@@ -102,39 +102,39 @@ def test_a_request_thrown_back_by_others_ends_with_a_clear_error() -> None:
     """Steps without it go well and grow, and each of its own is too large."""
     budget = StepBudget(32)
     running = RunningRows(4, 4)
-    retreats = Retreats(budget, running)
+    retries = MemoryRetries(budget, running)
     request = make_request()
-    for attempt in range(retreats.max_attempts):
-        enough = retreats.take_back([request], 32)
-        assert enough == ([request] if attempt == retreats.max_attempts - 1 else [])
+    for attempt in range(retries.max_attempts):
+        enough = retries.take_back([request], 32)
+        assert enough == ([request] if attempt == retries.max_attempts - 1 else [])
         for _ in range(100):
-            retreats.step_went_well(frozenset())
+            retries.step_went_well(frozenset())
         assert budget.num_tokens == 32
 
 
 def test_attempts_begin_anew_with_every_token() -> None:
-    retreats = Retreats(StepBudget(32), RunningRows(4, 4))
+    retries = MemoryRetries(StepBudget(32), RunningRows(4, 4))
     request = make_request()
-    for _ in range(5 * retreats.max_attempts):
+    for _ in range(5 * retries.max_attempts):
         request.token_ids += pack_int32([1])
-        assert retreats.take_back([request], 32) == []
+        assert retries.take_back([request], 32) == []
 
 
 def test_requests_that_end_are_forgotten() -> None:
-    retreats = Retreats(StepBudget(32), RunningRows(4, 4))
+    retries = MemoryRetries(StepBudget(32), RunningRows(4, 4))
     for _ in range(10):
         request = make_request()
-        retreats.take_back([request], 32)
+        retries.take_back([request], 32)
         request.state = RequestState.ENDED
-    assert len(retreats._restarts) == 1
-    retreats.step_went_well(frozenset())
-    assert not retreats._restarts
+    assert len(retries._restarts) == 1
+    retries.step_went_well(frozenset())
+    assert not retries._restarts
 
 
 def test_a_token_that_has_no_room_alone_ends_its_request_and_no_other() -> None:
     # 7 tokens, then 3, then 1 token until it has been tried often enough.
     driver = EngineDriver(CONFIG, faults=short_of_memory(*range(1, 9)))
-    assert driver.engine._scheduler.retreats.max_attempts == 8
+    assert driver.engine._scheduler.memory_retries.max_attempts == 8
     unlucky = driver.add([1, 2, 3, 4, 5, 6, 7], max_tokens=4)
     driver.turn()
     lucky = driver.add([7, 6, 5], max_tokens=4)

@@ -33,7 +33,7 @@ class _Restart:
     num_attempts: int
 
 
-class Retreats:
+class MemoryRetries:
     """The requests that were taken back and have no new token since; used by the engine's thread.
 
     Attributes:
