@@ -23,7 +23,6 @@ from typing import NamedTuple
 
 import zmq
 
-from splitserve.engine_core.config import software_version
 from splitserve.engine_core.ipc.codec import encode, engine_decoder, pack_int32, unpack_int64
 from splitserve.engine_core.ipc.messages import (
     AddRequest,
@@ -38,6 +37,7 @@ from splitserve.engine_core.ipc.messages import (
 )
 from splitserve.engine_core.ipc.transport import connect_engine
 from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
+from splitserve.engine_core.process.version import software_version
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 
 PROMPT_TOKENS = 32

@@ -44,7 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser; building it loads nothing heavy."""
-    from splitserve.engine_core.config import EngineConfig, software_version
+    from splitserve.engine_core.config import EngineConfig
+    from splitserve.engine_core.process.version import software_version
     from splitserve.engine_core.settings.arguments import add_flags
     from splitserve.engine_core.settings.parser import CommandParser
     from splitserve.engine_core.settings.setting import declared
@@ -139,8 +140,8 @@ def _executor(config: EngineConfig, clock: Clock) -> Executor:
 def _print_configuration(config: EngineConfig) -> None:
     import msgspec
 
-    from splitserve.engine_core.config import software_version
     from splitserve.engine_core.process.logs import log_event
+    from splitserve.engine_core.process.version import software_version
 
     log = logging.getLogger("engine_core")
     log_event(log, logging.INFO, "engine-core", version=software_version(), **msgspec.structs.asdict(config))

@@ -46,7 +46,7 @@ def _serve(config: FrontendConfig, num_short_keys: int) -> int:
 
     import msgspec
 
-    from splitserve.engine_core.config import software_version
+    from splitserve.engine_core.process.version import software_version
     from splitserve.frontend.event_log import log_event, set_up_logging
 
     set_up_logging(config.log_level)
@@ -104,7 +104,7 @@ def _keys(args: argparse.Namespace) -> ApiKeySettings:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser; importing and building it loads no server code."""
-    from splitserve.engine_core.config import software_version
+    from splitserve.engine_core.process.version import software_version
     from splitserve.engine_core.settings.arguments import add_flags
     from splitserve.engine_core.settings.parser import CommandParser
     from splitserve.frontend.config import FRONTEND_SETTINGS

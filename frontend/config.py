@@ -8,9 +8,9 @@ from typing import Annotated
 
 import msgspec
 
-from splitserve.engine_core.config import default_engine_address
 from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.ipc.addresses import check_keys
+from splitserve.engine_core.process.runtime_directory import default_engine_address
 from splitserve.engine_core.settings.checks import check_address
 from splitserve.engine_core.settings.setting import Setting, Settings, declared
 from splitserve.engine_core.settings.shared import InsecureTcp, KeysDirectory, LogLevel

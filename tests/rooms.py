@@ -16,7 +16,7 @@ ENGINE_CORE = {
     "sequence_sampling": "errors ranges",
     "sampling_params": "errors near_names ranges sequence_sampling",
     "ipc": "errors process sequence_sampling settings",
-    "config": "errors ipc settings",
+    "config": "errors ipc process settings",
     "repetition": "sequence_sampling",
     "request": "errors ipc repetition sequence_sampling",
     "checkpoint": "errors sequence_sampling",
@@ -86,7 +86,7 @@ ROOMS = {"engine_core": ENGINE_CORE, "frontend": FRONTEND, "worker": WORKER}
 # started, and how commands read flags and word their errors.
 SHARED = {
     "frontend": "checkpoint config errors ipc near_names process sampling_params sequence_sampling settings",
-    "worker": "checkpoint config errors ipc sequence_sampling settings",
+    "worker": "checkpoint config errors ipc process sequence_sampling settings",
 }
 
 # Imports against the table, module -> module, each with the reason why it stands.

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from splitserve.engine_core.config import software_version
 from splitserve.engine_core.errors import (
     EXIT_CONFIG,
     EXIT_MODEL,
@@ -43,6 +42,7 @@ from splitserve.engine_core.ipc.worker_messages import (
     WorkerFailed,
     WorkerHello,
 )
+from splitserve.engine_core.process.version import software_version
 from splitserve.engine_core.settings.worker_settings import WorkerPlace
 from splitserve.worker.batch.replies import Replies
 from splitserve.worker.config import WorkerConfig

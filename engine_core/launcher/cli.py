@@ -40,7 +40,7 @@ def _fail(message: str, code: int) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser; building it loads nothing heavy."""
-    from splitserve.engine_core.config import software_version
+    from splitserve.engine_core.process.version import software_version
 
     parser = CommandParser(
         prog="splitserve", allow_abbrev=False, description="Serves language models over the OpenAI API."

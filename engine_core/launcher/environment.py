@@ -8,7 +8,7 @@ import shutil
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
-from splitserve.engine_core.config import software_version
+from splitserve.engine_core.process.version import software_version
 
 PACKAGES = (
     "torch",

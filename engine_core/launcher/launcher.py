@@ -13,7 +13,6 @@ from typing import NamedTuple
 import zmq
 
 from splitserve.engine_core.clock import Clock
-from splitserve.engine_core.config import leave_runtime_directory, runtime_directory
 from splitserve.engine_core.errors import EXIT_FAILED, ConfigError
 from splitserve.engine_core.ipc.addresses import make_private_directory
 from splitserve.engine_core.ipc.connection_counts import NOT_SERVING, ConnectionCounts
@@ -31,6 +30,7 @@ from splitserve.engine_core.launcher.supervisor import (
     SupervisorState,
 )
 from splitserve.engine_core.process.children import Child, python_module
+from splitserve.engine_core.process.runtime_directory import leave_runtime_directory, runtime_directory
 from splitserve.engine_core.process.signals import SignalInbox
 
 FRONTEND_STAGE, ENGINE_STAGE = 0, 1

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 import zmq
 
 from splitserve.engine_core.clock import Clock
-from splitserve.engine_core.config import software_version
 from splitserve.engine_core.errors import ProtocolError
 from splitserve.engine_core.ipc.codec import encode, engine_decoder
 from splitserve.engine_core.ipc.messages import (
@@ -32,6 +31,7 @@ from splitserve.engine_core.ipc.messages import (
 from splitserve.engine_core.ipc.transport import connect_engine
 from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
 from splitserve.engine_core.launcher.http_probe import HttpProbe
+from splitserve.engine_core.process.version import software_version
 
 ASK_INTERVAL_S = 0.1
 

@@ -18,7 +18,7 @@ import time
 import zmq
 
 from splitserve.engine_core.clock import Clock
-from splitserve.engine_core.config import EngineConfig, leave_runtime_directory
+from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.engine.listeners import Listeners
 from splitserve.engine_core.errors import EXIT_OK, WorkerError
@@ -33,6 +33,7 @@ from splitserve.engine_core.process.children import DeathSignals
 from splitserve.engine_core.process.file_limit import raise_file_limit
 from splitserve.engine_core.process.logs import log_event
 from splitserve.engine_core.process.progress import StartupReport
+from splitserve.engine_core.process.runtime_directory import leave_runtime_directory
 from splitserve.engine_core.process.signals import SignalInbox
 from splitserve.engine_core.request import TOKEN_BYTES
 from splitserve.engine_core.server.frontend_handler import FrontendHandler, Phase

@@ -17,7 +17,7 @@ import msgspec
 
 from splitserve.engine_core.arrivals import Arrivals
 from splitserve.engine_core.clock import Clock
-from splitserve.engine_core.config import EngineConfig, software_version
+from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.errors import (
     EngineUnavailableError,
@@ -52,6 +52,7 @@ from splitserve.engine_core.ipc.peers import PeerFaults
 from splitserve.engine_core.ipc.transport import Content, SendResult
 from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
 from splitserve.engine_core.process.logs import log_event
+from splitserve.engine_core.process.version import software_version
 from splitserve.engine_core.request import RequestSummary
 from splitserve.engine_core.sequence_sampling import MAX_STEP_LOGPROBS
 from splitserve.engine_core.server.frontends import FrontendTable

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import zmq
 
-from splitserve.engine_core.config import software_version
 from splitserve.engine_core.errors import EngineUnavailableError, InvalidRequestError
 from splitserve.engine_core.ipc.curve import load_client_keys
+from splitserve.engine_core.process.version import software_version
 from splitserve.frontend.engines.assets_cache import AssetsCache
 from splitserve.frontend.engines.connection.client import EngineClient
 from splitserve.frontend.engines.connection.session import EngineSession

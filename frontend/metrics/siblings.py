@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import AsyncGenerator, Callable
 
-from splitserve.engine_core.config import leave_runtime_directory
+from splitserve.engine_core.process.runtime_directory import leave_runtime_directory
 from splitserve.frontend.launch import Launch
 
 # Some hundred kilobytes are usual with many models; what is longer is no answer.

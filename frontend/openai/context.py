@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from splitserve.engine_core.checkpoint.config.sampling_defaults import SamplingDefaults
-from splitserve.engine_core.config import software_version
 from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.engine_core.process.version import software_version
 from splitserve.frontend.config import FrontendConfig
 from splitserve.frontend.engines.pool import EnginePool
 from splitserve.frontend.engines.served_model import ServedModel

@@ -16,12 +16,14 @@ import msgspec
 import pytest
 
 from splitserve.engine_core import cli
-from splitserve.engine_core.config import EngineConfig, default_engine_address, software_version
+from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.launcher import cli as splitserve
 from splitserve.engine_core.launcher import serve_settings
 from splitserve.engine_core.launcher.serve_settings import FRONTEND, SERVE
 from splitserve.engine_core.process.logs import log_event
+from splitserve.engine_core.process.runtime_directory import default_engine_address
+from splitserve.engine_core.process.version import software_version
 from splitserve.engine_core.settings.arguments import add_flags, flag_words, given_values, make_settings
 from splitserve.engine_core.settings.flag_values import parse_dtype
 from splitserve.engine_core.settings.setting import Declared, declared

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from splitserve.engine_core.config import default_engine_address
 from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.ipc.connection_counts import ConnectionCounts
+from splitserve.engine_core.process.runtime_directory import default_engine_address
 from splitserve.engine_core.settings.arguments import flag_words
 from splitserve.engine_core.settings.setting import declared
 from splitserve.frontend.cli import main, make_config, make_parser

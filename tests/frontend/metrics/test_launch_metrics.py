@@ -14,9 +14,9 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from splitserve.engine_core.config import runtime_directory
 from splitserve.engine_core.ipc.connection_counts import ConnectionCounts
 from splitserve.engine_core.ipc.messages import EngineStats
+from splitserve.engine_core.process.runtime_directory import runtime_directory
 from splitserve.frontend.app import create_app
 from splitserve.frontend.launch import Launch
 from splitserve.frontend.metrics import scrape, siblings

@@ -1,0 +1,13 @@
+"""The version of this software, which every hello and --version tells."""
+
+from __future__ import annotations
+
+
+def software_version() -> str:
+    """Return the version of the installed distribution, "0+unknown" when run from a bare checkout."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("splitserve")
+    except PackageNotFoundError:
+        return "0+unknown"
