@@ -27,7 +27,7 @@ def check_count(name: str, values: Collection[object], low: int, high: int, what
     """Raise InvalidRequestError unless there are low to high values; `what` they are, in words."""
     if not low <= len(values) <= high:
         bounds = f"at most {high}" if low == 0 else f"{low} to {high}"
-        raise InvalidRequestError(f"{name} must hold {bounds} {what}, got {len(values)}", name)
+        raise InvalidRequestError(f"{name} must contain {bounds} {what}, got {len(values)}", name)
 
 
 def check_strings(name: str, texts: Collection[str], max_bytes: int) -> None:

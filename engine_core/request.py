@@ -245,7 +245,7 @@ def check_request(message: AddRequest, limits: RequestLimits) -> CheckedRequest:
     prompt = unpack_int32(message.prompt_token_ids)
     resumed = unpack_int32(message.resume_token_ids)
     if len(prompt) == 0:
-        raise InvalidRequestError("the prompt must hold at least one token", "prompt")
+        raise InvalidRequestError("the prompt must contain at least one token", "prompt")
     _check_token_ids("prompt", prompt, limits.vocab_size)
     _check_token_ids("resume_token_ids", resumed, limits.vocab_size)
     max_num_tokens = _max_num_tokens(len(prompt), len(resumed), sampling.max_tokens, limits)

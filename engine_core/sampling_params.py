@@ -85,7 +85,9 @@ class SamplingParams(
         check_count("stop", self.stop, 0, MAX_STOP_STRINGS, "strings")
         check_strings("stop", self.stop, MAX_STOP_STRING_BYTES)
         if self.stop and not self.detokenize:
-            raise InvalidRequestError("stop needs detokenize: strings are looked for in the text", "stop")
+            raise InvalidRequestError(
+                "stop requires detokenize: stop strings are matched in the text", "stop"
+            )
         check_count("bad_words", self.bad_words, 0, MAX_BAD_WORDS, "strings")
         check_strings("bad_words", self.bad_words, MAX_BAD_WORD_BYTES)
         self._validate_beam_search()

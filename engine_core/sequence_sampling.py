@@ -135,7 +135,7 @@ class SequenceSampling(
             check_count(f"{name}[{i}]", sequence, 1, MAX_BAD_WORD_TOKENS, "ids")
         self._validate_token_ids((vocab_size or 2**31) - 1)
         if self.logprob_token_ids and self.logprobs is None:
-            raise InvalidRequestError("logprob_token_ids needs logprobs to be asked for", "logprob_token_ids")
+            raise InvalidRequestError("logprob_token_ids requires logprobs", "logprob_token_ids")
         if self.repetition_detection is not None:
             self.repetition_detection.validate()
 

@@ -210,7 +210,7 @@ class FrontendConfig(ApiSettings, frozen=True, kw_only=True):
             raise ConfigError(f"--root-path must start and not end with a slash, got {self.root_path!r}")
         if self.root_path in OWN_PREFIXES:
             raise ConfigError(
-                f"--root-path must not be one of {', '.join(OWN_PREFIXES)}, which routes begin with"
+                f"--root-path must not be one of {', '.join(OWN_PREFIXES)}, which routes start with"
             )
         if self.tenant_header and not re.fullmatch(r"[A-Za-z0-9-]{1,64}", self.tenant_header, re.ASCII):
             raise ConfigError(f"--tenant-header must be a header's name, got {self.tenant_header!r}")
@@ -222,7 +222,7 @@ class FrontendConfig(ApiSettings, frozen=True, kw_only=True):
             raise ConfigError("--ssl-keyfile and --ssl-certfile must be given together")
         for flag, path in (("--ssl-certfile", self.ssl_certfile), ("--ssl-keyfile", self.ssl_keyfile)):
             if path and not os.access(path, os.R_OK):
-                raise ConfigError(f"{flag} {path} does not exist or may not be read")
+                raise ConfigError(f"{flag} {path} does not exist or is not readable")
 
 
 FRONTEND_SETTINGS = (*declared(FrontendConfig), *declared(ApiKeySettings))

@@ -169,7 +169,7 @@ def open_listener(config: FrontendConfig) -> socket.socket:
     """Open the listening socket that the configuration names.
 
     Raises:
-        ConfigError: the address is in use or not allowed, or the descriptor is no listening socket.
+        ConfigError: the address is in use or not allowed, or the descriptor is not a listening socket.
     """
     try:
         if config.fd is not None:
@@ -180,7 +180,7 @@ def open_listener(config: FrontendConfig) -> socket.socket:
         family, _, _, _, address = found[0]
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except UnicodeError:
-        raise ConfigError(f"cannot listen on {_target(config)}: not the name of a host") from None
+        raise ConfigError(f"cannot listen on {_target(config)}: not a host name") from None
     except OSError as error:
         raise ConfigError(f"cannot listen on {_target(config)}: {error.strerror or error}") from None
 
@@ -189,7 +189,7 @@ def _inherited(fd: int) -> socket.socket:
     listener = socket.socket(fileno=fd)
     if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         listener.detach()
-        raise ConfigError(f"--fd {fd} is no listening socket")
+        raise ConfigError(f"--fd {fd} is not a listening socket")
     return listener
 
 

@@ -141,11 +141,11 @@ def _ref(kind: type) -> Json:
 _ERROR_TEXTS = {
     400: "Malformed body, wrong type, value out of range, unsupported field, or context exceeded",
     401: "Missing or wrong API key",
-    404: "No such model, or no such open request",
+    404: "No such model, or no such request in flight",
     408: "The body did not arrive in time",
     413: "The body is too large",
     415: "Content type is not application/json, or the body is compressed",
-    429: "Too many open requests, or the engine's queue is full; see Retry-After",
+    429: "Too many requests in flight, or the engine's queue is full; see Retry-After",
     500: "A fault of the server, or the model's output is not a number",
     503: "No engine is ready, the device ran out of memory, or the queue timeout has passed; see Retry-After",
     504: "The request's timeout has passed",

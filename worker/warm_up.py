@@ -40,7 +40,7 @@ def warm_up(runner: ModelRunner, limits: BatchLimits) -> None:
         for error in errors:
             if error.code == DeviceMemoryError.code:
                 raise ConfigError(
-                    f"{error.message}, the first one already: lower --gpu-memory-utilization or set "
+                    f"{error.message}, in the very first step: lower --gpu-memory-utilization or set "
                     "--kv-cache-memory-bytes"
                 )
     # One bad row of the embedding makes a checkpoint no worse for requests that do not use it.

@@ -28,14 +28,14 @@ def read_file(path: Path, max_bytes: int = 0) -> bytes | None:
     try:
         with open(path, "rb", opener=_open_at_once) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ModelLoadError(f"{path} is no regular file")
+                raise ModelLoadError(f"{path} is not a regular file")
             data = file.read(limit + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise ModelLoadError(f"cannot read {path}: {error}") from None
     if len(data) > limit:
-        raise ModelLoadError(f"{path} is over its limit of {limit} bytes")
+        raise ModelLoadError(f"{path} is larger than the limit of {limit} bytes")
     refuse_pointer(path, data)
     return data
 
@@ -72,5 +72,5 @@ def read_json(path: Path) -> dict[str, object]:
     except (ValueError, RecursionError) as error:
         raise ModelLoadError(f"cannot read {path}: {error}") from None
     if not isinstance(value, dict):
-        raise ModelLoadError(f"cannot read {path}: it holds no JSON object")
+        raise ModelLoadError(f"cannot read {path}: it is not a JSON object")
     return value

@@ -169,7 +169,7 @@ def _entry(name: str, raw: msgspec.Raw, data_begin: int, where: str) -> TensorEn
     try:
         entry = msgspec.json.decode(raw, type=_RawEntry)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ModelLoadError(f"{where}: tensor {name!r} is described wrongly: {error}") from error
+        raise ModelLoadError(f"{where}: tensor {name!r} has an invalid description: {error}") from error
     item_bytes = _ITEM_BYTES.get(entry.dtype)
     if item_bytes is None:
         raise ModelLoadError(f"{where}: tensor {name!r} has the unknown dtype {entry.dtype[:40]!r}")
@@ -192,7 +192,7 @@ def _check_ranges(tensors: dict[str, TensorEntry], data_begin: int, file_bytes: 
             raise ModelLoadError(f"{where}: tensor {name!r} overlaps the tensor before it")
         if entry.begin > position:
             raise ModelLoadError(
-                f"{where}: {entry.begin - position} bytes before tensor {name!r} belong to no tensor"
+                f"{where}: {entry.begin - position} bytes before tensor {name!r} do not belong to any tensor"
             )
         position += entry.num_bytes
         if position > file_bytes:
@@ -200,4 +200,4 @@ def _check_ranges(tensors: dict[str, TensorEntry], data_begin: int, file_bytes: 
                 f"{where} is truncated: tensor {name!r} ends at byte {position}, the file at {file_bytes}"
             )
     if position != file_bytes:
-        raise ModelLoadError(f"{where}: {file_bytes - position} bytes at the end belong to no tensor")
+        raise ModelLoadError(f"{where}: {file_bytes - position} bytes at the end do not belong to any tensor")

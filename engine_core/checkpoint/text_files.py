@@ -31,7 +31,7 @@ def check_text_files(directory: Path) -> None:
     try:
         msgspec.json.decode(description, type=_Tokenizer)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ModelLoadError(f"{directory / TOKENIZER} describes no tokenizer: {error}") from error
+        raise ModelLoadError(f"{directory / TOKENIZER} does not describe a tokenizer: {error}") from error
     for name in _OPTIONAL:
         read_json(directory / name)
     read_file(directory / "chat_template.jinja")

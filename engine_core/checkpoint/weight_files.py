@@ -143,12 +143,14 @@ def _weight_map(directory: Path) -> dict[str, str]:
 def _existing_shard(directory: Path, shard: str) -> Path:
     path = directory / shard
     if not path.is_file():
-        raise ModelLoadError(f"shard {path} is missing, though {INDEX} names it")
+        raise ModelLoadError(f"shard {path} is missing, but {INDEX} lists it")
     return path
 
 
 def _locate(name: str, file: SafetensorsFile) -> CheckpointTensor:
     entry = file.tensors.get(name)
     if entry is None:
-        raise ModelLoadError(f"tensor {name!r} is missing from {file.path}, where {INDEX} puts it")
+        raise ModelLoadError(
+            f"tensor {name!r} is missing from {file.path}, where it should be according to {INDEX}"
+        )
     return CheckpointTensor(name, file, entry)

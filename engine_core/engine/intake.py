@@ -75,7 +75,9 @@ class Intake:
             if message.handle in handles:
                 raise InvalidRequestError(f"handle {message.handle} is in use", "handle", "duplicate_handle")
             if (message.tenant, message.priority) != (first.tenant, first.priority):
-                raise InvalidRequestError("the sequences of a request have one tenant and priority", "tenant")
+                raise InvalidRequestError(
+                    "all sequences of a request must have the same tenant and priority", "tenant"
+                )
             handles.add(message.handle)
             siblings.add(self._make_request(siblings, message, now_s))
         return siblings

@@ -142,7 +142,7 @@ class WorkersExecutor(Executor):
         for rank, identity in enumerate(self._identities):
             result = self._group.router.send(identity, frame)
             if result is not SendResult.SENT:
-                raise self._loss(rank, f"it does not take messages ({result.name.lower()})")
+                raise self._loss(rank, f"it does not accept messages ({result.name.lower()})")
 
     def _take(self, identity: bytes, frame: Content | ProtocolError) -> FromWorkerMessage | None:
         rank = self._rank_of(identity)
@@ -204,7 +204,7 @@ class WorkersExecutor(Executor):
                 if other in ended:
                     return self._loss(other, "")
             if not silent:
-                return WorkerError(f"the ranks lost each other: {failed.message}")
+                return WorkerError(f"the ranks lost contact with each other: {failed.message}")
             if time.monotonic() > end_s:
                 names = " and ".join(map(self._ranks.name, silent))
                 return WorkerError(f"{names} did not take part: {failed.message}")

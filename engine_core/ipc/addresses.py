@@ -62,7 +62,7 @@ def check_keys(address: str, has_keys: bool, allow_insecure_tcp: bool) -> None:
     """
     if needs_keys(address) and not has_keys and not allow_insecure_tcp:
         raise ConfigError(
-            f"{address} is reachable from other machines: make keys with `splitserve keys DIR` "
+            f"{address} is reachable from other machines: create keys with `splitserve keys DIR` "
             "and pass --keys DIR, or pass --insecure on a network you trust"
         )
 
@@ -81,7 +81,7 @@ def make_private_directory(path: str) -> bool:
         with contextlib.suppress(FileNotFoundError):
             return _make_or_check(path)
     why = "one above it leads nowhere, or another process removes it again and again"
-    raise ConfigError(f"cannot make the directory {path}: {why}")
+    raise ConfigError(f"cannot create the directory {path}: {why}")
 
 
 def _make_or_check(path: str) -> bool:
@@ -93,7 +93,7 @@ def _make_or_check(path: str) -> bool:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise ConfigError(f"cannot make the directory {path}: {error.strerror}") from None
+        raise ConfigError(f"cannot create the directory {path}: {error.strerror}") from None
     return True
 
 

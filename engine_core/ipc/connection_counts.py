@@ -29,7 +29,7 @@ class ConnectionCounts:
         try:
             size = os.fstat(fd).st_size
             if size % _BYTES or not 0 < size <= MAX_COUNTS * _BYTES:
-                raise ConfigError(f"descriptor {fd} does not hold the counts of a launch")
+                raise ConfigError(f"descriptor {fd} does not contain the connection counts of a launch")
             self._counts = memoryview(mmap.mmap(fd, size)).cast("q")
         except OSError as error:
             raise ConfigError(f"descriptor {fd} cannot be used: {error.strerror}") from None
@@ -46,7 +46,7 @@ class ConnectionCounts:
             fd = _anonymous_file()
             os.ftruncate(fd, num_frontends * _BYTES)
         except OSError as error:
-            raise ConfigError(f"cannot make memory that frontends share: {error.strerror}") from None
+            raise ConfigError(f"cannot create memory that frontends share: {error.strerror}") from None
         counts = cls(fd)
         for number in range(1, num_frontends + 1):
             counts[number] = NOT_SERVING

@@ -54,7 +54,7 @@ def create_keys(directory: str) -> list[str]:
         path for name in (ENGINE, FRONTEND) for path in _paths(directory, name) if os.path.exists(path)
     ]
     if existing:
-        raise ConfigError(f"{existing[0]} exists already: remove it first if its key shall be replaced")
+        raise ConfigError(f"{existing[0]} already exists: to replace its key, delete it first")
     previous = os.umask(0o077)
     try:
         return [path for name in (ENGINE, FRONTEND) for path in zmq.auth.create_certificates(directory, name)]
@@ -72,7 +72,7 @@ def load_server_keys(directory: str) -> ServerKeys:
     others = [path for path in sorted(Path(directory).glob("*.key")) if path.name != f"{ENGINE}.key"]
     accepted = frozenset(_load_public(str(path)) for path in others)
     if not accepted:
-        raise ConfigError(f"--keys {directory} holds no public key of a frontend (*.key)")
+        raise ConfigError(f"--keys {directory} contains no public key of a frontend (*.key)")
     return ServerKeys(public, secret, accepted)
 
 
@@ -95,12 +95,12 @@ def _load_pair(directory: str, name: str) -> tuple[bytes, bytes]:
     path = _paths(directory, name)[1]
     try:
         if stat.S_IMODE(os.stat(path).st_mode) & 0o077:
-            raise ConfigError(f"{path} may be read by others: chmod 600 it, or make new keys")
+            raise ConfigError(f"{path} is readable by others: run chmod 600 on it, or create new keys")
         public, secret = zmq.auth.load_certificate(path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot load the key {path}: {error}") from None
     if secret is None:
-        raise ConfigError(f"{path} holds no secret key")
+        raise ConfigError(f"{path} contains no secret key")
     return _check_key(public, path), _check_key(secret, path)
 
 
@@ -117,7 +117,7 @@ def _check_key(key: bytes, path: str) -> bytes:
             return key
     except (KeyError, ValueError):
         pass
-    raise ConfigError(f"{path} does not hold a CURVE key")
+    raise ConfigError(f"{path} does not contain a CURVE key")
 
 
 class KeyGuard:

@@ -177,7 +177,12 @@ class BoundSocket:
         if not self._is_rebinding and self.connections.table.is_stuck(now_s):
             self._is_rebinding = True
             self._address = self.address
-            log_event(_log, logging.WARNING, "connections do not end, binding anew", address=self._address)
+            log_event(
+                _log,
+                logging.WARNING,
+                "connections cannot be closed, binding the socket again",
+                address=self._address,
+            )
             self.socket.unbind(self._address)
         return changes.ended
 

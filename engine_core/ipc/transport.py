@@ -144,7 +144,7 @@ class BoundRouter:
             if len(frames) == 1:
                 yield Received(identity, frames[0], descriptor)
             else:
-                error = ProtocolError(f"a message has one frame, this one has {len(frames)}")
+                error = ProtocolError(f"expected a message of one frame, got {len(frames)}")
                 yield Received(identity, error, descriptor)
 
     def send(self, identity: bytes, frame: bytes) -> SendResult:

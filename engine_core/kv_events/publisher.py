@@ -146,9 +146,9 @@ class KVEventPublisher:
             if asked[descriptor] > MAX_PEER_REQUESTS_PER_TURN:
                 replay.connections.end(descriptor, now_s)
             elif len(frames) != 2 or frames[0] or len(frames[1]) != NUMBER_BYTES:
-                self._refuse(peer, "a request to replay is an empty frame and a number of 8 bytes")
+                self._refuse(peer, "a replay request must be an empty frame and an 8-byte number")
             elif not self._replays.begin(peer, int.from_bytes(frames[1], "big")):
-                self._refuse(peer, "too many replays at once, ask again")
+                self._refuse(peer, "too many replays at once, try again later")
 
     def _refuse(self, peer: bytes, message: str) -> None:
         self._faults.protocol_error(peer, f"subscriber of KV events {peer.hex()}", ProtocolError(message))

@@ -23,7 +23,7 @@ def bind_tcp(host: str, port: int) -> socket.socket:
         return socket.create_server(found[0][4][:2], family=found[0][0], backlog=BACKLOG)
     except UnicodeError:
         # What can be no name of a host is refused before anybody is asked for its address.
-        raise ConfigError(f"cannot listen on {host} port {port}: not the name of a host") from None
+        raise ConfigError(f"cannot listen on {host} port {port}: not a host name") from None
     except OSError as error:
         raise ConfigError(_reason(error, host, port)) from None
 

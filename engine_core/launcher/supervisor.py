@@ -134,7 +134,7 @@ class Supervisor:
             elif now_s >= child.sound_due_s:
                 child.failing, child.sound_due_s = False, NEVER
                 child.ends_s.clear()
-                actions.append(Say(f"{child.spec.name} has run for {RESTART_WINDOW_S:.0f} s again"))
+                actions.append(Say(f"{child.spec.name} has been running for {RESTART_WINDOW_S:.0f} s again"))
         if now_s >= self._stage_deadline_s:
             self._stage_deadline_s = NEVER
             late = [child for child in self._running() if self._is_ending(child)]
@@ -193,7 +193,7 @@ class Supervisor:
             return [Say(f"{why}, giving up"), *self._begin_stop(now_s)]
         child.failing = True
         child.restart_due_s = now_s + FAILING_DELAY_S
-        return [Say(f"{why}: serving on without it, trying again every {FAILING_DELAY_S:g} s")]
+        return [Say(f"{why}: continuing without it, retrying every {FAILING_DELAY_S:g} s")]
 
     def _is_needed(self, child: _Child, code: int) -> bool:
         """Whether the server cannot go on without a child that keeps ending."""

@@ -110,7 +110,7 @@ class FrontendHandler:
 
     def on_overrun(self, identity: bytes) -> None:
         """A peer has sent more than may wait; what waited is lost, and its connection ends."""
-        error = ProtocolError("more is waiting than one peer may send ahead")
+        error = ProtocolError("the peer sent more unprocessed messages than allowed")
         self.faults.protocol_error(identity, self._table.name(identity), error)
         if identity in self._table:
             self.drop(identity, "sends too much")
@@ -139,7 +139,8 @@ class FrontendHandler:
             self._refuse(
                 identity,
                 f"frontend {hello.software_version[:64]} speaks protocol version {hello.protocol_version}, "
-                f"engine-core {self._software_version} version {PROTOCOL_VERSION}: use one release of both",
+                f"engine-core {self._software_version} version {PROTOCOL_VERSION}: "
+                "install the same release of both",
             )
             return
         try:

@@ -93,7 +93,7 @@ class FrontendTable:
             return True
         if len(self._frontends) >= self._max_frontends:
             raise OverloadedError(
-                f"{self._max_frontends} frontends are connected already, the most there may be"
+                f"{self._max_frontends} frontends are already connected, which is the maximum"
             )
         self._frontends[identity] = Frontend(identity, name, now_s)
         return False

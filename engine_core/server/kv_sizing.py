@@ -104,7 +104,7 @@ def _num_host_blocks(config: EngineConfig, block_bytes: int) -> int:
     num_blocks = num_bytes // max(1, block_bytes)
     if config.kv_offload_gb and not 1 <= num_blocks <= MAX_HOST_BLOCKS:
         raise ConfigError(
-            f"--kv-offload-gb must hold 1 to {MAX_HOST_BLOCKS} blocks, but {num_bytes} bytes "
+            f"--kv-offload-gb must be enough for 1 to {MAX_HOST_BLOCKS} blocks, but {num_bytes} bytes "
             f"hold {num_blocks} of {block_bytes} bytes"
         )
     return num_blocks

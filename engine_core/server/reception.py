@@ -15,7 +15,7 @@ SERVE_S = 0.01
 # libzmq's queue has no bound, so it is emptied first. That costs microseconds per message, whatever its size;
 # only somebody who floods the engine makes it last, until what is received exceeds the inbox.
 RECEIVE_S = 0.05
-OLD_PEER = ProtocolError("the peer speaks a ZMTP older than 3.0")
+OLD_PEER = ProtocolError("the peer uses a ZMTP version older than 3.0")
 
 
 class Reception:

@@ -131,6 +131,6 @@ class Startup:
             log_event(
                 _log,
                 logging.WARNING,
-                "the KV cache holds less than one longest sequence",
+                "the KV cache is smaller than one sequence of maximum length",
                 max_tokens=size.num_tokens,
             )

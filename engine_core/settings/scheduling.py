@@ -145,7 +145,7 @@ class SchedulingSettings(WorkerSettings, frozen=True, kw_only=True):
         if parse_weights(self.tenant_weights) and self.policy != "fair":
             raise ConfigError("--tenant-weight must be given together with --scheduling-policy fair")
         if self.kv_offload_gb and not self.enable_prefix_caching:
-            raise ConfigError("--kv-offload-gb finds blocks by their prefix: leave prefix caching on")
+            raise ConfigError("--kv-offload-gb requires prefix caching")
 
 
 def parse_weights(texts: list[str]) -> dict[str, int]:

@@ -22,7 +22,8 @@ def check_num_sequences(num_prompts: int, sampling: SamplingParams, max_num_open
     if num_prompts * width > max_num_open:
         times = "" if num_prompts == 1 else " times the number of prompts"
         raise InvalidRequestError(
-            f"{name}{times} must be at most {max_num_open}, which is what runs and waits at once here "
+            f"{name}{times} must be at most {max_num_open}, the number of sequences that "
+            "can run and wait at once here "
             f"(--max-num-seqs, --max-num-waiting), got {num_prompts * width}",
             name,
         )

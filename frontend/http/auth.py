@@ -36,7 +36,7 @@ class AuthMiddleware:
             key_hash = self._match(presented_key(scope))
             if key_hash is None:
                 error = HttpError(
-                    401, "invalid_api_key", "A valid API key is needed: Authorization: Bearer KEY."
+                    401, "invalid_api_key", "A valid API key is required: Authorization: Bearer KEY."
                 )
                 await error_response(error)(scope, receive, send)
                 return
@@ -82,7 +82,9 @@ def named_tenant(scope: Scope, header: bytes) -> str:
     text: str = values[0].decode("latin-1")
     if len(values) > 1 or _TENANT.fullmatch(text) is None:
         raise HttpError(
-            400, "invalid_tenant", "The tenant's header must come once: 1 to 64 letters, digits and . _ : -"
+            400,
+            "invalid_tenant",
+            "The tenant header must be given once, as 1 to 64 letters, digits and . _ : -",
         )
     return text
 

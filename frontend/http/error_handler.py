@@ -52,7 +52,7 @@ class ErrorHandler:
         path = request.scope["path"][:MAX_PATH_CHARS]
         if error.status_code == 404:
             see = f"; {request.scope.get('root_path', '')}/docs shows what there is" if self._has_docs else ""
-            return RouteError(404, "unknown_route", f"There is no {path} here{see}.")
+            return RouteError(404, "unknown_route", f"There is no route {path}{see}.")
         if error.status_code == 405:
             allow = sorted((error.headers or {}).get("Allow", "").split(", "))
             message = f"{path} takes {' and '.join(allow)}, not {request.method}."

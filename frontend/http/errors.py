@@ -19,15 +19,15 @@ _TYPES = {
 # From 500 up the client gets these words; the real message may name paths or addresses and goes to the log.
 _PUBLIC_MESSAGES = {
     "engine_unavailable": "No engine is ready to take this request; try again shortly.",
-    "request_failed": "The engine could not finish this request; its log says why.",
-    "numerical_error": "The model's output for this request is not a number, and would not be the next time: "
-    "change the prompt, or have the model checked.",
-    "out_of_memory": "The device ran out of memory on this request, with less at a time as well; "
+    "request_failed": "The engine could not finish this request; see its log.",
+    "numerical_error": "The model's output for this request is not a number, and will not be if you retry: "
+    "change the prompt, or check the model.",
+    "out_of_memory": "The device ran out of memory on this request, even in smaller steps; "
     "try again shortly, or with a shorter prompt or fewer completions.",
     "overloaded": "This server has too many connections; try again shortly.",
     "timeout": "The request did not finish within its timeout.",
-    "queue_timeout": "The request waited for as long as its queue timeout allows; try again shortly.",
-    "unsupported_transfer_encoding": "Of the transfer encodings only chunked is served.",
+    "queue_timeout": "The request reached its queue timeout before it could run; try again shortly.",
+    "unsupported_transfer_encoding": "The only supported transfer encoding is chunked.",
     "shutting_down": "This server is shutting down; try again shortly.",
 }
 

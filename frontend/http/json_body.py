@@ -105,7 +105,7 @@ def _wide_integer(digits: str) -> int | float:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def check_utf8(body: bytes) -> None:

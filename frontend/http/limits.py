@@ -86,7 +86,7 @@ class OpenRequests:
         """
         if len(self._open) >= self._max_open:
             raise HttpError(
-                429, "overloaded", "This server has too many open requests; try again shortly.", 1.0
+                429, "overloaded", "This server has too many requests in flight; try again shortly.", 1.0
             )
         self._arriving.discard(request)
         self._open.add(request)

@@ -155,7 +155,7 @@ class FrontendMetrics:
     def _cached_tokens(self) -> Metric:
         family = CounterMetricFamily(
             PREFIX + "prompt_tokens_cached",
-            "Prompt tokens of this frontend's requests that the prefix cache held.",
+            "Prompt tokens of this frontend's requests found in the prefix cache.",
             labels=["model_name", "frontend"],
         )
         for name, metrics in self._models.items():

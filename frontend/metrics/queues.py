@@ -37,7 +37,11 @@ _GAUGES = (
     _Series(
         "num_waiting_tokens", "Tokens of sequences that have not run yet.", lambda q: q.num_waiting_tokens
     ),
-    _Series("queue_time_estimate_seconds", "What a newcomer would wait, about.", lambda q: q.queue_time_s),
+    _Series(
+        "queue_time_estimate_seconds",
+        "Estimated wait of a new request, in seconds.",
+        lambda q: q.queue_time_s,
+    ),
     _Series(
         "num_tenants", "Tenants with a share of their own under the fair policy.", lambda q: q.num_tenants
     ),

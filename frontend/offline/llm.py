@@ -242,7 +242,7 @@ class LLM:
         many = list_items(given, "sampling_params", "a SamplingParams or a list of them")
         params = [check_params(each, vocab_size, self._max_logprobs) for each in many]
         if len(params) != count:
-            raise InvalidRequestError(f"{count} prompts need as many sampling_params, got {len(params)}")
+            raise InvalidRequestError(f"{count} prompts require one sampling_params each, got {len(params)}")
         return params
 
     def _run(self, jobs: Sequence[PromptJob | ChatJob], use_tqdm: bool) -> list[RequestOutput]:

@@ -57,7 +57,7 @@ def check_priorities(given: int | Sequence[int] | None, count: int) -> list[int]
     priorities = list(given) if isinstance(given, Sequence) else [given] * count
     if len(priorities) != count:
         raise InvalidRequestError(
-            f"{count} prompts need as many priorities, got {len(priorities)}", "priority"
+            f"{count} prompts require one priority each, got {len(priorities)}", "priority"
         )
     for priority in priorities:
         if type(priority) is not int or not -MAX_PRIORITY <= priority <= MAX_PRIORITY:

@@ -93,7 +93,7 @@ def _check_top_logprobs(body: ChatRequest, most: int) -> None:
     if body.top_logprobs is None:
         return
     if not body.logprobs:
-        raise InvalidRequestError("top_logprobs needs logprobs: true", "top_logprobs")
+        raise InvalidRequestError("top_logprobs requires logprobs: true", "top_logprobs")
     if not 0 <= body.top_logprobs <= most:
         raise InvalidRequestError(f"top_logprobs must be an integer from 0 to {most}", "top_logprobs")
 

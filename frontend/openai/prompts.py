@@ -29,11 +29,11 @@ async def encode_prompts(prompt: str | list[str | int | list[int]], encoder: Pro
         return [await encoder.check_ids(cast(list[int], prompt), "prompt")]
     if len(kinds) != 1:
         raise InvalidRequestError(
-            "prompt: a list must hold texts, token ids or lists of token ids, not several", "prompt"
+            "prompt: a list must contain only texts, only token ids or only lists of token ids", "prompt"
         )
     if len(prompt) > MAX_PROMPTS:
         raise InvalidRequestError(
-            f"prompt must hold at most {MAX_PROMPTS} prompts, got {len(prompt)}", "prompt"
+            f"prompt must contain at most {MAX_PROMPTS} prompts, got {len(prompt)}", "prompt"
         )
     prompts = []
     for i, item in enumerate(prompt):
@@ -57,7 +57,7 @@ def chat_options(
     """
     if add_generation_prompt and continue_final_message:
         raise InvalidRequestError(
-            "continue_final_message and add_generation_prompt exclude each other", "continue_final_message"
+            "continue_final_message and add_generation_prompt cannot both be true", "continue_final_message"
         )
     return ChatOptions(
         add_generation_prompt=not continue_final_message

@@ -73,7 +73,7 @@ async def show_request(context: ApiContext, request: Request, request_id: str) -
     if len(request_id) <= MAX_ID_CHARS:
         found = await _ask(context, request, [prefix + request_id for prefix in _PREFIXES])
     if not found.requests:
-        raise HttpError(404, "unknown_request", "No open request has this id.")
+        raise HttpError(404, "unknown_request", "No request in flight has this id.")
     return json_response(found)
 
 

@@ -94,7 +94,7 @@ def test_requests_side_by_side_get_the_same_from_a_pool_that_is_too_small(
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (("--kv-offload-gb", "1", "--no-enable-prefix-caching"), "--kv-offload-gb finds blocks by their"),
+        (("--kv-offload-gb", "1", "--no-enable-prefix-caching"), "--kv-offload-gb requires prefix"),
         (("--kv-offload-gb", "16000"), "--kv-offload-gb asks for 16000.00 GiB of memory"),
     ],
 )

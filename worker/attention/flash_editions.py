@@ -220,4 +220,4 @@ def _try(attend: Attend, needs: AttentionNeeds, device: torch.device) -> None:
     meta = AttentionMetadata(lengths, lengths, tables, cu_seqlens_q, lengths)
     out = attend(q, Paged(k, v, meta, needs.head_dim**-0.5, -1))
     if not torch.allclose(out.float(), torch.ones_like(out, dtype=torch.float32), atol=0.02):
-        raise RuntimeError("a trial call gives a wrong result")
+        raise RuntimeError("a trial call returned a wrong result")

@@ -129,6 +129,6 @@ class HostBlocks:
 def _check_room(num_bytes: int, free_bytes: int) -> None:
     if num_bytes > free_bytes:
         raise ConfigError(
-            f"--kv-offload-gb asks for {num_bytes / 2**30:.2f} GiB of memory, but beside the KV cache "
+            f"--kv-offload-gb asks for {num_bytes / 2**30:.2f} GiB of memory, but next to the KV cache only "
             f"{max(0, free_bytes) / 2**30:.2f} GiB are free"
         )

@@ -83,7 +83,7 @@ class PackedWeight:
             return
         num_kept = source.shape[1] if kept is None else len(kept)
         if first_column != 0 or num_kept != self.shape[1] or (kept is not None and self.form != "int8"):
-            raise ValueError(f"source: expected whole rows of {self.shape[1]} to quantise")
+            raise ValueError(f"source: expected whole rows of {self.shape[1]} to quantize")
         if self.scales is None:
             codes, scales = quantize_int4(source)
             _lib.pack_int4(self.data, codes, scales, *self.shape, first_row)

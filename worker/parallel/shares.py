@@ -73,7 +73,7 @@ def check_shares(config: ModelConfig, num_ranks: int, quantization: str) -> None
             if size % GROUP_COLUMNS:
                 raise ConfigError(
                     f"--tensor-parallel-size {num_ranks} leaves each rank {size} columns of the {name}, "
-                    f"but int4 rounds groups of {GROUP_COLUMNS}"
+                    f"but int4 quantizes groups of {GROUP_COLUMNS}"
                 )
 
 

@@ -101,7 +101,7 @@ def _check_fits(source: CheckpointTensor, part: Part) -> None:
         )
     if source.entry.dtype not in _LOADABLE:
         raise ModelLoadError(
-            f"{where} has dtype {source.entry.dtype}; supported are {', '.join(_LOADABLE)}, none quantised"
+            f"{where} has dtype {source.entry.dtype}; supported are {', '.join(_LOADABLE)}, not quantized"
         )
 
 

@@ -44,8 +44,8 @@ ARCHITECTURES = {
 
 # What would make another model of any architecture.
 _REFUSED = {
-    "quantization_config": "quantised checkpoints are not supported",
-    "compression_config": "quantised checkpoints are not supported",
+    "quantization_config": "quantized checkpoints are not supported",
+    "compression_config": "quantized checkpoints are not supported",
     "per_layer_config": "all layers have the same sizes",
 }
 
@@ -65,7 +65,7 @@ def read_model_config(directory: str | Path) -> ModelConfig:
             raise config.unwanted(name, reason)
     # null counts as false there.
     if config.is_null("is_causal") or not config.boolean("is_causal", True):
-        raise config.error("is_causal", "must be true or absent: tokens see those before them only")
+        raise config.error("is_causal", "must be true or absent: only causal attention is supported")
     model = ARCHITECTURES[architecture].read(path, architecture, config)
     return msgspec.structs.replace(model, has_custom_code=config.has("auto_map"))
 
@@ -78,7 +78,8 @@ def _architecture(config: Fields) -> str:
             return name
     asked = ", ".join(map(repr, names[:4]))[:200] or "none"
     raise config.error(
-        "architectures", f"names {asked}, which is not supported; supported are {', '.join(ARCHITECTURES)}"
+        "architectures",
+        f"names {asked}, which is not supported; supported architectures: {', '.join(ARCHITECTURES)}",
     )
 
 

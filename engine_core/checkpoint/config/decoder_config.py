@@ -109,7 +109,7 @@ def _read(path: Path, architecture: str, config: Fields, variant: _Variant) -> M
     biases = variant.biases(config)
     activation = config.text("hidden_act", "silu")
     if activation not in ("silu", "swish"):
-        raise config.error("hidden_act", f"must be silu or swish, which are the same, got {activation!r}")
+        raise config.error("hidden_act", f"must be silu (also called swish), got {activation!r}")
     return ModelConfig(
         path=str(path),
         architecture=architecture,
@@ -142,7 +142,8 @@ def _extended_len(config: Fields, rope: RopeConfig, max_positions: int) -> int:
     max_model_len = rope.extended_len(max_positions)
     if max_model_len > MAX_LEN:
         raise config.error(
-            "rope factor", f"({rope.factor:g}) makes a context of {max_model_len} tokens, above {MAX_LEN}"
+            "rope factor",
+            f"({rope.factor:g}) gives a context of {max_model_len} tokens, more than the limit of {MAX_LEN}",
         )
     return max_model_len
 

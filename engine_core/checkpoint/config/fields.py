@@ -41,7 +41,7 @@ class Fields:
         except (ValueError, RecursionError) as error:
             raise ModelLoadError(f"{path} cannot be read as JSON: {error}") from error
         if not isinstance(values, dict):
-            raise ModelLoadError(f"{path} must hold a JSON object, got {type(values).__name__}")
+            raise ModelLoadError(f"{path} must contain a JSON object, got {type(values).__name__}")
         return cls(values, str(path))
 
     def has(self, name: str) -> bool:
@@ -102,7 +102,7 @@ class Fields:
         value = self._get(name, [], "token ids")
         ids = value if isinstance(value, list) else [value]
         if len(ids) > 1024:
-            raise self.error(name, f"must hold at most 1024 token ids, got {len(ids)}")
+            raise self.error(name, f"must contain at most 1024 token ids, got {len(ids)}")
         entries = {str(i): token_id for i, token_id in enumerate(ids)}
         inner = Fields(entries, f"{self.where}: {name}")
         return tuple(inner.integer(key, -_MAX_TOKEN_ID, _MAX_TOKEN_ID) for key in entries)

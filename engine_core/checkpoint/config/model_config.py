@@ -79,6 +79,6 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         """
         if not 0 <= max_model_len <= self.max_model_len:
             raise ConfigError(
-                f"--max-model-len {max_model_len} is above what {self.path} supports, {self.max_model_len}"
+                f"--max-model-len {max_model_len} exceeds the limit of {self.path}, {self.max_model_len}"
             )
         return msgspec.structs.replace(self, max_model_len=max_model_len or self.max_model_len)

@@ -61,7 +61,8 @@ def read_rope_config(config: Fields, max_position_embeddings: int) -> RopeConfig
         share = fields.number("partial_rotary_factor", 0.0, 1.0, 1.0)
         if share != 1.0:
             raise fields.error(
-                "partial_rotary_factor", f"must be 1, got {share:g}: no part of a head is left out"
+                "partial_rotary_factor",
+                f"must be 1, got {share:g}: partial rotary embeddings are not supported",
             )
     rope_type = rope.text("rope_type", rope.text("type", "default"))
     if rope_type == "default":

@@ -144,7 +144,7 @@ class QueueAdmission:
             self._places.add(siblings)
         if full_of is not None:
             raise self._refused(incoming, full_of, num_free_rows, now_s)
-        why = "others ask for less, who hold more must make room"
+        why = "displaced by a tenant or frontend that holds fewer places in the queue"
         return [Displaced(siblings, self._overloaded(bound, why, now_s)) for siblings, bound in chosen]
 
     def added(self, siblings: Siblings, now_s: float) -> None:
@@ -194,16 +194,21 @@ class QueueAdmission:
     def _refused(self, incoming: Siblings, bound: Bound, num_free_rows: int, now_s: float) -> OverloadedError:
         size = incoming.sizes[bound]
         if bound is Bound.REQUESTS:
-            what = f"{self.num_waiting - num_free_rows} requests wait already"
-            what += f" and this one has {size} sequences" if size > 1 else ""
+            what = f"queue full: {_counted(self.num_waiting - num_free_rows, 'request')} waiting"
+            what += f", and this one has {size} sequences" if size > 1 else ""
         else:
-            what = f"{self.num_waiting_tokens} prompt tokens wait already and this request has {size}"
+            waiting = _counted(self.num_waiting_tokens, "prompt token")
+            what = f"queue full: {waiting} waiting, and this request has {size}"
         return self._overloaded(bound, what, now_s)
 
     def _overloaded(self, bound: Bound, what: str, now_s: float) -> OverloadedError:
         self.rejected[bound.flag] += 1
         estimate_s = self.queue_time_s(now_s)
         flag = f"--{bound.flag.replace('_', '-')}"
-        error = OverloadedError(f"{what} ({flag}); the queue takes about {estimate_s} s, retry after that")
+        error = OverloadedError(f"{what} ({flag}); the estimated wait is {estimate_s} s, retry after that")
         error.retry_after_s = float(estimate_s)
         return error
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

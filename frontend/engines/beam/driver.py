@@ -118,7 +118,7 @@ class BeamRun:
         """
         left_s = self._deadline_s - self._clock()
         if left_s <= 0:
-            error = EngineRequestError(f"the beam search did not end within {self._request.timeout_s:g} s")
+            error = EngineRequestError(f"the beam search did not finish within {self._request.timeout_s:g} s")
             error.code, error.status = "timeout", 504
             raise error
         return left_s if self._request.timeout_s else 0.0

@@ -29,7 +29,9 @@ class PendingCalls:
         if self._closed:
             raise EngineUnavailableError(SHUTTING_DOWN)
         if len(self._answers) >= MAX_CALLS:
-            raise EngineUnavailableError(f"{MAX_CALLS} calls to the engine wait for their answer")
+            raise EngineUnavailableError(
+                f"{MAX_CALLS} calls to the engine are already waiting for a response"
+            )
 
     async def answer(self, number: int, timeout_s: float) -> Pong | CallResult:
         """Wait for the answer to a call that was just sent.

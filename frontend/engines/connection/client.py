@@ -152,13 +152,13 @@ class EngineClient:
         """Take one message; those that are not valid are counted and dropped."""
         try:
             if len(frames) != 1:
-                raise ProtocolError(f"a message has one frame, this one has {len(frames)}")
+                raise ProtocolError(f"expected a message of one frame, got {len(frames)}")
             message = engine_decoder.decode(frames[0])
             self.session.receive(message, now_s)
         except ProtocolError as error:
             self.protocol_errors += 1
             if self.protocol_errors == 1:
-                logger.warning("engine %s sent a message that is not valid: %s", self.session.address, error)
+                logger.warning("engine %s sent an invalid message: %s", self.session.address, error)
             return
         self._calls.settle(message)
 

@@ -43,7 +43,7 @@ class HandshakeWatch:
         first, self._retry_at_s = self._retry_at_s is None, now_s + RETRY_S
         if not self._told:
             self._told = True
-            logger.warning("engine %s: no connection, trying on: %s", self._address, self._reason(event))
+            logger.warning("engine %s: no connection, still trying: %s", self._address, self._reason(event))
         return first
 
     def take_retry(self, now_s: float) -> bool:

@@ -176,7 +176,9 @@ class EngineSession:
         if self.state is not EngineState.READY:
             raise EngineUnavailableError(f"the engine at {self.address} is {self.state.value}")
         if len(self.sequences) >= MAX_OPEN_SEQUENCES:
-            raise OverloadedError(f"{MAX_OPEN_SEQUENCES} sequences are open on the engine at {self.address}")
+            raise OverloadedError(
+                f"{MAX_OPEN_SEQUENCES} sequences are already in flight on the engine at {self.address}"
+            )
         self.outbox.append(request)
         return self.sequences.add(request, wake)
 

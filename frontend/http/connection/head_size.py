@@ -53,5 +53,5 @@ def head_too_large() -> HttpError:
     return HttpError(
         431,
         "headers_too_large",
-        f"Headers must be at most {MAX_HEADERS} and {MAX_HEADER_BYTES} bytes in all.",
+        f"There may be at most {MAX_HEADERS} headers of {MAX_HEADER_BYTES} bytes in total.",
     )

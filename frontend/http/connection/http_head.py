@@ -47,7 +47,7 @@ def _check_framing(http_version: str, codings: list[bytes], has_length: bool) ->
         raise bad_http("Transfer-Encoding needs HTTP/1.1 and excludes Content-Length.")
     if any(name != b"chunked" for name in names):
         raise HttpError(
-            501, "unsupported_transfer_encoding", "Of the transfer encodings only chunked is served."
+            501, "unsupported_transfer_encoding", "The only supported transfer encoding is chunked."
         )
     if len(names) > 1:
         raise bad_http("The body must be chunked once.")

@@ -84,7 +84,8 @@ def check_answer_size(
         "prompt": shape.num_repeats * num_tokens,
     }
     raise InvalidRequestError(
-        f"the answer would hold {num_values} values, more than {limit} (--max-answer-values): a token with "
+        f"the response would contain {num_values} values, more than {limit} (--max-answer-values): "
+        "a token with "
         "logprobs counts its alternatives + 2, one of echo or return_token_ids 1, in each choice; "
         "ask for fewer prompts, n, max_tokens or logprobs",
         max(parts, key=lambda name: parts[name]),

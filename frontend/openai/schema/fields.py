@@ -107,7 +107,7 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     seed: Annotated[
         int | None,
-        ranged(INT64_MIN, MAX_SEED, "Negative seeds count modulo 2**64. Default: drawn."),
+        ranged(INT64_MIN, MAX_SEED, "Negative seeds count modulo 2**64. Default: random."),
     ] = None
     stop: Annotated[
         StopString | Annotated[list[StopString], listed(0, MAX_STOP_STRINGS)] | None,
@@ -135,24 +135,27 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     logprob_token_ids: Annotated[
         Annotated[list[TokenId], listed(0, MAX_LOGPROB_TOKEN_IDS)] | None,
-        Meta(description=f"Up to {MAX_LOGPROB_TOKEN_IDS} ids whose logprobs are shown too; needs logprobs."),
+        Meta(
+            description=f"Up to {MAX_LOGPROB_TOKEN_IDS} ids whose logprobs are returned too; needs logprobs."
+        ),
     ] = None
     repetition_detection: Annotated[
         RepetitionOptions | None, Meta(description='Ends with finish_reason "repetition". Default: off.')
     ] = None
     use_beam_search: Annotated[
         bool | None,
-        Meta(description="Find the n outputs of the best rate instead of sampling; not in streams."),
+        Meta(description="Find the n outputs with the best scores instead of sampling; not in streams."),
     ] = None
     best_of: Annotated[
-        int | None, ranged(1, MAX_N, "Width of a beam search, at least n. Otherwise, and by default, n.")
+        int | None,
+        ranged(1, MAX_N, "Number of beams of a beam search, at least n. Otherwise, and by default, n."),
     ] = None
     length_penalty: Annotated[
         float | None,
         ranged(
             -MAX_LENGTH_PENALTY,
             MAX_LENGTH_PENALTY,
-            "Of a beam search: outputs rate as their logprobs' sum / length ** length_penalty. Default 1.",
+            "Beam search: the score of an output is its logprobs' sum / length ** length_penalty. Default 1.",
         ),
     ] = None
     early_stopping: Annotated[
@@ -164,13 +167,13 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
     truncate_prompt_tokens: Annotated[
         int | None,
         Meta(
-            description="Keep so many tokens of a prompt, 1 to the context's length; -1 leaves room for "
+            description="Keep this many tokens of a prompt, 1 to the context length; -1 leaves room for "
             "max_tokens.",
             extra_json_schema={"minimum": -1, "not": {"const": 0}},
         ),
     ] = None
     truncation_side: Annotated[
-        TruncationSide | None, Meta(description="Which end of the prompt loses tokens. Default left.")
+        TruncationSide | None, Meta(description="Which end of the prompt is truncated. Default left.")
     ] = None
     prompt_logprobs: Annotated[int | None, ranged(0, MAX_LOGPROBS, "Logprobs of the prompt's tokens.")] = None
     skip_special_tokens: bool | None = None
@@ -200,7 +203,7 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
     request_id: Annotated[
         str | None,
         Meta(
-            description="1 to 100 letters, digits and . _ : -; the header X-Request-Id goes before it.",
+            description="1 to 100 letters, digits and . _ : -; the header X-Request-Id takes precedence.",
             extra_json_schema={"pattern": "^[A-Za-z0-9._:-]{1,100}$"},
         ),
     ] = None

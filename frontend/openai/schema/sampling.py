@@ -167,10 +167,10 @@ def check_stream_fields(body: GenerationFields) -> None:
         InvalidRequestError: stream_options without stream, use_beam_search with it.
     """
     if body.stream_options is not None and not body.stream:
-        raise InvalidRequestError("stream_options needs stream: true", "stream_options")
+        raise InvalidRequestError("stream_options requires stream: true", "stream_options")
     if body.use_beam_search and body.stream:
         raise InvalidRequestError(
-            "stream must be false with use_beam_search: its outputs are known at the end only",
+            "stream must be false with use_beam_search: a beam search has no output before its end",
             "stream",
             "unsupported_parameter",
         )

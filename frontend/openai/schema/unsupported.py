@@ -208,6 +208,6 @@ def not_known(unknown: Iterable[UnknownField], refused: Mapping[str, Accepted]) 
 
 def _words(name: str, accepted: Accepted) -> str:
     if name in INSTEAD:
-        return f"{name} is not served, use {INSTEAD[name]} instead; it may only be {accepted}"
-    missing = f"{FEATURES[name]} is not built yet" if name in FEATURES else "it is not served"
+        return f"{name} is not supported, use {INSTEAD[name]} instead; it may only be {accepted}"
+    missing = f"{FEATURES[name]} is not supported yet" if name in FEATURES else "it is not supported"
     return f"{name}: {missing}; it may only be {accepted}"

@@ -71,7 +71,7 @@ class TextMarker:
         if isinstance(value, Mapping):
             if not all(isinstance(key, str) for key in value):
                 raise InvalidRequestError(
-                    "the messages must hold JSON values: a key is no string", "messages"
+                    "the messages must be JSON values: a key is not a string", "messages"
                 )
             return {self.mark(key): self.mark_all(item) for key, item in value.items()}
         if isinstance(value, Sequence):
@@ -148,7 +148,7 @@ class ControlEncoder:
         token_ids: list[int] = encoding.ids
         if not self._control_ids.isdisjoint(token_ids):
             raise InvalidRequestError(
-                "the text spells a control token that this tokenizer cannot tell from text"
+                "the text contains a control token that this tokenizer cannot distinguish from text"
             )
         if add_special_tokens:
             token_ids = self._raw.add_special_tokens_to(encoding)

@@ -152,7 +152,7 @@ def _part_text(part: ContentPart | str, path: str) -> str:
     field = PART_FIELDS.get(part.type)
     if field is None:
         raise InvalidRequestError(
-            f'{path}.type: input other than text is not built yet; it may only be "text"',
+            f'{path}.type: input other than text is not supported; it may only be "text"',
             f"{path}.type",
             "unsupported_parameter",
         )

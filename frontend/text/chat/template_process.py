@@ -104,7 +104,7 @@ class TemplateProcess:
         body = _to_json([name, variables, max_chars])
         if len(body) > MAX_REQUEST_BYTES:
             raise InvalidRequestError(
-                f"the messages have {len(body)} bytes as JSON, a chat template takes {MAX_REQUEST_BYTES}",
+                f"the messages have {len(body)} bytes as JSON, more than {MAX_REQUEST_BYTES}",
                 "messages",
             )
         kind, text = self._exchange(body, max_chars * _MAX_UTF8_BYTES, self._limits.render_s)
@@ -171,7 +171,7 @@ class TemplateProcess:
         try:
             return bytes(head[:1]), data.decode("utf-8", "surrogatepass")
         except UnicodeDecodeError:
-            raise ProcessEndedError("it answered with what is no text") from None
+            raise ProcessEndedError("its response was not text") from None
 
     def _receive_exactly(self, size: int, deadline_s: float) -> bytearray:
         data = bytearray(size)
@@ -215,4 +215,4 @@ def _to_json(value: object) -> bytes:
     except RecursionError:
         raise InvalidRequestError("the messages are nested too deeply", "messages") from None
     except (TypeError, ValueError) as error:
-        raise InvalidRequestError(f"the messages must hold JSON values: {error}", "messages") from None
+        raise InvalidRequestError(f"the messages must be JSON values: {error}", "messages") from None

@@ -56,7 +56,7 @@ class TemplateRenderer:
         for name, source in sources.items():
             if len(source) > MAX_TEMPLATE_BYTES:
                 raise ModelLoadError(
-                    f"the chat template {name[:100]!r} is over its limit of {MAX_TEMPLATE_BYTES} bytes"
+                    f"the chat template {name[:100]!r} is larger than the limit of {MAX_TEMPLATE_BYTES} bytes"
                 )
         self._turns = _Turns(dict(sources), limits or RenderLimits())
         # The process is a child of this thread, which lives as long as this object.
@@ -68,7 +68,7 @@ class TemplateRenderer:
             self._executor.submit(self._turns.start).result()
         except ProcessEndedError as error:
             self.close()
-            raise ModelLoadError(f"the process that renders chat templates: {error}") from None
+            raise ModelLoadError(f"the chat template process failed: {error}") from None
         except BaseException:
             self.close()
             raise
@@ -94,7 +94,9 @@ class TemplateRenderer:
         """
         with self._lock:
             if self._num_waiting >= MAX_WAITING:
-                raise OverloadedError(f"{MAX_WAITING} conversations wait for the chat template")
+                raise OverloadedError(
+                    f"{MAX_WAITING} conversations are already waiting for the chat template"
+                )
             self._num_waiting += 1
         try:
             future = self._executor.submit(job, self._turns.render)
@@ -142,7 +144,7 @@ class _Turns:
             return self._render(name, variables, max_chars)
         except ProcessEndedError as error:
             raise InvalidRequestError(
-                f"the chat template ended the process that rendered it, twice: {error}", "messages"
+                f"the chat template crashed its renderer twice: {error}", "messages"
             ) from None
 
     def stop(self) -> None:
@@ -164,7 +166,7 @@ class _Turns:
         except (ProcessEndedError, TemplateTimeoutError) as error:
             self.drop()
             if not self._closed:
-                logger.warning("the process that renders chat templates is replaced: %s", error)
+                logger.warning("replacing the chat template process: %s", error)
             raise
 
     def _restart(self) -> TemplateProcess:
@@ -173,7 +175,7 @@ class _Turns:
         try:
             return self.start()
         except (ProcessEndedError, ModelLoadError) as error:
-            raise EngineUnavailableError(f"the process that renders chat templates: {error}") from None
+            raise EngineUnavailableError(f"the chat template process failed: {error}") from None
 
 
 def _close(executor: ThreadPoolExecutor, turns: _Turns, owner_pid: int) -> None:

@@ -37,7 +37,7 @@ def test_another_process_sees_and_changes_them() -> None:
 def test_a_descriptor_of_something_else_is_refused(size: int) -> None:
     with tempfile.TemporaryFile() as file:
         os.ftruncate(file.fileno(), size)
-        with pytest.raises(ConfigError, match="does not hold the counts"):
+        with pytest.raises(ConfigError, match="does not contain the connection counts"):
             ConnectionCounts(file.fileno())
 
 

@@ -245,7 +245,7 @@ def test_keys_are_private_files_and_never_overwritten(folder: str) -> None:
     assert {str(path) for path in directory.iterdir()} == set(paths)
     assert {path.stat().st_mode & 0o777 for path in directory.iterdir()} == {0o600}
     before = {path: path.read_bytes() for path in directory.iterdir()}
-    with pytest.raises(ConfigError, match="exists already"):
+    with pytest.raises(ConfigError, match="already exists"):
         create_keys(str(directory))
     assert {path: path.read_bytes() for path in directory.iterdir()} == before
 

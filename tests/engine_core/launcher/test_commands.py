@@ -183,7 +183,7 @@ def test_a_value_out_of_range_is_one_line_with_flag_and_range(
 def test_the_offload_tier_without_prefix_caching_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--kv-offload-gb", "1", "--no-enable-prefix-caching"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("engine-core: error: --kv-offload-gb finds blocks by their prefix")
+    assert error.startswith("engine-core: error: --kv-offload-gb requires prefix caching")
     assert error.count("\n") == 1
 
 
@@ -273,8 +273,8 @@ def test_serve_tells_engine_and_frontends_their_flags_apart() -> None:
         (["--api-server-count", "0"], "--api-server-count must be from 1 to 64"),
         (["--block-size", "999"], "--block-size must be from 2 to 256"),
         (["--host", "no.such.host.invalid"], "cannot listen on no.such.host.invalid"),
-        (["--host", "bad..host"], "cannot listen on bad..host port 8000: not the name of a host"),
-        (["--host", "a" * 70], f"cannot listen on {'a' * 70} port 8000: not the name of a host"),
+        (["--host", "bad..host"], "cannot listen on bad..host port 8000: not a host name"),
+        (["--host", "a" * 70], f"cannot listen on {'a' * 70} port 8000: not a host name"),
         (["--uds", "/no/such/folder/api.sock"], "cannot listen on /no/such/folder/api.sock"),
         (["--uds", f"{__file__}/api.sock"], f"cannot listen on {__file__}/api.sock: Not a directory"),
         (["--api-key="], "a key of --api-key or --api-key-file must be 1 to 512 printable"),
@@ -362,7 +362,7 @@ def test_keys_are_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert f"--keys {directory}" in capsys.readouterr().out
     assert len(os.listdir(directory)) == 4
     assert splitserve.main(["keys", directory]) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
 
 
 def test_env_tells_versions_processor_and_memory(capsys: pytest.CaptureFixture[str]) -> None:

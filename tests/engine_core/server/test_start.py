@@ -152,7 +152,7 @@ def test_the_offload_tier_gets_the_whole_blocks_that_fit_its_memory() -> None:
 @pytest.mark.parametrize(("gb", "block_bytes"), [(99 / 2**30, 100), (2**20, 1)])
 def test_the_offload_tier_without_a_block_or_with_too_many_is_refused(gb: float, block_bytes: int) -> None:
     config = EngineConfig(model="m", num_blocks=10, kv_offload_gb=gb)
-    with pytest.raises(ConfigError, match=r"--kv-offload-gb must hold 1 to 1073741824 blocks"):
+    with pytest.raises(ConfigError, match=r"--kv-offload-gb must be enough for 1 to 1073741824 blocks"):
         size_kv_cache(config, ready(block_bytes=block_bytes))
 
 

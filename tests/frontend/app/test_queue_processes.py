@@ -106,8 +106,8 @@ async def test_a_full_queue_is_429_with_the_time_it_takes(narrow: Service) -> No
     assert full.status_code == 429
     assert int(full.headers["retry-after"]) >= 1
     message = full.json()["error"]["message"]
-    assert "2 requests wait already (--max-num-waiting)" in message
-    assert f"about {full.headers['retry-after']} s" in message
+    assert "queue full: 2 requests waiting (--max-num-waiting)" in message
+    assert f"wait is {full.headers['retry-after']} s" in message
     assert [response.status_code for response in await asyncio.gather(*waiting)] == [200, 200]
 
 
@@ -117,7 +117,7 @@ async def test_as_many_tokens_may_wait_as_the_flag_says(narrow: Service) -> None
         await narrow.open_requests(2)
         full = await narrow.complete(max_tokens=1)
     assert full.status_code == 429
-    assert "60 prompt tokens wait already" in full.json()["error"]["message"]
+    assert "queue full: 60 prompt tokens waiting" in full.json()["error"]["message"]
     assert "--max-waiting-tokens" in full.json()["error"]["message"]
     assert (await alone).status_code == 200
 

@@ -128,7 +128,7 @@ def test_parameters_may_differ_per_prompt(llm: LLM) -> None:
     outputs = llm.generate(["a", "b", "c"], params, use_tqdm=False)
     assert [len(output.outputs[0].token_ids) for output in outputs] == [1, 5, 3]
     assert {output.outputs[0].finish_reason for output in outputs} == {"length"}
-    with pytest.raises(InvalidRequestError, match="3 prompts need as many"):
+    with pytest.raises(InvalidRequestError, match="3 prompts require one"):
         llm.generate(["a", "b", "c"], params[:2], use_tqdm=False)
 
 
@@ -368,7 +368,7 @@ def test_beams_need_no_text_either(llm: LLM) -> None:
 
 
 def test_stop_strings_need_text(llm: LLM) -> None:
-    with pytest.raises(InvalidRequestError, match="stop needs detokenize"):
+    with pytest.raises(InvalidRequestError, match="stop requires detokenize"):
         llm.generate("Hello", SamplingParams(stop=("x",), detokenize=False), use_tqdm=False)
 
 
@@ -379,7 +379,7 @@ def test_prompts_may_have_priorities(llm: LLM, priority: int | list[int] | None)
 
 @pytest.mark.parametrize(
     ("priority", "words"),
-    [([1], "2 prompts need as many priorities"), (2**31, "from -2147483647 to"), (True, "got True")],
+    [([1], "2 prompts require one priority each"), (2**31, "from -2147483647 to"), (True, "got True")],
 )
 def test_a_wrong_priority_is_named(llm: LLM, priority: int | list[int], words: str) -> None:
     with pytest.raises(InvalidRequestError, match=words):

@@ -143,7 +143,7 @@ async def test_a_refusal_names_our_field_for_the_same_purpose(client: httpx.Asyn
     (value,) = [value for name, value in CHANGES_THE_OUTPUT if name == field]
     response = await client.post("/v1/completions", json={"prompt": "x", field: value})
     message = response.json()["error"]["message"]
-    assert message.startswith(f"{field} is not served, use {INSTEAD[field]} instead; it may only be null")
+    assert message.startswith(f"{field} is not supported, use {INSTEAD[field]} instead; it may only be null")
     ours = re.findall(r"[a-z_]{4,}|\bn\b", INSTEAD[field])
     assert ours
     assert set(ours) <= set(CompletionRequest.__struct_fields__)
@@ -152,28 +152,28 @@ async def test_a_refusal_names_our_field_for_the_same_purpose(client: httpx.Asyn
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("tools", [{}], 'tools: tool calling is not built yet; it may only be null, [], {} or ""'),
+        ("tools", [{}], 'tools: tool calling is not supported yet; it may only be null, [], {} or ""'),
         (
             "tool_choice",
             "x",
-            'tool_choice: tool calling is not built yet; it may only be null, "none" or "auto"',
+            'tool_choice: tool calling is not supported yet; it may only be null, "none" or "auto"',
         ),
         (
             "response_format",
             {"type": "json_object"},
-            'response_format: structured output is not built yet; it may only be null or {"type":"text"}',
+            'response_format: structured output is not supported yet; it may only be null or {"type":"text"}',
         ),
-        ("guided_json", {}, "guided_json: structured output is not built yet; it may only be null"),
-        ("top_a", 0.5, "top_a: it is not served; it may only be null or 0"),
+        ("guided_json", {}, "guided_json: structured output is not supported yet; it may only be null"),
+        ("top_a", 0.5, "top_a: it is not supported; it may only be null or 0"),
         (
             "repeat_penalty",
             2,
-            "repeat_penalty is not served, use repetition_penalty instead; it may only be null or 1",
+            "repeat_penalty is not supported, use repetition_penalty instead; it may only be null or 1",
         ),
         (
             "do_sample",
             False,
-            "do_sample is not served, use temperature: 0 instead; it may only be null or true",
+            "do_sample is not supported, use temperature: 0 instead; it may only be null or true",
         ),
     ],
 )

@@ -119,7 +119,7 @@ def test_files_beyond_the_limit_are_refused(
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "tokenizer.json")
-    with pytest.raises(ModelLoadError, match="no regular file"):
+    with pytest.raises(ModelLoadError, match="not a regular file"):
         Tokenizer(tmp_path)
 
 

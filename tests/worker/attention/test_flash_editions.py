@@ -105,7 +105,7 @@ def test_an_empty_namespace_is_no_edition(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (lambda out: out * 0.9, "RuntimeError: a trial call gives a wrong result"),
+        (lambda out: out * 0.9, "RuntimeError: a trial call returned a wrong result"),
         (lambda out: 1 / 0, "ZeroDiv"),
     ],
 )

@@ -114,7 +114,11 @@ def test_each_rank_holds_its_heads_of_the_kv_cache_and_tells_the_size_of_the_who
             "4 does not divide the 6 KV heads",
         ),
         ({**GQA, "intermediate_size": 82}, "none", "4 does not divide the 82 units"),
-        ({**_WIDE, "intermediate_size": 96}, "int4", "24 columns of the MLP, but int4 rounds groups of 32"),
+        (
+            {**_WIDE, "intermediate_size": 96},
+            "int4",
+            "24 columns of the MLP, but int4 quantizes groups of 32",
+        ),
     ],
 )
 def test_what_cannot_be_parted_is_refused_with_its_numbers(

@@ -53,7 +53,7 @@ def test_a_model_with_a_bad_row_is_served(tiny_copy: Path) -> None:
 
 
 def test_a_first_step_that_does_not_fit_the_memory_ends_the_start(limits: BatchLimits) -> None:
-    with pytest.raises(ConfigError, match="did not fit, the first one already: lower --gpu-memory"):
+    with pytest.raises(ConfigError, match="did not fit, in the very first step: lower --gpu-memory"):
         warm_up(FailingRunner(DeviceMemoryError.code), limits)  # type: ignore[arg-type]
 
 

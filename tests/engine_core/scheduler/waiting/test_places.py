@@ -54,7 +54,7 @@ def test_a_displaced_request_ends_like_one_that_is_refused_at_the_door() -> None
     (gone,) = waiting.admission.make_room(newcomer(1, tenant="new"), 0, 0.0)
     (end,) = gone.ends()
     assert (end.error_code, end.error_status, end.retry_after_s) == ("overloaded", 429, 1.0)
-    assert "(--max-num-waiting); the queue takes about 1 s, retry after that" in end.error_message
+    assert "(--max-num-waiting); the estimated wait is 1 s, retry after that" in end.error_message
     assert dict(waiting.admission.rejected) == {"max_num_waiting": 1}
 
 

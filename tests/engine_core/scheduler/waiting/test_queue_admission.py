@@ -29,7 +29,7 @@ def test_the_bound_of_requests_is_exact() -> None:
     for _ in range(3):
         waiting.add(newcomer(10))
     error = refused(waiting, newcomer(10))
-    assert "3 requests wait already (--max-num-waiting); the queue takes about 1 s" in str(error)
+    assert "queue full: 3 requests waiting (--max-num-waiting); the estimated wait is 1 s" in str(error)
     assert error.retry_after_s == 1.0
     assert dict(waiting.admission.rejected) == {"max_num_waiting": 1}
 
@@ -38,14 +38,16 @@ def test_those_that_free_rows_are_there_for_do_not_count() -> None:
     waiting = make(3, 1000)
     for _ in range(5):
         waiting.add(newcomer(1), num_free_rows=2)
-    assert "3 requests wait already" in str(refused(waiting, newcomer(1), num_free_rows=2))
+    assert "queue full: 3 requests waiting" in str(refused(waiting, newcomer(1), num_free_rows=2))
 
 
 def test_the_bound_of_tokens_is_exact() -> None:
     waiting = make(100, 1000)
     first = waiting.add(newcomer(600))
     waiting.admission.make_room(newcomer(400), 0, 0.0)
-    assert "600 prompt tokens wait already and this request has 401" in str(refused(waiting, newcomer(401)))
+    assert "queue full: 600 prompt tokens waiting, and this request has 401" in str(
+        refused(waiting, newcomer(401))
+    )
     assert dict(waiting.admission.rejected) == {"max_waiting_tokens": 1}
     waiting.start(first, 1.0)
     waiting.admission.make_room(newcomer(401), 0, 1.0)

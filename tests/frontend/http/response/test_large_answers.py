@@ -44,7 +44,7 @@ async def test_an_answer_that_would_hold_too_much_is_400_before_an_engine_hears_
     refused = await post(make_client(max_answer_values=num_values - 1), prompt=prompts, **more)
     error = refused.json()["error"]
     assert (refused.status_code, error["param"]) == (400, param)
-    assert f"would hold {num_values} values" in error["message"]
+    assert f"would contain {num_values} values" in error["message"]
     assert "--max-answer-values" in error["message"]
     assert not pool.seen
     taken = await post(make_client(max_answer_values=num_values), prompt=prompts, **more)

@@ -33,7 +33,7 @@ REASONS = {
         r"maximum context length",
         r"truncate_prompt_tokens must be -1 or",
         r"token ids must be from 0 to",
-        r"must (hold|give) at least one token",
+        r"must (contain|produce) at least one token",
     ],
     "compares two fields": [
         r"min_tokens must be an integer from 0 to",
