@@ -68,7 +68,7 @@ class PromptEncoder(NamedTuple):
             InvalidRequestError: there is none, or one is outside the vocabulary.
         """
         await check_token_ids(token_ids, param, self.assets.vocab_size, self.turn)
-        _check_any(token_ids, "hold", param)
+        _check_any(token_ids, "contain", param)
         return Prompt(self.truncation.cut(token_ids) if self.truncation else token_ids)
 
     async def encode_chat(self, messages: Sequence[Message], options: ChatOptions) -> Prompt:
@@ -93,7 +93,7 @@ class PromptEncoder(NamedTuple):
         return self._cut([*before, *rendered.token_ids, *after], rendered.text, "messages")
 
     def _cut(self, token_ids: list[int], text: str, param: str) -> Prompt:
-        _check_any(token_ids, "give" if param == "messages" else "hold", param)
+        _check_any(token_ids, "produce" if param == "messages" else "contain", param)
         if self.truncation is None or len(token_ids) <= self.truncation.num_tokens:
             return Prompt(token_ids, text)
         before, after = self._affixes()

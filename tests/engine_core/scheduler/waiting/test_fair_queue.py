@@ -212,5 +212,5 @@ def test_a_broken_count_is_found() -> None:
     bench = Bench()
     bench.add("a")
     bench.queue.counters.open("a")
-    with pytest.raises(IntegrityError, match="slot 0 counts 2 requests, 1 are open"):
+    with pytest.raises(IntegrityError, match="slot 0 counts 2 requests, 1 are in flight"):
         bench.check()

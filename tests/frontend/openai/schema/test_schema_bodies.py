@@ -43,7 +43,7 @@ REASONS = {
         r"use_beam_search .*(160|vocabulary)",
     ],
     "counts bytes": [r"must be 1 to 256 bytes long"],
-    "counts sequences": [r"must be at most \d+, which is what runs and waits at once"],
+    "counts sequences": [r"must be at most \d+, the number of sequences that can run and wait"],
 }
 
 
