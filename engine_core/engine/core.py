@@ -33,8 +33,8 @@ from splitserve.engine_core.ipc.messages import (
 )
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
+from splitserve.engine_core.kv_cache.assembly import make_kv_cache_manager
 from splitserve.engine_core.kv_cache.costs import KVCosts
-from splitserve.engine_core.kv_cache.manager import make_kv_cache_manager
 from splitserve.engine_core.request import EndedRequest, FrontendId, RequestLimits
 from splitserve.engine_core.scheduler.apply import StepApplier, StepResult
 from splitserve.engine_core.scheduler.output import OutputCollector

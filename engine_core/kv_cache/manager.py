@@ -16,15 +16,11 @@ from collections import Counter
 import numpy as np
 import numpy.typing as npt
 
-from splitserve.engine_core.config import SchedulerConfig, max_steps_in_flight
 from splitserve.engine_core.errors import IntegrityError
 from splitserve.engine_core.kv_cache.block_indexer import NEVER, BlockIndexer
-from splitserve.engine_core.kv_cache.costs import KVCosts
-from splitserve.engine_core.kv_cache.offload import make_offload
 from splitserve.engine_core.kv_cache.prefix_cache import PrefixCache
 from splitserve.engine_core.kv_cache.prefix_finder import PrefixFinder
-from splitserve.engine_core.kv_cache.window import LEFT, RowBounds, bound_rows
-from splitserve.engine_core.kv_events.recorder import KVEventRecorder
+from splitserve.engine_core.kv_cache.window import LEFT, RowBounds
 from splitserve.engine_core.request import Request
 
 IntColumn = npt.NDArray[np.int64]
@@ -228,28 +224,3 @@ class KVCacheManager:
         num_new = self.num_blocks_for(request.num_stored_tokens) - len(hits)
         num_new = min(num_new, self.bounds.max_blocks - num_held)
         return num_new if self.cache.is_enough_free(hits, num_new + num_spare_blocks) else None
-
-
-def make_kv_cache_manager(
-    config: SchedulerConfig,
-    secret: bytes,
-    sliding_window: int,
-    costs: KVCosts,
-    kv_events: KVEventRecorder | None,
-) -> KVCacheManager:
-    """Return an engine's block tables and cache, with nothing in use.
-
-    Args:
-        config: limits.
-        secret: seeds the hashes of prefixes.
-        sliding_window: tokens that every layer looks back at most; 0 for all, or if layers differ.
-        costs: decide between offloading and computing again.
-        kv_events: told what is cached; None if nobody listens.
-    """
-    max_chunk = config.max_prefill_tokens or config.max_num_batched_tokens
-    num_ahead = max_steps_in_flight(config.num_stages) - 1
-    bounds = bound_rows(config.num_blocks, config.block_size, max_chunk, sliding_window, num_ahead)
-    cache = PrefixCache(config.num_blocks, secret, make_offload(config, costs, kv_events), kv_events)
-    return KVCacheManager(
-        cache, bounds, config.max_num_seqs, enable_prefix_caching=config.enable_prefix_caching
-    )

@@ -40,6 +40,7 @@ from splitserve.engine_core.server.frontend_handler import FrontendHandler, Phas
 from splitserve.engine_core.server.frontends import MAX_FRONTENDS, FrontendTable
 from splitserve.engine_core.server.inbox import Inbox
 from splitserve.engine_core.server.reception import Reception
+from splitserve.engine_core.server.request_log import RequestLog
 from splitserve.engine_core.server.startup import Loaded, Startup
 from splitserve.engine_core.server.upkeep import NEVER, Upkeep
 from splitserve.engine_core.settings.worker_settings import MAX_SEQUENCE_TOKENS
@@ -102,6 +103,7 @@ class BusyLoop:
         self._startup = Startup(config, executor, self._report)
         table = FrontendTable(self._router.send, config.lease_s)
         self._handler = FrontendHandler(config, clock, self._epoch, table, self._startup)
+        self._request_log = RequestLog(table)
         self._upkeep = Upkeep(clock, self._handler, table)
         self._reception = Reception(self._router, self._handler, table, clock, Inbox())
         self._kv_events = self._publish_kv_events(keys) if config.kv_events_address else None
@@ -221,8 +223,8 @@ class BusyLoop:
             self._clock,
             listeners=Listeners(
                 kv_events=self._kv_events.begin(loaded.scheduler) if self._kv_events else None,
-                on_end=self._handler.log_end,
-                on_wait=self._handler.log_wait,
+                on_end=self._request_log.ended,
+                on_wait=self._request_log.waits,
             ),
         )
         self._handler.serve(self._engine, loaded)

@@ -45,7 +45,6 @@ from splitserve.engine_core.ipc.messages import (
     Ready,
     Refused,
     Rejected,
-    RequestInfo,
     StepOutputs,
 )
 from splitserve.engine_core.ipc.peers import PeerFaults
@@ -53,7 +52,6 @@ from splitserve.engine_core.ipc.transport import Content, SendResult
 from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
 from splitserve.engine_core.process.logs import log_event
 from splitserve.engine_core.process.version import software_version
-from splitserve.engine_core.request import RequestSummary
 from splitserve.engine_core.sequence_sampling import MAX_STEP_LOGPROBS
 from splitserve.engine_core.server.frontends import FrontendTable
 from splitserve.engine_core.server.startup import Loaded, Startup
@@ -237,35 +235,6 @@ class FrontendHandler:
         frame = encode(message)
         for identity in self._table:
             self._post_frame(identity, frame)
-
-    def log_end(self, summary: RequestSummary) -> None:
-        """Log one line for a request that ended; no text of it."""
-        log_event(
-            _log,
-            logging.INFO,
-            "request ended",
-            request_id=summary.request_id,
-            frontend=self._table.name(summary.frontend),
-            outcome=summary.outcome,
-            prompt_tokens=summary.num_prompt_tokens,
-            output_tokens=summary.num_output_tokens,
-            cached_tokens=summary.num_cached_tokens,
-            preemptions=summary.num_preemptions,
-            queue_s=summary.queue_time_s,
-            total_s=summary.total_time_s,
-        )
-
-    def log_wait(self, request: RequestInfo) -> None:
-        """Log one line for a request that waits for long."""
-        log_event(
-            _log,
-            logging.WARNING,
-            "request waits",
-            request_id=request.request_id,
-            waits_for=request.waits_for.name.lower(),
-            prompt_tokens=request.num_prompt_tokens,
-            age_s=request.age_s,
-        )
 
     def drop(self, identity: bytes, reason: str) -> None:
         """Forget a frontend and end its requests."""

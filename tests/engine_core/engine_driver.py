@@ -10,8 +10,8 @@ from splitserve.engine_core.config import SchedulerConfig
 from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.engine.listeners import Listeners
 from splitserve.engine_core.executor.simulated.executor import Fault, SimulatedExecutor
+from splitserve.engine_core.executor.simulated.model import SimulatedModel
 from splitserve.engine_core.executor.simulated.tokens import TokenRule, reference_output
-from splitserve.engine_core.executor.simulated.worker import SimulatedModel
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
 from splitserve.engine_core.ipc.messages import AddRequest, Finished, FinishReason, Started, StepOutputs
 from splitserve.engine_core.ipc.wire import TokenLogprobs

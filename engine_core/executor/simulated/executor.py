@@ -16,7 +16,8 @@ import msgspec
 from splitserve.engine_core.clock import Clock
 from splitserve.engine_core.errors import WorkerError
 from splitserve.engine_core.executor.base import Executor
-from splitserve.engine_core.executor.simulated.worker import SimulatedModel, SimulatedWorker
+from splitserve.engine_core.executor.simulated.model import SimulatedModel
+from splitserve.engine_core.executor.simulated.worker import SimulatedWorker
 from splitserve.engine_core.ipc.worker_messages import FromWorkerMessage, SchedulerOutput
 
 

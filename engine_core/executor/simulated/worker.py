@@ -6,16 +6,14 @@ step is also played on a ShadowKV and sent through the wire's encoding.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import numpy.typing as npt
 
 from splitserve.engine_core.errors import DeviceMemoryError, WorkerError
 from splitserve.engine_core.executor.simulated.logprobs import SimulatedLogprobs
+from splitserve.engine_core.executor.simulated.model import SimulatedModel
 from splitserve.engine_core.executor.simulated.shadow_kv import ShadowKV
 from splitserve.engine_core.executor.simulated.tokens import (
-    TokenRule,
     TokenSampler,
     avoid,
     make_powers,
@@ -30,7 +28,6 @@ from splitserve.engine_core.ipc.codec import (
     to_worker_decoder,
     unpack_int32,
 )
-from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.ipc.worker_messages import (
     KVCacheReady,
     ModelRunnerOutput,
@@ -43,40 +40,6 @@ from splitserve.engine_core.ipc.worker_messages import (
 IntColumn = npt.NDArray[np.int64]
 
 MAX_ROWS = 65536
-
-
-@dataclass(slots=True, frozen=True)
-class SimulatedModel:
-    """What the simulated worker says of itself.
-
-    Attributes:
-        rule: how tokens are sampled; vocabulary and EOS ids are taken from it. max_model_len: longest
-        sequence in tokens. path: shown as the model's path. block_bytes: bytes of one KV block.
-        available_bytes: memory offered to the KV cache. verify: keep a ShadowKV and refuse steps that break
-        the protocol. Costs O(sequence length) per row and step. block_size: tokens per KV block; used to
-        verify only. sliding_window: tokens a token sees; 0 for all.
-    """
-
-    rule: TokenRule = field(default_factory=TokenRule)
-    max_model_len: int = 4096
-    path: str = "simulated"
-    block_bytes: int = 4096
-    available_bytes: int = 2**24
-    verify: bool = False
-    block_size: int = 16
-    sliding_window: int = 0
-
-    def info(self) -> ModelInfo:
-        """Return the model as the wire describes it."""
-        return ModelInfo(
-            path=self.path,
-            architecture="Simulated",
-            dtype="float32",
-            vocab_size=self.rule.vocab_size,
-            max_model_len=self.max_model_len,
-            eos_token_ids=list(self.rule.eos_token_ids),
-            sliding_window=self.sliding_window,
-        )
 
 
 class SimulatedWorker:

@@ -11,7 +11,7 @@ from splitserve.engine_core.config import SchedulerConfig
 from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.errors import OverloadedError
 from splitserve.engine_core.executor.simulated.executor import SimulatedExecutor
-from splitserve.engine_core.executor.simulated.worker import SimulatedModel
+from splitserve.engine_core.executor.simulated.model import SimulatedModel
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.messages import AddRequest, FinishReason
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput

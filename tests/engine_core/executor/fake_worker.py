@@ -13,7 +13,8 @@ from collections.abc import Callable
 import msgspec
 import zmq
 
-from splitserve.engine_core.executor.simulated.worker import SimulatedModel, SimulatedWorker
+from splitserve.engine_core.executor.simulated.model import SimulatedModel
+from splitserve.engine_core.executor.simulated.worker import SimulatedWorker
 from splitserve.engine_core.ipc.codec import encode, to_worker_decoder
 from splitserve.engine_core.ipc.transport import connect_engine
 from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION

@@ -4,7 +4,8 @@ import pytest
 
 from splitserve.engine_core.errors import ModelLoadError, WorkerError
 from splitserve.engine_core.executor.inproc import InprocExecutor
-from splitserve.engine_core.executor.simulated.worker import SimulatedModel, SimulatedWorker
+from splitserve.engine_core.executor.simulated.model import SimulatedModel
+from splitserve.engine_core.executor.simulated.worker import SimulatedWorker
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import (
     KVCacheReady,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from splitserve.engine_core.config import SchedulerConfig
+from splitserve.engine_core.kv_cache.assembly import make_kv_cache_manager
 from splitserve.engine_core.kv_cache.costs import KVCosts, nothing_known
-from splitserve.engine_core.kv_cache.manager import make_kv_cache_manager
 from splitserve.engine_core.request import Request, RequestState
 from splitserve.engine_core.scheduler.pacing.chunks import Chunks
 from splitserve.engine_core.scheduler.row_admission import Admitted, RowAdmission

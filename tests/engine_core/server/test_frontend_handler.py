@@ -33,6 +33,7 @@ from splitserve.engine_core.process.progress import StartupReport
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.engine_core.server.frontend_handler import FrontendHandler
 from splitserve.engine_core.server.frontends import FrontendTable
+from splitserve.engine_core.server.request_log import RequestLog
 from splitserve.engine_core.server.startup import Loaded, Startup
 from tests.engine_core.server.test_start import RecordingExecutor
 
@@ -50,7 +51,7 @@ class Bench:
         self.table = FrontendTable(self.send, config.lease_s)
         startup = Startup(config, RecordingExecutor(), StartupReport(self.clock))
         self.handler = FrontendHandler(config, self.clock, 7, self.table, startup)
-        listeners = Listeners(on_end=self.handler.log_end)
+        listeners = Listeners(on_end=RequestLog(self.table).ended)
         self.engine = EngineCore(SchedulerConfig(), MODEL, 7, self.clock, listeners=listeners)
         self.handler.serve(self.engine, Loaded(MODEL, SchedulerConfig()))
 

@@ -6,7 +6,7 @@ from splitserve.engine_core.clock import ManualClock
 from splitserve.engine_core.config import SchedulerConfig
 from splitserve.engine_core.errors import WorkerError
 from splitserve.engine_core.executor.simulated.executor import Fault, FaultKind, SimulatedExecutor
-from splitserve.engine_core.executor.simulated.worker import SimulatedModel
+from splitserve.engine_core.executor.simulated.model import SimulatedModel
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.messages import FinishReason
 from splitserve.engine_core.ipc.worker_messages import (

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from splitserve.engine_core.errors import WorkerError
+from splitserve.engine_core.executor.simulated.model import SimulatedModel
 from splitserve.engine_core.executor.simulated.tokens import (
     TokenRule,
     TokenSampler,
@@ -14,7 +15,7 @@ from splitserve.engine_core.executor.simulated.tokens import (
     reference_output,
     sequence_state,
 )
-from splitserve.engine_core.executor.simulated.worker import SimulatedModel, SimulatedWorker
+from splitserve.engine_core.executor.simulated.worker import SimulatedWorker
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, NewRow, SchedulerOutput
 from splitserve.engine_core.sequence_sampling import SequenceSampling

@@ -1,0 +1,52 @@
+"""What the log says of requests: a line at the end of each, and one for each that waits long; no text."""
+
+from __future__ import annotations
+
+import logging
+
+from splitserve.engine_core.ipc.messages import RequestInfo
+from splitserve.engine_core.process.logs import log_event
+from splitserve.engine_core.request import RequestSummary
+from splitserve.engine_core.server.frontends import FrontendTable
+
+_log = logging.getLogger("engine_core")
+
+
+class RequestLog:
+    """Listens to the engine; owned by the busy loop's thread.
+
+    Args:
+        table: knows the frontends by name.
+    """
+
+    def __init__(self, table: FrontendTable) -> None:
+        self._table = table
+
+    def ended(self, summary: RequestSummary) -> None:
+        """Log one line for a request that ended; no text of it."""
+        log_event(
+            _log,
+            logging.INFO,
+            "request ended",
+            request_id=summary.request_id,
+            frontend=self._table.name(summary.frontend),
+            outcome=summary.outcome,
+            prompt_tokens=summary.num_prompt_tokens,
+            output_tokens=summary.num_output_tokens,
+            cached_tokens=summary.num_cached_tokens,
+            preemptions=summary.num_preemptions,
+            queue_s=summary.queue_time_s,
+            total_s=summary.total_time_s,
+        )
+
+    def waits(self, request: RequestInfo) -> None:
+        """Log one line for a request that waits for long."""
+        log_event(
+            _log,
+            logging.WARNING,
+            "request waits",
+            request_id=request.request_id,
+            waits_for=request.waits_for.name.lower(),
+            prompt_tokens=request.num_prompt_tokens,
+            age_s=request.age_s,
+        )
