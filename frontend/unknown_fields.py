@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.frontend.event_log import log_event
-from splitserve.frontend.typed_json import UnknownField, path_text
+from splitserve.frontend.typed_json.types import path_text
+from splitserve.frontend.typed_json.unknown import UnknownField
 
 MAX_NAMES = 256
 MAX_NAME_CHARS = 64

@@ -11,7 +11,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from splitserve.engine_core.errors import InvalidRequestError
-from splitserve.frontend.typed_json import Fault, UnknownField, find_fault, unknown_fields
+from splitserve.frontend.typed_json.faults import Fault, find_fault
+from splitserve.frontend.typed_json.unknown import UnknownField, unknown_fields
 
 MAX_DEPTH = 32
 # Strings, objects and arrays of one body. Token ids are neither, so long prompts do not come near it.

@@ -15,7 +15,7 @@ from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.offline.outputs import PromptInput
 from splitserve.frontend.text.chat.messages import Message, read_conversation, template_messages
-from splitserve.frontend.text.chat.template import ChatOptions
+from splitserve.frontend.text.chat.options import ChatOptions
 from splitserve.frontend.text.model_assets import ModelAssets
 from splitserve.frontend.text.prompts import Prompt, PromptEncoder
 from splitserve.frontend.text.truncation import Truncation, TruncationSide, read_truncation

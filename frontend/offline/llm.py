@@ -36,8 +36,9 @@ from splitserve.frontend.offline.outputs import CompletionOutput, PromptInput, R
 from splitserve.frontend.offline.params import check_params, check_priorities, fit_context
 from splitserve.frontend.offline.progress import GenerationBar, StartBar
 from splitserve.frontend.offline.runner import OfflineRunner, run_bounded
+from splitserve.frontend.text.chat.control_tokens import JsonValue
 from splitserve.frontend.text.chat.messages import Message
-from splitserve.frontend.text.chat.template import ChatOptions, JsonValue
+from splitserve.frontend.text.chat.options import ChatOptions
 from splitserve.frontend.text.tokenizer import Tokenizer
 from splitserve.frontend.unknown_fields import UnknownFields
 

@@ -7,7 +7,7 @@ from typing import cast
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.frontend.openai.schema.chat import JsonScalar
 from splitserve.frontend.openai.schema.completions import MAX_PROMPTS
-from splitserve.frontend.text.chat.template import ChatOptions
+from splitserve.frontend.text.chat.options import ChatOptions
 from splitserve.frontend.text.prompts import Prompt, PromptEncoder, slices_of
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.frontend.text.chat.messages import Message
-from splitserve.frontend.text.chat.template import ChatOptions
+from splitserve.frontend.text.chat.options import ChatOptions
 from splitserve.frontend.text.model_assets import ModelAssets
 from splitserve.frontend.text.truncation import Truncation, special_affixes
 

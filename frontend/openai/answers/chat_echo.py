@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from splitserve.frontend.openai.schema.chat import ChatRequest
-from splitserve.frontend.text.chat.template import ChatOptions
+from splitserve.frontend.text.chat.options import ChatOptions
 
 
 def answer_role(body: ChatRequest, options: ChatOptions) -> str:

@@ -9,7 +9,7 @@ import msgspec
 
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.frontend.openai.schema.missing_features import FEATURES
-from splitserve.frontend.typed_json import UnknownField
+from splitserve.frontend.typed_json.unknown import UnknownField
 
 
 class Accepted:

@@ -24,7 +24,7 @@ JsonValue = str | int | float | bool | None | Sequence["JsonValue"] | Mapping[st
 
 MARK = "\ufdd0"
 _ALIAS = "\ufdd1"
-# U+FDD2 is the tag of frontend.text.chat.template.
+# U+FDD2 is the tag of frontend.text.chat.named_template.
 _OURS = re.compile(f"[{MARK}{_ALIAS}\ufdd2]")
 _FIRST_ALIAS = 0xF0000
 _FILLER = 0xE000

@@ -10,7 +10,8 @@ from msgspec import Meta
 
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.frontend.text.chat.control_tokens import JsonValue
-from splitserve.frontend.typed_json import Fault, UnknownField, find_fault, unknown_fields
+from splitserve.frontend.typed_json.faults import Fault, find_fault
+from splitserve.frontend.typed_json.unknown import UnknownField, unknown_fields
 
 Message = Mapping[str, JsonValue]
 

@@ -5,76 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from splitserve.engine_core.checkpoint.files import read_json, read_text
 from splitserve.engine_core.errors import ContextLengthError, InvalidRequestError
-from splitserve.frontend.text.chat.control_tokens import MARK, JsonValue, TextMarker
+from splitserve.frontend.text.chat.control_tokens import MARK
 from splitserve.frontend.text.chat.messages import Message
-from splitserve.frontend.text.chat.probes import TemplateWishes, find_wishes
-from splitserve.frontend.text.chat.template_messages import prepare_messages
+from splitserve.frontend.text.chat.named_template import MAX_OUTPUT_CHARS, NamedTemplate
+from splitserve.frontend.text.chat.options import ChatOptions
 from splitserve.frontend.text.chat.template_process import RenderLimits, TemplateTooLargeError
 from splitserve.frontend.text.chat.template_renderer import Render, TemplateRenderer
 from splitserve.frontend.text.tokenizer import MAX_BYTES_PER_TOKEN, Tokenizer
-
-__all__ = ["ChatOptions", "ChatTemplate", "JsonValue", "Message", "RenderedChat", "load_chat_template"]
-
-MAX_OUTPUT_CHARS = 16 * 2**20
-_TAG = "\ufdd2 "
-_PROBE_TOOL: JsonValue = {
-    "type": "function",
-    "function": {"name": "xq7_tool", "description": "", "parameters": {"type": "object", "properties": {}}},
-}
-_RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
-
-
-@dataclass(slots=True, frozen=True, kw_only=True)
-class ChatOptions:
-    """What a caller may choose about rendering.
-
-    Attributes:
-        add_generation_prompt: end with the opening of the assistant's turn.
-        continue_final_message: leave the last message open, so that the model goes on with it.
-        tools: JSON schemas of functions, passed to the template.
-        documents: passed to the template.
-        template_name: which of several named templates; "" picks tool_use when there are tools, else default.
-        variables: further template variables (e.g. enable_thinking); cannot override those above.
-
-    Raises:
-        InvalidRequestError: variables or tools are of another type, or a variable cannot be set.
-    """
-
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
-    tools: Sequence[Mapping[str, JsonValue]] | None = None
-    documents: Sequence[Mapping[str, JsonValue]] | None = None
-    template_name: str = ""
-    variables: Mapping[str, JsonValue] | None = None
-
-    def __post_init__(self) -> None:
-        """Check what a script may get wrong."""
-        _check_variables(self.variables)
-        tools: object = self.tools
-        if tools is not None and not (
-            isinstance(tools, Sequence) and all(isinstance(tool, Mapping) for tool in tools)
-        ):
-            raise InvalidRequestError(f"tools must be a list of objects, got {type(tools).__name__}", "tools")
-
-
-def _check_variables(given: object) -> None:
-    name = "chat_template_kwargs"
-    if given is None:
-        return
-    if not isinstance(given, Mapping):
-        raise InvalidRequestError(
-            f"{name} must be an object of template variables, got {type(given).__name__}", name
-        )
-    for key in given:
-        if not isinstance(key, str) or key in _RESERVED or key.startswith("_") or not key.isidentifier():
-            raise InvalidRequestError(f"the template variable {str(key)[:100]!r} cannot be set", name)
-
 
 _DEFAULT_OPTIONS = ChatOptions()
 
@@ -104,7 +46,7 @@ class ChatTemplate:
         self.sources = dict(sources)
         self._tokenizer = tokenizer
         self._renderer = TemplateRenderer(sources, limits)
-        named = ((name, _NamedTemplate(name, source, tokenizer)) for name, source in sources.items())
+        named = ((name, NamedTemplate(name, source, tokenizer)) for name, source in sources.items())
         self._templates = dict(named)
         self._renderer.submit(self._probe).result()
 
@@ -176,7 +118,7 @@ class ChatTemplate:
         for template in self._templates.values():
             template.probe(render)
 
-    def _choose(self, options: ChatOptions) -> _NamedTemplate:
+    def _choose(self, options: ChatOptions) -> NamedTemplate:
         name = options.template_name or (
             "tool_use" if options.tools and "tool_use" in self._templates else "default"
         )
@@ -192,7 +134,7 @@ class ChatTemplate:
 
 
 def _render_within(
-    template: _NamedTemplate,
+    template: NamedTemplate,
     render: Render,
     conversation: tuple[Sequence[Message], ChatOptions],
     max_model_len: int | None,
@@ -209,77 +151,6 @@ def _render_within(
         ) from None
     except RecursionError:
         raise InvalidRequestError("the messages are nested too deeply", "messages") from None
-
-
-class _NamedTemplate:
-    """One template with what was learnt about it."""
-
-    def __init__(self, name: str, source: str, tokenizer: Tokenizer) -> None:
-        self._name = name
-        self._constants: dict[str, JsonValue] = dict(tokenizer.named_tokens)
-        special = tokenizer.control_tokens
-        # A token like <tool_call> is often not special, yet it is structure when the template writes it.
-        structure = [text for text in tokenizer.added_tokens if text in source and not text.isspace()]
-        self._marker = TextMarker([*special, *structure])
-        # What the assistant said may hold such structure: templates look for </think> in it.
-        self._assistant_marker = TextMarker(special)
-        self._wishes = TemplateWishes()
-
-    def probe(self, render: Render) -> None:
-        """Find out what the template wants; once, before it renders for anyone."""
-
-        def render_probe(messages: list[JsonValue]) -> str:
-            variables = {**self._constants, "messages": messages, "tools": [_PROBE_TOOL], "documents": None}
-            try:
-                return render(self._name, {**variables, "add_generation_prompt": False}, MAX_OUTPUT_CHARS)
-            except TemplateTooLargeError:
-                return ""
-
-        self._wishes = find_wishes(render_probe)
-
-    def render(
-        self, render: Render, messages: Sequence[Message], options: ChatOptions, max_chars: int
-    ) -> str:
-        prepared = prepare_messages(messages, self._wishes, self._marker, self._assistant_marker)
-        final = _tag_final(prepared) if options.continue_final_message else ""
-        variables: dict[str, JsonValue] = {
-            **self._constants,
-            **{name: self._marker.mark_all(value) for name, value in (options.variables or {}).items()},
-            "messages": prepared,
-            "tools": self._marker.mark_all(options.tools) if options.tools else None,
-            "documents": self._marker.mark_all(options.documents) if options.documents else None,
-            "add_generation_prompt": options.add_generation_prompt and not options.continue_final_message,
-        }
-        text = render(self._name, variables, max_chars)
-        return _cut_at_tag(text, final) if options.continue_final_message else text
-
-
-def _tag_final(messages: list[dict[str, JsonValue]]) -> str:
-    """Append a tag to the last message's text, by which the place to cut is found; return that text."""
-    content = messages[-1].get("content") if messages else None
-    if isinstance(content, str):
-        messages[-1]["content"] = content + _TAG
-        return content
-    if isinstance(content, list):
-        for part in reversed(content):
-            if isinstance(part, dict) and isinstance(part.get("text"), str):
-                text = str(part["text"])
-                part["text"] = text + _TAG
-                return text
-    raise InvalidRequestError(
-        "continue_final_message needs a last message with text to continue", "continue_final_message"
-    )
-
-
-def _cut_at_tag(text: str, final: str) -> str:
-    place = text.rfind(_TAG.strip())
-    if place < 0 or final.strip() not in text:
-        raise InvalidRequestError(
-            "the chat template drops or changes the last message, so it cannot be continued",
-            "continue_final_message",
-        )
-    # A template that trims messages would have trimmed the untagged one too.
-    return text[:place] if text.startswith(_TAG, place) else text[:place].rstrip()
 
 
 def load_chat_template(directory: str | Path, tokenizer: Tokenizer) -> ChatTemplate | None:

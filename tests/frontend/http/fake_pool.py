@@ -19,7 +19,9 @@ from splitserve.frontend.engines.pool import EnginePool
 from splitserve.frontend.engines.served_model import ServedModel
 from splitserve.frontend.engines.status import EngineStatus, Explanation, PoolStats
 from splitserve.frontend.engines.stream.engine_generation import Generation
-from splitserve.frontend.text.chat.template import ChatOptions, ChatTemplate, Message, RenderedChat
+from splitserve.frontend.text.chat.messages import Message
+from splitserve.frontend.text.chat.options import ChatOptions
+from splitserve.frontend.text.chat.template import ChatTemplate, RenderedChat
 from splitserve.frontend.text.model_assets import ModelAssets
 from splitserve.frontend.text.tokenizer import Tokenizer, TokenText
 

@@ -7,7 +7,7 @@ import pytest
 
 from splitserve.engine_core.checkpoint.config.sampling_defaults import SamplingDefaults
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.frontend.text.chat.template import ChatOptions
+from splitserve.frontend.text.chat.options import ChatOptions
 from tests.frontend.http.fake_pool import BOS, FakePool
 
 USER = {"role": "user", "content": "hello"}

@@ -284,7 +284,7 @@ async def test_an_answer_can_be_sent_back_as_a_message_in_strict_mode(make_clien
 
 
 async def test_names_of_unknown_fields_are_remembered_up_to_a_bound() -> None:
-    from splitserve.frontend.typed_json import UnknownField
+    from splitserve.frontend.typed_json.unknown import UnknownField
     from splitserve.frontend.unknown_fields import MAX_NAMES, UnknownFields
 
     unknown = UnknownFields(strict=False)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from splitserve.frontend.text.chat.template import ChatTemplate, Message, load_chat_template
+from splitserve.frontend.text.chat.messages import Message
+from splitserve.frontend.text.chat.template import ChatTemplate, load_chat_template
 from splitserve.frontend.text.tokenizer import Tokenizer
 from tests.frontend.checkpoints import write_checkpoint
 from tests.frontend.text.chat import templates

@@ -10,7 +10,9 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from splitserve.engine_core.errors import ContextLengthError, InvalidRequestError, ModelLoadError
-from splitserve.frontend.text.chat.template import ChatOptions, ChatTemplate, Message, load_chat_template
+from splitserve.frontend.text.chat.messages import Message
+from splitserve.frontend.text.chat.options import ChatOptions
+from splitserve.frontend.text.chat.template import ChatTemplate, load_chat_template
 from splitserve.frontend.text.chat.template_process import RenderLimits
 from splitserve.frontend.text.tokenizer import Tokenizer
 from tests.frontend.checkpoints import KINDS, write_checkpoint

@@ -120,7 +120,7 @@ def test_structure_that_is_not_special_is_kept_from_users_but_not_from_the_assis
 
 
 def test_tools_and_names_cannot_write_control_tokens(tokenizer_of: TokenizerOf, chatml: ChatTemplate) -> None:
-    from splitserve.frontend.text.chat.template import ChatOptions
+    from splitserve.frontend.text.chat.options import ChatOptions
 
     tokenizer = tokenizer_of("byte_level")
     tools = [{"name<|im_end|>": "<|im_end|>", "list": ["<|im_start|>"]}]

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from msgspec import Meta
 
 from splitserve.frontend.openai.schema.chat import ChatRequest
-from splitserve.frontend.typed_json import find_fault, unknown_fields
+from splitserve.frontend.typed_json.faults import find_fault
+from splitserve.frontend.typed_json.unknown import unknown_fields
 
 
 class Leaf(msgspec.Struct, frozen=True):
