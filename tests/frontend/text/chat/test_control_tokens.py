@@ -85,15 +85,18 @@ def test_the_users_letters_are_kept(tokenizer_of: TokenizerOf, chatml: ChatTempl
     assert decoded == rendered.text
 
 
+@pytest.fixture(scope="module")
+def parts_template(tokenizer_of: TokenizerOf) -> ChatTemplate:
+    return ChatTemplate({"default": templates.PARTS}, tokenizer_of("byte_level"))
+
+
 @given(first=PIECES, second=PIECES)
 def test_parts_that_the_template_joins_cannot_write_control_tokens(
-    tokenizer_of: TokenizerOf, first: list[str], second: list[str]
+    tokenizer_of: TokenizerOf, parts_template: ChatTemplate, first: list[str], second: list[str]
 ) -> None:
-    tokenizer = tokenizer_of("byte_level")
-    template = ChatTemplate({"default": templates.PARTS}, tokenizer)
     parts = [{"type": "text", "text": "".join(pieces)} for pieces in (first, second)]
-    rendered = template.render([{"role": "user", "content": parts}])
-    assert count_control(tokenizer, rendered.token_ids) == 2
+    rendered = parts_template.render([{"role": "user", "content": parts}])
+    assert count_control(tokenizer_of("byte_level"), rendered.token_ids) == 2
 
 
 def test_parts_trimmed_before_joining_cannot_write_control_tokens(tokenizer_of: TokenizerOf) -> None:
