@@ -20,7 +20,7 @@ export SPLITSERVE_CUDA ?=
 # What was asked for is part of the name, so that asking for something else builds it.
 INSTALLED := $(VENV)/.installed$(SPLITSERVE_CUDA)
 
-.PHONY: serve test soak soak-server bench compare check gpu-wheels gpu-check gpu-sanitize lint types format clean
+.PHONY: serve test test-all soak soak-server bench compare check gpu-wheels gpu-check gpu-sanitize lint types format clean
 
 $(VENV)/.created:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || (echo "Python 3.11 or newer is needed" >&2; exit 1)
@@ -50,7 +50,12 @@ $(VENV)/.installed-test: $(INSTALLED)
 serve: $(INSTALLED)
 	$(BIN)/splitserve serve --port $(PORT)
 
+# Something of every room, in under 10 minutes on 2 free cores.
 test: $(VENV)/.installed-test
+	$(BIN)/pytest -m 'not slow'
+
+# All tests, and how much of what decides they cover: about twice as long.
+test-all: $(VENV)/.installed-test
 	$(BIN)/pytest --cov --cov-report=term
 
 # Random lives of an engine with all bookkeeping checked after every event, then the property tests; new seeds in
@@ -91,7 +96,7 @@ gpu-check:
 gpu-sanitize:
 	PYTHON=$(PYTHON) .ci/gpu-check --sanitize
 
-check: $(VENV)/.installed-test lint types test
+check: $(VENV)/.installed-test lint types test-all
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -15,6 +15,8 @@ from tests.gpu.paged import attend, paged
 from tests.worker.ops.helpers import assert_as_exact_as_torch, assert_same_bits
 from tests.worker.ops.paged import Sequence, Shape, reference, widened
 
+pytestmark = pytest.mark.slow
+
 SHAPES = [
     Shape(4, 4, 8),
     Shape(6, 2, 24, 5),

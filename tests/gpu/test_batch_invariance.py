@@ -20,6 +20,8 @@ from tests.worker.runner.checkpoints import write_tiny_llama
 from tests.worker.runner.driver import Driver
 from tests.worker.runner.test_batch_invariance import random_jobs, run_alone
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def invariant(gpu: Gpu) -> InvariantOps:

@@ -10,6 +10,8 @@ import pytest
 from tests.gpu.emulated.build import HERE, compile_program
 from tests.gpu.emulated.sanitized import where_it_always_lies
 
+pytestmark = pytest.mark.slow
+
 KERNELS = HERE / "faults.cu"
 
 

@@ -29,6 +29,8 @@ from tests.worker.runner.checkpoints import NUM_LAYERS, VOCAB
 from tests.worker.runner.driver import Driver, Job
 from tests.worker.runner.test_batch_invariance import random_jobs
 
+pytestmark = pytest.mark.slow
+
 HOST = NUM_BLOCKS
 
 

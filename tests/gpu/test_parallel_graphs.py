@@ -31,6 +31,8 @@ from tests.worker.parallel.ranks import ParallelWorker, RankPool
 from tests.worker.runner.checkpoints import VOCAB, write_tiny_llama
 from tests.worker.runner.driver import Driver
 
+pytestmark = pytest.mark.slow
+
 HOST_BLOCKS = 24
 # Beyond those of the warm-up.
 POISON = 60

@@ -13,6 +13,8 @@ from splitserve.worker.ops.interface import Kernels
 from tests.gpu.conftest import Gpu
 from tests.worker.ops.draws import Filters, mask_bits
 
+pytestmark = pytest.mark.slow
+
 # One thread block per row; and a cluster of them.
 VOCABS = [3, 37, 1009, 9001]
 

@@ -26,6 +26,8 @@ from tests.worker.graphs.pairing import plain_sampling
 from tests.worker.runner.checkpoints import VOCAB, write_tiny_llama
 from tests.worker.runner.test_engine_core import Loaded, Loop, Served, random_requests
 
+pytestmark = pytest.mark.slow
+
 
 class AheadExecutor(InprocExecutor):
     """Begins steps when they are submitted, as a worker's process does when they have arrived."""

@@ -19,6 +19,8 @@ from tests.worker.runner.checkpoints import write_tiny_llama
 from tests.worker.runner.driver import Driver, Job
 from tests.worker.runner.test_batch_invariance import random_jobs
 
+pytestmark = pytest.mark.slow
+
 DEMO_MODEL = Path(__file__).parents[2] / "engine_core" / "demo_model"
 
 

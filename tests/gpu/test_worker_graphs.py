@@ -25,6 +25,8 @@ from tests.worker.graphs.pairing import Pair, decoding_jobs, pair_of
 from tests.worker.runner.checkpoints import VOCAB, write_tiny_llama
 from tests.worker.runner.driver import Driver
 
+pytestmark = pytest.mark.slow
+
 HOST_BLOCKS = 40
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.system.processes import engine, frontend, wait_ready
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 BURST = 400
 NUM_TOKENS = 12

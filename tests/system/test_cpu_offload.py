@@ -15,7 +15,7 @@ import pytest
 from tests.system.processes import Server, engine, serve
 from tests.system.soak.watch import Figures
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 BLOCK = 16
 NUM_BLOCKS = 40

@@ -18,7 +18,7 @@ from openai import OpenAI
 
 from tests.system.processes import Server, engine, frontend, wait_ready
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 STORY = [{"role": "user", "content": "Count from 1 to 20."}]
 

@@ -18,7 +18,7 @@ import zmq
 from tests.engine_core.kv_events.router import Router
 from tests.system.processes import ROOT, Server, serve
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 DEADLINE_S = 60.0
 BLOCK_SIZE = 4

@@ -11,7 +11,7 @@ import pytest
 
 from tests.system.processes import serve_command, wait_all_ready
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 THEIRS = "raise SystemExit('a file of the user was run')"
 SCRIPT = """

@@ -13,7 +13,7 @@ import pytest
 
 from tests.system.processes import Process, engine, frontend, wait_ready
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 PROMPTS = [f"The number {i} is" for i in range(8)]
 FLAGS = ("--dtype", "float32", "--num-blocks", "400")

@@ -22,6 +22,7 @@ from splitserve import LLM, SamplingParams
 from tests.system.processes import ROOT, Process, engine, run
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.system,
     pytest.mark.skipif(
         importlib.util.find_spec("ray") is None,

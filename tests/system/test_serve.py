@@ -59,6 +59,7 @@ def test_serve_answers_and_leaves_nothing_behind(
     assert [path for path in shared if Path(path).exists()] == []
 
 
+@pytest.mark.slow
 def test_a_killed_frontend_is_replaced_and_the_engine_stays(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,8 @@ from tests.system.soak.__main__ import main
 from tests.system.soak.client import Answer, Choice, End
 from tests.system.soak.watch import MIB, before_and_after, is_flat
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.system
 def test_a_few_seconds_of_random_load_keep_every_promise(capsys: pytest.CaptureFixture[str]) -> None:

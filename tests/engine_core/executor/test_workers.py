@@ -172,6 +172,11 @@ def test_a_lost_rank_is_told_though_another_goes_on_telling_of_its_progress(make
     assert "the worker of rank 1 was lost while starting: exit code 7" in str(error)
 
 
+def receive_until_it_fails(executor: WorkersExecutor, poller: zmq.Poller) -> None:
+    while poller.poll(int(DEADLINE_S * 1000)):
+        executor.receive()
+
+
 def test_a_command_that_cannot_be_started_is_named() -> None:
     config = EngineConfig(model="m")
     group = LocalWorkers(config, lambda place: ["/no/such/python", place.connect])
@@ -182,8 +187,7 @@ def test_a_command_that_cannot_be_started_is_named() -> None:
         for source in group.sources:
             poller.register(source, zmq.POLLIN)
         with pytest.raises(WorkerError, match="/no/such/python"):
-            while poller.poll(int(DEADLINE_S * 1000)):
-                executor.receive()
+            receive_until_it_fails(executor, poller)
     finally:
         executor.shutdown(1.0)
 

@@ -235,6 +235,7 @@ def test_a_child_that_always_fails_is_given_up_after_five_restarts() -> None:
         assert "ended 6 times within 60 s (killed by SIGKILL), giving up" in server.output
 
 
+@pytest.mark.slow
 def test_a_frontend_that_always_fails_is_left_alone_and_the_streams_of_another_go_on() -> None:
     with serving("--api-server-count", "2", "--simulated-step-ms", "20") as server:
         url = server.url()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import msgspec
+import pytest
 
 from splitserve.engine_core.clock import ManualClock
 from splitserve.engine_core.config import SchedulerConfig
@@ -126,6 +127,7 @@ def prompt_of(length: int, start: int) -> list[int]:
     return [(start + 31 * i) % (VOCAB_SIZE - 2) + 2 for i in range(length)]
 
 
+@pytest.mark.slow
 def test_thousands_of_tokens_come_out_of_a_pool_for_two_hundred(checkpoints: CheckpointCache) -> None:
     prompts = [prompt_of(70, 0), prompt_of(201, 5)]
     keeping = run(checkpoints, prompts, 2 * MAX_LEN // BLOCK + 40, frees=False)
@@ -138,6 +140,7 @@ def test_thousands_of_tokens_come_out_of_a_pool_for_two_hundred(checkpoints: Che
     assert freeing.num_preemptions == 0
 
 
+@pytest.mark.slow
 def test_a_row_that_was_preempted_goes_on_with_the_same_tokens(checkpoints: CheckpointCache) -> None:
     prompts = [prompt_of(9, start) for start in (0, 77, 150)]
     keeping = run(checkpoints, prompts, 3 * MAX_LEN // BLOCK + 40, frees=False)

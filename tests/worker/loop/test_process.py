@@ -38,7 +38,7 @@ from tests.worker.loop.engine import (
     worker_process,
 )
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 NUM_BLOCKS = 40
 

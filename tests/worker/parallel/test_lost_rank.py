@@ -30,7 +30,7 @@ from splitserve.engine_core.ipc.worker_messages import (
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from tests.worker.runner.checkpoints import write_tiny_llama
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 DEADLINE_S = 60.0
 EXCHANGE_TIMEOUT_S = 3.0

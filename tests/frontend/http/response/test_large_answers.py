@@ -124,6 +124,7 @@ def by_choice(chunks: list[dict]) -> list[dict]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("path", "body"), FIELDS)
 async def test_a_stream_with_large_events_says_the_same_as_with_each_made_at_once(
     client: httpx.AsyncClient, pool: FakePool, monkeypatch: pytest.MonkeyPatch, path: str, body: dict

@@ -173,7 +173,7 @@ def test_every_rule_is_of_a_schema_that_exists() -> None:
 )
 def test_the_example_of_a_body_fits_its_schema(content: dict) -> None:
     schema = content["schema"] | {"components": DOCUMENT["components"]}
-    Draft202012Validator(schema).validate(content["example"])
+    assert list(Draft202012Validator(schema).iter_errors(content["example"])) == []
 
 
 @pytest.mark.parametrize("most", [0, 160])

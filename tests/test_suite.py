@@ -1,4 +1,7 @@
-"""Every test can fail: it asserts, expects an error, or calls a helper of the tests that does."""
+"""Every test can fail, and `make test` has some of every room.
+
+A test can fail if it asserts, expects an error, or calls a helper of the tests that does.
+"""
 
 from __future__ import annotations
 
@@ -124,3 +127,28 @@ def test_a_test_without_a_check_is_found(tmp_path: Path) -> None:
         "async def test_only_runs():\n    await f()\n"
     )
     assert unchecked(path) == ["test_only_runs"]
+
+
+def is_slow(node: ast.AST) -> bool:
+    return any(isinstance(part, ast.Attribute) and part.attr == "slow" for part in ast.walk(node))
+
+
+def has_quick_tests(path: Path) -> bool:
+    """Whether `make test`, which leaves out what is marked slow, runs something of a file."""
+    tree = ast.parse(path.read_text())
+    marks = [node.value for node in tree.body if isinstance(node, ast.Assign) and is_file_mark(node)]
+    if any(map(is_slow, marks)):
+        return False
+    tests = [function for function in functions(tree) if function.name.startswith("test_")]
+    return any(not any(map(is_slow, test.decorator_list)) for test in tests)
+
+
+def is_file_mark(node: ast.Assign) -> bool:
+    return [ast.unparse(target) for target in node.targets] == ["pytestmark"]
+
+
+@pytest.mark.parametrize(
+    "room", sorted({path.parent for path in ROOT.rglob("test_*.py")}), ids=lambda room: room.name
+)
+def test_every_room_has_tests_that_are_not_slow(room: Path) -> None:
+    assert any(map(has_quick_tests, room.glob("test_*.py")))
