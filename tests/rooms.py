@@ -25,9 +25,8 @@ ENGINE_CORE = {
     "scheduler": "config errors ipc kv_cache request",
     "executor": "checkpoint clock config errors ipc process sequence_sampling settings",
     "model_check": "checkpoint config executor",
-    "arrivals": "ipc request",
     "engine": "clock config errors ipc kv_cache kv_events request scheduler",
-    "server": "arrivals clock config engine errors executor ipc kv_cache kv_events process request "
+    "server": "clock config engine errors executor ipc kv_cache kv_events process request "
     "sequence_sampling settings",
     "cli": "checkpoint clock config errors executor model_check process server settings",
     "launcher": "checkpoint clock config errors ipc model_check process settings",

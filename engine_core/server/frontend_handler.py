@@ -15,7 +15,6 @@ import logging
 
 import msgspec
 
-from splitserve.engine_core.arrivals import Arrivals
 from splitserve.engine_core.clock import Clock
 from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.engine.core import EngineCore
@@ -53,6 +52,7 @@ from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
 from splitserve.engine_core.process.logs import log_event
 from splitserve.engine_core.process.version import software_version
 from splitserve.engine_core.sequence_sampling import MAX_STEP_LOGPROBS
+from splitserve.engine_core.server.arrivals import Arrivals
 from splitserve.engine_core.server.frontends import FrontendTable
 from splitserve.engine_core.server.startup import Loaded, Startup
 

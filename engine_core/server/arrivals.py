@@ -16,7 +16,7 @@ from splitserve.engine_core.request import FrontendId
 
 
 class Arrivals:
-    """The beginnings of requests, at most one per frontend; used by the engine's thread.
+    """Requests of which messages are missing, at most one per frontend; used by the engine's thread.
 
     Args:
         max_num_siblings: sequences a request may have; what has more is cut there, and refused.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from splitserve.engine_core.arrivals import Arrivals
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.messages import AddRequest
 from splitserve.engine_core.sequence_sampling import SequenceSampling
+from splitserve.engine_core.server.arrivals import Arrivals
 
 
 def message(handle: int, *, more: bool = False) -> AddRequest:
