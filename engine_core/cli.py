@@ -66,7 +66,7 @@ def _run(config: EngineConfig) -> int:
     from splitserve.engine_core.process.logs import configure_logging
     from splitserve.engine_core.server.busy_loop import BusyLoop
 
-    configure_logging(config.log_level)
+    configure_logging(config.log_level, config.log_format)
     clock = SystemClock()
     try:
         config = _resolve(config)

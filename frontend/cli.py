@@ -46,21 +46,23 @@ def _serve(config: FrontendConfig, num_short_keys: int) -> int:
 
     import msgspec
 
+    from splitserve.engine_core.process.logs import configure_logging, log_event
     from splitserve.engine_core.process.version import software_version
-    from splitserve.frontend.event_log import log_event, set_up_logging
 
-    set_up_logging(config.log_level)
+    configure_logging(config.log_level, config.log_format)
+    log = logging.getLogger("frontend")
     fields = msgspec.to_builtins(config)
     # Hashes name tenants; how many keys there are is all that start-up needs to show.
     fields["api_key_hashes"] = len(config.api_key_hashes)
     if config.uds or config.fd is not None:
         del fields["host"], fields["port"]
-    log_event("api_frontend", {"version": software_version()} | {key: str(fields[key]) for key in fields})
+    log_event(log, logging.INFO, "api_frontend", version=software_version(), **fields)
     if num_short_keys:
         from splitserve.frontend.http.api_keys import MIN_SAFE_KEY_CHARS
 
-        safe = {"count": num_short_keys, "safe_from_chars": MIN_SAFE_KEY_CHARS}
-        log_event("short_api_keys", safe, logging.WARNING)
+        log_event(
+            log, logging.WARNING, "short_api_keys", count=num_short_keys, safe_from_chars=MIN_SAFE_KEY_CHARS
+        )
     from splitserve.frontend.http_server import run_server
 
     try:
@@ -68,7 +70,7 @@ def _serve(config: FrontendConfig, num_short_keys: int) -> int:
     except KeyboardInterrupt:
         return 128 + 2
     except (OSError, RuntimeError):
-        logging.getLogger("frontend").exception("unexpected error")
+        log.exception("unexpected error")
         return EXIT_FAILED
 
 

@@ -13,7 +13,7 @@ from splitserve.engine_core.ipc.addresses import check_keys
 from splitserve.engine_core.process.runtime_directory import default_engine_address
 from splitserve.engine_core.settings.checks import check_address
 from splitserve.engine_core.settings.setting import Setting, Settings, declared
-from splitserve.engine_core.settings.shared import InsecureTcp, KeysDirectory, LogLevel
+from splitserve.engine_core.settings.shared import InsecureTcp, KeysDirectory, LogFormat, LogLevel
 from splitserve.frontend.api_settings import ApiSettings
 
 # A descriptor is a C int.
@@ -170,6 +170,7 @@ class FrontendConfig(ApiSettings, frozen=True, kw_only=True):
         str, Setting("TLS certificate chain", "security", metavar="FILE", default="none")
     ] = ""
     log_level: LogLevel = "info"
+    log_format: LogFormat = "text"
 
     def validate(self) -> None:
         """Check every value against its declaration, and those that concern each other.

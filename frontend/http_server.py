@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import os
 import signal
 import socket
@@ -23,15 +24,17 @@ from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.ipc.addresses import remove_stale_socket
 from splitserve.engine_core.process.children import DeathSignals
 from splitserve.engine_core.process.file_limit import raise_file_limit
+from splitserve.engine_core.process.logs import log_event
 from splitserve.frontend.app import AppOwners, create_app
 from splitserve.frontend.config import FrontendConfig
 from splitserve.frontend.engines.pool import EnginePool
-from splitserve.frontend.event_log import log_event
 from splitserve.frontend.http.connection.acceptor import Acceptor
 from splitserve.frontend.http.connection.http_protocol import protocol_factory
 from splitserve.frontend.http.connection.uvicorn_adapter import UvicornServer
 from splitserve.frontend.http.limits import EndReason
 from splitserve.frontend.launch import Launch, join_launch
+
+_log = logging.getLogger("frontend")
 
 BACKLOG = 2048
 # Longer than the idle time of common load balancers (60 s), so that they never reuse a link we are closing.
@@ -123,7 +126,7 @@ class FrontendServer(UvicornServer):
         # What start-up made lives as long as the process; collections need not look at it again.
         gc.collect()
         gc.freeze()
-        log_event("listening", {"address": self._address, "pid": os.getpid()})
+        log_event(_log, logging.INFO, "listening", address=self._address, pid=os.getpid())
 
     def _share(self, listener: socket.socket, launch: Launch) -> None:
         """Accept on a socket that others accept on as well."""
@@ -157,11 +160,12 @@ class FrontendServer(UvicornServer):
         assert self._loop is not None, "called by the loop"
         self._owners.health.shutting_down = True
         open_now = len(self._owners.requests)
-        log_event("draining", {"signal": name, "requests": open_now, "timeout_s": self._shutdown_timeout_s})
+        timeout_s = self._shutdown_timeout_s
+        log_event(_log, logging.INFO, "draining", signal=name, requests=open_now, timeout_s=timeout_s)
         self._loop.call_later(self._shutdown_timeout_s, self._owners.requests.end_all, EndReason.SHUTDOWN)
 
     def _cut(self, name: str) -> None:
-        log_event("stopping_at_once", {"signal": name})
+        log_event(_log, logging.INFO, "stopping_at_once", signal=name)
         self.cut_connections()
 
 

@@ -6,9 +6,11 @@ import logging
 from collections.abc import Iterable
 
 from splitserve.engine_core.errors import InvalidRequestError
-from splitserve.frontend.event_log import log_event
+from splitserve.engine_core.process.logs import log_event
 from splitserve.frontend.typed_json.types import path_text
 from splitserve.frontend.typed_json.unknown import UnknownField
+
+logger = logging.getLogger("frontend")
 
 MAX_NAMES = 256
 MAX_NAME_CHARS = 64
@@ -38,4 +40,4 @@ class UnknownFields:
             if len(self._logged) >= MAX_NAMES:
                 return
             self._logged.add(pattern)
-            log_event("unknown_field_ignored", {"field": pattern[:MAX_NAME_CHARS]}, self._level)
+            log_event(logger, self._level, "unknown_field_ignored", field=pattern[:MAX_NAME_CHARS])

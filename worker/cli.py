@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import logging
 import os
 import signal
 import sys
@@ -11,6 +10,7 @@ from collections.abc import Sequence
 
 from splitserve.engine_core.errors import EXIT_CONFIG, EXIT_OK, ConfigError
 from splitserve.engine_core.ipc.curve import ClientKeys
+from splitserve.engine_core.process.logs import configure_logging
 from splitserve.engine_core.settings.arguments import add_flags, given_values, make_settings
 from splitserve.engine_core.settings.parser import CommandParser
 from splitserve.engine_core.settings.setting import declared
@@ -61,12 +61,8 @@ def run_worker(place: WorkerPlace, parent_pid: int, keys: ClientKeys | None = No
         ConfigError: the engine's address cannot be used.
     """
     _let_idle_threads_sleep()
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format="%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s",
-        datefmt="%Y-%m-%d %H:%M:%S",
-    )
+    # Until the engine says how.
+    configure_logging("info")
     if os.getppid() != parent_pid:
         return EXIT_OK
     return run(place, parent_pid, keys)

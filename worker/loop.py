@@ -42,6 +42,7 @@ from splitserve.engine_core.ipc.worker_messages import (
     WorkerFailed,
     WorkerHello,
 )
+from splitserve.engine_core.process.logs import configure_logging
 from splitserve.engine_core.process.version import software_version
 from splitserve.engine_core.settings.worker_settings import WorkerPlace
 from splitserve.worker.batch.replies import Replies
@@ -174,7 +175,7 @@ def _begin(link: EngineLink, place: WorkerPlace) -> int:
         config = WorkerConfig.of(place, message)
     except SplitServeError as error:
         return _fail(link, error, EXIT_CONFIG if isinstance(error, ConfigError) else EXIT_WORKER)
-    logging.getLogger().setLevel(config.log_level.upper())
+    configure_logging(config.log_level, config.log_format)
     return _serve(link, config)
 
 

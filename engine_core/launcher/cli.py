@@ -109,7 +109,11 @@ def _serve(args: argparse.Namespace) -> int:
         num_frontends=serve.api_server_count,
         drain_timeout_s=max(shutdown_s, config.drain_timeout_s),
         engine_flags=tuple(flag_words(ENGINE, engine)),
-        frontend_flags=(*flag_words(FRONTEND, frontend), f"--log-level={config.log_level}"),
+        frontend_flags=(
+            *flag_words(FRONTEND, frontend),
+            f"--log-level={config.log_level}",
+            f"--log-format={config.log_format}",
+        ),
         scheme="https" if "ssl_certfile" in frontend else "http",
         has_api_key="api_key" in frontend or "api_key_file" in frontend,
     )

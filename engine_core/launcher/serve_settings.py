@@ -31,6 +31,6 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
 SERVE = declared(ServeSettings)
 ENGINE = tuple(each for each in declared(EngineConfig) if each.setting.serve)
 _TAKEN = {each.flag for each in (*SERVE, *ENGINE)}
-# --keys, --insecure and --log-level are the engine's: the frontends reach it over a private Unix socket, and
-# are told its log level.
+# --keys, --insecure, --log-level and --log-format are the engine's: the frontends reach it over a private
+# Unix socket, and are told how it logs.
 FRONTEND = tuple(each for each in FRONTEND_SETTINGS if each.setting.serve and each.flag not in _TAKEN)

@@ -1,36 +1,125 @@
-"""One log format for every process of the engine side: time level logger event key=value ..."""
+"""The log of every process, as lines of text or as JSON: time, level, logger, event and its fields.
+
+    text    2026-11-23 17:31:30.123 INFO frontend listening address=http://127.0.0.1:8000 pid=4711
+    json    {"time": "2026-11-23T17:31:30.123+00:00", "level": "info", "logger": "frontend",
+            "event": "listening", "address": "http://127.0.0.1:8000", "pid": 4711}
+
+JSON is one object per line. In text a line that is not indented is the beginning of a record: values and
+control characters are escaped, and tracebacks indented. So no client or peer can forge a record.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
 
+MAX_VALUE_CHARS = 300
 _PLAIN = re.compile(r"[\w.:/@%+,\[\]-]+", re.ASCII)
-_MAX_VALUE_CHARS = 300
+# C0 but for tab and line feed, DEL, and C1, which terminals obey too.
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
+# Libraries that repeat what our events say better, or whose lines clients can cause at will.
+_QUIETED = {"uvicorn": logging.ERROR, "httpx": logging.WARNING, "asyncio": logging.WARNING}
 
 
-def configure_logging(level: str) -> None:
-    """Send the records of this process to stderr in the one format; call once, in a command's main."""
-    logging.basicConfig(
-        level=level.upper(),
-        stream=sys.stderr,
-        format="%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s",
-        datefmt="%Y-%m-%d %H:%M:%S",
-    )
+def configure_logging(level: str, form: str = "text") -> None:
+    """Send the records of this process to stderr; called by a command's main, again when it knows more.
+
+    Args:
+        level: least severe one, in lower case.
+        form: "text" or "json".
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    for name, least in _QUIETED.items():
+        logging.getLogger(name).setLevel(least)
 
 
-def log_event(logger: logging.Logger, level: int, event: str, **fields: object) -> None:
-    """Log one event; its values are escaped and cut, so that no client can forge or flood a line."""
+def log_event(
+    logger: logging.Logger,
+    level: int,
+    name: str,
+    error: BaseException | None = None,
+    /,
+    **fields: object,
+) -> None:
+    """Log one event.
+
+    Args:
+        logger: of the process, or of the module.
+        level: of the logging module.
+        name: stable.
+        error: what has happened, shown with its traceback.
+        fields: never prompt or output text; those that are None are left out, long ones are cut.
+    """
     if logger.isEnabledFor(level):
-        logger.log(
-            level, "%s", " ".join([event, *(f"{key}={_value(value)}" for key, value in fields.items())])
-        )
+        given = {key: value for key, value in fields.items() if value is not None}
+        logger.log(level, Event(name, given), exc_info=error)
 
 
-def _value(value: object) -> str:
-    text = f"{value:.3f}" if isinstance(value, float) else str(value)
-    if len(text) > _MAX_VALUE_CHARS:
-        text = text[:_MAX_VALUE_CHARS] + "..."
+class Event:
+    """The message of a record: a name and fields. As text it is `name key=value ...` on one line."""
+
+    __slots__ = ("fields", "name")
+
+    def __init__(self, name: str, fields: Mapping[str, object]) -> None:
+        self.name = name
+        self.fields = fields
+
+    def __str__(self) -> str:
+        return " ".join([self.name, *(f"{key}={_text(value)}" for key, value in self.fields.items())])
+
+
+class TextFormatter(logging.Formatter):
+    """Formats a record as a line, and its traceback as indented lines behind it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record without a line feed at its end."""
+        time = self.formatTime(record, "%Y-%m-%d %H:%M:%S")
+        head = f"{time}.{int(record.msecs):03d} {record.levelname} {_logger_name(record)}"
+        text = f"{head} {record.getMessage()}"
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        return text.translate(_CONTROLS).replace("\n", "\n    ")
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats a record as a JSON object: an event with its fields, or the "message" of a library."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the object on one line."""
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        head = {"time": time, "level": record.levelname.lower(), "logger": _logger_name(record)}
+        if isinstance(record.msg, Event):
+            head["event"] = record.msg.name
+            fields = {key: _json_value(value) for key, value in record.msg.fields.items()}
+        else:
+            fields = {"message": record.getMessage()}
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        # The head comes first, and no field replaces a part of it.
+        return json.dumps({**head, **fields, **head})
+
+
+def _logger_name(record: logging.LogRecord) -> str:
+    return record.name.removeprefix("splitserve.")
+
+
+def _text(value: object) -> str:
+    text = f"{value:.3f}" if isinstance(value, float) else _cut(str(value))
     return text if _PLAIN.fullmatch(text) else json.dumps(text)
+
+
+def _json_value(value: object) -> object:
+    if isinstance(value, float):
+        return round(value, 3) if math.isfinite(value) else str(value)
+    return value if isinstance(value, int) else _cut(str(value))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_VALUE_CHARS else text[:MAX_VALUE_CHARS] + "..."

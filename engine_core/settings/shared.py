@@ -7,8 +7,13 @@ from typing import Annotated
 from splitserve.engine_core.settings.setting import Setting
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("text", "json")
 
 LogLevel = Annotated[str, Setting("least severe message to log", "connections", choices=LOG_LEVELS)]
+LogFormat = Annotated[
+    str,
+    Setting("lines of text, or one JSON object per line", "connections", choices=LOG_FORMATS),
+]
 KeysDirectory = Annotated[
     str,
     Setting(

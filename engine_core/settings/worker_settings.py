@@ -9,7 +9,7 @@ from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.settings.checks import check_address, check_range
 from splitserve.engine_core.settings.flag_values import parse_bytes, parse_dtype
 from splitserve.engine_core.settings.setting import Setting, Settings
-from splitserve.engine_core.settings.shared import LogLevel
+from splitserve.engine_core.settings.shared import LogFormat, LogLevel
 
 # What one message of the wire (64 MiB) surely holds: a step's prompt logprobs, at about 190 bytes a token,
 # and a row with all its token ids, at 4 bytes each.
@@ -192,6 +192,7 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
         ),
     ] = 2048
     log_level: LogLevel = "info"
+    log_format: LogFormat = "text"
 
     @property
     def num_ranks(self) -> int:

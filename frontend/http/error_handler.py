@@ -11,8 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from splitserve.engine_core.errors import SplitServeError
-from splitserve.frontend.event_log import log_event
+from splitserve.engine_core.process.logs import log_event
 from splitserve.frontend.http.errors import HttpError, RouteError, error_response
+
+logger = logging.getLogger("frontend")
 
 WARN_INTERVAL_S = 10.0
 MAX_PATH_CHARS = 100
@@ -67,4 +69,4 @@ class ErrorHandler:
             self._num_unwarned[code] = num_errors
             return
         self._warned_s[code], self._num_unwarned[code] = now_s, 0
-        log_event("request_error", {"code": code, "count": num_errors, "detail": detail}, logging.WARNING)
+        log_event(logger, logging.WARNING, "request_error", code=code, count=num_errors, detail=detail)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import re
 import time
-import traceback
 import uuid
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from splitserve.frontend.event_log import Value, log_event, logger
+from splitserve.engine_core.process.logs import log_event
 from splitserve.frontend.http.connection.body_writer import BODY_BYTES_STATE
 from splitserve.frontend.http.errors import error_response
 from splitserve.frontend.metrics.process import FrontendMetrics
+
+logger = logging.getLogger("frontend")
 
 MAX_REQUEST_ID_CHARS = 100
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:\-]{1,100}")
@@ -46,7 +47,7 @@ class RequestLogMiddleware:
         try:
             await self._app(scope, receive, record.send)
         except Exception as error:
-            logger.error("unhandled_error request_id=%s\n%s", record.request_id, traceback.format_exc())
+            log_event(logger, logging.ERROR, "unhandled_error", error, request_id=record.request_id)
             if record.status:
                 raise
             await error_response(error)(scope, receive, record.send)
@@ -62,7 +63,7 @@ class RequestLogMiddleware:
         self._metrics.http.observe(route, method, status, seconds)
         if route in _QUIET and status < 400:
             return
-        fields: dict[str, Value] = {
+        fields: dict[str, object] = {
             "request_id": record.request_id,
             "method": method,
             "path": scope["path"],
@@ -70,7 +71,7 @@ class RequestLogMiddleware:
             "duration_ms": seconds * 1000,
             "bytes": record.num_bytes + scope["state"].get(BODY_BYTES_STATE, 0),
         }
-        log_event("request", fields | record.fields, logging.INFO)
+        log_event(logger, logging.INFO, "request", **fields | record.fields)
 
 
 class _Record:
@@ -84,7 +85,7 @@ class _Record:
         self.status = 0
         self.num_bytes = 0
         self.request_id = _request_id(scope)
-        self.fields: dict[str, Value] = {}
+        self.fields: dict[str, object] = {}
         state = scope.setdefault("state", {})
         state["request_id"] = self.request_id
         state["log"] = self.fields

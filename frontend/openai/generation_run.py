@@ -15,7 +15,6 @@ from splitserve.frontend.engines.connection.token_relay import Frame
 from splitserve.frontend.engines.generation import OutputDelta, TokenLogprob
 from splitserve.frontend.engines.request_check import check_num_sequences
 from splitserve.frontend.engines.stream.engine_generation import Generation
-from splitserve.frontend.event_log import Value
 from splitserve.frontend.http.connection.disconnect import ClientWatch
 from splitserve.frontend.http.slices import SLICE_VALUES
 from splitserve.frontend.metrics.generation_timer import GenerationTimer
@@ -87,7 +86,7 @@ class GenerationRun:
         # Tokens that come late and joined could not be timed.
         streams = bool(plan.body.stream) or self._tells_metrics
         self._requests = generation_requests(plan, getattr(request.state, "tenant", ""), streams=streams)
-        self._log: dict[str, Value] = request.state.log
+        self._log: dict[str, object] = request.state.log
         self._log |= {"model": self._model_name, "stream": bool(plan.body.stream), "id": plan.head.id}
 
     async def open(self, on_ready: Callable[[], None]) -> None:

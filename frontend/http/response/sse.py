@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import traceback
+import logging
 
 import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from splitserve.engine_core.errors import SplitServeError
-from splitserve.frontend.event_log import log_event, logger
+from splitserve.engine_core.process.logs import log_event
 from splitserve.frontend.http.connection.disconnect import ClientGoneError
 from splitserve.frontend.http.errors import HttpError, error_body, error_response
 from splitserve.frontend.http.limits import EndReason, OpenRequest
@@ -19,6 +19,8 @@ from splitserve.frontend.http.response.event_source import EventSource
 from splitserve.frontend.http.response.keep_alive import KeepAlive
 from splitserve.frontend.http.response.open_stream import OpenStream
 from splitserve.frontend.http.slices import SliceQueue
+
+logger = logging.getLogger("frontend")
 
 DONE = b"data: [DONE]\n\n"
 # How long a client may take to read the last words of a stream that ends for our reasons.
@@ -95,6 +97,8 @@ async def _say_goodbye(scope: Scope, send: Send, stream: OpenStream) -> bool:
 
 def _log(error: Exception) -> None:
     if isinstance(error, SplitServeError):
-        log_event("stream_error", {"code": error.code, "status": error.status, "detail": str(error)})
+        log_event(
+            logger, logging.INFO, "stream_error", code=error.code, status=error.status, detail=str(error)
+        )
     else:
-        logger.error("unhandled_error in a stream\n%s", "".join(traceback.format_exception(error)))
+        log_event(logger, logging.ERROR, "unhandled_error", error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import re
 import subprocess
@@ -21,7 +20,6 @@ from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.launcher import cli as splitserve
 from splitserve.engine_core.launcher import serve_settings
 from splitserve.engine_core.launcher.serve_settings import FRONTEND, SERVE
-from splitserve.engine_core.process.logs import log_event
 from splitserve.engine_core.process.runtime_directory import default_engine_address
 from splitserve.engine_core.process.version import software_version
 from splitserve.engine_core.settings.arguments import add_flags, flag_words, given_values, make_settings
@@ -249,7 +247,7 @@ def test_data_types_have_short_names(typed: str, meant: str) -> None:
 def test_serve_takes_every_setting_that_is_not_its_own_and_passes_it_on() -> None:
     passed_on = {each.flag for each in FRONTEND}
     own = {each.flag for each in FRONTEND_SETTINGS if not each.setting.serve}
-    shared = {"--keys", "--insecure", "--log-level"}
+    shared = {"--keys", "--insecure", "--log-level", "--log-format"}
     assert passed_on | own | shared == {each.flag for each in FRONTEND_SETTINGS}
     taken = (*SERVE, *FRONTEND, *serve_settings.ENGINE)
     assert len({each.field for each in taken}) == len(taken), "they meet in one namespace"
@@ -395,23 +393,6 @@ def test_a_start_that_fails_leaves_no_directory(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "splitserve").chmod(0o777)
     assert splitserve.main(["serve", "--uds", str(tmp_path / "api.sock")]) == 2
     assert os.listdir(tmp_path) == ["splitserve"], "the socket was not made either"
-
-
-def test_log_values_are_escaped_and_cut(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
-        log_event(
-            logging.getLogger("x"),
-            logging.INFO,
-            "it happened",
-            a=1,
-            b=0.5,
-            c="two words",
-            d="x\ny\x1b[31m",
-            e="z" * 999,
-        )
-    text = caplog.messages[0]
-    assert text.startswith('it happened a=1 b=0.500 c="two words" d="x\\ny\\u001b[31m" e=zzz')
-    assert len(text) < 500
 
 
 def test_a_configuration_that_is_no_number_never_passes() -> None:

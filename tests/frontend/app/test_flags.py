@@ -83,6 +83,7 @@ def test_the_parsers_defaults_are_those_of_the_configuration() -> None:
         (["--ssl-keyfile", "/k"], "together"),
         (["--generation-config", "vllm"], "--generation-config must be one of auto, none"),
         (["--log-level", "loud"], "--log-level"),
+        (["--log-format", "xml"], "--log-format"),
         (["--tenant-header", "X Tenant"], "--tenant-header"),
         (["--api-key", ""], "--api-key or --api-key-file must be 1 to 512"),
         (["--api-key", "x" * 513], "--api-key or --api-key-file must be 1 to 512"),

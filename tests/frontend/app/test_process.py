@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shutil
 import signal
@@ -36,7 +37,7 @@ def running(
         lines = said if said is not None else []
         for line in process.stderr:
             lines.append(line)
-            match = re.search(r" listening address=\"?([^\s\"]+)", line)
+            match = re.search(r"listening\"?,? \"?address(?:=|\": )\"?([^\s\"]+)", line)
             if match:
                 yield match[1], process
                 return
@@ -173,6 +174,21 @@ def test_the_log_of_a_start_shows_no_key(tmp_path: Path) -> None:
     assert "config" in said[0]
     assert "very-secret" not in "".join(said)
     assert "short_api_keys" not in "".join(said)
+
+
+def test_every_line_of_the_log_is_json_if_asked_for() -> None:
+    flags = ("--port", "0", "--log-format", "json", "--log-level", "debug", "--api-key", "abc")
+    said: list[str] = []
+    with running(*flags, said=said) as (url, process):
+        assert httpx.get(f"{url}/x%0a%1b", headers={"authorization": "Bearer abc"}).status_code == 404
+        assert end(process) == 0
+        assert process.stderr is not None
+        said += process.stderr
+    records = [json.loads(line) for line in said]
+    events = [record.get("event") for record in records]
+    assert {"api_frontend", "short_api_keys", "listening", "request", "draining"} <= set(events)
+    request = records[events.index("request")]
+    assert (request["path"], request["status"]) == ("/x\n\x1b", 404)
 
 
 def test_a_short_key_is_served_with_a_warning() -> None:
