@@ -36,7 +36,7 @@ from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, Schedu
 from splitserve.engine_core.kv_cache.assembly import make_kv_cache_manager
 from splitserve.engine_core.kv_cache.costs import KVCosts
 from splitserve.engine_core.request import EndedRequest, FrontendId, RequestLimits
-from splitserve.engine_core.scheduler.apply import StepApplier, StepResult
+from splitserve.engine_core.scheduler.apply import AppliedStep, StepApplier
 from splitserve.engine_core.scheduler.output import OutputCollector
 from splitserve.engine_core.scheduler.pacing.step_costs import StepCosts
 from splitserve.engine_core.scheduler.pacing.step_pacer import StepPacer
@@ -195,7 +195,7 @@ class EngineCore:
         self._scheduler.check_integrity()
         self._requests.check_integrity()
 
-    def _report(self, result: StepResult) -> None:
+    def _report(self, result: AppliedStep) -> None:
         """Collect what frontends hear of a step."""
         for tokens in result.tokens:
             self._counters.generation_tokens += tokens.num_tokens

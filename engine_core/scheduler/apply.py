@@ -20,7 +20,7 @@ from splitserve.engine_core.scheduler.running import IntColumn
 from splitserve.engine_core.scheduler.scheduler import Scheduler
 
 
-class StepResult(NamedTuple):
+class AppliedStep(NamedTuple):
     """What one applied step leads to; ended requests have left their rows already."""
 
     step: PlannedStep
@@ -52,7 +52,7 @@ class StepApplier:
         self._indexer = scheduler.kv.indexer
         self._recipients = Recipients(scheduler.running, np.zeros(0, np.int64))
 
-    def apply(self, output: ModelRunnerOutput) -> StepResult:
+    def apply(self, output: ModelRunnerOutput) -> AppliedStep:
         """Advance every row of the step.
 
         Rows whose request left since the step was planned are skipped: their first_step is later, or never.
@@ -76,7 +76,7 @@ class StepApplier:
         tokens = self._recipients_of(emitted.rows).split(emitted.positions, emitted.token_ids)
         logprobs = self._logprobs(output, emitted)
         ended += self._finish(finishing)
-        return StepResult(planned, tokens, ended, logprobs, prompt_logprobs, ran_out_of_memory)
+        return AppliedStep(planned, tokens, ended, logprobs, prompt_logprobs, ran_out_of_memory)
 
     def _take_step(self, output: ModelRunnerOutput) -> PlannedStep:
         in_flight = self._scheduler.in_flight

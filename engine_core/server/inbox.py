@@ -10,7 +10,7 @@ from splitserve.engine_core.errors import ProtocolError
 from splitserve.engine_core.ipc.transport import Received
 
 
-class Bound(NamedTuple):
+class InboxBound(NamedTuple):
     """How much of one peer may wait."""
 
     num_messages: int
@@ -18,9 +18,9 @@ class Bound(NamedTuple):
 
 
 # A frontend has 16,384 sequences open at most, so an honest one never comes near.
-FRONTEND_BOUND = Bound(32_768, 256 * 2**20)
+FRONTEND_BOUND = InboxBound(32_768, 256 * 2**20)
 # Of a peer that has not said hello. A frontend may have had 1024 messages queued for an engine that died.
-STRANGER_BOUND = Bound(2048, 64 * 2**20)
+STRANGER_BOUND = InboxBound(2048, 64 * 2**20)
 MAX_BYTES = 2**30
 
 
@@ -41,8 +41,8 @@ class Inbox:
 
     def __init__(
         self,
-        frontend_bound: Bound = FRONTEND_BOUND,
-        stranger_bound: Bound = STRANGER_BOUND,
+        frontend_bound: InboxBound = FRONTEND_BOUND,
+        stranger_bound: InboxBound = STRANGER_BOUND,
         max_bytes: int = MAX_BYTES,
     ) -> None:
         self._bounds = {True: frontend_bound, False: stranger_bound}

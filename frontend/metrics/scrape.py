@@ -22,7 +22,7 @@ from splitserve.frontend.engines.pool import EnginePool
 from splitserve.frontend.launch import Launch
 from splitserve.frontend.metrics.exposition import Labelled, merge
 from splitserve.frontend.metrics.process import PREFIX
-from splitserve.frontend.metrics.siblings import Siblings
+from splitserve.frontend.metrics.siblings import SiblingFrontends
 
 # An engine that is in a long step answers after it; its last figures are used then. Another frontend of the
 # launch that is busy for so long is left out.
@@ -45,7 +45,7 @@ class Scrape:
         """
         self._pool = pool
         self._launch = launch
-        self._siblings = Siblings(launch) if launch is not None and launch.others else None
+        self._siblings = SiblingFrontends(launch) if launch is not None and launch.others else None
         self._shared: asyncio.Task[bytes] | None = None
         self._engines = engines
         # Registries of our own: the library's global one would tie two apps of one process together.

@@ -21,7 +21,7 @@ BIND_RETRY_S = 0.2
 BACKLOG = 128
 
 
-class Siblings:
+class SiblingFrontends:
     """The other frontends of a launch; belongs to the event loop."""
 
     def __init__(self, launch: Launch) -> None:

@@ -9,7 +9,7 @@ from splitserve.engine_core.clock import ManualClock
 from splitserve.engine_core.config import SchedulerConfig
 from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.engine.listeners import Listeners
-from splitserve.engine_core.executor.simulated.executor import Fault, SimulatedExecutor
+from splitserve.engine_core.executor.simulated.executor import ScriptedFault, SimulatedExecutor
 from splitserve.engine_core.executor.simulated.model import SimulatedModel
 from splitserve.engine_core.executor.simulated.tokens import TokenRule, reference_output
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32, unpack_int64
@@ -60,7 +60,7 @@ class EngineDriver:
         rule: TokenRule | None = None,
         *,
         depth: int = 1,
-        faults: Sequence[Fault] = (),
+        faults: Sequence[ScriptedFault] = (),
         sliding_window: int = 0,
         step_s: float = STEP_S,
         fits_memory: Callable[[SchedulerOutput], bool] = lambda step: True,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from splitserve.engine_core.config import SHORT_STEP_S, SchedulerConfig
 from splitserve.engine_core.errors import OverloadedError
-from splitserve.engine_core.executor.simulated.executor import Fault, FaultKind
+from splitserve.engine_core.executor.simulated.executor import FaultKind, ScriptedFault
 from splitserve.engine_core.executor.simulated.tokens import TokenRule
 from splitserve.engine_core.sequence_sampling import RepetitionDetection
 from tests.engine_core.engine_driver import COMPLETE, STEP_S, EngineDriver
@@ -57,12 +57,14 @@ class _Scenario:
         rule = TokenRule(vocab_size, (0,), eos_probability=chance.choice([0.0, 0.05, 0.3]))
         faults = []
         if chance.random() < 0.3:
-            faults = [Fault(FaultKind.ROW_ERROR, step=chance.randint(1, 30), place=chance.randint(0, 3))]
+            faults = [
+                ScriptedFault(FaultKind.ROW_ERROR, step=chance.randint(1, 30), place=chance.randint(0, 3))
+            ]
         self._restarts = 1
         if chance.random() < 0.2:
             steps = chance.sample(range(1, 40), 4)
             self._restarts += len(steps)
-            faults += [Fault(FaultKind.OUT_OF_MEMORY, step) for step in steps]
+            faults += [ScriptedFault(FaultKind.OUT_OF_MEMORY, step) for step in steps]
         self.driver = EngineDriver(
             self._config(),
             rule,

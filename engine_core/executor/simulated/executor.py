@@ -35,7 +35,7 @@ class FaultKind(enum.Enum):
 
 
 @dataclass(slots=True, frozen=True)
-class Fault:
+class ScriptedFault:
     """Something fails in step `step`, counted from 1; a ROW_ERROR hits the row at `place` of its column."""
 
     kind: FaultKind
@@ -59,7 +59,7 @@ class SimulatedExecutor(Executor):
         *,
         step_time_s: float = 0.0,
         hang_deadline_s: float = 0.0,
-        faults: Sequence[Fault] = (),
+        faults: Sequence[ScriptedFault] = (),
         fits_memory: Callable[[SchedulerOutput], bool] = lambda step: True,
     ) -> None:
         """Build an executor that start() brings up at once.
@@ -137,7 +137,7 @@ class SimulatedExecutor(Executor):
         self._is_lost = True
         self._due.clear()
 
-    def _lose(self, fault: Fault) -> None:
+    def _lose(self, fault: ScriptedFault) -> None:
         self._is_lost = True
         if fault.kind is FaultKind.CRASH:
             self._reply(WorkerError(f"the simulated worker crashed in step {fault.step}"), self._step_time_s)

@@ -24,7 +24,7 @@ from splitserve.engine_core.scheduler.waiting.ranking import Ranking
 from splitserve.engine_core.scheduler.waiting.tenants import VIRTUAL_UNIT
 
 
-class Bound(enum.IntEnum):
+class QueueBound(enum.IntEnum):
     """What the queue is full of."""
 
     REQUESTS = 0
@@ -33,7 +33,7 @@ class Bound(enum.IntEnum):
     @property
     def flag(self) -> str:
         """Name of the setting that says how much of it may wait."""
-        return "max_num_waiting" if self is Bound.REQUESTS else "max_waiting_tokens"
+        return "max_num_waiting" if self is QueueBound.REQUESTS else "max_waiting_tokens"
 
 
 # Changes are kept so long for whoever asks next, beside two for each request that may have to leave.
@@ -41,7 +41,7 @@ MAX_UNRANKED = 256
 
 
 def _sizes() -> list[int]:
-    return [0] * len(Bound)
+    return [0] * len(QueueBound)
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class _TenantPlaces:
         self.price = VIRTUAL_UNIT // weight
         self.sizes = _sizes()
         self.frontends: dict[FrontendId, _FrontendPlaces] = {}
-        self.most: tuple[Ranking[FrontendId, int], ...] = tuple(Ranking() for _ in Bound)
+        self.most: tuple[Ranking[FrontendId, int], ...] = tuple(Ranking() for _ in QueueBound)
 
 
 class Places:
@@ -75,7 +75,7 @@ class Places:
         weights: 1..1000 by tenant; others have 1.
 
     Attributes:
-        sizes: what all of them hold, by Bound.
+        sizes: what all of them hold, by QueueBound.
     """
 
     def __init__(self, weights: Mapping[str, int]) -> None:
@@ -83,7 +83,7 @@ class Places:
         self.sizes = _sizes()
         self._sum_weights = 0
         self._tenants: dict[str, _TenantPlaces] = {}
-        self._most: tuple[Ranking[str, int], ...] = tuple(Ranking() for _ in Bound)
+        self._most: tuple[Ranking[str, int], ...] = tuple(Ranking() for _ in QueueBound)
         # Requests that may have to leave, by arrival.
         self._leaving: dict[int, Siblings] = {}
         # Tenants and frontends that are not ranked as they are now.
@@ -110,7 +110,7 @@ class Places:
         if siblings.has_begun or not siblings.waiting:
             self._keep(siblings, holder)
 
-    def choose(self, incoming: Siblings, bound: Bound) -> Siblings | None:
+    def choose(self, incoming: Siblings, bound: QueueBound) -> Siblings | None:
         """Return who has to leave for a new request that finds no room; None if nobody has."""
         self._rank()
         own = self._tenants.get(incoming.tenant) or self._new_tenant(incoming.tenant)
@@ -127,7 +127,7 @@ class Places:
             return self._leaving[last[1]]
         return None
 
-    def is_within_share(self, incoming: Siblings, bound: Bound, limit: int) -> bool:
+    def is_within_share(self, incoming: Siblings, bound: QueueBound, limit: int) -> bool:
         """Whether the tenant of a new request would hold no more with it than its share of a limit."""
         own = self._tenants.get(incoming.tenant) or self._new_tenant(incoming.tenant)
         sum_weights = self._sum_weights + (0 if incoming.tenant in self._tenants else own.weight)
@@ -137,7 +137,7 @@ class Places:
         """Raise IntegrityError unless the sums agree and only those that wait may have to leave."""
         holders = [holder for tenant in self._tenants.values() for holder in tenant.frontends.values()]
         for parts in (self._tenants.values(), holders):
-            if [sum(part.sizes[bound] for part in parts) for bound in Bound] != self.sizes:
+            if [sum(part.sizes[bound] for part in parts) for bound in QueueBound] != self.sizes:
                 raise IntegrityError("the places of tenants and frontends are not those of the queue")
         for siblings in self._leaving.values():
             if siblings.has_begun or not siblings.waiting:
@@ -147,7 +147,7 @@ class Places:
         if self._sum_weights != sum(tenant.weight for tenant in self._tenants.values()):
             raise IntegrityError("the weights of those that wait do not come to their sum")
 
-    def _last_of(self, tenant: _TenantPlaces, bound: Bound) -> Siblings:
+    def _last_of(self, tenant: _TenantPlaces, bound: QueueBound) -> Siblings:
         most = tenant.most[bound].first()
         assert most is not None, "a ranked tenant has somebody who may leave"
         last = tenant.frontends[most[1]].leaving.first()
@@ -191,7 +191,7 @@ class Places:
         for name, frontend in self._unranked:
             tenant = self._tenants.get(name)
             holder = None if tenant is None else tenant.frontends.get(frontend)
-            for bound in Bound:
+            for bound in QueueBound:
                 if tenant is not None:
                     sizes = holder.sizes if holder is not None and len(holder.leaving) else None
                     tenant.most[bound].set(frontend, None if sizes is None else -sizes[bound])

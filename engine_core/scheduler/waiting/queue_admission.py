@@ -10,7 +10,7 @@ from typing import NamedTuple
 from splitserve.engine_core.errors import OverloadedError
 from splitserve.engine_core.ipc.messages import FinishReason
 from splitserve.engine_core.request import EndedRequest, Request, Siblings
-from splitserve.engine_core.scheduler.waiting.places import Bound, Places
+from splitserve.engine_core.scheduler.waiting.places import Places, QueueBound
 
 # Bounds of what a client is told; without a measurement it is told the least.
 MIN_RETRY_S = 1
@@ -138,7 +138,7 @@ class QueueAdmission:
             return []
         factor = BEGUN_FACTOR if incoming.has_begun else 1
         room = (self._max_num_waiting * factor + num_free_rows, self._max_waiting_tokens * factor)
-        chosen: list[tuple[Siblings, Bound]] = []
+        chosen: list[tuple[Siblings, QueueBound]] = []
         full_of = self._choose(incoming, room, chosen)
         for siblings, _ in chosen:
             self._places.add(siblings)
@@ -172,11 +172,11 @@ class QueueAdmission:
         self._places.check_integrity()
 
     def _choose(
-        self, incoming: Siblings, room: tuple[int, int], chosen: list[tuple[Siblings, Bound]]
-    ) -> Bound | None:
+        self, incoming: Siblings, room: tuple[int, int], chosen: list[tuple[Siblings, QueueBound]]
+    ) -> QueueBound | None:
         """Take out who has to leave; returns the bound for which that is not enough."""
         places = self._places
-        for bound in Bound:
+        for bound in QueueBound:
             while self.num_waiting and places.sizes[bound] + incoming.sizes[bound] > room[bound]:
                 siblings = places.choose(incoming, bound)
                 if siblings is None or (
@@ -191,9 +191,11 @@ class QueueAdmission:
         self._places.left(request)
         self._rate.advance(now_s, self.num_waiting > 0)
 
-    def _refused(self, incoming: Siblings, bound: Bound, num_free_rows: int, now_s: float) -> OverloadedError:
+    def _refused(
+        self, incoming: Siblings, bound: QueueBound, num_free_rows: int, now_s: float
+    ) -> OverloadedError:
         size = incoming.sizes[bound]
-        if bound is Bound.REQUESTS:
+        if bound is QueueBound.REQUESTS:
             what = f"queue full: {_counted(self.num_waiting - num_free_rows, 'request')} waiting"
             what += f", and this one has {size} sequences" if size > 1 else ""
         else:
@@ -201,7 +203,7 @@ class QueueAdmission:
             what = f"queue full: {waiting} waiting, and this request has {size}"
         return self._overloaded(bound, what, now_s)
 
-    def _overloaded(self, bound: Bound, what: str, now_s: float) -> OverloadedError:
+    def _overloaded(self, bound: QueueBound, what: str, now_s: float) -> OverloadedError:
         self.rejected[bound.flag] += 1
         estimate_s = self.queue_time_s(now_s)
         flag = f"--{bound.flag.replace('_', '-')}"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from splitserve.engine_core.config import SchedulerConfig
 from splitserve.engine_core.engine.core import EngineCore
-from splitserve.engine_core.executor.simulated.executor import Fault, FaultKind
+from splitserve.engine_core.executor.simulated.executor import FaultKind, ScriptedFault
 from splitserve.engine_core.executor.simulated.tokens import TokenRule
 from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.messages import FinishReason
@@ -267,7 +267,7 @@ def test_a_prefill_cap_changes_no_token_and_starves_nobody(
 def test_a_row_error_ends_one_request_and_no_other(
     config: SchedulerConfig, depth: int, script: list[Arrival], fault: tuple[int, int]
 ) -> None:
-    faults = [Fault(FaultKind.ROW_ERROR, step=fault[0], place=fault[1])]
+    faults = [ScriptedFault(FaultKind.ROW_ERROR, step=fault[0], place=fault[1])]
     driver = EngineDriver(with_tight_pool(config), TokenRule(8, (0,)), depth=depth, faults=faults)
     play(driver, list(script))
     driver.run(max_turns(driver))
@@ -293,7 +293,7 @@ def test_steps_that_run_out_of_memory_change_no_token(
     steps: set[int],
     window: int,
 ) -> None:
-    faults = [Fault(FaultKind.OUT_OF_MEMORY, step) for step in steps]
+    faults = [ScriptedFault(FaultKind.OUT_OF_MEMORY, step) for step in steps]
     rule = TokenRule(8, (0,))
     driver = EngineDriver(config, rule, depth=depth, faults=faults, sliding_window=window)
     play(driver, script)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from splitserve.engine_core.config import SchedulerConfig
-from splitserve.engine_core.executor.simulated.executor import Fault, FaultKind
+from splitserve.engine_core.executor.simulated.executor import FaultKind, ScriptedFault
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
 from splitserve.engine_core.ipc.messages import FinishReason
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
@@ -19,8 +19,8 @@ from tests.engine_core.requests import make_request
 CONFIG = SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=32, max_model_len=64, num_blocks=32)
 
 
-def short_of_memory(*steps: int) -> list[Fault]:
-    return [Fault(FaultKind.OUT_OF_MEMORY, step) for step in steps]
+def short_of_memory(*steps: int) -> list[ScriptedFault]:
+    return [ScriptedFault(FaultKind.OUT_OF_MEMORY, step) for step in steps]
 
 
 def tokens_of_steps(driver: EngineDriver) -> list[int]:

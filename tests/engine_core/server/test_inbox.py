@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from splitserve.engine_core.errors import ProtocolError
 from splitserve.engine_core.ipc.transport import Received
-from splitserve.engine_core.server.inbox import Bound, Inbox
+from splitserve.engine_core.server.inbox import Inbox, InboxBound
 
-BOUND = Bound(num_messages=3, num_bytes=100)
+BOUND = InboxBound(num_messages=3, num_bytes=100)
 
 
 def message(peer: bytes, frame: bytes | ProtocolError = b"x") -> Received:
@@ -51,7 +51,7 @@ def test_who_sends_too_many_bytes_loses_them() -> None:
 
 
 def test_a_stranger_may_send_less() -> None:
-    inbox = Inbox(stranger_bound=Bound(1, 100))
+    inbox = Inbox(stranger_bound=InboxBound(1, 100))
     assert inbox.put(message(b"a"), is_known=False) is None
     assert inbox.put(message(b"a"), is_known=False) is not None
 
@@ -67,6 +67,6 @@ def test_beyond_all_bytes_the_largest_queue_goes() -> None:
 
 
 def test_an_error_in_place_of_a_frame_counts_as_a_message() -> None:
-    inbox = Inbox(frontend_bound=Bound(1, 100))
+    inbox = Inbox(frontend_bound=InboxBound(1, 100))
     inbox.put(message(b"a", ProtocolError("two frames")), is_known=True)
     assert inbox.put(message(b"a", ProtocolError("two frames")), is_known=True) is not None

@@ -135,10 +135,10 @@ async def test_it_waits_for_the_directory_that_the_engine_makes(
 ) -> None:
     monkeypatch.setattr(siblings, "BIND_RETRY_S", 0.001)
     launch = Launch(str(folder), 1, ConnectionCounts.create(2))
-    async with siblings.Siblings(launch).answering(lambda: b"text"):
+    async with siblings.SiblingFrontends(launch).answering(lambda: b"text"):
         await asyncio.sleep(0)
         folder.mkdir(parents=True)
-        other = siblings.Siblings(Launch(str(folder), 2, launch.counts))
+        other = siblings.SiblingFrontends(Launch(str(folder), 2, launch.counts))
         while (answer := await other.ask(30.0)) == {}:
             await asyncio.sleep(0)
         assert answer == {1: b"text"}

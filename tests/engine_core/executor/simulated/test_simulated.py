@@ -5,7 +5,7 @@ import pytest
 from splitserve.engine_core.clock import ManualClock
 from splitserve.engine_core.config import SchedulerConfig
 from splitserve.engine_core.errors import WorkerError
-from splitserve.engine_core.executor.simulated.executor import Fault, FaultKind, SimulatedExecutor
+from splitserve.engine_core.executor.simulated.executor import FaultKind, ScriptedFault, SimulatedExecutor
 from splitserve.engine_core.executor.simulated.model import SimulatedModel
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.messages import FinishReason
@@ -68,7 +68,7 @@ def test_steps_take_their_time_one_after_the_other() -> None:
 
 def test_a_crash_comes_after_the_steps_before_it() -> None:
     clock = ManualClock()
-    executor = ready_executor(clock, faults=[Fault(FaultKind.CRASH, step=2)])
+    executor = ready_executor(clock, faults=[ScriptedFault(FaultKind.CRASH, step=2)])
     executor.submit(first_step())
     executor.submit(later_step(2))
     assert len(executor.receive()) == 1
@@ -79,7 +79,7 @@ def test_a_crash_comes_after_the_steps_before_it() -> None:
 
 def test_a_hang_says_nothing_until_its_deadline() -> None:
     clock = ManualClock()
-    executor = ready_executor(clock, faults=[Fault(FaultKind.HANG, step=1)], hang_deadline_s=30.0)
+    executor = ready_executor(clock, faults=[ScriptedFault(FaultKind.HANG, step=1)], hang_deadline_s=30.0)
     executor.submit(first_step())
     clock.advance(29.0)
     assert executor.receive() == []
@@ -91,7 +91,7 @@ def test_a_hang_says_nothing_until_its_deadline() -> None:
 
 def test_a_hang_without_a_deadline_lasts() -> None:
     clock = ManualClock()
-    executor = ready_executor(clock, faults=[Fault(FaultKind.HANG, step=1)])
+    executor = ready_executor(clock, faults=[ScriptedFault(FaultKind.HANG, step=1)])
     executor.submit(first_step())
     clock.advance(1e9)
     assert executor.receive() == []
@@ -100,7 +100,7 @@ def test_a_hang_without_a_deadline_lasts() -> None:
 
 def test_a_row_error_hits_the_row_at_its_place() -> None:
     config = SchedulerConfig(max_model_len=32, num_blocks=16)
-    driver = EngineDriver(config, faults=[Fault(FaultKind.ROW_ERROR, step=2, place=1)])
+    driver = EngineDriver(config, faults=[ScriptedFault(FaultKind.ROW_ERROR, step=2, place=1)])
     sequences = [driver.add([1, 2, 3], max_tokens=6) for _ in range(3)]
     driver.run()
     reasons = [sequence.finished.reason for sequence in sequences if sequence.finished]

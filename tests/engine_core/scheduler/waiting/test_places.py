@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from splitserve.engine_core.errors import OverloadedError
 from splitserve.engine_core.request import Request, Siblings
-from splitserve.engine_core.scheduler.waiting.places import Bound
+from splitserve.engine_core.scheduler.waiting.places import QueueBound
 from splitserve.engine_core.scheduler.waiting.queue_admission import MAX_DISPLACED, QueueAdmission
 from tests.engine_core.waiting import Waiting, newcomer
 
@@ -213,7 +213,7 @@ def _check_refusal(here: list[Request], asked: Siblings) -> None:
     """Its tenant would have more than its share of places or tokens, unless what has begun holds the rest."""
     assert here, "alone it may exceed the bounds"
     reasons = []
-    for bound, limit in ((Bound.REQUESTS, MAX_WAITING), (Bound.TOKENS, MAX_TOKENS)):
+    for bound, limit in ((QueueBound.REQUESTS, MAX_WAITING), (QueueBound.TOKENS, MAX_TOKENS)):
         held = {tenant: _held(here, tenant, bound) for tenant in TENANTS}
         own = held[asked.tenant] + asked.sizes[bound]
         weights = sum(WEIGHTS.get(t, 1) for t in TENANTS if held[t] or t == asked.tenant)
@@ -223,9 +223,9 @@ def _check_refusal(here: list[Request], asked: Siblings) -> None:
     assert any(not within_share or begun for within_share, begun in reasons)
 
 
-def _held(here: list[Request], tenant: str, bound: Bound) -> int:
+def _held(here: list[Request], tenant: str, bound: QueueBound) -> int:
     return sum(_size(request, bound) for request in here if request.siblings.tenant == tenant)
 
 
-def _size(request: Request, bound: Bound) -> int:
-    return 1 if bound is Bound.REQUESTS else request.num_stored_tokens
+def _size(request: Request, bound: QueueBound) -> int:
+    return 1 if bound is QueueBound.REQUESTS else request.num_stored_tokens
