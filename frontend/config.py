@@ -1,7 +1,6 @@
 """The configuration of one api-frontend process, built once by its command line and validated before use."""
 
-from __future__ import annotations
-
+# No "from __future__ import annotations": --help would compile each declaration from its text, 10 ms in all.
 import os
 import re
 from typing import Annotated

@@ -1,7 +1,6 @@
 """The settings of an engine that decide what runs next, and what the KV cache keeps."""
 
-from __future__ import annotations
-
+# No "from __future__ import annotations": --help would compile each declaration from its text, 10 ms in all.
 import re
 from typing import Annotated
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import msgspec
@@ -24,8 +23,7 @@ Value = str | int | float | bool | None
 S = TypeVar("S", bound="Settings")
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(msgspec.Struct, frozen=True):
     """What people are told about a setting, and which values it takes.
 
     Attributes:
@@ -60,8 +58,7 @@ class Setting:
     serve: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Declared:
+class Declared(msgspec.Struct, frozen=True):
     """A setting as it stands in a configuration.
 
     Attributes:
