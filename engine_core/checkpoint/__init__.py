@@ -1,1 +1,1 @@
-"""What a checkpoint directory says, read without torch: config, weight files, what its text side needs."""
+"""The contents of a checkpoint directory, read without torch: config, weight files, files for text."""

@@ -1,4 +1,4 @@
-"""All that can be found wrong with a checkpoint before its weights are read, in well under a second."""
+"""All faults of a checkpoint that can be found before its weights are read, in well under a second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a directory is that is no checkpoint in Hugging Face layout, and what to do about it."""
+"""What a directory without a Hugging Face checkpoint is instead, and what to do about it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OTHER_SUFFIXES = (".h5", ".msgpack", ".onnx", ".pb", ".tflite", ".npz")
 
 
 def explain(directory: Path) -> str:
-    """Return in words what a directory holds instead of config.json or weights.
+    """Describe what a directory contains instead of config.json or weights.
 
     Raises:
         ModelLoadError: it cannot be listed.

@@ -1,4 +1,4 @@
-"""Reads the small files of a checkpoint, which are input like any other: bounded, and named when wrong."""
+"""Reads the small files of a checkpoint as untrusted input: of limited size, and named in errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Git LFS pointers: the few lines that stand in a file's place where only git has fetched a repository."""
+"""Git LFS pointers: the few lines that replace a file if a repository was cloned without Git LFS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of a checkpoint that frontends read, checked as far as this goes without their libraries."""
+"""The files of a checkpoint that frontends read, checked as far as possible without their libraries."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def check_text_files(directory: Path) -> None:
 
 
 def read_tokenizer_json(directory: Path) -> bytes:
-    """Return tokenizer.json as it is.
+    """Return the contents of tokenizer.json.
 
     Raises:
         ModelLoadError: it is missing, or cannot be read; see read_file().

@@ -1,4 +1,4 @@
-"""Which files a checkpoint directory consists of, and which tensor lies where."""
+"""Which files a checkpoint directory consists of, and which tensor is in which file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DTYPE_NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
 class CheckpointTensor(NamedTuple):
-    """One tensor and the checked file it lies in."""
+    """One tensor and the checked file that contains it."""
 
     name: str
     file: SafetensorsFile

@@ -1,1 +1,1 @@
-"""Events of the KV cache for outside routers: which prefixes this engine holds, published on a ZMQ socket."""
+"""KV cache events for external routers: which prefixes this engine holds, published on a ZMQ socket."""

@@ -1,4 +1,4 @@
-"""What a batch of KV events looks like on the wire: vLLM's KVEventBatch, which routers read already.
+"""The wire format of a batch of KV events: vLLM's KVEventBatch, which routers already understand.
 
 A payload is msgpack: an array [seconds, events, data parallel rank] of events that are maps with their kind
 under "type". vLLM publishes these since 0.24 (older releases had arrays in place of the maps), see

@@ -1,4 +1,4 @@
-"""The batches of events that a subscriber who missed some can still ask for."""
+"""The batches of events that a subscriber can still request after missing some."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who has asked for missed batches, and how far each of them has been served.
+"""Which peers requested missed batches, and how much of it each has been sent.
 
     state     event                                   next
     -         begin()                                 open, at the number asked for

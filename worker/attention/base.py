@@ -12,7 +12,7 @@ from splitserve.worker.kv_cache.layout import BlockShape, KVCache
 
 
 class Rotation(NamedTuple):
-    """What queries and keys go through before they meet: a norm of each head, if there is one, then the turn.
+    """What happens to queries and keys before attention: a norm per head, if there is one, then the rotation.
 
     Attributes:
         cos_sin: fp32 [max_pos, D]: cosines, then sines, by which element i turns with element i + D / 2.

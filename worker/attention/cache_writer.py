@@ -1,4 +1,4 @@
-"""How backends call the kernels of ours that write their cache: with a rotation on the way, or without."""
+"""How backends call the custom kernels that write their cache, with or without a rotation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention on the CPU: our paged kernels over caches in plain memory."""
+"""Attention on the CPU: custom paged kernels over caches in plain memory."""
 
 from __future__ import annotations
 

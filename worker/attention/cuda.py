@@ -1,4 +1,4 @@
-"""Attention on a GPU by our own paged kernels; a row's bits do not depend on its batch."""
+"""Attention on a GPU by custom paged kernels; a row's bits do not depend on its batch."""
 
 from __future__ import annotations
 

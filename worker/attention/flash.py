@@ -1,4 +1,4 @@
-"""Attention by the flash-attn packages, over a cache that is laid out as they ask."""
+"""Attention by the flash-attn packages, over a cache in the layout they require."""
 
 from __future__ import annotations
 

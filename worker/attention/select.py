@@ -61,7 +61,7 @@ def choose_backend(requested: str, device: Device, needs: AttentionNeeds) -> Att
 def _cpu(device: Device, needs: AttentionNeeds) -> Choice:
     if device.name != "cpu":
         return Choice(None, f"the device is {device.name}")
-    return Choice(CpuAttention(), "our kernels for this device")
+    return Choice(CpuAttention(), "custom kernels for this device")
 
 
 def _cuda(device: Device, needs: AttentionNeeds) -> Choice:
@@ -72,7 +72,7 @@ def _cuda(device: Device, needs: AttentionNeeds) -> Choice:
     # The kernel for float32 takes little.
     if needs.dtype != torch.float32 and taken >= limit:
         return Choice(None, f"a thread block takes {taken} KiB of shared memory, this GPU has {limit}")
-    return Choice(CudaAttention(device.cuda_ops, device.torch_device), "our kernels for this device")
+    return Choice(CudaAttention(device.cuda_ops, device.torch_device), "custom kernels for this device")
 
 
 def _flash_attn(device: Device, needs: AttentionNeeds) -> Choice:

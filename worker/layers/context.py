@@ -23,7 +23,7 @@ class LayerContext(NamedTuple):
         workspace: where they keep activations.
         backend: what computes attention.
         ops: the device's kernels for all else.
-        group: the ranks that part each layer; None if this one holds all of it.
+        group: the ranks that shard each layer; None if this one holds all of it.
         stage: of the pipeline; None if this one holds all layers.
     """
 

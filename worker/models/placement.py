@@ -17,7 +17,7 @@ class Placement(NamedTuple, Generic[DeviceT_co]):
     Attributes:
         device: holds the weights, the activations and the KV cache.
         backend: computes attention, on that device.
-        mesh: the ranks that part the model.
+        mesh: the ranks that shard the model.
     """
 
     device: DeviceT_co

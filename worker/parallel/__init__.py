@@ -1,1 +1,1 @@
-"""A model over several ranks: which part of each layer a rank holds, and how ranks talk to each other."""
+"""A model over several ranks: which shard of each layer a rank holds, and how ranks communicate."""

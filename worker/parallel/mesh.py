@@ -12,7 +12,7 @@ class Mesh(NamedTuple):
     """Whom a rank computes with.
 
     Attributes:
-        group: the ranks that part each layer with it; None if it holds all of them.
+        group: the ranks that shard each layer with it; None if it holds all of them.
         stage: its stage of the pipeline; None if it holds all layers.
     """
 

@@ -1,4 +1,4 @@
-"""Weights drawn from a seed, not read from a checkpoint: for timing models that are known by config only."""
+"""Random weights from a seed instead of a checkpoint: for timing models that are known by config only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHUNK_ELEMENTS = 1 << 24
 def draw_weights(
     directory: str | Path, plan: WeightPlan, dtype: torch.dtype, device: Device, progress: Progress
 ) -> None:
-    """Allocate the plan's parameters and fill them with normal numbers, drawn on the device.
+    """Allocate the plan's parameters and fill them with normal random numbers, made on the device.
 
     Matrices have variance 1 / K, so that activations keep their size; vectors stand around 1, as norms do.
 

@@ -49,7 +49,7 @@ def _qwen3_biases(config: Fields) -> _Biases:
 
 
 class _Variant(NamedTuple):
-    """How one architecture reads what the others read otherwise.
+    """What one architecture reads differently from the others.
 
     Attributes:
         windows: from the fields and the number of layers to the window of each.

@@ -1,4 +1,4 @@
-"""How one field is read from a checkpoint's JSON: typed, held to a range, named in every error."""
+"""How one field is read from a checkpoint's JSON: typed, range-checked, named in every error."""
 
 from __future__ import annotations
 

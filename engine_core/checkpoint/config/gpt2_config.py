@@ -1,4 +1,4 @@
-"""GPT-2's config.json: learned positions, GELU, and scales of its own per layer."""
+"""GPT-2's config.json: learned positions, GELU, and separate scales per layer."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def read_gpt2(path: Path, architecture: str, config: Fields) -> ModelConfig:
 
 
 def _named(config: Fields, name: str) -> str:
-    """Return under which name a size stands: the one that other models use goes first."""
+    """Return the name under which a size is given: the one that other models use takes precedence."""
     return _COMMON_NAMES[name] if config.has(_COMMON_NAMES[name]) else name
 
 

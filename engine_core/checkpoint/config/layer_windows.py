@@ -1,4 +1,4 @@
-"""Which layers see only a window of the latest tokens, as each architecture's config.json puts it."""
+"""Which layers have a sliding window, according to each architecture's config.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rotary embedding a checkpoint asks for, as `rope_scaling`, `rope_parameters` or both."""
+"""Which rotary embedding a checkpoint uses, given as `rope_scaling`, `rope_parameters` or both."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _read_yarn(rope: Fields, theta: float, original: int, max_position_embedding
 
 
 def _yarn_attention_factor(rope: Fields, factor: float) -> float:
-    """Return what multiplies cos and sin: given, or from mscale, or the paper's 0.1 ln(factor) + 1."""
+    """Return the factor of cos and sin: given, or from mscale, or the paper's 0.1 ln(factor) + 1."""
     if rope.has("attention_factor"):
         return rope.number("attention_factor", 0.0, 1e3)
     mscale = rope.number("mscale", 0.0, 1e3, 0.0)

@@ -52,7 +52,7 @@ def test_auto_takes_the_devices_own_kernels(
     caplog.set_level(logging.INFO)
     assert isinstance(choose_backend("auto", device, NEEDS), kind)
     (line,) = caplog.messages
-    reason = "our kernels for this device for bfloat16, heads of 128, blocks of 16"
+    reason = "custom kernels for this device for bfloat16, heads of 128, blocks of 16"
     assert line.startswith(f"attention_backend name={device.name} reason={reason}")
 
 
