@@ -47,6 +47,8 @@ class StepApplier:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
+        self._in_flight = scheduler.in_flight
+        self._retries = scheduler.memory_retries
         self._running = scheduler.running
         self._stops = scheduler.stops
         self._indexer = scheduler.kv.indexer
@@ -79,7 +81,7 @@ class StepApplier:
         return AppliedStep(planned, tokens, ended, logprobs, prompt_logprobs, ran_out_of_memory)
 
     def _take_step(self, output: ModelRunnerOutput) -> PlannedStep:
-        in_flight = self._scheduler.in_flight
+        in_flight = self._in_flight
         if not in_flight or in_flight[0].step != output.step:
             expected = in_flight[0].step if in_flight else "none"
             raise WorkerError(f"output of step {output.step} arrived, expected step {expected}")
@@ -129,9 +131,11 @@ class StepApplier:
         Returns:
             Whether the step ran out of memory, so that it tells nothing about times.
         """
-        short = [error for error in output.errors if error.code == DeviceMemoryError.code]
+        errors = output.errors
+        # An empty list is looked at before it is searched, as every step comes by here.
+        short = errors and [error for error in errors if error.code == DeviceMemoryError.code]
         if not short:
-            self._scheduler.memory_retries.step_went_well(planned.rows)
+            self._retries.step_went_well(planned.rows)
             return False
         rows = [error.row for error in short if self._request_in(error.row, planned.step) is not None]
         num_tokens = int(unpack_int32(planned.packed_num_tokens).sum())
@@ -142,7 +146,7 @@ class StepApplier:
         return True
 
     def _out_of_memory(self, request: Request, num_tokens: int) -> EndedRequest:
-        max_attempts = self._scheduler.memory_retries.max_attempts
+        max_attempts = self._retries.max_attempts
         message = (
             f"{max_attempts} steps of this request ran out of memory without a new "
             f"token in between, the last one with {num_tokens} tokens"

@@ -61,7 +61,6 @@ class Scheduler:
     """
 
     def __init__(self, config: SchedulerConfig, stops: StopRules, kv: KVCacheManager, costs: KVCosts) -> None:
-        self._config = config
         self.stops = stops
         self.kv = kv
         self.waiting: WaitingQueue = make_queue(config.policy, config.max_num_seqs, config.tenant_weights)
@@ -75,6 +74,8 @@ class Scheduler:
         self.run_ahead = RunAhead(self.running, kv.bounds.max_chunk, config.num_stages)
         self.num_preemptions = 0
         self.is_short_of_blocks = False
+        self._num_stages = config.num_stages
+        self._has_window = kv.bounds.window > 0
         self._offload = kv.cache.offload
         self._max_chunk = kv.bounds.max_chunk
         self._next_step = 1
@@ -114,7 +115,7 @@ class Scheduler:
         ):
             return None
         chunks, room = self._wanted(cap_beside)
-        if self.kv.bounds.window:
+        if self._has_window:
             running = self.running.order
             self.kv.leave_window(running, self.running.num_computed_tokens[running])
         chunks, growth = self._give_blocks(chunks)
@@ -143,7 +144,7 @@ class Scheduler:
     def _wanted(self, cap_beside: CapBeside | None) -> tuple[Chunks, PrefillRoom | None]:
         """Return what the running rows compute if blocks suffice, and what is left of a cap."""
         running = self.running
-        rows = microbatch(running, self._config.num_stages)
+        rows = microbatch(running, self._num_stages)
         if len(rows) == 0:
             return Chunks(rows, rows, rows), None
         ready = np.minimum(running.num_tokens[rows], running.max_num_computed_tokens[rows])
@@ -186,7 +187,7 @@ class Scheduler:
             return chunks, growth
         crossing_rows = chunks.rows[crossing]
         num_missing = chunks.ends[crossing] - capacity[crossing]
-        counts = -(-num_missing // self._config.block_size)
+        counts = -(-num_missing // self.kv.block_size)
         if int(counts.sum()) <= self.kv.cache.pool.num_free:
             self._grow(growth, crossing_rows, counts)
             return chunks, growth
@@ -236,7 +237,7 @@ class Scheduler:
             block_ids=pack_int32(growth.block_ids) if growth.rows else b"",
             moves_from=moves.sources,
             moves_to=moves.targets,
-            last_token_ids=b"" if self._config.num_stages == 1 else pack_int32(running.last_tokens(rows)),
+            last_token_ids=b"" if self._num_stages == 1 else pack_int32(running.last_tokens(rows)),
         )
 
     def _preempt(self, row: int) -> None:
