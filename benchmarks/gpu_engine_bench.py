@@ -107,8 +107,8 @@ class Bench:
 
     def replay(self, rows: int, context: int) -> float | None:
         """Mean seconds that a GPU alone takes for such a step, no host in its way; None without a graph."""
-        runner = self._worker._runner
-        graphs = runner._graphs if runner is not None else None
+        runner = self._worker.runner
+        graphs = runner.graphs if runner is not None else None
         if not isinstance(graphs, CudaGraphs):
             return None
         self._enter(rows, context, is_computed=True)
@@ -119,12 +119,12 @@ class Bench:
 
     def phases(self, rows: int, context: int) -> dict[str, float]:
         """Seconds of an eager step's phases, each waited for, so that they add up to more than a step."""
-        runner = self._worker._runner
+        runner = self._worker.runner
         assert runner is not None
         spent: dict[str, float] = {}
         with (
-            patch.object(runner, "_graphs", None),
-            patch.object(runner._batch, "prepare", self._watch("inputs", runner._batch.prepare, spent)),
+            patch.object(runner, "graphs", None),
+            patch.object(runner.batch, "prepare", self._watch("inputs", runner.batch.prepare, spent)),
             patch.object(runner._model, "forward", self._watch("layers", runner._model.forward, spent)),
             patch.object(
                 runner._model, "compute_logits", self._watch("head", runner._model.compute_logits, spent)

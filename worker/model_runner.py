@@ -39,7 +39,12 @@ def max_logits_rows(vocab_size: int) -> int:
 
 
 class ModelRunner:
-    """Executes steps; owns the sampler, advances the batch, borrows model and KV memory. One thread."""
+    """Executes steps; owns the sampler, advances the batch, borrows model and KV memory. One thread.
+
+    Attributes:
+        batch: the rows.
+        graphs: decodes them; None where every step runs eagerly.
+    """
 
     def __init__(
         self,
@@ -67,8 +72,8 @@ class ModelRunner:
         self._model = model
         self._kv_caches = kv_caches
         self._host_blocks = host_blocks
-        self._batch = batch
-        self._graphs = graphs
+        self.batch = batch
+        self.graphs = graphs
         self._last_end = 0.0
         self._max_logits_rows = max_logits_rows(batch.limits.vocab_size)
         self._sampler = Sampler(device, batch)
@@ -86,7 +91,7 @@ class ModelRunner:
 
     def can_follow(self, step: SchedulerOutput) -> bool:
         """Whether a step may begin before the one that runs on the device is finished."""
-        return self._graphs is not None and self._graphs.can_follow(step)
+        return self.graphs is not None and self.graphs.can_follow(step)
 
     def prepare_ahead(self) -> bool:
         """Do a part of what later steps would have to do first, if no row is in the batch.
@@ -96,7 +101,7 @@ class ModelRunner:
         Returns:
             Whether there was something to do.
         """
-        return self._graphs is not None and self._graphs.prepare_ahead()
+        return self.graphs is not None and self.graphs.prepare_ahead()
 
     def begin(self, step: SchedulerOutput) -> ModelRunnerOutput | StepInFlight:
         """Run one step, or leave it running on a device that goes on by itself.
@@ -111,7 +116,7 @@ class ModelRunner:
             RankLostError: another rank is gone or does not take part in time.
         """
         started = time.perf_counter()
-        self._batch.apply(step)
+        self.batch.apply(step)
         move_s = self._move(step) if step.moves_from or step.moves_to else 0.0
         result: StepResult | None = None
         lack = ""
@@ -142,16 +147,16 @@ class ModelRunner:
         return result.pack(step.step, compute_s, move_s)
 
     def _run(self, step: SchedulerOutput) -> StepResult | StepRunning:
-        graph = self._graphs.forward(step) if self._graphs is not None else None
+        graph = self.graphs.forward(step) if self.graphs is not None else None
         if graph is None:
             return self._run_eagerly(step)
         if graph.needs_sampler:
             return self._finish(graph.hidden, graph.inputs())
         rows, drawn = graph.rows, graph.draw()
         if not isinstance(drawn, Drawn):
-            return StepRunning(self._batch, rows, drawn)
-        result = take_drawn(self._batch, rows, drawn)
-        result.fail_rows(self._batch)
+            return StepRunning(self.batch, rows, drawn)
+        result = take_drawn(self.batch, rows, drawn)
+        result.fail_rows(self.batch)
         return result
 
     def _can_abandon(self) -> bool:
@@ -165,11 +170,11 @@ class ModelRunner:
         logger.warning("out_of_memory step=%d rows=%d tokens=%d: %s", step.step, len(rows), num_tokens, lack)
         message = f"a step of {num_tokens} tokens did not fit the memory of the device"
         for row in rows:
-            if row not in self._batch.failures:
+            if row not in self.batch.failures:
                 lacking = RowError(row, DeviceMemoryError.code, message, DeviceMemoryError.status)
-                self._batch.fail(lacking)
+                self.batch.fail(lacking)
         self._device.release_unused()
-        return StepResult([self._batch.failures[row] for row in rows])
+        return StepResult([self.batch.failures[row] for row in rows])
 
     def _forward(self, inputs: StepInputs) -> torch.Tensor | None:
         token_ids, *layout = self._device.place((inputs.token_ids, *inputs.meta))
@@ -189,7 +194,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def _run_eagerly(self, step: SchedulerOutput) -> StepResult:
-        inputs = self._batch.prepare(step)
+        inputs = self.batch.prepare(step)
         hidden = self._forward(inputs) if len(inputs.rows) else None
         # No row, or the stages behind go on with them.
         return StepResult(inputs.errors) if hidden is None else self._finish(hidden, inputs)
@@ -206,10 +211,10 @@ class ModelRunner:
 
     def _score_prompts(self, hidden: torch.Tensor, inputs: StepInputs, result: StepResult) -> None:
         result.prompt_logprobs, broken = self._prompt_scorer.score(hidden, inputs)
-        broken = [error for error in broken if error.row not in self._batch.failures]
+        broken = [error for error in broken if error.row not in self.batch.failures]
         result.errors += broken
         for error in broken:
-            self._batch.fail(error)
+            self.batch.fail(error)
 
     def _sample(self, hidden: torch.Tensor, inputs: StepInputs, result: StepResult) -> None:
         sampling = inputs.sampling
@@ -227,9 +232,9 @@ class ModelRunner:
                 self._take(self._sampler.sample(logits, rows), result)
 
     def _take(self, sampled: Sampled, result: StepResult) -> None:
-        if self._batch.failures:
-            sampled = sampled.without(self._batch.failures)
-        self._batch.append(sampled.rows, sampled.token_ids)
+        if self.batch.failures:
+            sampled = sampled.without(self.batch.failures)
+        self.batch.append(sampled.rows, sampled.token_ids)
         for error in sampled.errors:
-            self._batch.fail(error)
+            self.batch.fail(error)
         result.add(sampled)

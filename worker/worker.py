@@ -57,6 +57,10 @@ class Worker:
     """What the worker process runs, and what tests run without a process.
 
     Life: load() -> init_kv_cache() -> execute() any number of times. One thread.
+
+    Attributes:
+        loaded: the model and where it is, once load() has returned.
+        runner: of the steps, once init_kv_cache() has returned.
     """
 
     def __init__(
@@ -82,8 +86,8 @@ class Worker:
             config.batch_invariant,
         )
         self._loader = loader
-        self._loaded: LoadedModel | None = None
-        self._runner: ModelRunner | None = None
+        self.loaded: LoadedModel | None = None
+        self.runner: ModelRunner | None = None
         self._meeting: SharedMemoryMeeting | DistributedMeeting | None = None
         num_threads = config.num_threads or max(1, usable_cores() // config.num_local_ranks)
         torch.set_num_threads(num_threads)
@@ -110,7 +114,7 @@ class Worker:
         )
         placement = Placement(self._device, backend, self._meet())
         model = load_model(config, dtype, placement, progress, quantization, self._loader)
-        self._loaded = loaded = LoadedModel(config, dtype, model, quantization, placement)
+        self.loaded = loaded = LoadedModel(config, dtype, model, quantization, placement)
         if self._meeting is not None:
             self._meeting.begin(self._config.exchange_timeout_s)
             if isinstance(self._device, CudaDevice):
@@ -133,19 +137,19 @@ class Worker:
             ConfigError: not even one block, or the memory is not there.
             WorkerError: called before load().
         """
-        if self._loaded is None:
+        if self.loaded is None:
             raise WorkerError("the KV cache was asked for before the model was loaded")
         if num_blocks < 1:
             raise ConfigError("the KV cache needs at least one block")
         # Its memory is free before the new one's is counted. Moves may still be using its offload tier, which
         # torch's allocator, that knows nothing of them, would hand out at once.
         self._device.synchronize()
-        self._runner = None
-        limits = self._limits(self._loaded.config, num_blocks)
-        self._runner, host_blocks = self._make_runner(self._loaded, limits, num_host_blocks)
+        self.runner = None
+        limits = self._limits(self.loaded.config, num_blocks)
+        self.runner, host_blocks = self._make_runner(self.loaded, limits, num_host_blocks)
         if self._has_gpu_peers:
-            prepare_together(self._runner, limits)
-        warm_up(self._runner, limits)
+            prepare_together(self.runner, limits)
+        warm_up(self.runner, limits)
         return KVCacheReady(num_blocks, host_blocks.measure_ns())
 
     @property
@@ -222,15 +226,15 @@ class Worker:
 
     def _run_largest_step(self) -> int:
         """Run a step of the largest kind on a KV cache of its own; returns the bytes of that cache."""
-        assert self._loaded is not None, "weights are there before memory is counted"
-        limits = self._limits(self._loaded.config, num_blocks=0)
+        assert self.loaded is not None, "weights are there before memory is counted"
+        limits = self._limits(self.loaded.config, num_blocks=0)
         limits = limits._replace(num_blocks=blocks_of_largest_step(limits))
-        runner, _ = self._make_runner(self._loaded, limits)
+        runner, _ = self._make_runner(self.loaded, limits)
         run_largest_step(runner, limits)
         # The largest graph; its memory stays with the device for all the others.
         runner.prepare_ahead()
         self._device.synchronize()
-        return limits.num_blocks * self._loaded.block_shape(limits.block_size).num_bytes
+        return limits.num_blocks * self.loaded.block_shape(limits.block_size).num_bytes
 
     def _limits(self, config: ModelConfig, num_blocks: int) -> BatchLimits:
         return BatchLimits(
@@ -244,22 +248,22 @@ class Worker:
 
     def can_follow(self, step: SchedulerOutput) -> bool:
         """Whether a step may begin before the one that runs on the device is finished."""
-        return self._runner is not None and self._runner.can_follow(step)
+        return self.runner is not None and self.runner.can_follow(step)
 
     def prepare_ahead(self) -> bool:
         """Use a moment without work, with no step running; returns whether another one would be of use.
 
         Several ranks do nothing: such a moment is one rank's alone.
         """
-        if self._runner is None or self._config.num_ranks > 1:
+        if self.runner is None or self._config.num_ranks > 1:
             return False
-        return self._runner.prepare_ahead()
+        return self.runner.prepare_ahead()
 
     def begin(self, step: SchedulerOutput) -> ModelRunnerOutput | StepInFlight:
         """Run one step, or leave it running on a device that goes on by itself; see ModelRunner.begin."""
-        if self._runner is None:
+        if self.runner is None:
             raise WorkerError("a step came before the KV cache was asked for")
-        return self._runner.begin(step)
+        return self.runner.begin(step)
 
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
         """Run one step.
@@ -269,6 +273,6 @@ class Worker:
             ProtocolError: a column is malformed.
             RuntimeError: the device failed.
         """
-        if self._runner is None:
+        if self.runner is None:
             raise WorkerError("a step came before the KV cache was asked for")
-        return self._runner.execute(step)
+        return self.runner.execute(step)

@@ -47,7 +47,11 @@ __all__ = ["EngineCore", "FrontendId"]
 
 
 class EngineCore:
-    """Requests and steps: every request has a life of its own, every step serves many of them."""
+    """Requests and steps: every request has a life of its own, every step serves many of them.
+
+    Attributes:
+        scheduler: plans the steps; belongs to this engine.
+    """
 
     def __init__(
         self,
@@ -74,9 +78,9 @@ class EngineCore:
         kv_costs = KVCosts(self._costs.recompute_ns, config.move_block_ns, config.block_size)
         secret = os.urandom(32) if secret is None else secret
         kv = make_kv_cache_manager(config, secret, model.sliding_window, kv_costs, listeners.kv_events)
-        self._scheduler = Scheduler(config, StopRules(model.vocab_size, model.eos_token_ids), kv, kv_costs)
-        self._started = self._scheduler.row_admission.started
-        self._applier = StepApplier(self._scheduler)
+        self.scheduler = Scheduler(config, StopRules(model.vocab_size, model.eos_token_ids), kv, kv_costs)
+        self._started = self.scheduler.row_admission.started
+        self._applier = StepApplier(self.scheduler)
         paced = config.target_itl_s > 0
         self._cap_beside = StepPacer(config.target_itl_s, self._costs).cap if paced else None
         max_model_len = min(config.max_model_len, model.max_model_len)
@@ -87,7 +91,7 @@ class EngineCore:
         )
         self._outputs = OutputCollector(epoch)
         self._requests = RequestLifecycle(
-            config, self.limits, clock, self._scheduler, self._outputs, listeners
+            config, self.limits, clock, self.scheduler, self._outputs, listeners
         )
         self._table = self._requests.table
         self._counters = StepCounters(last_step_s=clock.monotonic())
@@ -105,7 +109,7 @@ class EngineCore:
     @property
     def num_steps_in_flight(self) -> int:
         """Planned steps whose output has not been applied."""
-        return len(self._scheduler.in_flight)
+        return len(self.scheduler.in_flight)
 
     def add(self, frontend: FrontendId, message: AddRequest, *siblings: AddRequest) -> None:
         """Queue the sequences of one request, all or none; others may have to make room for it.
@@ -138,7 +142,7 @@ class EngineCore:
 
     def plan(self) -> SchedulerOutput | None:
         """Plan the next step; None when nothing can run or enough steps are in flight."""
-        output = self._scheduler.schedule(self._cap_beside)
+        output = self.scheduler.schedule(self._cap_beside)
         if self._started:
             self._counters.prompt_tokens += sum(request.num_prompt_tokens for request in self._started)
             self._requests.started(self._started)
@@ -156,7 +160,7 @@ class EngineCore:
         compute_s = output.compute_s - output.move_s
         if not result.ran_out_of_memory:
             self._costs.observe(step.packed_num_tokens, step.num_computed_tokens, compute_s)
-            self._scheduler.run_ahead.observe(compute_s)
+            self.scheduler.run_ahead.observe(compute_s)
         self._counters.step(output, self._clock.monotonic())
         self._report(result)
 
@@ -171,20 +175,20 @@ class EngineCore:
 
     def reset_prefix_cache(self) -> int:
         """Forget all cached prefixes; returns how many blocks held one."""
-        return self._scheduler.reset_prefix_cache()
+        return self.scheduler.reset_prefix_cache()
 
     def explain(self, request_ids: Iterable[str], tenant: str) -> list[RequestInfo]:
         """Tell where requests in flight stand and what they wait for; see engine_core.engine.explain."""
         requests = find_requests(self._table, request_ids, tenant)
-        return explain(self._scheduler, requests, self._clock.monotonic())
+        return explain(self.scheduler, requests, self._clock.monotonic())
 
     def queue_stats(self) -> QueueStats:
         """Return the state of the waiting queue and what it turned away."""
-        return queue_stats(self._scheduler, self._requests, self._clock.monotonic())
+        return queue_stats(self.scheduler, self._requests, self._clock.monotonic())
 
     def stats(self) -> EngineStats:
         """Return counters since start and gauges of now; see engine_core.engine.stats."""
-        return engine_stats(self._scheduler, self._requests, self._counters, self._clock.monotonic())
+        return engine_stats(self.scheduler, self._requests, self._counters, self._clock.monotonic())
 
     def check_integrity(self) -> None:
         """Compare all bookkeeping with itself; takes time in proportion to blocks and requests.
@@ -192,7 +196,7 @@ class EngineCore:
         Raises:
             IntegrityError: names the first disagreement.
         """
-        self._scheduler.check_integrity()
+        self.scheduler.check_integrity()
         self._requests.check_integrity()
 
     def _report(self, result: AppliedStep) -> None:

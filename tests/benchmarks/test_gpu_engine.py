@@ -52,7 +52,7 @@ def test_blocks_that_move_beside_a_prefill_move(tmp_path: Path) -> None:
     args = gpu_engine.parse(ARGS)
     folder = write_config(SHAPES["tiny"], tmp_path, 48)
     bench = Bench(folder, CpuDevice(), 3, args)
-    blocks = bench._worker._runner._host_blocks
+    blocks = bench._worker.runner._host_blocks
     # Three rows of three blocks, of which the first row keeps its own.
     assert bench.num_moved == 6
     blocks._pool.normal_()

@@ -149,7 +149,7 @@ class EngineDriver:
         """Compare the engine's bookkeeping with itself, and with what a router has been told of it."""
         self.engine.check_integrity()
         self.router.hear(encode_batch(self._kv_events.take()))
-        kv = self.engine._scheduler.kv
+        kv = self.engine.scheduler.kv
         assert self.router.hashes("GPU") == set(map(external_hash, kv.cache.index._block_of))
         saved = kv.cache.offload.tier._slot_of if kv.cache.offload is not None else ()
         assert self.router.hashes("CPU") == set(map(external_hash, saved))

@@ -78,7 +78,7 @@ def test_steps_are_timed_as_a_worker_runs_them_and_by_their_graphs_alone(
     assert sum(running) >= 5 + gpu_engine_bench.WARM_STEPS - 1
     assert bench.replay(2, 25)
     assert bench.replay(3, 25) is None
-    graphs = bench._worker._runner._graphs
+    graphs = bench._worker.runner.graphs
     graphs._graphs.clear()
     graphs._has_room = False
     assert bench.replay(2, 25) is None

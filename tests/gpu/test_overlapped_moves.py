@@ -116,7 +116,7 @@ def test_a_layer_waits_for_its_own_moves_and_those_before_alone(
 ) -> None:
     worker, stream = last_moment(gpu, checkpoint)
     log: list[str] = []
-    backend = worker._loaded.placement.backend
+    backend = worker.loaded.placement.backend
     write, move = backend.write, HostBlocks._move_layers
 
     def logged_write(*step: object) -> None:
@@ -145,7 +145,7 @@ def test_steps_without_moves_use_no_other_stream(gpu: Gpu, checkpoint: Path) -> 
     worker, stream = last_moment(gpu, checkpoint)
     before = stream.num_done
     worker.execute(step_of(0, 3, [], new_rows=[new_row(0, [4, 5, 6], [0])]))
-    caches = worker._runner._kv_caches
+    caches = worker.runner._kv_caches
     assert isinstance(iter(caches), type(iter([])))
     worker.execute(step_of(0, 1, []))
     assert stream.num_done == before
@@ -171,7 +171,7 @@ def test_a_step_that_finds_no_memory_waits_for_its_moves(
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(worker._loaded.placement.backend, "attend", fail)
+        patch.setattr(worker.loaded.placement.backend, "attend", fail)
         # Out of the pool, over which the failing step begins to write.
         moves = [(0, HOST + 3), (1, HOST + 2)]
         failed = worker.execute(step_of(1, 5, moves, new_rows=[new_row(1, [9] * 5, [0, 1])]))
@@ -185,11 +185,11 @@ def test_a_step_that_finds_no_memory_waits_for_its_moves(
 
 def test_the_tier_is_let_go_when_the_device_is_done_with_it(gpu: Gpu, checkpoint: Path) -> None:
     worker, _ = last_moment(gpu, checkpoint)
-    before, seen = worker._runner, []
+    before, seen = worker.runner, []
     synchronize = worker._device.synchronize
 
     def watched() -> None:
-        seen.append(worker._runner)
+        seen.append(worker.runner)
         synchronize()
 
     worker._device.synchronize = watched  # type: ignore[method-assign]

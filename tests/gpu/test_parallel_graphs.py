@@ -62,17 +62,17 @@ def start(ranks: RankPool, config: WorkerConfig) -> ParallelWorker:
 
 
 def graphs_of(worker: Worker) -> CudaGraphs:
-    assert worker._loaded is not None
-    assert isinstance(worker._loaded.placement.mesh.group, DistributedGroup)
-    assert worker._runner is not None
-    graphs = worker._runner._graphs
+    assert worker.loaded is not None
+    assert isinstance(worker.loaded.placement.mesh.group, DistributedGroup)
+    assert worker.runner is not None
+    graphs = worker.runner.graphs
     assert isinstance(graphs, CudaGraphs)
     return graphs
 
 
 def has_graphs(worker: Worker) -> bool:
-    assert worker._runner is not None
-    return worker._runner._graphs is not None
+    assert worker.runner is not None
+    return worker.runner.graphs is not None
 
 
 def captured(worker: Worker) -> list[int]:
@@ -304,8 +304,8 @@ class LogMemory:
     """From here on a rank notes what moves its memory: steps by their tokens, and captures."""
 
     def __call__(self, worker: Worker) -> None:
-        assert worker._loaded is not None
-        model, device = worker._loaded.model, worker._device
+        assert worker.loaded is not None
+        model, device = worker.loaded.model, worker._device
         assert isinstance(device, CudaDevice)
         forward, capture = model.forward, device.capture
         log: list[object] = []
@@ -348,8 +348,8 @@ class NoRoomForLargeSteps:
     num_tokens: int
 
     def __call__(self, worker: Worker) -> None:
-        assert worker._loaded is not None
-        model = worker._loaded.model
+        assert worker.loaded is not None
+        model = worker.loaded.model
         forward = model.forward
 
         def short(token_ids: torch.Tensor, *rest: object) -> object:

@@ -154,9 +154,9 @@ def test_a_row_that_fails_while_the_next_step_runs_fails_alone(loaded: Loaded) -
     worker = loaded[0]
     unlucky = probe.again()
     draws = 0
-    runner = worker._runner
+    runner = worker.runner
     assert runner is not None
-    graphs = runner._graphs
+    graphs = runner.graphs
     assert graphs is not None
 
     begin = worker.begin

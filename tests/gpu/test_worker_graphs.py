@@ -91,7 +91,7 @@ def test_padding_writes_into_no_block(gpu: Gpu, checkpoint: Path, sizes: list[in
     pair = pair_of(checkpoint, device_of(gpu))
     sizes.clear()
     enter(pair, 3)
-    runner = pair.workers[0]._runner
+    runner = pair.workers[0].runner
     assert runner is not None
     untouched = [cache.k[15:].clone() for cache in runner._kv_caches]
     first = [cache.k[0, :, :3].clone() for cache in runner._kv_caches]
@@ -107,9 +107,9 @@ def test_graphs_are_captured_anew_when_the_buffers_move(gpu: Gpu, checkpoint: Pa
     sizes.clear()
     enter(pair, 2)
     decode(pair, 0, 1)
-    runner = pair.workers[0]._runner
+    runner = pair.workers[0].runner
     assert runner is not None
-    graphs = runner._graphs._graphs
+    graphs = runner.graphs._graphs
     before = graphs[2]
     runner._model.workspace.take("residual", 4000, 64)
     decode(pair, 0, 1)
@@ -120,8 +120,8 @@ def test_graphs_are_captured_anew_when_the_buffers_move(gpu: Gpu, checkpoint: Pa
 
 
 def graphs_of(worker: Worker) -> CudaGraphs:
-    assert worker._runner is not None
-    graphs = worker._runner._graphs
+    assert worker.runner is not None
+    graphs = worker.runner.graphs
     assert isinstance(graphs, CudaGraphs)
     return graphs
 
@@ -297,9 +297,9 @@ def test_a_row_that_is_no_number_fails_alone(gpu: Gpu, tmp_path: Path, sizes: li
     sizes.clear()
     enter(pair, 3)
     for worker in pair.workers:
-        assert worker._runner is not None
+        assert worker.runner is not None
         # Row 1 has drawn the poisoned token.
-        worker._runner._batch.tokens[1, 3] = 9
+        worker.runner.batch.tokens[1, 3] = 9
     step = SchedulerOutput(1, pack_int32([0, 1, 2]), pack_int32([1, 1, 1]))
     errors = pair.execute(step).errors
     assert [(error.row, error.code) for error in errors] == [(1, "numerical_error")]

@@ -100,7 +100,7 @@ def filled_driver() -> EngineDriver:
     """An engine with all of A in the tier and none in the pool; it may make one move per step from now on."""
     driver = make_driver(num_blocks=16)
     serve(driver, A, [40] * 47, [41] * 47)
-    offload = driver.engine._scheduler.kv.cache.offload
+    offload = driver.engine.scheduler.kv.cache.offload
     assert offload is not None
     offload._max_moves = 1
     return driver

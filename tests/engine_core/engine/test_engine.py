@@ -425,6 +425,6 @@ def test_integrity_finds_a_request_nobody_schedules() -> None:
     driver.add([1, 2, 3])
     driver.engine.check_integrity()
     request = next(iter(driver.engine._requests.table))
-    driver.engine._scheduler.remove(request)
+    driver.engine.scheduler.remove(request)
     with pytest.raises(IntegrityError, match="1 requests are in flight, 0 wait or run"):
         driver.engine.check_integrity()

@@ -208,7 +208,7 @@ def test_a_pool_for_barely_one_request_still_serves_all(
 
 def draw_caps(engine: EngineCore, caps: list[PrefillCap]) -> None:
     """Plan each step with the next of the caps, and check that it holds it while any row decodes."""
-    scheduler, drawn = engine._scheduler, cycle(caps)
+    scheduler, drawn = engine.scheduler, cycle(caps)
     schedule = scheduler.schedule
 
     def planned(cap_beside: CapBeside | None = None) -> SchedulerOutput | None:

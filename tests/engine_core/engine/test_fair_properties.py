@@ -63,7 +63,7 @@ def service(driver: EngineDriver, tenants: dict[int, str]) -> Counter[str]:
 
 
 def waits(driver: EngineDriver, tenant: str) -> bool:
-    return any(r.tenant == tenant and not r.was_started for r in driver.engine._scheduler.waiting)
+    return any(r.tenant == tenant and not r.was_started for r in driver.engine.scheduler.waiting)
 
 
 @SETTINGS
@@ -117,7 +117,7 @@ def test_a_lone_request_starts_while_a_crowd_keeps_coming(
     num_turns = 0
     while lone.started is None:
         # The crowd never has fewer than ten requests waiting.
-        if sum(1 for _ in driver.engine._scheduler.waiting) < 10:
+        if sum(1 for _ in driver.engine.scheduler.waiting) < 10:
             add(driver, first[num_turns % len(first)], num_turns)
         driver.turn()
         num_turns += 1

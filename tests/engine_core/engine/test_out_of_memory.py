@@ -90,7 +90,7 @@ def test_a_request_that_gets_no_further_ends_after_a_bounded_number_of_attempts(
     driver.run()
     assert unlucky.finished is not None
     assert (unlucky.finished.error_code, unlucky.finished.error_status) == ("out_of_memory", 503)
-    assert unlucky.finished.num_preemptions <= driver.engine._scheduler.memory_retries.max_attempts
+    assert unlucky.finished.num_preemptions <= driver.engine.scheduler.memory_retries.max_attempts
     # What is as long as the engine has memory for is served afterwards, with the steps of before soon.
     computed["now"] = -10_000
     after = driver.add([3] * 30, max_tokens=200)
@@ -134,7 +134,7 @@ def test_requests_that_end_are_forgotten() -> None:
 def test_a_token_that_has_no_room_alone_ends_its_request_and_no_other() -> None:
     # 7 tokens, then 3, then 1 token until it has been tried often enough.
     driver = EngineDriver(CONFIG, faults=short_of_memory(*range(1, 9)))
-    assert driver.engine._scheduler.memory_retries.max_attempts == 8
+    assert driver.engine.scheduler.memory_retries.max_attempts == 8
     unlucky = driver.add([1, 2, 3, 4, 5, 6, 7], max_tokens=4)
     driver.turn()
     lucky = driver.add([7, 6, 5], max_tokens=4)

@@ -32,7 +32,7 @@ def test_a_router_predicts_the_hits_of_every_prompt(
 ) -> None:
     config = SchedulerConfig(max_num_seqs=2, max_model_len=20, block_size=block_size, num_blocks=num_blocks)
     driver = EngineDriver(config)
-    kv = driver.engine._scheduler.kv
+    kv = driver.engine.scheduler.kv
     for prompt, (tenant, salt), max_tokens in arrivals:
         driver.add(prompt, tenant=tenant, cache_salt=salt, max_tokens=max_tokens)
         driver.turn()

@@ -65,6 +65,6 @@ def test_each_step_names_the_tokens_sampled_since() -> None:
     assert step is not None
     told = dict(zip(rows_of(step), unpack_int32(step.last_token_ids).tolist(), strict=True))
     emitted = {sequence.handle: sequence.output[-1] for sequence in driver.sequences.values()}
-    running = driver.engine._scheduler.running
+    running = driver.engine.scheduler.running
     assert told == {row: emitted[running.request_at(row).handle] for row in told}
     driver.run()

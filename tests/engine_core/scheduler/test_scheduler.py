@@ -204,8 +204,8 @@ def test_preempted_requests_return_in_order_of_arrival() -> None:
     finished: list[int] = []
     while driver.engine.has_requests:
         driver.turn()
-        waiting = [request.arrival for request in driver.engine._scheduler.waiting]
-        running = driver.engine._scheduler.running
+        waiting = [request.arrival for request in driver.engine.scheduler.waiting]
+        running = driver.engine.scheduler.running
         for row in running.order.tolist():
             assert all(running.request_at(row).arrival < arrival for arrival in waiting)
         finished += [h for (_f, h), s in driver.sequences.items() if s.finished and h not in finished]
@@ -344,7 +344,7 @@ class SecondGoesFirst:
 
 def test_rows_behind_a_victim_in_the_middle_still_get_their_blocks() -> None:
     driver = make_driver(num_blocks=8, max_num_batched_tokens=64)
-    driver.engine._scheduler._victims = SecondGoesFirst()  # type: ignore[assignment]
+    driver.engine.scheduler._victims = SecondGoesFirst()  # type: ignore[assignment]
     for start in (1, 11, 21):
         driver.add(range(start, start + 7), max_tokens=6, ignore_eos=True)
     driver.add(range(31, 35), max_tokens=4, ignore_eos=True)

@@ -60,8 +60,8 @@ class Pair:
 
 
 def batch_of(worker: Worker) -> InputBatch:
-    assert worker._runner is not None
-    return worker._runner._batch
+    assert worker.runner is not None
+    return worker.runner.batch
 
 
 def pair_of(checkpoint: Path, device: Device | None = None, **settings: object) -> Pair:

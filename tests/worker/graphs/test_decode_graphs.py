@@ -234,8 +234,8 @@ def test_recordings_are_dropped_when_the_buffers_move(fresh: Pair, monkeypatch: 
     fresh.execute(decode(1))
     assert calls.forward == 1
     for worker in fresh.workers:
-        assert worker._loaded is not None
-        workspace = worker._loaded.model.workspace
+        assert worker.loaded is not None
+        workspace = worker.loaded.model.workspace
         for role, buffer in list(workspace._buffers.items()):
             # A larger step replaces them so; the old memory must not be read any more.
             workspace.take(role, 1, buffer.numel() + 1, buffer.dtype)
@@ -272,7 +272,7 @@ def test_steps_of_more_rows_than_are_recorded_run_eagerly(
 
 def test_enforce_eager_records_nothing(fresh: Pair) -> None:
     recorded, eager = fresh.workers
-    assert recorded._runner is not None
-    assert recorded._runner._graphs is not None
-    assert eager._runner is not None
-    assert eager._runner._graphs is None
+    assert recorded.runner is not None
+    assert recorded.runner.graphs is not None
+    assert eager.runner is not None
+    assert eager.runner.graphs is None

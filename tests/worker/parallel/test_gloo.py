@@ -47,8 +47,8 @@ class ShareMemory:
 
 
 def group_of(rank: Worker) -> DistributedGroup:
-    assert rank._loaded is not None
-    group = rank._loaded.placement.mesh.group
+    assert rank.loaded is not None
+    group = rank.loaded.placement.mesh.group
     assert isinstance(group, DistributedGroup)
     return group
 
@@ -90,8 +90,8 @@ class Sum:
 
 
 def kind_of_group(worker: Worker) -> type:
-    assert worker._loaded is not None
-    return type(worker._loaded.placement.mesh.group)
+    assert worker.loaded is not None
+    return type(worker.loaded.placement.mesh.group)
 
 
 @contextmanager

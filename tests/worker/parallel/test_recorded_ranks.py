@@ -47,8 +47,8 @@ def start(ranks: RankPool, config: WorkerConfig) -> ParallelWorker:
 
 def num_recorded(worker: Worker) -> tuple[int, int]:
     """Numbers of rows whose steps are replayed, and of those that are drawn in a replay too."""
-    assert worker._runner is not None
-    graphs = worker._runner._graphs
+    assert worker.runner is not None
+    graphs = worker.runner.graphs
     if not isinstance(graphs, DecodeGraphs):
         return 0, 0
     recorded = list(graphs._graphs.values())

@@ -17,8 +17,8 @@ from tests.worker.runner.test_out_of_memory import ShortMemory
 
 
 def owner_of(worker: Worker, method: str) -> object:
-    assert worker._loaded is not None
-    return worker._loaded.placement.mesh.group if method == "sum_into" else worker._loaded.model
+    assert worker.loaded is not None
+    return worker.loaded.placement.mesh.group if method == "sum_into" else worker.loaded.model
 
 
 @dataclass

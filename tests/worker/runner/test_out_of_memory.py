@@ -66,7 +66,7 @@ def test_everybody_gets_their_tokens(
     requests = random_requests(rng, 12)
     untroubled = [request.again() for request in requests]
     Loop(*tiny, depth).run(untroubled, rng)
-    model = tiny[0]._loaded.model
+    model = tiny[0].loaded.model
     short = ShortMemory(getattr(model, name), rng, max_rows)
     loop = Loop(*tiny, depth)
     monkeypatch.setattr(model, name, short, raising=False)
@@ -95,7 +95,7 @@ def test_what_a_step_took_is_free_when_memory_is_given_back(
         taken.append(weakref.ref(activations))
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(worker._loaded.model, "forward", forward, raising=False)
+    monkeypatch.setattr(worker.loaded.model, "forward", forward, raising=False)
     monkeypatch.setattr(worker._device, "release_unused", lambda: was_free.append(taken[0]() is None))
     row = NewRow(0, pack_int32([5, 6]), 2, 0, pack_int32([1]), SequenceSampling(seed=1))
     output = worker.execute(SchedulerOutput(1, pack_int32([0]), pack_int32([2]), [row]))
@@ -108,11 +108,11 @@ def test_where_other_stages_cannot_be_told_the_worker_ends(
 ) -> None:
     worker, *_ = tiny
     worker.init_kv_cache(40)
-    runner = worker._runner
+    runner = worker.runner
     assert runner is not None
     monkeypatch.setattr(runner, "_mesh", Mesh(stage=cast("Stage", object())))
     short = ShortMemory(None, None, max_rows=0)
-    monkeypatch.setattr(worker._loaded.model, "forward", short, raising=False)
+    monkeypatch.setattr(worker.loaded.model, "forward", short, raising=False)
     row = NewRow(0, pack_int32([5, 6]), 2, 0, pack_int32([1]), SequenceSampling(seed=1))
     with pytest.raises(torch.OutOfMemoryError):
         worker.execute(SchedulerOutput(1, pack_int32([0]), pack_int32([2]), [row]))
