@@ -250,7 +250,7 @@ def test_a_frontend_that_always_fails_is_left_alone_and_the_streams_of_another_g
         stream = Stream(url)
         stream.wait_first()
         victim.kill()
-        server.wait_for(r"ended 6 times within 60 s \(killed by SIGKILL\): serving on without it")
+        server.wait_for(r"ended 6 times within 60 s \(killed by SIGKILL\): continuing without it")
         assert stream.finish() == (Stream.NUM_TOKENS, False)
         assert steady in server.children(FRONTEND)
         assert server.stop() == 0

@@ -120,7 +120,7 @@ def test_a_frontend_that_keeps_ending_is_tried_seldom_and_the_others_serve_on() 
     now_s = fall(supervisor, FIRST, MAX_RESTARTS)
     supervisor.on_time(now_s := supervisor.next_due_s())
     actions = supervisor.on_exit(FIRST, -11, now_s)
-    assert "6 times within 60 s (killed by SIGSEGV): serving on without it" in words(actions)
+    assert "6 times within 60 s (killed by SIGSEGV): continuing without it" in words(actions)
     assert deeds(actions) == []
     assert supervisor.state is SupervisorState.RUNNING
     for _ in range(3):
@@ -170,7 +170,7 @@ def test_a_frontend_that_ran_before_and_cannot_any_more_leaves_the_others_alone(
     fall(supervisor, FIRST, 1)
     supervisor.on_time(now_s := supervisor.next_due_s())
     actions = supervisor.on_exit(FIRST, code, now_s)
-    assert f"cannot run (exit code {code}): serving on without it" in words(actions)
+    assert f"cannot run (exit code {code}): continuing without it" in words(actions)
     assert supervisor.state is SupervisorState.RUNNING
     assert supervisor.next_due_s() == now_s + FAILING_DELAY_S
 
