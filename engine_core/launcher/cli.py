@@ -83,7 +83,13 @@ def _add_serve(commands: argparse._SubParsersAction[CommandParser]) -> None:
 
 def _serve(args: argparse.Namespace) -> int:
     from splitserve.engine_core.config import EngineConfig
-    from splitserve.engine_core.launcher.serve_settings import ENGINE, FRONTEND, SERVE, ServeSettings
+    from splitserve.engine_core.launcher.serve_settings import (
+        ENGINE,
+        FRONTEND,
+        SERVE,
+        ServeSettings,
+        frontend_config,
+    )
     from splitserve.engine_core.settings.arguments import flag_words, given_values, make_settings
 
     serve = make_settings(ServeSettings, given_values(args, SERVE))
@@ -95,8 +101,9 @@ def _serve(args: argparse.Namespace) -> int:
     config = make_settings(EngineConfig, {**engine, "model": args.model})
     if frontend:
         check_frontend_flags(flag_words(FRONTEND, frontend))
-    _check_model(config, str(frontend.get("assets_dir", "")))
-    shutdown_s = float(str(frontend.setdefault("shutdown_timeout_s", config.drain_timeout_s)))
+    frontend.setdefault("shutdown_timeout_s", config.drain_timeout_s)
+    api = frontend_config(frontend)
+    _check_model(config, api.assets_dir)
 
     from splitserve.engine_core.clock import SystemClock
     from splitserve.engine_core.launcher.launcher import Launcher, LaunchOptions
@@ -107,7 +114,7 @@ def _serve(args: argparse.Namespace) -> int:
         port=serve.port,
         uds=serve.uds,
         num_frontends=serve.api_server_count,
-        drain_timeout_s=max(shutdown_s, config.drain_timeout_s),
+        drain_timeout_s=max(api.shutdown_timeout_s, config.drain_timeout_s),
         engine_flags=tuple(flag_words(ENGINE, engine)),
         frontend_flags=(
             *flag_words(FRONTEND, frontend),

@@ -5,11 +5,14 @@ Of the frontend's package this module imports the declarations, and nothing that
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
+
+import msgspec
 
 from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.settings.setting import Setting, Settings, declared
-from splitserve.frontend.config import FRONTEND_SETTINGS, Host, Port, UnixSocket
+from splitserve.frontend.config import FRONTEND_SETTINGS, FrontendConfig, Host, Port, UnixSocket
 
 MAX_FRONTENDS = 64
 
@@ -34,3 +37,8 @@ _TAKEN = {each.flag for each in (*SERVE, *ENGINE)}
 # --keys, --insecure, --log-level and --log-format are the engine's: the frontends reach it over a private
 # Unix socket, and are told how it logs.
 FRONTEND = tuple(each for each in FRONTEND_SETTINGS if each.setting.serve and each.flag not in _TAKEN)
+
+
+def frontend_config(given: Mapping[str, object]) -> FrontendConfig:
+    """Return what was given for the frontends, unchecked: api-frontend does that."""
+    return msgspec.convert(given, FrontendConfig)
