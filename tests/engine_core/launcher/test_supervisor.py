@@ -128,7 +128,7 @@ def test_a_frontend_that_keeps_ending_is_tried_seldom_and_the_others_serve_on() 
         now_s = supervisor.next_due_s()
         assert deeds(supervisor.on_time(now_s)) == [Start(FIRST)]
         actions = supervisor.on_exit(FIRST, -11, now_s)
-        assert "trying again" in words(actions)
+        assert "retrying every" in words(actions)
         assert deeds(actions) == []
 
 
