@@ -44,7 +44,7 @@ FRONTEND = {
     "http": "config engines metrics typed_json",
     "openai": "config engines http metrics text typed_json unknown_fields",
     "operator": "engines http metrics openai",
-    "offline": "engines metrics text unknown_fields",
+    "offline": "engines metrics text typed_json unknown_fields",
     "openapi": "http openai",
     "routes": "http metrics openai openapi operator",
     "docs_page": "",

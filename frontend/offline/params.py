@@ -9,6 +9,7 @@ import msgspec
 from splitserve.engine_core.errors import ContextLengthError, InvalidRequestError
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.engine_core.sequence_sampling import MAX_PRIORITY, RepetitionDetection
+from splitserve.frontend.typed_json.faults import Fault, find_fault
 
 
 def check_params(params: SamplingParams, vocab_size: int, max_logprobs: int) -> SamplingParams:
@@ -32,7 +33,8 @@ def check_params(params: SamplingParams, vocab_size: int, max_logprobs: int) -> 
     try:
         checked = msgspec.convert(values, SamplingParams)
     except msgspec.ValidationError as error:
-        raise InvalidRequestError(f"sampling_params: {error}") from None
+        fault = find_fault(SamplingParams, values)
+        raise (fault or Fault("", str(error))).error("sampling_params") from None
     if checked.logprob_token_ids and checked.logprobs is None:
         checked = msgspec.structs.replace(checked, logprobs=0)
     checked.validate(vocab_size, max_logprobs)

@@ -61,9 +61,9 @@ def _fault_inside(kind: inspect.Type, value: Any, path: Path) -> Fault | None:
     match kind:
         case inspect.StructType():
             return _fault_of_fields(kind, value, path)
-        case inspect.DictType(value_type=inner):
-            return _first(_faults_of_values(options_of(inner), value, path))
-        case inspect.ListType(item_type=inner):
+        case inspect.DictType():
+            return _first(_faults_of_values(kind, value, path))
+        case inspect.ListType(item_type=inner) | inspect.VarTupleType(item_type=inner):
             return _first(_faults_of_items(options_of(inner), value, path))
     return None
 
@@ -85,11 +85,12 @@ def _fault_of_fields(kind: inspect.StructType, value: Mapping[object, object], p
 
 
 def _faults_of_values(
-    options: list[inspect.Type], value: Mapping[object, object], path: Path
+    kind: inspect.DictType, value: Mapping[object, object], path: Path
 ) -> Iterator[Fault | None]:
+    keys, options = options_of(kind.key_type), options_of(kind.value_type)
     for name, inner in value.items():
-        if not isinstance(name, str):
-            yield Fault(path_text(path), f"a key must be a string, got {name_of(name)}")
+        if not any(_fits(key, name) for key in keys):
+            yield Fault(path_text(path), f"a key must be {allowed(keys)}, got {name_of(name)}")
         yield _fault(options, inner, (*path, ANY_KEY))
 
 
@@ -119,6 +120,7 @@ def _fits(kind: inspect.Type, value: Any) -> bool:
         case (
             inspect.StrType(min_length=low, max_length=high)
             | inspect.ListType(min_length=low, max_length=high)
+            | inspect.VarTupleType(min_length=low, max_length=high)
         ):
             return (low or 0) <= len(value) and (high is None or len(value) <= high)
         case inspect.DictType(max_length=high):
@@ -141,7 +143,7 @@ def _is_of(kind: inspect.Type, value: object) -> bool:
             return isinstance(value, str)
         case inspect.LiteralType(values=values):
             return any(type(value) is type(each) for each in values)
-        case inspect.ListType():
+        case inspect.ListType() | inspect.VarTupleType():
             return isinstance(value, Sequence) and not isinstance(value, str | bytes)
         case inspect.DictType() | inspect.StructType():
             return isinstance(value, Mapping)

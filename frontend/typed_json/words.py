@@ -33,7 +33,10 @@ def _words(kind: inspect.Type) -> str:
             return "an integer" + _bounds(" from", low, high, "")
         case inspect.StrType(min_length=low, max_length=high):
             return "a string" + _bounds(" of", low or (0 if high else None), high, " characters")
-        case inspect.ListType(min_length=low, max_length=high):
+        case (
+            inspect.ListType(min_length=low, max_length=high)
+            | inspect.VarTupleType(min_length=low, max_length=high)
+        ):
             return "an array" + _bounds(" of", low or (0 if high else None), high, " entries")
         case inspect.DictType(max_length=high) if high is not None:
             return f"an object of at most {high} entries"

@@ -25,6 +25,11 @@ class Closed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     a: float | None = None
 
 
+class Params(msgspec.Struct, frozen=True):
+    ids: Annotated[tuple[int, ...], Meta(max_length=2)] = ()
+    bias: dict[int, float] = {}
+
+
 class Tree(msgspec.Struct, frozen=True):
     a: list[Leaf | str] | str | None = None
     b: bool | Literal["never"] | None = None
@@ -60,6 +65,25 @@ def test_the_first_fault_is_the_one_that_msgspec_finds(value: dict) -> None:
     except msgspec.ValidationError as error:
         theirs = path_of(error)
     assert (fault and fault.path) == theirs
+
+
+@pytest.mark.parametrize(
+    ("value", "path", "words"),
+    [
+        ({"ids": 5}, "ids", "expected an array of 0 to 2 entries, got int"),
+        ({"ids": (1, "x")}, "ids[1]", "expected an integer, got str"),
+        ({"ids": (1, 2, 3)}, "ids", "expected an array of 0 to 2 entries"),
+        ({"bias": {"1": 1.0}}, "bias", "a key must be an integer, got str"),
+        ({"bias": {1: "x"}}, "bias[...]", "expected a number, got str"),
+    ],
+)
+def test_what_only_python_can_hold_is_walked_too(value: dict, path: str, words: str) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(value, Params)
+    fault = find_fault(Params, value)
+    assert fault is not None
+    assert fault[:2] == (path, words)
+    assert find_fault(Params, {"ids": (1, 2), "bias": {1: 2}}) is None
 
 
 @given(st.dictionaries(NAMES, VALUES, max_size=4))
