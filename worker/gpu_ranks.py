@@ -6,6 +6,7 @@ import logging
 import time
 
 from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.process.logs import log_event
 from splitserve.worker.batch.input_batch import BatchLimits
 from splitserve.worker.device.out_of_memory import is_out_of_memory
 from splitserve.worker.largest_step import run_largest_step
@@ -52,5 +53,5 @@ def _capture(runner: ModelRunner) -> int:
     started, count = time.perf_counter(), 0
     while runner.prepare_ahead():
         count += 1
-    logger.info("graphs_captured count=%d capture_s=%.1f", count, time.perf_counter() - started)
+    log_event(logger, logging.INFO, "graphs_captured", count=count, capture_s=time.perf_counter() - started)
     return count

@@ -42,7 +42,7 @@ from splitserve.engine_core.ipc.worker_messages import (
     WorkerFailed,
     WorkerHello,
 )
-from splitserve.engine_core.process.logs import configure_logging
+from splitserve.engine_core.process.logs import configure_logging, log_event
 from splitserve.engine_core.process.version import software_version
 from splitserve.engine_core.settings.worker_settings import WorkerPlace
 from splitserve.worker.batch.replies import Replies
@@ -159,7 +159,7 @@ def run(place: WorkerPlace, parent_pid: int, keys: ClientKeys | None = None) -> 
             link.send(WorkerHello(PROTOCOL_VERSION, software_version(), place.rank, os.getpid()))
             return _begin(link, place)
         except EngineGoneError:
-            logger.warning("engine_gone rank=%d", place.rank)
+            log_event(logger, logging.WARNING, "engine_gone", rank=place.rank)
             return EXIT_WORKER
         finally:
             link.close()
@@ -246,7 +246,7 @@ def _fail(link: EngineLink, error: Exception, exit_code: int) -> int:
     """Tell the engine why this worker ends; unforeseen errors are logged with their traceback."""
     known = isinstance(error, SplitServeError)
     if not known:
-        logger.error("worker_failed", exc_info=error)
+        log_event(logger, logging.ERROR, "worker_failed", error)
     code = error.code if isinstance(error, SplitServeError) else WorkerError.code
     message = str(error) if known else f"{type(error).__name__}: {error}"
     link.send(WorkerFailed(code, message))

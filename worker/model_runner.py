@@ -11,6 +11,7 @@ import torch
 from splitserve.engine_core.errors import DeviceMemoryError
 from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowError, SchedulerOutput
+from splitserve.engine_core.process.logs import log_event
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.batch.agreement import Agreement
 from splitserve.worker.batch.input_batch import InputBatch
@@ -167,7 +168,15 @@ class ModelRunner:
     def _give_up(self, step: SchedulerOutput, lack: str) -> StepResult:
         """Fail all rows of a step that did not fit the memory; the engine will free them."""
         rows, num_tokens = unpack_int32(step.rows).tolist(), int(unpack_int32(step.num_tokens).sum())
-        logger.warning("out_of_memory step=%d rows=%d tokens=%d: %s", step.step, len(rows), num_tokens, lack)
+        log_event(
+            logger,
+            logging.WARNING,
+            "out_of_memory",
+            step=step.step,
+            rows=len(rows),
+            tokens=num_tokens,
+            detail=lack,
+        )
         message = f"a step of {num_tokens} tokens did not fit the memory of the device"
         for row in rows:
             if row not in self.batch.failures:

@@ -59,7 +59,7 @@ def log_event(
     """
     if logger.isEnabledFor(level):
         given = {key: value for key, value in fields.items() if value is not None}
-        logger.log(level, Event(name, given), exc_info=error)
+        logger.log(level, Event(name, given), exc_info=error, stacklevel=2)
 
 
 class Event:

@@ -96,11 +96,13 @@ class Startup:
     def _on_cache(self, cache: KVCacheReady, sized: _Sized) -> Loaded:
         model, size = sized
         if size.num_host_blocks:
-            _log.info(
-                "CPU offload tier: %d blocks, %.1f MiB, %.1f us per block moved",
-                size.num_host_blocks,
-                size.num_host_bytes / 2**20,
-                cache.move_block_ns / 1000,
+            log_event(
+                _log,
+                logging.INFO,
+                "CPU offload tier",
+                blocks=size.num_host_blocks,
+                mib=size.num_host_bytes / 2**20,
+                move_block_us=cache.move_block_ns / 1000,
             )
         return Loaded(model, scheduler_config(self._config, model, cache, size.num_host_blocks))
 
@@ -120,12 +122,14 @@ class Startup:
             parameters=model.num_params,
             max_model_len=model.max_model_len,
         )
-        _log.info(
-            "KV cache: %d blocks = %d tokens, %d sequences of max_model_len at once, %.1f MiB",
-            size.num_blocks,
-            size.num_tokens,
-            size.num_full_sequences,
-            size.num_bytes / 2**20,
+        log_event(
+            _log,
+            logging.INFO,
+            "KV cache",
+            blocks=size.num_blocks,
+            tokens=size.num_tokens,
+            longest_sequences=size.num_full_sequences,
+            mib=size.num_bytes / 2**20,
         )
         if size.num_full_sequences < 1:
             log_event(

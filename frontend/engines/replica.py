@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from splitserve.engine_core.errors import EngineUnavailableError, ModelLoadError
 from splitserve.engine_core.ipc.messages import CallKind, Ready
+from splitserve.engine_core.process.logs import log_event
 from splitserve.frontend.engines.assets_cache import AssetsCache
 from splitserve.frontend.engines.connection.client import EngineClient
 from splitserve.frontend.engines.connection.session import EngineState
@@ -157,16 +158,20 @@ class EngineReplica:
     def _epoch(self) -> int:
         return self._session.ready.epoch if self._session.ready else 0
 
+    def _log_unusable(self, error: Exception | None = None, detail: str | None = None) -> None:
+        engine = self._session.address
+        log_event(logger, logging.ERROR, "engine cannot be used", error, engine=engine, detail=detail)
+
     async def _load(self, ready: Ready) -> None:
         try:
             assets, created = await self._assets.get(ready.model)
         except ModelLoadError as error:
             self._assets_error = str(error)
-            logger.error("engine %s cannot be used: %s", self._session.address, error)
+            self._log_unusable(detail=str(error))
         except Exception as error:
             # A bug of ours that one model's files trigger must not leave its engine loading for ever.
             self._assets_error = f"{type(error).__name__} while loading the tokenizer"
-            logger.exception("engine %s cannot be used", self._session.address)
+            self._log_unusable(error)
         else:
             self._model = ServedModel(
                 names=tuple(ready.served_model_names) or (ready.model.path,),

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.process.logs import log_event
 from splitserve.engine_core.settings.worker_settings import ATTENTION_BACKENDS
 from splitserve.worker.attention.base import AttentionBackend
 from splitserve.worker.attention.cpu import CpuAttention
@@ -51,8 +52,16 @@ def choose_backend(requested: str, device: Device, needs: AttentionNeeds) -> Att
     for name in names:
         backend, why = _CHOICES[name](device, needs)
         if backend is not None:
-            skipped = f"; not {', '.join(passed)}" if passed else ""
-            logger.info("attention_backend name=%s reason=%s for %s%s", name, why, needs, skipped)
+            rejected = ", ".join(passed) or None
+            log_event(
+                logger,
+                logging.INFO,
+                "attention_backend",
+                name=name,
+                reason=why,
+                needs=str(needs),
+                rejected=rejected,
+            )
             return backend
         passed.append(f"{name}: {why}")
     raise ConfigError(f"--attention-backend {requested} cannot be used for {needs}: {'; '.join(passed)}")

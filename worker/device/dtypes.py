@@ -8,6 +8,7 @@ import torch
 
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.process.logs import log_event
 from splitserve.worker.device.base import Device
 
 logger = logging.getLogger(__name__)
@@ -33,7 +34,8 @@ def resolve_dtype(requested: str, config: ModelConfig, device: Device) -> torch.
     on_cpu = device.name == "cpu"
     if requested == "auto":
         if config.dtype == "float16" and on_cpu:
-            logger.warning("dtype_changed path=%s: float16 runs as bfloat16 on a CPU", config.path)
+            detail = "float16 runs as bfloat16 on a CPU"
+            log_event(logger, logging.WARNING, "dtype_changed", path=str(config.path), detail=detail)
             return torch.bfloat16
         return _DTYPES.get(config.dtype, torch.float32)
     if requested == "float16" and on_cpu:

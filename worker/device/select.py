@@ -7,6 +7,7 @@ import logging
 import torch
 
 from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.process.logs import log_event
 from splitserve.worker.device.base import Device
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.device.cuda import CudaDevice
@@ -46,7 +47,7 @@ def open_device(
     if requested == "cuda":
         raise ConfigError(f"--device cuda cannot be used: {reason}")
     if torch.cuda.is_available():
-        logger.warning("device_unused name=cuda reason=%s", reason)
+        log_event(logger, logging.WARNING, "device_unused", name="cuda", reason=reason)
     return CpuDevice(num_local_ranks)
 
 

@@ -11,6 +11,7 @@ import torch
 
 from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
+from splitserve.engine_core.process.logs import log_event
 from splitserve.worker.batch.agreement import all_could
 from splitserve.worker.batch.input_batch import InputBatch
 from splitserve.worker.device.cuda import CudaDevice
@@ -175,8 +176,9 @@ class CudaGraphs:
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            logger.warning(
-                "graphs_incomplete captured=%d of=%d: %s", len(self._graphs), len(self._sizes), error
+            captured, of = len(self._graphs), len(self._sizes)
+            log_event(
+                logger, logging.WARNING, "graphs_incomplete", captured=captured, of=of, detail=str(error)
             )
         self._has_room = graph is not None
         if self._group is not None:

@@ -15,6 +15,7 @@ import torch
 
 from splitserve.engine_core.checkpoint.weight_files import Checkpoint, CheckpointTensor
 from splitserve.engine_core.errors import ModelLoadError
+from splitserve.engine_core.process.logs import log_event
 from splitserve.worker.device.base import Device
 from splitserve.worker.layers.parameter import Parameter, Part, Window
 from splitserve.worker.layers.weight_plan import WeightPlan
@@ -111,7 +112,14 @@ def _report_unexpected(checkpoint: Checkpoint, plan: WeightPlan, assignments: li
         tensor.name for tensor in checkpoint if tensor.name not in used and not _HARMLESS.search(tensor.name)
     ]
     if extra:
-        logger.warning("tensors_ignored path=%s: unexpected %s", checkpoint.directory, _named(extra))
+        log_event(
+            logger,
+            logging.WARNING,
+            "tensors_ignored",
+            path=str(checkpoint.directory),
+            count=len(extra),
+            names=", ".join(extra[:_MAX_NAMED]),
+        )
 
 
 def _named(names: list[str]) -> str:

@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 from splitserve.engine_core.checkpoint.weight_files import Checkpoint, CheckpointTensor, has_weights
+from splitserve.engine_core.process.logs import log_event
 from splitserve.worker.layers.embedding import HEAD
 
 logger = logging.getLogger(__name__)
@@ -35,9 +36,8 @@ def has_own_head(directory: Path, embedding: str, prefix: str) -> bool:
         # Without an embedding there is nothing to run, which the loader will say.
         if head is None or table is None or _are_equal(head, table):
             return False
-    logger.warning(
-        "head_not_tied path=%s: %s.weight differs from %s and is used", directory, HEAD, table.name
-    )
+    detail = f"{HEAD}.weight differs from {table.name} and is used"
+    log_event(logger, logging.WARNING, "head_not_tied", path=str(directory), detail=detail)
     return True
 
 

@@ -19,6 +19,7 @@ from splitserve.engine_core.errors import EngineUnavailableError, ProtocolError
 from splitserve.engine_core.ipc.codec import engine_decoder
 from splitserve.engine_core.ipc.curve import ClientKeys
 from splitserve.engine_core.ipc.messages import AddRequest, CallKind, CallResult, Pong
+from splitserve.engine_core.process.logs import log_event
 from splitserve.frontend.engines.connection.calls import SHUTTING_DOWN, PendingCalls
 from splitserve.frontend.engines.connection.engine_socket import EngineSocket
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence
@@ -158,7 +159,8 @@ class EngineClient:
         except ProtocolError as error:
             self.protocol_errors += 1
             if self.protocol_errors == 1:
-                logger.warning("engine %s sent an invalid message: %s", self.session.address, error)
+                engine = self.session.address
+                log_event(logger, logging.WARNING, "invalid message", engine=engine, detail=str(error))
             return
         self._calls.settle(message)
 
@@ -187,7 +189,8 @@ class EngineClient:
         state, epoch = self.session.state, self.session.ready.epoch if self.session.ready else 0
         if state is self._last_state and epoch == self._last_epoch:
             return
-        logger.info("engine %s: %s -> %s", self.session.address, self._last_state.value, state.value)
+        before, engine = self._last_state.value, self.session.address
+        log_event(logger, logging.INFO, "engine state", engine=engine, before=before, now=state.value)
         self._last_state, self._last_epoch = state, epoch
         self.on_change()
 

@@ -10,6 +10,8 @@ import logging
 
 import zmq
 
+from splitserve.engine_core.process.logs import log_event
+
 logger = logging.getLogger(__name__)
 
 RETRY_S = 1.0
@@ -43,7 +45,8 @@ class HandshakeWatch:
         first, self._retry_at_s = self._retry_at_s is None, now_s + RETRY_S
         if not self._told:
             self._told = True
-            logger.warning("engine %s: no connection, still trying: %s", self._address, self._reason(event))
+            engine, reason = self._address, self._reason(event)
+            log_event(logger, logging.WARNING, "no connection, still trying", engine=engine, reason=reason)
         return first
 
     def take_retry(self, now_s: float) -> bool:

@@ -27,6 +27,7 @@ from splitserve.engine_core.errors import (
     ModelLoadError,
     OverloadedError,
 )
+from splitserve.engine_core.process.logs import log_event
 from splitserve.frontend.text.chat.template_process import (
     ProcessEndedError,
     RenderLimits,
@@ -166,7 +167,7 @@ class _Turns:
         except (ProcessEndedError, TemplateTimeoutError) as error:
             self.drop()
             if not self._closed:
-                logger.warning("replacing the chat template process: %s", error)
+                log_event(logger, logging.WARNING, "replacing the chat template process", reason=str(error))
             raise
 
     def _restart(self) -> TemplateProcess:

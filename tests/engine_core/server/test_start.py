@@ -91,7 +91,7 @@ def test_the_offload_tier_is_asked_for_and_its_speed_reaches_the_scheduler(
         loaded = startup.on_message(KVCacheReady(8, move_block_ns=4321))
     assert loaded is not None
     assert (loaded.scheduler.num_host_blocks, loaded.scheduler.move_block_ns) == (10, 4321)
-    assert "CPU offload tier: 10 blocks, 0.0 MiB, 4.3 us per block moved" in caplog.text
+    assert "CPU offload tier blocks=10 mib=0.001 move_block_us=4.321" in caplog.text
 
 
 @pytest.mark.parametrize(

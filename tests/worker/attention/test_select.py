@@ -52,8 +52,8 @@ def test_auto_takes_the_devices_own_kernels(
     caplog.set_level(logging.INFO)
     assert isinstance(choose_backend("auto", device, NEEDS), kind)
     (line,) = caplog.messages
-    reason = "custom kernels for this device for bfloat16, heads of 128, blocks of 16"
-    assert line.startswith(f"attention_backend name={device.name} reason={reason}")
+    reason, needs = "custom kernels for this device", "bfloat16, heads of 128, blocks of 16"
+    assert line.startswith(f'attention_backend name={device.name} reason="{reason}" needs="{needs}"')
 
 
 @pytest.mark.parametrize("device", [CPU, CUDA])
@@ -100,7 +100,8 @@ def test_flash_attn_serves_when_it_is_asked_for(
     assert isinstance(choose_backend("flash_attn", CUDA, NEEDS), FlashAttention)
     (line,) = caplog.messages
     assert line == (
-        "attention_backend name=flash_attn reason=FlashAttention 3 for bfloat16, heads of 128, blocks of 16"
+        'attention_backend name=flash_attn reason="FlashAttention 3" '
+        'needs="bfloat16, heads of 128, blocks of 16"'
     )
 
 

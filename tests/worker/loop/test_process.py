@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -102,6 +103,18 @@ def test_a_worker_loads_answers_every_step_and_ends_when_asked(engine: FakeEngin
         assert process.stderr is not None
         (line,) = process.stderr.read().splitlines()
         assert "attention_backend name=cpu" in line
+
+
+def test_a_worker_logs_as_the_engine_says(engine: FakeEngine, checkpoint: Path) -> None:
+    with worker_process(engine.address) as process:
+        engine.configure(msgspec.structs.replace(settings_of(checkpoint), log_format="json"))
+        engine.expect_after_progress(WorkerReady)
+        engine.send(Shutdown())
+        assert process.wait(DEADLINE_S) == 0
+        assert process.stderr is not None
+        (record,) = map(json.loads, process.stderr)
+        assert (record["event"], record["name"]) == ("attention_backend", "cpu")
+        assert record["logger"] == "worker.attention.select"
 
 
 def test_a_truncated_checkpoint_is_refused(engine: FakeEngine, checkpoint: Path, tmp_path: Path) -> None:
