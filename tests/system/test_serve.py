@@ -33,7 +33,9 @@ def shared_memory(processes: list[psutil.Process]) -> set[str]:
     return set(re.findall(r"/dev/shm/\S+", maps))
 
 
-@pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize(
+    "sig", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)], ids=["SIGTERM", "SIGINT"]
+)
 def test_serve_answers_and_leaves_nothing_behind(
     folder: Path, sig: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

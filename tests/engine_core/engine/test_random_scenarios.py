@@ -7,10 +7,14 @@ import pytest
 from tests.engine_core.scenarios import Tally, run_scenario
 
 SEEDS_PER_TEST = 100
-NUM_TESTS = 20
+# The lives that `make test` plays, and those that only `make test-all` does.
+QUICK = range(0, 500, SEEDS_PER_TEST)
+OTHERS = range(500, 2000, SEEDS_PER_TEST)
 
 
-@pytest.mark.parametrize("first_seed", range(0, SEEDS_PER_TEST * NUM_TESTS, SEEDS_PER_TEST))
+@pytest.mark.parametrize(
+    "first_seed", [*QUICK, *(pytest.param(seed, marks=pytest.mark.slow) for seed in OTHERS)]
+)
 def test_random_scenarios_end_with_every_promise_kept(first_seed: int) -> None:
     tallies = [run_scenario(seed) for seed in range(first_seed, first_seed + SEEDS_PER_TEST)]
     # Guards against scenarios that never reach the paths they are about.

@@ -18,6 +18,8 @@ import pytest
 
 from tests.engine_core.launcher.serving import DEADLINE_S, Serving, serving
 
+pytestmark = pytest.mark.slow
+
 FRONTEND = "splitserve.frontend.cli"
 REQUEST = b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
