@@ -60,7 +60,7 @@ async def test_a_timeout_out_of_range_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("code", "status", "words"), [("timeout", 504, "did not finish"), ("queue_timeout", 503, "waited")]
+    ("code", "status", "words"), [("timeout", 504, "did not finish"), ("queue_timeout", 503, "queue timeout")]
 )
 def test_a_timeouts_error_tells_which_it_was(code: str, status: int, words: str) -> None:
     error = finished_error(
