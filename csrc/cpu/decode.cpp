@@ -3,23 +3,18 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/check.h"
+#include "cpu/columns.h"
 #include "cpu/program.h"
 
 namespace splitserve {
 namespace {
 
-constexpr DLDataType kBoolType{kDLBool, 8, 1};
-constexpr DLDataType kUint16Type{kDLUInt, 16, 1};
+using tvm::ffi::Array;
+using tvm::ffi::String;
+using tvm::ffi::Tensor;
+
 // Set in flags[0] beside the features of the rows.
 constexpr int32_t kNotLastToken = 1 << 16;
-
-// A matrix of one row per row of the batch.
-struct Table {
-  int32_t* data;
-  int64_t columns, stride;
-  int32_t* row(int64_t i) const { return data + i * stride; }
-};
 
 struct Rows {
   const int32_t* data;  // [count], each below `limit`
@@ -28,22 +23,46 @@ struct Rows {
 
 struct DecodeParams {
   Rows rows;
-  // Columns of the batch.
+  // Columns of the batch, of `limit` rows each.
   const bool* occupied;
   const uint16_t* features;
   Table tokens, block_table;
   const int32_t *num_tokens, *num_blocks;
   int32_t* num_computed;
-  // Inputs of the model.
+  // Inputs of the model, of `count` rows each: the layout, and what is shared by steps of all sizes.
   int32_t *token_ids, *positions, *slots, *seq_lens;
   Table block_tables;
   int32_t* flags;
   int64_t block_size, max_len;
 };
 
-Table table_arg(const TensorView& tensor, const char* name) {
-  cpu_arg(tensor, name).rank(2).type({kInt32Type}).rows_contiguous();
-  return {static_cast<int32_t*>(tensor.data_ptr()), tensor.size(1), tensor.stride(0)};
+// The columns of both structs in the order of worker/ops/columns.py.
+template <typename Visitor>
+void visit_batch(Visitor&& column, DecodeParams& p) {
+  column("occupied", p.occupied);
+  column("features", p.features);
+  column("tokens", p.tokens);
+  column("num_tokens", p.num_tokens);
+  column("num_computed", p.num_computed);
+  column("num_blocks", p.num_blocks);
+  column("block_table", p.block_table);
+}
+
+template <typename Visitor>
+void visit_layout(Visitor&& column, DecodeParams& p) {
+  column("token_ids", p.token_ids);
+  column("positions", p.positions);
+  column("slot_mapping", p.slots);
+  column("seq_lens", p.seq_lens);
+}
+
+// Name, dtype and number of dimensions of each: the batch's, then the layout's.
+String decode_columns() {
+  DecodeParams params{};
+  DescribeColumns describe;
+  visit_batch(describe, params);
+  visit_layout(describe, params);
+  return describe.text();
 }
 
 int32_t* ints_arg(const TensorView& tensor, const char* name, int64_t length) {
@@ -93,31 +112,21 @@ void lay_out_all(const DecodeParams& p) {
   for (int64_t i = 0; i < p.rows.count; ++i) lay_out(p, i);
 }
 
-void decode_inputs(TensorView rows, TensorView occupied, TensorView features, TensorView tokens,
-                   TensorView num_tokens, TensorView num_computed, TensorView num_blocks,
-                   TensorView block_table, TensorView token_ids, TensorView positions,
-                   TensorView slot_mapping, TensorView seq_lens, TensorView block_tables, TensorView flags,
-                   int64_t block_size, int64_t max_len) {
+void decode_inputs(TensorView rows, Array<Tensor> batch, Array<Tensor> layout, TensorView block_tables,
+                   TensorView flags, int64_t block_size, int64_t max_len) {
   DecodeParams params{};
-  params.tokens = table_arg(tokens, "tokens");
-  const int64_t limit = tokens.size(0);
+  const int64_t limit = batch.empty() ? 0 : batch[0].size(0);
   params.rows = rows_arg(rows, limit);
-  params.occupied = cpu_arg(occupied, "occupied").vector(kBoolType, limit).data<bool>();
-  params.features = cpu_arg(features, "features").vector(kUint16Type, limit).data<uint16_t>();
-  params.num_tokens = ints_arg(num_tokens, "num_tokens", limit);
-  params.num_computed = ints_arg(num_computed, "num_computed", limit);
-  params.num_blocks = ints_arg(num_blocks, "num_blocks", limit);
-  params.block_table = table_arg(block_table, "block_table");
-  cpu_arg(block_table, "block_table").size(0, limit);
-  params.token_ids = ints_arg(token_ids, "token_ids", params.rows.count);
-  params.positions = ints_arg(positions, "positions", params.rows.count);
-  params.slots = ints_arg(slot_mapping, "slot_mapping", params.rows.count);
-  params.seq_lens = ints_arg(seq_lens, "seq_lens", params.rows.count);
+  ReadColumns read_batch(batch, limit), read_layout(layout, params.rows.count);
+  visit_batch(read_batch, params);
+  read_batch.done();
+  visit_layout(read_layout, params);
+  read_layout.done();
   params.block_tables = table_arg(block_tables, "block_tables");
   cpu_arg(block_tables, "block_tables").size(0, params.rows.count).size(1, params.block_table.columns);
   params.flags = ints_arg(flags, "flags", 2);
   SPLITSERVE_CHECK_VALUE(block_size > 0, "block_size: must be positive, got " << block_size);
-  const int64_t room = std::min(tokens.size(1), params.block_table.columns * block_size);
+  const int64_t room = std::min(params.tokens.columns, params.block_table.columns * block_size);
   SPLITSERVE_CHECK_VALUE(max_len > 0 && max_len <= room,
                          "max_len: expected 1 to " << room << ", got " << max_len);
   params.block_size = block_size;
@@ -188,6 +197,7 @@ void take_rows(TensorView out, TensorView column, TensorView rows) {
 }  // namespace
 }  // namespace splitserve
 
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(decode_columns, splitserve::decode_columns);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(decode_inputs, splitserve::decode_inputs);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(append_tokens, splitserve::append_tokens);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(take_rows, splitserve::take_rows);

@@ -1,7 +1,7 @@
 """The columns of a decode step, each declared once: what the batch keeps of its rows, what a step is told.
 
 N: rows of the batch, R: rows of a step. The batch, the recorded steps of the CPU and the captured ones of a
-GPU make their memory from these declarations.
+GPU make their memory from these declarations; csrc/cpu/decode.cpp is compared with them when it is loaded.
 """
 
 from __future__ import annotations
@@ -42,6 +42,11 @@ class Column(NamedTuple):
     dtype: type[np.generic]
     width: Width = Width.ONE
     initial: float = 0
+
+    @property
+    def num_dims(self) -> int:
+        """Of its memory: the rows, and their elements if they may have several."""
+        return 1 if self.width is Width.ONE else 2
 
     def allocate(self, num_rows: int, elements: Mapping[Width, int] = MappingProxyType({})) -> Array:
         """Return new memory, [num_rows] or [num_rows, elements[width]]; rows touch its pages as they fill."""
@@ -139,3 +144,23 @@ def allocate(
         elements: per row, of the widths that occur beside Width.ONE.
     """
     return columns._make(column.allocate(num_rows, elements) for column in declared(columns).values())
+
+
+def check_columns(described: str) -> None:
+    """Compare the declarations with what the library of CPU kernels says of the columns it reads and writes.
+
+    Args:
+        described: name, dtype and number of dimensions of each column of BatchColumns, then of LayoutColumns,
+            one a line, as decode_columns() of csrc/cpu/decode.cpp returns them.
+
+    Raises:
+        ImportError: they differ, since the library was built from other sources.
+    """
+    columns = {**declared(BatchColumns), **declared(LayoutColumns)}
+    expected = [f"{name} {np.dtype(c.dtype).name} {c.num_dims}" for name, c in columns.items()]
+    found = described.splitlines()
+    if found != expected:
+        raise ImportError(
+            f"the kernels were built for the columns {found}, and not for {expected}: build them again with "
+            "`pip install -e . --no-deps` (see docs/kernels.md)"
+        )

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from splitserve.worker._native import load_library
+from splitserve.worker.ops.columns import BatchColumns, LayoutColumns, check_columns
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from splitserve.worker.ops.columns import BatchColumns, LayoutColumns
-
 _lib = load_library("splitserve_cpu")
+check_columns(_lib.decode_columns())
 
 # Set in StepTensors.flags[0], beside the rows' features, if a row computes a token that is not its last.
 NOT_LAST_TOKEN = 1 << 16
@@ -75,7 +75,7 @@ def decode_inputs(
         ValueError: a row is not in the batch, or would compute past its known tokens, its blocks or the
             context; nothing was changed.
     """
-    _lib.decode_inputs(rows, *columns, *out.layout, out.block_tables, out.flags, block_size, max_model_len)
+    _lib.decode_inputs(rows, columns, out.layout, out.block_tables, out.flags, block_size, max_model_len)
 
 
 def take_rows(out: Tensor, column: Tensor, rows: Tensor) -> None:

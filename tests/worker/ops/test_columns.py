@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from splitserve.worker._native import load_library
 from splitserve.worker.ops.columns import (
     Array,
     BatchColumns,
@@ -13,6 +14,7 @@ from splitserve.worker.ops.columns import (
     SamplingColumns,
     Width,
     allocate,
+    check_columns,
     declared,
 )
 
@@ -38,3 +40,26 @@ def test_columns_do_not_share_memory() -> None:
     columns.temperature[:] = 3
     assert [array.tolist() for array in columns[1:]] == [[0, 0], [1, 1], [0, 0], [0, 0]]
     assert not any(np.shares_memory(columns.temperature, array) for array in columns[1:])
+
+
+DESCRIBED = load_library("splitserve_cpu").decode_columns()
+
+
+def test_the_kernels_read_the_columns_that_are_declared() -> None:
+    check_columns(DESCRIBED)
+
+
+@pytest.mark.parametrize(
+    "drifted",
+    [
+        DESCRIBED.replace("features uint16", "features int32"),
+        DESCRIBED.replace("block_table int32 2", "block_table int32 1"),
+        DESCRIBED.replace("occupied bool 1\nfeatures uint16 1", "features uint16 1\noccupied bool 1"),
+        DESCRIBED.replace("seq_lens int32 1\n", ""),
+    ],
+    ids=["dtype", "dimensions", "order", "missing"],
+)
+def test_kernels_built_for_other_columns_are_refused(drifted: str) -> None:
+    assert drifted != DESCRIBED
+    with pytest.raises(ImportError, match="build them again with `pip install"):
+        check_columns(drifted)

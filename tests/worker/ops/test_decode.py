@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 import pytest
 import torch
@@ -100,6 +102,24 @@ def test_columns_of_another_size_are_refused(field: str) -> None:
     out, column = step_tensors(2), torch.zeros(3, dtype=torch.int32)
     with pytest.raises(ValueError, match=f"{field}: expected size"):
         lay_out(int32(0, 1), columns(), out._replace(layout=out.layout._replace(**{field: column})))
+
+
+def test_columns_that_are_missing_or_too_many_are_refused() -> None:
+    batch = columns()
+    for given, message in [(batch[:-1], "block_table: is missing"), ((*batch, batch[0]), "7, got 8")]:
+        with pytest.raises(ValueError, match=message):
+            lay_out(int32(0), cast("BatchColumns", given), step_tensors(1))
+
+
+@pytest.mark.parametrize("field", BatchColumns._fields)
+def test_columns_of_another_type_or_length_are_refused(field: str) -> None:
+    column = getattr(columns(), field)
+    with pytest.raises(TypeError, match=f"{field}: unsupported dtype float32"):
+        lay_out(int32(0), columns()._replace(**{field: column.float()}), step_tensors(1))
+    # The first says how many rows there are.
+    if field != "occupied":
+        with pytest.raises(ValueError, match=f"{field}: expected size 5"):
+            lay_out(int32(0), columns()._replace(**{field: column[:-1]}), step_tensors(1))
 
 
 @pytest.mark.parametrize("field", ["block_tables", "flags"])
