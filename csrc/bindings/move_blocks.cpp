@@ -26,7 +26,7 @@ void check_places(const IndexArray& moves, int64_t num_moves, int64_t num_places
   }
 }
 
-// The host tier, which may say of itself that it is pinned.
+// The CPU offload tier, which may say of itself that it is pinned.
 Arg host_arg(const TensorView& host) {
   const Arg arg(host, "host", kHasFloat16);
   if (host.device().device_type != kDLCUDAHost) arg.on(kDLCPU);

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-MAX_VALUE_CHARS = 300
+MAX_VALUE_CHARS = 1000
 _PLAIN = re.compile(r"[\w.:/@%+,\[\]-]+", re.ASCII)
 # C0 but for tab and line feed, DEL, and C1, which terminals obey too.
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
@@ -111,6 +111,8 @@ def _logger_name(record: logging.LogRecord) -> str:
 
 
 def _text(value: object) -> str:
+    if isinstance(value, (list, tuple)):
+        value = ",".join(str(item) for item in value)
     text = f"{value:.3f}" if isinstance(value, float) else _cut(str(value))
     return text if _PLAIN.fullmatch(text) else json.dumps(text)
 
@@ -118,6 +120,8 @@ def _text(value: object) -> str:
 def _json_value(value: object) -> object:
     if isinstance(value, float):
         return round(value, 3) if math.isfinite(value) else str(value)
+    if isinstance(value, (list, tuple)):
+        return [_json_value(item) for item in value]
     return value if isinstance(value, int) else _cut(str(value))
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.frontend.typed_json.faults import Fault, find_fault
-from splitserve.frontend.typed_json.unknown import UnknownField, unknown_fields
+from splitserve.frontend.typed_json.unknown import IsKnown, UnknownField, unknown_fields
 
 MAX_DEPTH = 32
 # Strings, objects and arrays of one body. Token ids are neither, so long prompts do not come near it.
@@ -44,7 +44,7 @@ class DecodedBody(NamedTuple, Generic[T]):
     Attributes:
         value: typed.
         fields: all of the body as it came, by name.
-        unknown: the fields of it, and of structs in it, that its type does not have.
+        unknown: fields of it, and of structs in it, that its type does not have; see unknown_fields().
     """
 
     value: T
@@ -55,8 +55,10 @@ class DecodedBody(NamedTuple, Generic[T]):
 class BodyDecoder(Generic[T]):
     """Decodes the bodies of one endpoint into its struct; made once, used for every request."""
 
-    def __init__(self, kind: type[T]) -> None:
+    def __init__(self, kind: type[T], is_known: IsKnown = lambda pattern, value: False) -> None:
+        """Decode into `kind`; unknown fields of which `is_known` says so are passed over."""
         self._kind = kind
+        self._is_known = is_known
 
     async def decode(self, body: bytes) -> DecodedBody[T]:
         """Decode a body, in a thread if it is large.
@@ -78,7 +80,7 @@ class BodyDecoder(Generic[T]):
             value = msgspec.convert(fields, self._kind)
         except msgspec.ValidationError as error:
             raise (find_fault(self._kind, fields) or Fault("", str(error))).error("body") from None
-        return DecodedBody(value, fields, unknown_fields(self._kind, fields))
+        return DecodedBody(value, fields, unknown_fields(self._kind, fields, self._is_known))
 
     def _read(self, body: bytes) -> Any:
         try:

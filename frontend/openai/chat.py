@@ -36,12 +36,12 @@ from splitserve.frontend.openai.schema.sampling import (
     make_sampling_params,
 )
 from splitserve.frontend.openai.schema.server_defaults import with_server_defaults
-from splitserve.frontend.openai.schema.unsupported import REFUSED
+from splitserve.frontend.openai.schema.unsupported import REFUSED, known_beside
 from splitserve.frontend.text.chat.messages import template_messages
 from splitserve.frontend.text.prompts import Prompt, PromptEncoder
 from splitserve.frontend.text.truncation import read_truncation
 
-decoder = BodyDecoder(ChatRequest)
+decoder = BodyDecoder(ChatRequest, known_beside(REFUSED))
 
 
 async def create_chat_completion(context: ApiContext, request: Request) -> Response:

@@ -34,11 +34,11 @@ from splitserve.frontend.openai.schema.sampling import (
     make_sampling_params,
 )
 from splitserve.frontend.openai.schema.server_defaults import with_server_defaults
-from splitserve.frontend.openai.schema.unsupported import REFUSED
+from splitserve.frontend.openai.schema.unsupported import REFUSED, known_beside
 from splitserve.frontend.text.prompts import Prompt, PromptEncoder
 from splitserve.frontend.text.truncation import read_truncation
 
-decoder = BodyDecoder(CompletionRequest)
+decoder = BodyDecoder(CompletionRequest, known_beside(REFUSED))
 
 
 async def create_completion(context: ApiContext, request: Request) -> Response:

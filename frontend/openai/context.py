@@ -26,7 +26,7 @@ from splitserve.frontend.http.response.long_answer import LongAnswer
 from splitserve.frontend.http.slices import SliceQueue
 from splitserve.frontend.metrics.process import FrontendMetrics
 from splitserve.frontend.openai.schema.sampling import NO_DEFAULTS, ServedLimits
-from splitserve.frontend.openai.schema.unsupported import Accepted, not_known, refuse_unsupported
+from splitserve.frontend.openai.schema.unsupported import Accepted, refuse_unsupported
 from splitserve.frontend.unknown_fields import UnknownFields
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -77,7 +77,7 @@ async def read_struct(
     finally:
         release_body(request)
     if decoded.unknown:
-        context.unknown_fields.check(not_known(decoded.unknown, refused))
+        context.unknown_fields.check(decoded.unknown)
     refuse_unsupported(decoded.fields, refused)
     return decoded.value
 

@@ -20,14 +20,14 @@ from splitserve.frontend.openai.schema.tokenize import (
     TokenizeRequest,
     TokenizeResponse,
 )
-from splitserve.frontend.openai.schema.unsupported import REFUSED_TOKENIZE
+from splitserve.frontend.openai.schema.unsupported import REFUSED_TOKENIZE, known_beside
 from splitserve.frontend.text.chat.messages import template_messages
 from splitserve.frontend.text.model_assets import ModelAssets
 from splitserve.frontend.text.prompts import PromptEncoder, check_token_ids
 from splitserve.frontend.text.tokenizer import Tokenizer
 
-tokenize_decoder = BodyDecoder(TokenizeRequest)
-detokenize_decoder = BodyDecoder(DetokenizeRequest)
+tokenize_decoder = BodyDecoder(TokenizeRequest, known_beside(REFUSED_TOKENIZE))
+detokenize_decoder = BodyDecoder(DetokenizeRequest, known_beside({}))
 
 
 async def tokenize(context: ApiContext, request: Request) -> Response:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 from msgspec import inspect
 
 from splitserve.frontend.typed_json.types import ANY_INDEX, Path, options_of, path_text, type_info
+
+MAX_PATTERNS = 256
+
+IsKnown = Callable[[str, object], bool]
 
 
 class UnknownField(NamedTuple):
@@ -31,28 +35,42 @@ class _Known(NamedTuple):
     inside: dict[str, _Known]
 
 
-def unknown_fields(kind: type[msgspec.Struct], value: object) -> list[UnknownField]:
-    """Return the fields that structs in a value do not have, where they let that pass.
+def unknown_fields(
+    kind: type[msgspec.Struct], value: object, is_known: IsKnown = lambda pattern, value: False
+) -> list[UnknownField]:
+    """Return fields that structs in a value do not have, where they let that pass.
+
+    Of those with equal patterns the first is returned, and of all patterns at most MAX_PATTERNS: a body may
+    hold many.
 
     Args:
         kind: the type, no part of which holds itself.
         value: JSON as Python has it, which msgspec.convert() takes.
+        is_known: tells of a pattern and a value whether they are passed over.
     """
-    found: list[UnknownField] = []
-    _add_unknown(_known(kind), value, (), found)
-    return found
+    found: dict[str, UnknownField] = {}
+    for pattern, path, name, inner in _walk(_known(kind), value, (), ""):
+        if pattern not in found and not is_known(pattern, inner):
+            found[pattern] = UnknownField((*path, name), inner)
+            if len(found) == MAX_PATTERNS:
+                break
+    return list(found.values())
 
 
-def _add_unknown(known: _Known, value: object, path: Path, found: list[UnknownField]) -> None:
+def _walk(known: _Known, value: object, path: Path, pattern: str) -> Iterator[tuple[str, Path, str, object]]:
+    """Give each unknown field: its pattern, the path of its object, its name and its value."""
     if isinstance(value, Mapping):
+        prefix = f"{pattern}." if pattern else ""
         if not known.names.issuperset(value):
-            found += [UnknownField((*path, name), value[name]) for name in value if name not in known.names]
+            for name in value:
+                if name not in known.names:
+                    yield prefix + name, path, name, value[name]
         for name, inner in known.inside.items():
             if (part := value.get(name)) is not None:
-                _add_unknown(inner, part, (*path, name), found)
+                yield from _walk(inner, part, (*path, name), prefix + name)
     elif isinstance(value, Sequence) and not isinstance(value, str):
         for i, part in enumerate(value):
-            _add_unknown(known, part, (*path, i), found)
+            yield from _walk(known, part, (*path, i), f"{pattern}{ANY_INDEX}")
 
 
 @functools.lru_cache(maxsize=64)

@@ -146,19 +146,25 @@ def allocate(
     return columns._make(column.allocate(num_rows, elements) for column in declared(columns).values())
 
 
+def describe_columns() -> str:
+    """Return what decode_columns() of csrc/cpu/decode.cpp has to say of the columns that kernels see.
+
+    Name, dtype and number of dimensions of each column of BatchColumns, then of LayoutColumns, one a line.
+    """
+    columns = {**declared(BatchColumns), **declared(LayoutColumns)}
+    return "".join(f"{name} {np.dtype(c.dtype).name} {c.num_dims}\n" for name, c in columns.items())
+
+
 def check_columns(described: str) -> None:
     """Compare the declarations with what the library of CPU kernels says of the columns it reads and writes.
 
     Args:
-        described: name, dtype and number of dimensions of each column of BatchColumns, then of LayoutColumns,
-            one a line, as decode_columns() of csrc/cpu/decode.cpp returns them.
+        described: as describe_columns() has it; empty for a library that cannot say it.
 
     Raises:
         ImportError: they differ, since the library was built from other sources.
     """
-    columns = {**declared(BatchColumns), **declared(LayoutColumns)}
-    expected = [f"{name} {np.dtype(c.dtype).name} {c.num_dims}" for name, c in columns.items()]
-    found = described.splitlines()
+    expected, found = describe_columns().splitlines(), described.splitlines()
     if found != expected:
         raise ImportError(
             f"the kernels were built for the columns {found}, and not for {expected}: build them again with "

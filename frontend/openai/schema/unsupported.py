@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.frontend.openai.schema.missing_features import FEATURES
-from splitserve.frontend.typed_json.unknown import UnknownField
+from splitserve.frontend.typed_json.unknown import IsKnown
 
 
 class Accepted:
@@ -193,17 +193,14 @@ def refuse_unsupported(fields: Mapping[str, object], refused: Mapping[str, Accep
             raise InvalidRequestError(_words(name, refused[name]), name, "unsupported_parameter")
 
 
-def not_known(unknown: Iterable[UnknownField], refused: Mapping[str, Accepted]) -> list[UnknownField]:
-    """Return those of the fields without a place in the body's type that no table here names."""
-    return [
-        field
-        for field in unknown
-        if not (
-            (pattern := field.pattern) in IGNORED
-            or pattern in refused
-            or (pattern in IGNORED_INSIDE and IGNORED_INSIDE[pattern].holds(field.value))
-        )
-    ]
+def known_beside(refused: Mapping[str, Accepted]) -> IsKnown:
+    """Return what tells whether a field without a place in the body's type is named by a table here."""
+    names = IGNORED | refused.keys()
+
+    def is_known(pattern: str, value: object) -> bool:
+        return pattern in names or (pattern in IGNORED_INSIDE and IGNORED_INSIDE[pattern].holds(value))
+
+    return is_known
 
 
 def _words(name: str, accepted: Accepted) -> str:

@@ -113,7 +113,7 @@ def test_files_beyond_the_limit_are_refused(
     monkeypatch.setattr(files, "MAX_FILE_BYTES", path.stat().st_size)
     assert files.read_file(path)
     path.write_bytes(path.read_bytes() + b" ")
-    with pytest.raises(ModelLoadError, match=f"{name} is over its limit"):
+    with pytest.raises(ModelLoadError, match=f"{name} is larger than the limit"):
         files.read_json(path)
 
 

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from splitserve.frontend.openai.schema.chat import ChatRequest
 from splitserve.frontend.typed_json.faults import find_fault
-from splitserve.frontend.typed_json.unknown import unknown_fields
+from splitserve.frontend.typed_json.unknown import MAX_PATTERNS, unknown_fields
 
 
 class Leaf(msgspec.Struct, frozen=True):
@@ -92,12 +92,14 @@ def test_what_is_left_without_unknown_fields_is_all_that_the_struct_has(value: d
         tree = msgspec.convert(value, Tree)
     except msgspec.ValidationError:
         return
-    for field in unknown_fields(Tree, value):
-        *places, name = field.path
-        holder: Any = value
-        for place in places:
-            holder = holder[place]
-        assert holder.pop(name) == field.value
+    # The first of each pattern at a time.
+    while found := unknown_fields(Tree, value):
+        for field in found:
+            *places, name = field.path
+            holder: Any = value
+            for place in places:
+                holder = holder[place]
+            assert holder.pop(name) == field.value
     strict = msgspec.defstruct("Strict", [], bases=(Tree,), forbid_unknown_fields=True)
     assert msgspec.structs.asdict(msgspec.convert(value, strict)) == msgspec.structs.asdict(tree)
     assert not unknown_fields(Tree, value)
@@ -123,6 +125,17 @@ def test_an_unknown_field_is_found_at_any_depth_of_a_body(field: dict, pattern: 
 )
 def test_the_keys_of_an_object_without_fields_are_not_unknown(field: dict) -> None:
     assert not unknown_fields(ChatRequest, field)
+
+
+def test_of_many_unknown_fields_a_few_are_told_and_those_known_elsewhere_count_for_nothing() -> None:
+    names = {f"x{i}": i for i in range(1000)}
+    many = {**names, "last": 1}
+    assert len(unknown_fields(ChatRequest, many)) == MAX_PATTERNS
+    told = unknown_fields(ChatRequest, many, lambda pattern, value: pattern in names)
+    assert [field.path for field in told] == [("last",)]
+    messages = [{"role": "user", "content": "a", "x": i} for i in range(1000)]
+    told = unknown_fields(ChatRequest, {"messages": messages}, lambda pattern, value: value != 998)
+    assert [field.path for field in told] == [("messages", 998, "x")]
 
 
 def test_a_million_numbers_before_a_fault_cost_no_more_than_a_glance() -> None:
