@@ -23,7 +23,7 @@ from splitserve.frontend.http.auth import AuthMiddleware
 from splitserve.frontend.http.connection.connection_limits import ConnectionLimits
 from splitserve.frontend.http.connection.disconnect import ClientGoneError
 from splitserve.frontend.http.error_handler import ErrorHandler
-from splitserve.frontend.http.limits import LimitsMiddleware, OpenRequests
+from splitserve.frontend.http.limits import InFlightRequests, LimitsMiddleware
 from splitserve.frontend.http.request_log import RequestLogMiddleware
 from splitserve.frontend.http.response.keep_alive import KeepAlive
 from splitserve.frontend.http.root_path import RootPathMiddleware
@@ -51,7 +51,7 @@ class AppOwners:
 
     def __init__(self, config: FrontendConfig, pool: EnginePool) -> None:
         self.connections = ConnectionLimits(config)
-        self.requests = OpenRequests(config.max_open_requests, config.write_stall_s)
+        self.requests = InFlightRequests(config.max_open_requests, config.write_stall_s)
         self.health = HealthProbe(pool, config.health_timeout_s)
 
 

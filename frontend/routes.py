@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
-from splitserve.frontend.http.limits import OpenRequests
+from splitserve.frontend.http.limits import InFlightRequests
 from splitserve.frontend.metrics.scrape import Scrape
 from splitserve.frontend.openai.chat import create_chat_completion
 from splitserve.frontend.openai.completions import create_completion
@@ -152,7 +152,7 @@ def api_operations(context: ApiContext) -> list[Operation]:
 
 
 def operator_operations(
-    context: ApiContext, requests: OpenRequests, health: HealthProbe, scrape: Scrape
+    context: ApiContext, requests: InFlightRequests, health: HealthProbe, scrape: Scrape
 ) -> list[Operation]:
     """Return what operators and their tools call."""
     operator = partial(Operation, tag="operation", method="GET")

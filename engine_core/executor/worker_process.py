@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Sequence
 
 from splitserve.engine_core.errors import WorkerError
-from splitserve.engine_core.executor.worker_output import WorkerOutput
+from splitserve.engine_core.executor.worker_log import WorkerLog
 from splitserve.engine_core.process.children import Child, python_module
 from splitserve.engine_core.settings.arguments import flag_words
 from splitserve.engine_core.settings.setting import declared
@@ -45,7 +45,7 @@ class WorkerProcess:
         Raises:
             WorkerError: it cannot be started.
         """
-        self._output = WorkerOutput()
+        self._output = WorkerLog()
         try:
             self._child = Child(argv, death_signal=death_signal, pass_fds=pass_fds, capture_output=True)
         except OSError as error:

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from splitserve.engine_core.kv_cache.announced import AnnouncedBlocks
+from splitserve.engine_core.kv_cache.block_hash import chain_hash, extend_chain
 from splitserve.engine_core.kv_cache.prefix_cache import PrefixCache
-from splitserve.engine_core.kv_cache.prefix_index import chain_hash, extend_chain
 from splitserve.engine_core.request import TOKEN_BYTES, Request
 
 IntColumn = npt.NDArray[np.int64]

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from splitserve.engine_core.kv_cache.block_hash import extend_chain
 from splitserve.engine_core.kv_cache.offload import Offload
-from splitserve.engine_core.kv_cache.prefix_index import PrefixIndex, extend_chain
+from splitserve.engine_core.kv_cache.prefix_index import PrefixIndex
 from splitserve.engine_core.kv_cache.window import LEFT, RowBounds
 from splitserve.engine_core.request import TOKEN_BYTES, Request
 

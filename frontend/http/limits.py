@@ -33,7 +33,7 @@ class EndReason(enum.Enum):
 
 
 @dataclass(slots=True, eq=False)
-class OpenRequest:
+class InFlightRequest:
     """One request in progress.
 
     Attributes:
@@ -52,7 +52,7 @@ class OpenRequest:
             self.task.cancel()
 
 
-class OpenRequests:
+class InFlightRequests:
     """The requests in progress of this process, at most max_open of them.
 
     A request takes its place when all of it is here. One whose body is on its way is known, so that it can be
@@ -63,22 +63,22 @@ class OpenRequests:
     def __init__(self, max_open: int, write_stall_s: float) -> None:
         self._max_open = max_open
         self._write_stall_s = write_stall_s
-        self._open: set[OpenRequest] = set()
-        self._arriving: set[OpenRequest] = set()
+        self._open: set[InFlightRequest] = set()
+        self._arriving: set[InFlightRequest] = set()
         self._ends = SliceQueue()
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def arrive(self) -> OpenRequest:
+    def arrive(self) -> InFlightRequest:
         """Know of the current task; leave() follows."""
         task = asyncio.current_task()
         assert task is not None, "requests run in tasks"
-        request = OpenRequest(task)
+        request = InFlightRequest(task)
         self._arriving.add(request)
         return request
 
-    def enter(self, request: OpenRequest) -> None:
+    def enter(self, request: InFlightRequest) -> None:
         """Admit a request that is complete.
 
         Raises:
@@ -91,7 +91,7 @@ class OpenRequests:
         self._arriving.discard(request)
         self._open.add(request)
 
-    def leave(self, request: OpenRequest) -> None:
+    def leave(self, request: InFlightRequest) -> None:
         """Forget a request that ended."""
         self._open.discard(request)
         self._arriving.discard(request)
@@ -110,7 +110,7 @@ class OpenRequests:
         """Begin to end every open request."""
         self._end((*self._open, *self._arriving), reason)
 
-    def _end(self, requests: Iterable[OpenRequest], reason: EndReason) -> None:
+    def _end(self, requests: Iterable[InFlightRequest], reason: EndReason) -> None:
         # Each in a turn of its own: its last words, its log line and its abort take 0.3 ms.
         for request in requests:
             self._ends.add(partial(request.end, reason))
@@ -135,7 +135,7 @@ class OpenRequests:
 class LimitsMiddleware:
     """Bounds POST requests; the body is checked when it is first read, so 404 and 405 come first."""
 
-    def __init__(self, app: ASGIApp, config: FrontendConfig, requests: OpenRequests) -> None:
+    def __init__(self, app: ASGIApp, config: FrontendConfig, requests: InFlightRequests) -> None:
         self._app = app
         self._config = config
         self._requests = requests
@@ -167,7 +167,7 @@ class LimitsMiddleware:
             self._memory.note(body.num_bytes + sender.num_bytes)
 
 
-async def _finish_ended(request: OpenRequest, sender: _Sender, scope: Scope, receive: Receive) -> None:
+async def _finish_ended(request: InFlightRequest, sender: _Sender, scope: Scope, receive: Receive) -> None:
     if not sender.started and request.end_reason is EndReason.SHUTDOWN:
         error = HttpError(503, "shutting_down", "shutdown timeout passed", 1.0)
         await error_response(error)(scope, receive, sender.send)
@@ -184,7 +184,7 @@ async def _finish_ended(request: OpenRequest, sender: _Sender, scope: Scope, rec
 class _Sender:
     """Notes since when a write waits for the client, and whether the response began."""
 
-    def __init__(self, request: OpenRequest, send: Send) -> None:
+    def __init__(self, request: InFlightRequest, send: Send) -> None:
         self._request = request
         self._send = send
         self.started = False

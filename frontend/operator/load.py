@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
-from splitserve.frontend.http.limits import OpenRequests
+from splitserve.frontend.http.limits import InFlightRequests
 from splitserve.frontend.openai.context import json_response
 
 
@@ -19,6 +19,6 @@ class ServerLoad(msgspec.Struct, frozen=True):
     server_load: int
 
 
-async def server_load(requests: OpenRequests) -> Response:
+async def server_load(requests: InFlightRequests) -> Response:
     """Answer GET /load."""
     return json_response(ServerLoad(len(requests)))

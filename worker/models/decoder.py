@@ -15,8 +15,8 @@ from splitserve.worker.layers.embedding import output_head, token_embedding
 from splitserve.worker.layers.linear import ColumnLinear, LinearSpec, RowLinear, Source
 from splitserve.worker.layers.mlp import GatedMLP
 from splitserve.worker.layers.norm import HeadNorms, RMSNorm
-from splitserve.worker.layers.relay import Relay
 from splitserve.worker.layers.rotary import RotaryEmbedding
+from splitserve.worker.layers.stage_boundary import StageBoundary
 from splitserve.worker.models.base import Model
 from splitserve.worker.parallel.shares import scaled
 
@@ -40,14 +40,14 @@ class Decoder:
     def __init__(self, ctx: LayerContext, config: ModelConfig) -> None:
         assert config.rope is not None, "these architectures have a rotary embedding"
         rotary = RotaryEmbedding(ctx, config.rope, config.head_dim, config.max_model_len)
-        self._relay = relay = Relay(ctx, config.hidden_size)
-        layers = relay.layers(config.num_layers)
+        self._boundary = boundary = StageBoundary(ctx, config.hidden_size)
+        layers = boundary.layers(config.num_layers)
         self.num_layers = len(layers)
         self.num_kv_heads = len(ctx.heads(config).keys)
         self.head_dim = config.head_dim
-        self._embedding = token_embedding(ctx, config, EMBEDDING) if relay.is_first else None
+        self._embedding = token_embedding(ctx, config, EMBEDDING) if boundary.is_first else None
         self._layers = [_DecoderLayer(ctx, config, rotary, i) for i in layers]
-        if relay.is_last:
+        if boundary.is_last:
             self._norm = RMSNorm(ctx, f"{PREFIX}norm", config.hidden_size, config.norm_eps)
             self._head = output_head(ctx, config, EMBEDDING, self._embedding)
         self.num_params = ctx.plan.num_params
@@ -65,16 +65,16 @@ class Decoder:
         if self._embedding is not None:
             residual = self._embedding(token_ids)
         else:
-            residual, delta = self._relay.take_over(len(token_ids))
+            residual, delta = self._boundary.take_over(len(token_ids))
         for layer, kv_cache in zip(self._layers, kv_caches, strict=True):
             attended = layer.attend(delta, residual, meta, kv_cache)
-            if layer is self._layers[-1] and outputs is not None and self._relay.is_last:
+            if layer is self._layers[-1] and outputs is not None and self._boundary.is_last:
                 attended, residual = attended[outputs], residual[outputs]
             delta = layer.finish(attended, residual)
         assert delta is not None
-        if self._relay.is_last:
+        if self._boundary.is_last:
             return self._norm.add(delta, residual)
-        self._relay.hand_on(residual, delta)
+        self._boundary.hand_on(residual, delta)
         return None
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor | None:

@@ -16,7 +16,7 @@ from splitserve.worker.layers.embedding import Embedding, output_head, token_emb
 from splitserve.worker.layers.linear import ColumnLinear, LinearSpec, RowLinear, Source
 from splitserve.worker.layers.mlp import GeluMLP
 from splitserve.worker.layers.norm import LayerNorm
-from splitserve.worker.layers.relay import Relay
+from splitserve.worker.layers.stage_boundary import StageBoundary
 from splitserve.worker.models.base import Model
 from splitserve.worker.parallel.shares import scaled
 
@@ -34,18 +34,18 @@ class GPT2:
     """Token and position embedding, pre-norm layers, final norm, output head; see models.base.Model."""
 
     def __init__(self, ctx: LayerContext, config: ModelConfig) -> None:
-        self._relay = relay = Relay(ctx, config.hidden_size)
-        layers = relay.layers(config.num_layers)
+        self._boundary = boundary = StageBoundary(ctx, config.hidden_size)
+        layers = boundary.layers(config.num_layers)
         self.num_layers = len(layers)
         self.num_kv_heads = len(ctx.heads(config).keys)
         self.head_dim = config.head_dim
         self._embedding = None
-        if relay.is_first:
+        if boundary.is_first:
             self._embedding = token_embedding(ctx, config, EMBEDDING)
             positions_shape = (config.max_position_embeddings, config.hidden_size)
             self._positions = Embedding(ctx, "delta", f"{PREFIX}wpe", positions_shape, is_whole=True)
         self._layers = [_Layer(ctx, config, i) for i in layers]
-        if relay.is_last:
+        if boundary.is_last:
             self._norm = LayerNorm(ctx, f"{PREFIX}ln_f", config.hidden_size, config.norm_eps)
             self._head = output_head(ctx, config, EMBEDDING, self._embedding)
         self.num_params = ctx.plan.num_params
@@ -64,15 +64,15 @@ class GPT2:
             # The first norm adds the positions to the residual, like any other delta.
             delta = self._positions(meta.positions)
         else:
-            residual, delta = self._relay.take_over(len(token_ids))
+            residual, delta = self._boundary.take_over(len(token_ids))
         for layer, kv_cache in zip(self._layers, kv_caches, strict=True):
             attended = layer.attend(delta, residual, meta, kv_cache)
-            if layer is self._layers[-1] and outputs is not None and self._relay.is_last:
+            if layer is self._layers[-1] and outputs is not None and self._boundary.is_last:
                 attended, residual = attended[outputs], residual[outputs]
             delta = layer.finish(attended, residual)
-        if self._relay.is_last:
+        if self._boundary.is_last:
             return self._norm.add(delta, residual)
-        self._relay.hand_on(residual, delta)
+        self._boundary.hand_on(residual, delta)
         return None
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor | None:

@@ -22,7 +22,7 @@ from starlette.types import Scope, Send
 
 from splitserve.frontend.http.connection.body_writer import BODY_BYTES_STATE, BODY_EXTENSION, BodyWriter
 from splitserve.frontend.http.connection.disconnect import ClientGoneError
-from splitserve.frontend.http.limits import OpenRequest
+from splitserve.frontend.http.limits import InFlightRequest
 from splitserve.frontend.http.response.event_source import EventSource, FastPath
 from splitserve.frontend.http.response.keep_alive import KeepAlive
 from splitserve.frontend.http.slices import SliceQueue
@@ -77,7 +77,7 @@ class OpenStream:
         self._awaits_slice = self._closed = False
         self._scope = scope
         self._send = send
-        self._request: OpenRequest | None = scope["state"].get("open_request")
+        self._request: InFlightRequest | None = scope["state"].get("open_request")
         self._loop = asyncio.get_running_loop()
         self._turn: asyncio.Future[None] = self._loop.create_future()
         self._pending = b""

@@ -14,7 +14,7 @@ from splitserve.engine_core.errors import SplitServeError
 from splitserve.engine_core.process.logs import log_event
 from splitserve.frontend.http.connection.disconnect import ClientGoneError
 from splitserve.frontend.http.errors import HttpError, error_body, error_response
-from splitserve.frontend.http.limits import EndReason, OpenRequest
+from splitserve.frontend.http.limits import EndReason, InFlightRequest
 from splitserve.frontend.http.response.event_source import EventSource
 from splitserve.frontend.http.response.keep_alive import KeepAlive
 from splitserve.frontend.http.response.open_stream import OpenStream
@@ -82,7 +82,7 @@ def _body(data: bytes, *, more: bool) -> dict[str, object]:
 
 async def _say_goodbye(scope: Scope, send: Send, stream: OpenStream) -> bool:
     """Tell a client that is cut off by our shutdown; False if this is another cancellation."""
-    request: OpenRequest | None = scope["state"].get("open_request")
+    request: InFlightRequest | None = scope["state"].get("open_request")
     if request is None or request.end_reason is not EndReason.SHUTDOWN:
         return False
     if stream.in_event or not stream.started:

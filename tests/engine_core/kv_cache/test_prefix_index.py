@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from splitserve.engine_core.ipc.codec import pack_int32
-from splitserve.engine_core.kv_cache.prefix_index import PrefixIndex, extend_chain
+from splitserve.engine_core.kv_cache.block_hash import extend_chain
+from splitserve.engine_core.kv_cache.prefix_index import PrefixIndex
 
 SECRET = b"x" * 32
 BLOCK_BYTES = 8

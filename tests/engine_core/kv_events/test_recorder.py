@@ -6,11 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from splitserve.engine_core.kv_cache.block_hash import extend_chain
 from splitserve.engine_core.kv_cache.costs import KVCosts, nothing_known
 from splitserve.engine_core.kv_cache.manager import KVCacheManager
 from splitserve.engine_core.kv_cache.offload import Offload
 from splitserve.engine_core.kv_cache.prefix_cache import PrefixCache
-from splitserve.engine_core.kv_cache.prefix_index import extend_chain
 from splitserve.engine_core.kv_cache.window import bound_rows
 from splitserve.engine_core.kv_events.format import encode_batch, external_hash
 from splitserve.engine_core.kv_events.recorder import KVEventRecorder

@@ -199,7 +199,7 @@ def test_followers_take_the_hashes_of_their_leader(monkeypatch: pytest.MonkeyPat
     driver = make_driver(max_prefill_tokens=40)
     for _ in range(5):
         driver.add(prompt(50), max_tokens=1)
-    monkeypatch.setattr("splitserve.engine_core.kv_cache.prefix_index.sha256", counting)
+    monkeypatch.setattr("splitserve.engine_core.kv_cache.block_hash.sha256", counting)
     driver.run()
     # The leader hashes its twelve blocks once; the others hash at most the first to find it.
     assert num_hashed[0] <= 12 + 4

@@ -13,7 +13,7 @@ import pytest
 
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
 from splitserve.frontend.http.errors import HttpError
-from splitserve.frontend.http.limits import EndReason, OpenRequest, OpenRequests
+from splitserve.frontend.http.limits import EndReason, InFlightRequest, InFlightRequests
 from tests.frontend.http.app_fixtures import ServerFactory, serving
 from tests.frontend.http.fake_pool import FakePool
 
@@ -80,7 +80,7 @@ async def test_the_time_of_a_reader_that_is_slow_but_steady_begins_anew(pool: Fa
             await pool.num_closed.wait()
 
 
-async def blocked_since(requests: OpenRequests) -> float:
+async def blocked_since(requests: InFlightRequests) -> float:
     """Wait until the only request's client has not read enough; return since when."""
     while True:
         for request in requests._open:
@@ -90,10 +90,11 @@ async def blocked_since(requests: OpenRequests) -> float:
 
 
 async def test_only_requests_blocked_past_the_limit_are_ended() -> None:
-    requests = OpenRequests(max_open=3, write_stall_s=20)
+    requests = InFlightRequests(max_open=3, write_stall_s=20)
     tasks = [asyncio.create_task(asyncio.Event().wait()) for _ in range(3)]
     entries = [
-        OpenRequest(task, blocked_since=since) for task, since in zip(tasks, (None, 5.0, 1.0), strict=True)
+        InFlightRequest(task, blocked_since=since)
+        for task, since in zip(tasks, (None, 5.0, 1.0), strict=True)
     ]
     requests._open.update(entries)
     assert requests.end_stalled(now=22.0) == 1
@@ -105,9 +106,9 @@ async def test_only_requests_blocked_past_the_limit_are_ended() -> None:
 
 
 async def test_many_requests_are_ended_one_per_turn() -> None:
-    requests = OpenRequests(max_open=8, write_stall_s=20)
+    requests = InFlightRequests(max_open=8, write_stall_s=20)
     tasks = [asyncio.create_task(asyncio.Event().wait()) for _ in range(8)]
-    requests._open.update(OpenRequest(task) for task in tasks)
+    requests._open.update(InFlightRequest(task) for task in tasks)
     requests.end_all(EndReason.SHUTDOWN)
     ended = [0]
     while ended[-1] < 8:
@@ -117,7 +118,7 @@ async def test_many_requests_are_ended_one_per_turn() -> None:
 
 
 async def test_open_requests_are_bounded() -> None:
-    requests = OpenRequests(max_open=1, write_stall_s=20)
+    requests = InFlightRequests(max_open=1, write_stall_s=20)
     first, second = requests.arrive(), requests.arrive()
     assert len(requests) == 0, "they have no place before they are complete"
     requests.enter(first)
@@ -130,8 +131,8 @@ async def test_open_requests_are_bounded() -> None:
 
 
 async def test_a_request_whose_body_is_on_its_way_ends_with_the_process() -> None:
-    requests = OpenRequests(max_open=1, write_stall_s=20)
-    arriving: list[OpenRequest] = []
+    requests = InFlightRequests(max_open=1, write_stall_s=20)
+    arriving: list[InFlightRequest] = []
 
     async def run() -> None:
         arriving.append(requests.arrive())

@@ -15,7 +15,7 @@ from starlette.types import Message, Scope
 from splitserve.engine_core.errors import OverloadedError
 from splitserve.frontend.engines.connection.token_relay import Relayed, RelayedStream
 from splitserve.frontend.http.connection.body_writer import BODY_BYTES_STATE, BODY_EXTENSION, BodyWriter
-from splitserve.frontend.http.limits import OpenRequest
+from splitserve.frontend.http.limits import InFlightRequest
 from splitserve.frontend.http.response.keep_alive import KeepAlive, SilentStream, TimerLoop
 from splitserve.frontend.http.response.sse import EventStream
 from splitserve.frontend.http.slices import SliceQueue
@@ -278,7 +278,7 @@ async def test_a_stream_that_fails_inside_an_event_is_cut_without_last_words(rig
 
 async def test_a_blocked_request_is_known_since_when(rig: Rig) -> None:
     rig.task.cancel()
-    request = OpenRequest(rig.task)
+    request = InFlightRequest(rig.task)
     other = Rig()
     other.scope["state"]["open_request"] = request
     await turns()

@@ -10,7 +10,7 @@ MAX_LINES = 20
 MAX_LINE_BYTES = 2000
 
 
-class WorkerOutput:
+class WorkerLog:
     """Keeps at most 20 lines of 2000 bytes; fed by the busy loop's thread."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from splitserve.worker.layers.context import LayerContext
 from splitserve.worker.parallel.shares import share
 
 
-class Relay:
+class StageBoundary:
     """Takes the residual, and what is still to be added to it, from the stage before to the next.
 
     Args:
@@ -37,7 +37,7 @@ class Relay:
     def take_over(self, num_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Wait for a step of T tokens; return residual and delta, [T, H] each."""
         assert self._stage is not None, "only a pipeline has stages before"
-        both = self._workspace.take("relayed", 2 * num_tokens, self._hidden_size)
+        both = self._workspace.take("boundary", 2 * num_tokens, self._hidden_size)
         self._stage.receive(both)
         return both[:num_tokens], both[num_tokens:]
 
