@@ -112,4 +112,4 @@ format: $(VENV)/.installed-test
 	find csrc $(CPP_SOURCES) | xargs $(BIN)/clang-format -i
 
 clean:
-	rm -rf build dist *.egg-info frontend/_lib worker/_lib
+	rm -rf build dist src/*.egg-info frontend/_lib worker/_lib
