@@ -1,1 +1,1 @@
-"""worker: one process per device; holds the weights and the KV cache and runs the steps the engine plans."""
+"""worker: one process per device; holds weights and KV cache, runs the steps the engine schedules."""

@@ -1,4 +1,4 @@
-"""Loads the kernel library that the build placed beside this package."""
+"""Loads the compiled kernel library of this package."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def load_library(name: str) -> Any:
         A tvm_ffi.Module; its attributes are the exported functions.
 
     Raises:
-        ImportError: the library was not built.
+        ImportError: the library has not been built.
     """
     path = Path(__file__).parent / "_lib" / f"lib{name}.so"
     if not path.is_file():
-        # Where a GPU is missing while it is built, as in a container, it has to be asked for.
+        # If no GPU was visible at build time, as in a container, the CUDA build must be requested explicitly.
         needs = ", with nvcc 12.4 or newer and SPLITSERVE_CUDA=1" if name.endswith("_cuda") else ""
         raise ImportError(
             f"{path} is missing: build it with `pip install -e . --no-deps` (see docs/kernels.md){needs}"

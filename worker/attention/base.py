@@ -1,4 +1,4 @@
-"""What a model layer asks of an attention backend."""
+"""The interface between model layers and attention backends."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from splitserve.worker.kv_cache.layout import BlockShape, KVCache
 
 
 class Rotation(NamedTuple):
-    """What happens to queries and keys before attention: a norm per head, if there is one, then the rotation.
+    """How queries and keys are prepared before attention: an optional per-head norm, then the rotation.
 
     Attributes:
-        cos_sin: fp32 [max_pos, D]: cosines, then sines, by which element i turns with element i + D / 2.
-        q_norm, k_norm: weights [D] of RMS norms, or None.
-        eps: of the norms.
+        cos_sin: fp32 [max_pos, D]: cosines, then sines; element i is rotated with element i + D / 2.
+        q_norm, k_norm: RMS norm weights [D], or None.
+        eps: epsilon of the norms.
     """
 
     cos_sin: torch.Tensor
@@ -27,28 +27,28 @@ class Rotation(NamedTuple):
 
 
 class AttentionBackend(ABC):
-    """Owns the layout of the KV cache and the kernels that write and read it; one thread only.
+    """Owns the KV cache layout and the kernels that read and write it; single-threaded.
 
     Attributes:
-        can_be_captured: write() and attend() only enqueue kernels, so that a graph can hold them.
+        can_be_captured: write() and attend() only enqueue kernels, so a CUDA graph can capture them.
     """
 
     can_be_captured = True
 
     @abstractmethod
     def allocate(self, shape: BlockShape, num_blocks: int) -> torch.Tensor:
-        """Allocate the caches of all layers; memory may be backed only once it is first written.
+        """Allocate the caches of all layers; pages may be backed by memory only when first written.
 
         Returns:
-            [num_layers, 2, num_blocks, ...], keys before values; one piece, [layer, 0 or 1, block], is
-            contiguous and has shape.piece_elements elements.
+            [num_layers, 2, num_blocks, ...], keys before values; each piece, [layer, 0 or 1, block],
+            is contiguous and has shape.piece_elements elements.
 
         Raises:
-            OSError, RuntimeError: the memory is not there.
+            OSError, RuntimeError: there is not enough memory.
         """
 
     def begin_step(self, meta: AttentionMetadata) -> None:
-        """Hear of a step before its first layer; what a backend plans once per step, it plans anew."""
+        """Called before the first layer of each step; discards plans made for the last one."""
         return
 
     @abstractmethod
@@ -61,16 +61,16 @@ class AttentionBackend(ABC):
         meta: AttentionMetadata,
         rotation: Rotation | None,
     ) -> None:
-        """Norm and turn this step's queries and keys, and write keys and values into the cache.
+        """Normalise and rotate this step's queries and keys, and write keys and values into the cache.
 
         Args:
             q: [T, Hq, D], in place; q, k and v may be strided slices of one fused buffer whose last dimension
                 is dense.
-            k: [T, Hkv, D]; what it holds afterwards is not defined.
+            k: [T, Hkv, D]; its contents are undefined afterwards.
             v: [T, Hkv, D].
             kv_cache: this layer's cache.
             meta: layout of the step.
-            rotation: None: keys are written as they are, and queries not touched.
+            rotation: None writes keys unchanged and leaves queries alone.
         """
 
     @abstractmethod
@@ -83,13 +83,13 @@ class AttentionBackend(ABC):
         scale: float,
         sliding_window: int = 0,
     ) -> None:
-        """Attend causally over the cache, to which write() has added this step's keys and values.
+        """Causal attention over the cache, after write() has added this step's keys and values.
 
         Args:
             out: [T, Hq, D], overwritten.
             q: [T, Hq, D], as write() left it.
             kv_cache: this layer's cache.
             meta: layout of the step.
-            scale: factor of the attention scores, usually D ** -0.5.
-            sliding_window: a token sees itself and the sliding_window - 1 tokens before it; 0 for all.
+            scale: multiplies the attention scores, usually D ** -0.5.
+            sliding_window: a token sees itself and the sliding_window - 1 tokens before it; 0 = no window.
         """

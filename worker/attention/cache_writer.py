@@ -1,4 +1,4 @@
-"""How backends call the custom kernels that write their cache, with or without a rotation."""
+"""Calls the custom kernels that write the KV cache, with or without rotation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from splitserve.worker.ops.interface import Kernels
 
 
 class Projected(NamedTuple):
-    """What a layer projected for a step: q [T, Hq, D], k and v [T, Hkv, D]."""
+    """The projections of one layer in one step: q [T, Hq, D], k and v [T, Hkv, D]."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -26,14 +26,14 @@ def write_cache(
     meta: AttentionMetadata,
     rotation: Rotation | None,
 ) -> None:
-    """Do what AttentionBackend.write asks for.
+    """Implement AttentionBackend.write.
 
     Args:
-        ops: kernels of the tensors' device.
+        ops: kernels for the tensors' device.
         step: queries, keys and values.
-        caches: of keys and of values, [num_blocks, Hkv, block_size, D] each, as these kernels lay blocks out.
+        caches: keys and values, [num_blocks, Hkv, block_size, D] each, in the layout of these kernels.
         meta: layout of the step.
-        rotation: of queries and keys.
+        rotation: applied to queries and keys; None for none.
     """
     q, k, v = step
     if rotation is None:

@@ -16,7 +16,7 @@ class CpuAttention(AttentionBackend):
     """The `cpu` backend."""
 
     def allocate(self, shape: BlockShape, num_blocks: int) -> torch.Tensor:
-        """Allocate zero pages, which cost nothing until a block is first written."""
+        """Allocate zero pages, which take no memory until a block is first written."""
         block = (shape.num_kv_heads, shape.block_size, shape.head_dim)
         return zero_pages((shape.num_layers, 2, num_blocks, *block), shape.dtype)
 

@@ -1,4 +1,4 @@
-"""Attention on a GPU by custom paged kernels; a row's bits do not depend on its batch."""
+"""Attention on a GPU by custom paged kernels; a row's result is bitwise independent of its batch."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.kv_cache.layout import BlockShape, KVCache
 from splitserve.worker.ops.cuda import AttentionShape, CudaOps
 
-# As csrc/cuda/attention.h has it: words before the values of a partial row.
+# Must match csrc/cuda/attention.h: header words before the values of a partial row.
 _PARTIAL_HEADER = 4
-# Room for 256 rows of 32 heads over 8 segments; what does not find room is computed without a split.
+# Enough for 256 rows of 32 heads over 8 segments; what does not fit is computed without a split.
 _PARTIAL_ROWS = 1 << 16
 
 
 class CudaAttention(AttentionBackend):
     """The `cuda` backend.
 
-    Caches are [num_blocks, num_kv_heads, block_size, head_dim] with each token's row in one piece.
+    Caches are [num_blocks, num_kv_heads, block_size, head_dim] with each token's row contiguous.
 
     Args:
         ops: the kernel library.
-        device: of the caches.
+        device: where the caches live.
     """
 
     def __init__(self, ops: CudaOps, device: torch.device) -> None:
         self._ops = ops
         self._device = device
         self._partials = torch.empty(0)
-        # By sliding window: how the current step's work is divided.
+        # The current step's work plans, keyed by sliding window.
         self._plans: dict[int, torch.Tensor] = {}
 
     def allocate(self, shape: BlockShape, num_blocks: int) -> torch.Tensor:
-        """Take the memory of the caches, and the room for partial results."""
+        """Allocate the caches and the buffer for partial results."""
         width = _PARTIAL_HEADER + shape.head_dim
         self._partials = torch.empty(_PARTIAL_ROWS, width, dtype=torch.float32, device=self._device)
         block = (shape.num_kv_heads, shape.block_size, shape.head_dim)
@@ -42,7 +42,7 @@ class CudaAttention(AttentionBackend):
         return torch.zeros(size, dtype=shape.dtype, device=self._device)
 
     def begin_step(self, meta: AttentionMetadata) -> None:
-        """Forget the plans of the step before."""
+        """Drop the plans of the previous step."""
         self._plans.clear()
 
     def write(
@@ -87,7 +87,7 @@ class CudaAttention(AttentionBackend):
     def _plan(
         self, q: torch.Tensor, kv_cache: KVCache, meta: AttentionMetadata, sliding_window: int
     ) -> torch.Tensor:
-        """Divide a step's work; the plan's memory is new, so that a graph that holds it keeps it."""
+        """Plan a step's work in newly allocated memory, so that a graph that captured it keeps it alive."""
         tokens, heads, head_dim = q.shape
         kv_heads, block_size = kv_cache.k.shape[1:3]
         requests, width = meta.block_tables.shape

@@ -1,4 +1,4 @@
-"""Attention by the flash-attn packages, over a cache in the layout they require."""
+"""Attention by the flash-attn packages, with a KV cache in the layout they require."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from splitserve.worker.ops.cuda import CudaOps
 
 
 class FlashAttention(AttentionBackend):
-    """The `flash_attn` backend. How it splits long contexts, and so a row's bits, may depend on the batch.
+    """The `flash_attn` backend. How it splits long contexts, hence a row's bits, may depend on the batch.
 
     Caches are [num_blocks, block_size, num_kv_heads, head_dim].
 
     Args:
-        ops: writes the cache.
-        device: of the caches.
-        attend: an edition's call.
+        ops: kernels that write the cache.
+        device: where the caches live.
+        attend: the attention function of the chosen edition.
     """
 
     def __init__(self, ops: CudaOps, device: torch.device, attend: Attend) -> None:
         self._ops = ops
         self._device = device
         self._attend = attend
-        # By sliding window: the current step's block tables, see _without_gone_blocks.
+        # The current step's block tables, keyed by sliding window; see _without_gone_blocks.
         self._tables: dict[int, torch.Tensor] = {}
 
     def allocate(self, shape: BlockShape, num_blocks: int) -> torch.Tensor:
-        """Take the memory of the caches, laid out as the packages ask."""
+        """Allocate the caches in the layout the packages require."""
         block = (shape.block_size, shape.num_kv_heads, shape.head_dim)
         return torch.zeros(shape.num_layers, 2, num_blocks, *block, dtype=shape.dtype, device=self._device)
 
     def begin_step(self, meta: AttentionMetadata) -> None:
-        """Forget the block tables of the step before."""
+        """Drop the block tables of the previous step."""
         self._tables.clear()
 
     def write(
@@ -72,13 +72,13 @@ class FlashAttention(AttentionBackend):
 
 
 def _without_gone_blocks(meta: AttentionMetadata, block_size: int, sliding_window: int) -> torch.Tensor:
-    """Name a row's first block within its window in place of those before, which may be -1 or others' by now.
+    """Replace blocks before a row's window, which may be -1 or reused, by its first block in the window.
 
-    The packages load whole tiles, of up to 176 positions, and give weight 0 to what lies before the window.
-    That keeps out numbers, but no NaN of somebody else's, and -1 is a place outside the cache.
+    The packages load whole tiles of up to 176 positions and give weight 0 to positions before the window.
+    That masks finite values, but not a NaN in another request's block, and -1 points outside the cache.
 
     Returns:
-        int32 [R, max_blocks], new memory, so that a graph that holds it keeps it.
+        int32 [R, max_blocks], newly allocated, so that a graph that captured it keeps it alive.
     """
     tables, lengths = meta.block_tables, meta.seq_lens
     first_seen = lengths - meta.cu_seqlens_q.diff() - sliding_window + 1

@@ -1,4 +1,4 @@
-"""Which FlashAttention can be used: what each package has pages for, how it is called, whether it works."""
+"""Which FlashAttention package can be used: what each supports, how to call it, and whether it works."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import torch
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.attention.needs import AttentionNeeds
 
-# Characters of a package's own error that are shown; a compiler's may fill pages.
+# Most characters shown of a package's own error; a compiler's can run to pages.
 _MAX_REASON = 200
 
 
 class Paged(NamedTuple):
-    """What one call attends to.
+    """The paged keys and values of one attention call.
 
     Attributes:
         k, v: [num_blocks, block_size, Hkv, D].
         meta: layout of the step.
-        scale: factor of the scores.
-        window: tokens that a query sees before its own; -1 for all.
+        scale: multiplies the scores.
+        window: tokens that a query sees before its own; -1 = no window.
     """
 
     k: torch.Tensor
@@ -32,29 +32,29 @@ class Paged(NamedTuple):
     window: int
 
     def max_queries(self, q: torch.Tensor) -> int:
-        """No row of q has more tokens: each has at least one, which tells without asking the device."""
+        """Upper bound on the tokens of any row; each has at least one, so no device sync is needed."""
         return len(q) - len(self.meta.seq_lens) + 1
 
     @property
     def max_keys(self) -> int:
-        """No row has more positions."""
+        """Upper bound on the positions of any row."""
         return self.meta.block_tables.shape[1] * self.k.shape[1]
 
 
 Attend = Callable[[torch.Tensor, Paged], torch.Tensor]
-"""(q [T, Hq, D], cache) -> [T, Hq, D]; strict causality, aligned to the end of each row."""
+"""(q [T, Hq, D], cache) -> [T, Hq, D]; causal, aligned to the end of each row."""
 
 
 class Edition(NamedTuple):
-    """One of the packages.
+    """One of the FlashAttention packages.
 
     Attributes:
         name: for the log.
-        module: what is imported.
-        majors: first digits of the compute capabilities it has paged kernels for.
-        block_multiple: its page sizes are multiples of this.
-        head_multiple: so are its head sizes.
-        adapt: makes the call from the module.
+        module: name of the module to import.
+        majors: major compute capabilities it has paged kernels for.
+        block_multiple: page sizes must be multiples of this.
+        head_multiple: head sizes must be multiples of this.
+        adapt: wraps the imported module as an Attend function.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Edition(NamedTuple):
 
 
 def _adapt_2(module: Any) -> Attend:
-    """FlashAttention 2 takes the context lengths as their running sum."""
+    """FlashAttention 2 takes the context lengths as a cumulative sum."""
 
     def attend(q: torch.Tensor, cache: Paged) -> torch.Tensor:
         meta = cache.meta
@@ -90,7 +90,7 @@ def _adapt_2(module: Any) -> Attend:
 
 
 def _adapt_3(module: Any) -> Attend:
-    """FlashAttention 3 reads pages in flash_attn_with_kvcache only."""
+    """FlashAttention 3 supports paged caches only in flash_attn_with_kvcache."""
 
     def attend(q: torch.Tensor, cache: Paged) -> torch.Tensor:
         meta = cache.meta
@@ -112,7 +112,7 @@ def _adapt_3(module: Any) -> Attend:
 
 
 def _adapt_4(module: Any) -> Attend:
-    """FlashAttention 4 says None where there is no window, and also returns the softmax's logarithms."""
+    """FlashAttention 4 takes None for no window, and also returns the log-sum-exp."""
 
     def attend(q: torch.Tensor, cache: Paged) -> torch.Tensor:
         meta = cache.meta
@@ -135,8 +135,8 @@ def _adapt_4(module: Any) -> Attend:
     return attend
 
 
-# In order of preference: on Hopper the third splits a long context over the GPU's processors, the fourth does
-# not. As of flash-attn 2.8.3.post2, flash-attn-4 4.0.0b36, and the third's sources of 15 August 2026.
+# In order of preference: on Hopper, version 3 splits a long context over the multiprocessors and version 4
+# does not. As of flash-attn 2.8.3.post2, flash-attn-4 4.0.0b36, and version 3's sources of 15 August 2026.
 EDITIONS = (
     Edition("FlashAttention 3", "flash_attn_interface", (8, 9), 1, 8, _adapt_3),
     Edition("FlashAttention 4", "flash_attn.cute", (9, 10, 11), 1, 16, _adapt_4),
@@ -145,7 +145,7 @@ EDITIONS = (
 
 
 class Found(NamedTuple):
-    """An edition that can be used, or why none can."""
+    """A usable edition, or the reason why there is none."""
 
     name: str = ""
     attend: Attend | None = None
@@ -153,7 +153,7 @@ class Found(NamedTuple):
 
 
 def find_edition(major: int, needs: AttentionNeeds, device: torch.device) -> Found:
-    """Return the first edition that is installed, suits and passes a trial call; see open_edition."""
+    """Return the first edition that is installed, suitable and passes a trial call; see open_edition."""
     reasons = []
     for edition in EDITIONS:
         if major not in edition.majors:
@@ -168,16 +168,16 @@ def find_edition(major: int, needs: AttentionNeeds, device: torch.device) -> Fou
 
 
 def open_edition(edition: Edition, needs: AttentionNeeds, device: torch.device) -> Found:
-    """Import an edition and try it, unless it is known to lack what is needed.
+    """Import an edition and try it, unless it is known not to support what is needed.
 
-    What is installed under its name may be another version, built for other GPUs, or part of another edition
-    (the fourth alone makes an empty `flash_attn`). Only a call tells, which also compiles what is compiled at
-    first use.
+    The module installed under its name may be another version, built for other GPUs, or part of another
+    edition (version 4 alone leaves an empty `flash_attn`). Only a trial call tells; it also triggers any
+    compilation at first use.
 
     Args:
         edition: one of EDITIONS.
-        needs: of the model.
-        device: that it is to run on, of one of the edition's compute capabilities.
+        needs: what the model requires.
+        device: the GPU to run on, with one of the edition's compute capabilities.
     """
     reason = _lacks(edition, needs)
     if reason:
@@ -185,7 +185,7 @@ def open_edition(edition: Edition, needs: AttentionNeeds, device: torch.device) 
     try:
         attend = edition.adapt(importlib.import_module(edition.module))
         _try(attend, needs, device)
-    # Whatever a package raises, from an assertion to an error of its compiler, is a reason not to use it.
+    # Whatever a package raises, from an assertion to a compiler error, is a reason not to use it.
     except Exception as error:
         kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
         return Found(
@@ -203,15 +203,15 @@ def _lacks(edition: Edition, needs: AttentionNeeds) -> str:
 
 
 def _try(attend: Attend, needs: AttentionNeeds, device: torch.device) -> None:
-    """Attend to values that are 1 up to each row's end and 0 behind it, so that every result is 1.
+    """Attend to values that are 1 up to each row's end and 0 after it, so every result must be 1.
 
     Raises:
-        RuntimeError: it is not; or whatever the package raises.
+        RuntimeError: a result is not 1; or whatever the package raises.
     """
     size = needs.block_size
     q = torch.zeros(3, needs.num_heads, needs.head_dim, dtype=needs.dtype, device=device)
     k, v = torch.zeros(2, 3, size, needs.num_kv_heads, needs.head_dim, dtype=needs.dtype, device=device)
-    # A chunk of two tokens, and one token behind a full block.
+    # A chunk of two tokens, and one token after a full block.
     lengths, tables, cu_seqlens_q = (
         torch.tensor(values, dtype=torch.int32, device=device)
         for values in ([2, size + 1], [[1, 0], [2, 0]], [0, 2, 3])

@@ -1,4 +1,4 @@
-"""What a model and the operator ask of an attention backend."""
+"""What a model and the operator require of an attention backend."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from splitserve.worker.device.dtypes import dtype_name
 
 
 class AttentionNeeds(NamedTuple):
-    """What decides which backend can serve a model; windows do not, as every backend has them.
+    """Determines which backends can serve a model; every backend supports sliding windows.
 
     Attributes:
-        dtype: of queries and the cache.
+        dtype: of the queries and the KV cache.
         block_size: tokens per block.
         head_dim: elements of a head.
-        num_heads, num_kv_heads: of the whole model; the first is a multiple of the second.
-        batch_invariant: a row's bits must not depend on its batch.
+        num_heads, num_kv_heads: of the whole model, across all ranks; the first is a multiple of the second.
+        batch_invariant: a row's result must be bitwise independent of its batch.
     """
 
     dtype: torch.dtype

@@ -1,4 +1,4 @@
-"""Attention in plain torch: the reference that other backends are held to, on any device. Slow."""
+"""Attention in plain torch, on any device: the slow reference that other backends are tested against."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from splitserve.worker.kv_cache.layout import BlockShape, KVCache
 class TorchAttention(AttentionBackend):
     """The `torch` backend: gathers each row's keys and values and computes its softmax in float32.
 
-    It waits for the device in every layer, so it is not for serving. Caches are
+    It synchronises with the device in every layer, so it is not meant for serving. Caches are
     [num_blocks, block_size, num_kv_heads, head_dim].
 
     Args:
-        device: of the caches.
+        device: where the caches live.
     """
 
     can_be_captured = False
@@ -26,7 +26,7 @@ class TorchAttention(AttentionBackend):
         self._device = device
 
     def allocate(self, shape: BlockShape, num_blocks: int) -> torch.Tensor:
-        """Take the memory of the caches."""
+        """Allocate the caches."""
         block = (shape.block_size, shape.num_kv_heads, shape.head_dim)
         return torch.zeros(shape.num_layers, 2, num_blocks, *block, dtype=shape.dtype, device=self._device)
 
@@ -80,14 +80,14 @@ def _turned(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.
 
 
 def _first_seen(length: int, num_queries: int, sliding_window: int) -> int:
-    """The first position that the last num_queries of `length` see; blocks before it may be gone."""
+    """First position visible to the last num_queries of `length` positions; earlier blocks may be freed."""
     return max(0, length - num_queries - sliding_window + 1) if sliding_window else 0
 
 
 def _attend(
     q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, sliding_window: int
 ) -> torch.Tensor:
-    """Causal attention of q [Q, Hq, D], the last of the positions of keys and values [L, Hkv, D]."""
+    """Causal attention of q [Q, Hq, D], the last Q positions of keys and values [L, Hkv, D]."""
     groups = q.shape[1] // keys.shape[1]
     keys, values = (x.float().repeat_interleave(groups, dim=1) for x in (keys, values))
     scores = torch.einsum("qhd,khd->hqk", q.float(), keys) * scale

@@ -1,4 +1,4 @@
-"""Which attention backend serves a model, given what was asked for, the device and what is installed."""
+"""Which attention backend serves a model, given the setting, the device and the installed packages."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ logger = logging.getLogger(__name__)
 
 
 class Choice(NamedTuple):
-    """A backend, or why it cannot be used; `why` says one or the other."""
+    """A backend, or the reason it cannot be used; `why` explains either."""
 
     backend: AttentionBackend | None
     why: str
 
 
 def choose_backend(requested: str, device: Device, needs: AttentionNeeds) -> AttentionBackend:
-    """Return the backend asked for, or under "auto" the first that can be used.
+    """Return the requested backend, or for "auto" the first usable one.
 
-    Ours come first, and have every dtype, head size and block size that a model may have, where a GPU has the
-    shared memory: a row's bits do not depend on its batch, nothing is compiled at the first call, and they
-    are tested, as the flash-attn packages on a GPU are not yet. Which and why is logged.
+    The custom backends come first. They support every dtype, head size and block size, given enough shared
+    memory on a GPU; their results are bitwise independent of the batch, they compile nothing at the first
+    call, and they are tested, as the flash-attn packages on a GPU are not yet. The choice is logged.
 
     Args:
         requested: one of ATTENTION_BACKENDS.
         device: to compute on.
-        needs: of the model.
+        needs: what the model requires.
 
     Raises:
-        ConfigError: it cannot be used; says why.
+        ConfigError: the backend cannot be used; says why.
     """
     names = [name for name in ATTENTION_BACKENDS if name != "auto"] if requested == "auto" else [requested]
     passed: list[str] = []
@@ -78,7 +78,7 @@ def _cuda(device: Device, needs: AttentionNeeds) -> Choice:
         return Choice(None, f"the device is {device.name}")
     taken = device.cuda_ops.attention_shared_bytes(needs.head_dim) >> 10
     limit = device.cuda_ops.shared_bytes_limit(device.torch_device.index or 0) >> 10
-    # The kernel for float32 takes little.
+    # The float32 kernel needs little shared memory.
     if needs.dtype != torch.float32 and taken >= limit:
         return Choice(None, f"a thread block takes {taken} KiB of shared memory, this GPU has {limit}")
     return Choice(CudaAttention(device.cuda_ops, device.torch_device), "custom kernels for this device")

@@ -1,1 +1,1 @@
-"""What the worker keeps of every row, and what a step needs of it."""
+"""The persistent batch: the state of every row, and the step inputs made from it."""

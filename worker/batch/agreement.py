@@ -1,8 +1,8 @@
-"""How all ranks learn what rank 0 has sampled, and what one of them could not do, so that none goes astray.
+"""How all ranks agree on what rank 0 sampled and on failures of any rank, so that they stay in sync.
 
-Rank 0 alone holds the logits and chooses; the others append what it names. Were each rank to sample for
-itself, equal logits would not do: processors of other kinds may round the exponentials differently, and one
-different token would leave the ranks with different sequences for ever.
+Only rank 0 holds the logits and samples; the others append the tokens it sends. If each rank sampled for
+itself, equal logits would not be enough: different processors may round the exponentials differently, and a
+single different token would leave the ranks with different sequences for good.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _NOTHING = -3
 
 
 class Chosen(NamedTuple):
-    """What came of a step's rows; on ranks other than 0 it is empty.
+    """The outcome of a step's rows; empty on ranks other than 0.
 
     Attributes:
-        rows, token_ids: int32 [m], the rows that got a token, and their tokens.
+        rows, token_ids: int32 [m], the rows that were given a token, and those tokens.
         failed: rows that failed.
     """
 
@@ -38,30 +38,30 @@ class Chosen(NamedTuple):
 
 
 class Agreement:
-    """Carries one step's outcome from rank 0 to the others; one int32 per row of the step.
+    """Broadcasts a step's outcome from rank 0 to the others, one int32 per row of the step.
 
     Args:
         group: the ranks.
-        device: this rank's.
-        batch: this rank's.
+        device: this rank's device.
+        batch: this rank's batch.
     """
 
     def __init__(self, group: RankGroup, device: Device, batch: InputBatch) -> None:
         self._group = group
         self._device = device
         self._batch = batch
-        # By row of the batch; only those of the step count.
+        # Indexed by row of the batch; only the rows of the step are valid.
         self._outcome: Int32 = np.empty(len(batch.num_tokens), np.int32)
 
     def settle(self, rows: Int32, chosen: Chosen) -> None:
-        """Tell the outcome on rank 0, whose batch has it already; take it over on the others.
+        """Send the outcome on rank 0, whose batch already has it; apply it to the batch on the others.
 
         Args:
-            rows: int32 [R] of the step, those that had failed before left out.
-            chosen: by this rank.
+            rows: int32 [R], the rows of the step without those that had failed before.
+            chosen: what this rank sampled.
 
         Raises:
-            RankLostError: another rank is gone or does not take part in time.
+            RankLostError: another rank is gone or did not respond in time.
         """
         index = rows.astype(np.intp)
         if self._group.rank == 0:
@@ -81,15 +81,15 @@ class Agreement:
 
 
 def all_could(group: RankGroup, device: Device, could: bool) -> bool:
-    """Tell all ranks whether this one could do something, and return whether all of them could.
+    """Return whether every rank succeeded at something, each reporting its own success.
 
     Args:
-        group: the ranks; every one has to ask.
-        device: this rank's; waited for.
-        could: of this rank.
+        group: the ranks; every one must call this.
+        device: this rank's device, which is synchronised.
+        could: whether this rank succeeded.
 
     Raises:
-        RankLostError: another rank is gone or does not take part in time.
+        RankLostError: another rank is gone or did not respond in time.
     """
     (own,) = device.place([torch.full((1, 1), float(not could))])
     num_failed = device.empty((1, 1), torch.float32)

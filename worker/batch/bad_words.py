@@ -1,4 +1,4 @@
-"""Bad words of one row: token-id sequences whose last id may not follow the ids before it."""
+"""Bad words of a row: token-id sequences that must not appear in its output."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _NOTHING = -2
 
 @dataclass(slots=True, frozen=True)
 class BadWords:
-    """All sequences as one table, so that a step compares the output's end with all of them at once.
+    """All sequences as one table, so that a step matches the end of the output against all at once.
 
     Attributes:
-        last_ids: int32 [W], last id of each sequence.
-        prefixes: int32 [W, max_prefix], the ids before it, right-aligned behind wildcards.
+        last_ids: int32 [W], the last id of each sequence.
+        prefixes: int32 [W, max_prefix], the ids before it, right-aligned and padded with wildcards.
     """
 
     last_ids: npt.NDArray[np.int32]
@@ -37,14 +37,14 @@ class BadWords:
 
     @property
     def max_prefix(self) -> int:
-        """How many tokens of the output's end matter."""
+        """How many of the last output tokens matter."""
         return int(self.prefixes.shape[1])
 
     def forbidden(self, output: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Return the ids that may not come next; ids may repeat.
+        """Return the ids that must not come next; ids may repeat.
 
         Args:
-            output: int32, the last max_prefix generated tokens, fewer if there are fewer; never the prompt's.
+            output: int32, the last max_prefix generated tokens, or all if fewer; never prompt tokens.
         """
         end = np.full(self.max_prefix, _NOTHING, np.int32)
         end[self.max_prefix - len(output) :] = output

@@ -1,4 +1,4 @@
-"""Which blocks of the KV cache the rows of the batch hold, and where a token's keys and values go in them."""
+"""Which KV blocks each row of the batch holds, and which slot a token's keys and values go to."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ class BlockTables:
 
     Attributes:
         table: int32 [max_num_seqs, max_blocks], the block ids of each row in the order of its tokens.
-        num_blocks: int32 [max_num_seqs], how many these are.
+        num_blocks: int32 [max_num_seqs], the number of blocks of each row.
     """
 
     def __init__(self, table: Int32, num_blocks: Int32, block_size: int, pool_size: int) -> None:
-        """Args: both columns, filled with zeros; tokens per block; blocks of the KV cache."""
+        """Args: both columns, zeroed; tokens per block; number of blocks in the KV cache."""
         self.table = table
         self.num_blocks = num_blocks
         self._block_size = block_size
         self._pool_size = pool_size
-        # Where each row stands in a column; entries of other rows are stale.
+        # The index of each row within a column; entries of other rows are stale.
         self._places = np.zeros(len(num_blocks), np.int64)
 
     def enter(self, row: int, first_block: int, block_ids: Int32) -> None:
-        """Give a new row its blocks; those before first_block have left its attention window.
+        """Set the blocks of a new row; those before first_block have left its attention window.
 
         Raises:
             WorkerError: a block is outside the KV cache, or there are too many.
@@ -36,7 +36,7 @@ class BlockTables:
             raise WorkerError(f"row {row} is new and begins at block {first_block}")
         num_blocks = first_block + len(block_ids)
         self._check(block_ids, num_blocks)
-        # What has left the window is never read; if it were, the attention would refuse the id.
+        # Blocks outside the window are never read; if one were, attention would reject the id.
         self.table[row, :first_block] = -1
         self.table[row, first_block:num_blocks] = block_ids
         self.num_blocks[row] = num_blocks
@@ -56,26 +56,26 @@ class BlockTables:
             rows, block_ids = rows[~first], block_ids[~first]
 
     def room(self, rows: Index) -> Int32:
-        """Return how many tokens the blocks of each of `rows` have room for."""
+        """Return how many tokens fit in the blocks of each of `rows`."""
         return self.num_blocks[rows] * np.int32(self._block_size)
 
     def slots(self, rows: Index, positions: Index) -> Int32:
-        """Return the slots, int32 [T], of tokens at some positions of some rows, [T] each."""
+        """Return the slots, int32 [T], of the tokens at positions [T] of rows [T]."""
         blocks = positions // self._block_size
-        # (block id - block) * block_size + position: the place within the block without a division.
+        # (block id - block) * block_size + position: the offset within the block without a division.
         slots = (self.table[rows, blocks] - blocks) * self._block_size + positions
         return slots.astype(np.int32)
 
     def of(self, rows: Index, ends: Int32) -> Int32:
-        """Return the tables of rows [R] that have ends[i] tokens: a copy as wide as the longest one needs."""
-        # The kernels read whole rows of it.
+        """Return a copy of the tables of rows [R] with ends[i] tokens each, as wide as the longest needs."""
+        # The kernels read whole rows of the table.
         width = -(-int(ends[ends.argmax()]) // self._block_size) if len(ends) else 1
         return self.table[:, :width].take(rows, axis=0)
 
     def _first_of_each(self, rows: Int32) -> npt.NDArray[np.bool_]:
-        """Return a mask of the first entry of each row; 1 us, where np.unique takes 15."""
+        """Return a mask of the first entry of each row; takes 1 us, np.unique 15."""
         places = np.arange(len(rows))
-        # Of several writes to one place the last one stays, so the column is written backwards.
+        # With several writes to one index the last one wins, so the column is written backwards.
         self._places[rows[::-1]] = places[::-1]
         first: npt.NDArray[np.bool_] = self._places[rows] == places
         return first
@@ -87,7 +87,7 @@ class BlockTables:
         self.num_blocks[rows] = lengths + 1
 
     def _check(self, block_ids: Int32, num_blocks: int) -> None:
-        # Negative ids become large ones.
+        # As unsigned numbers, negative ids are large, so one comparison is enough.
         if len(block_ids) and block_ids.view(np.uint32).max() >= self._pool_size:
             raise WorkerError("a block id is outside the KV cache")
         if num_blocks > self.table.shape[1]:

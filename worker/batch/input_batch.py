@@ -1,4 +1,4 @@
-"""The persistent batch: what the worker knows of every row, and the inputs of a step made from it."""
+"""The persistent batch: the state of every row, and how step inputs are made from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from splitserve.worker.ops.columns import Array, BatchColumns, Index, Int32, Wid
 
 
 class BatchLimits(NamedTuple):
-    """Sizes the batch is allocated for; block_size in tokens, the rest in what the name says."""
+    """Sizes the batch is allocated for; block_size is in tokens."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -30,10 +30,10 @@ class BatchLimits(NamedTuple):
 
 
 class _Tokens(NamedTuple):
-    """Where a step's T tokens of R rows stand.
+    """The layout of a step's T tokens of R rows.
 
     Attributes:
-        rows, positions: [T] row of each token and its index within the sequence.
+        rows, positions: [T], the row of each token and its index within the sequence.
         cu_seqlens: int32 [R + 1].
     """
 
@@ -43,29 +43,29 @@ class _Tokens(NamedTuple):
 
 
 class InputBatch:
-    """Owns the state of all rows, in arrays indexed by row; used by the worker's one thread.
+    """Owns the state of all rows, in arrays indexed by row; single-threaded.
 
     Attributes:
         limits: as given.
-        columns: what a decode step reads of the rows; the next four are among them.
-        tokens: int32 [max_num_seqs, max_model_len + 1] prompt and output of each row; the column beyond the
-            limit takes the token sampled after a prompt that fills the context.
+        columns: the arrays that a decode step reads; the next four are among them.
+        tokens: int32 [max_num_seqs, max_model_len + 1] prompt and output tokens of each row; the extra
+            column is for the token sampled after a prompt that fills the context.
         num_tokens, num_computed: int32 [max_num_seqs].
         occupied: bool [max_num_seqs].
         num_prompt_tokens: int32 [max_num_seqs].
-        blocks: of the KV cache that the rows hold.
-        failures: errors of rows that failed; they compute nothing until freed, except in a pipeline, whose
-            other stages do not know of it. At most max_num_seqs entries.
+        blocks: KV blocks that the rows hold.
+        failures: errors of failed rows, which compute nothing until freed, except in a pipeline, whose other
+            stages do not know that they failed. At most max_num_seqs entries.
         sampling: the rows' sampling parameters.
     """
 
     def __init__(self, limits: BatchLimits, eos_token_ids: list[int], is_pipelined: bool = False) -> None:
-        """Allocate every column; pages are touched as rows fill them.
+        """Allocate every column; pages are backed by memory as rows fill them.
 
         Args:
-            limits: sizes.
-            eos_token_ids: of the model.
-            is_pipelined: this is one of several stages, which have to compute the same rows.
+            limits: sizes to allocate.
+            eos_token_ids: end-of-sequence ids of the model.
+            is_pipelined: this is one of several pipeline stages, which must compute the same rows.
         """
         self.limits = limits
         num_rows = limits.max_num_seqs
@@ -81,15 +81,15 @@ class InputBatch:
         )
         self._decode_cu_seqlens = np.arange(num_rows + 1, dtype=np.int32)
         self.failures: dict[int, RowError] = {}
-        # Rows whose content no stage can serve.
+        # Rows whose content every stage rejects.
         self._refused: set[int] = set()
         self._is_pipelined = is_pipelined
         self.sampling = SamplingState(columns.features, limits.vocab_size, eos_token_ids)
 
     def apply(self, step: SchedulerOutput) -> None:
-        """Bring the batch up to date: freed rows, new rows, new blocks, in this order.
+        """Apply the changes of a step: freed rows, new rows, new blocks, in this order.
 
-        New rows whose content cannot be served fail.
+        A new row that cannot be served is marked as failed.
 
         Raises:
             WorkerError: engine and worker disagree about rows or blocks.
@@ -104,10 +104,10 @@ class InputBatch:
             self.blocks.append(rows, unpack_int32(step.block_ids))
 
     def prepare(self, step: SchedulerOutput) -> StepInputs:
-        """Lay out the step's tokens and advance num_computed; no Python loop over rows.
+        """Lay out the step's tokens and advance num_computed, without a Python loop over rows.
 
         Raises:
-            WorkerError: a row is not in the batch, computes past its known tokens or past its blocks.
+            WorkerError: a row is not in the batch, or would compute past its known tokens or its blocks.
         """
         rows, num_new = unpack_int32(step.rows), unpack_int32(step.num_tokens)
         self._check_rows(rows)
@@ -117,7 +117,7 @@ class InputBatch:
         told = unpack_int32(step.last_token_ids) if step.last_token_ids else None
         errors: list[RowError] = []
         if self.failures:
-            # The engine may have planned this step before it learnt that a row failed in the one before.
+            # The engine may have scheduled this step before it learnt that a row failed in the previous one.
             errors = [self.failures[row] for row in rows.tolist() if row in self.failures]
             alive = ~np.isin(rows, list(self._refused if self._is_pipelined else self.failures))
             rows, num_new = rows[alive], num_new[alive]
@@ -125,7 +125,7 @@ class InputBatch:
             num_tokens = int(num_new.sum())
         if told is not None:
             self._learn(rows, told)
-        # Every look-up with an int32 index would convert it again, for 0.5 us.
+        # Convert once: numpy converts an int32 index on every lookup, at 0.5 us each.
         index = rows.astype(np.intp)
         starts = self.num_computed[index]
         ends = starts + num_new
@@ -153,23 +153,23 @@ class InputBatch:
         self.num_tokens[index] = lengths + 1
 
     def set_tokens(self, rows: Int32, places: Int32, token_ids: Int32) -> None:
-        """Write the token at places[i] of rows[i], appended before it was known; 0 if it has failed."""
+        """Fill in the token at places[i] of rows[i], a placeholder until now; 0 if the row failed."""
         self.tokens[rows, places] = np.maximum(token_ids, 0)
 
     def take_back(self, rows: Int32) -> None:
-        """Take back a token of each of `rows` that was appended before it was known, and has failed."""
+        """Remove the placeholder token of each of `rows`, whose sampling failed."""
         self.num_tokens[rows] -= np.int32(1)
 
     def fail(self, error: RowError) -> None:
-        """Let a row have no further part in results; it stays occupied until the engine frees it."""
+        """Mark a row as failed: it produces no more results, but stays occupied until the engine frees it."""
         self.failures[error.row] = error
 
     def _learn(self, rows: Int32, token_ids: Int32) -> None:
-        """Append what another stage has sampled to the rows that have computed all they know."""
+        """Append tokens sampled by another stage to the rows that have computed all their known tokens."""
         index = rows.astype(np.intp)
         behind = self.num_computed[index] == self.num_tokens[index]
         token_ids = token_ids[behind]
-        # Negative ids become large ones.
+        # As unsigned numbers, negative ids are large, so one comparison is enough.
         if len(token_ids) and token_ids.view(np.uint32).max() >= self.limits.vocab_size:
             raise WorkerError("a token id of another stage is outside the vocabulary")
         self.append(rows[behind], token_ids)
@@ -177,15 +177,15 @@ class InputBatch:
     def _outputs(self, rows: Int32, sampling: npt.NDArray[np.intp], cu_seqlens: Int32) -> Int32 | None:
         if len(self.sampling.rows_with(Feature.PROMPT_LOGPROBS, rows)):
             return None
-        # No kernel is asked for no rows: the last token stands in where none is sampled from.
+        # Kernels need at least one row: the last token stands in if no row is sampled.
         return cu_seqlens[sampling + 1 if len(sampling) else [-1]] - np.int32(1)
 
     def _decode_layout(self, index: Index, num_new: Int32, starts: Int32) -> _Tokens:
-        """One token of every row."""
+        """The layout with one token per row."""
         return _Tokens(index, starts.astype(np.intp), self._decode_cu_seqlens[: len(index) + 1])
 
     def _mixed_layout(self, index: Index, num_new: Int32, starts: Int32) -> _Tokens:
-        """num_new[i] >= 1 tokens of row index[i]."""
+        """The layout with num_new[i] >= 1 tokens of row index[i]."""
         cu_seqlens = np.zeros(len(index) + 1, np.int32)
         num_new.cumsum(out=cu_seqlens[1:])
         first = np.repeat(starts - cu_seqlens[:-1], num_new)
@@ -228,7 +228,7 @@ class InputBatch:
 
     def _check_rows(self, rows: Int32) -> None:
         try:
-            # Negative rows become large ones.
+            # As unsigned numbers, negative rows are large, so one comparison is enough.
             occupied = self.occupied[rows.view(np.uint32)]
         except IndexError:
             occupied = self.occupied[:0]
@@ -236,14 +236,14 @@ class InputBatch:
             raise WorkerError("a row is named that is not in the batch")
 
     def _check_tokens(self, token_ids: Int32) -> None:
-        """The embedding is indexed with these ids, so they are held to the vocabulary here too."""
+        """Check ids against the vocabulary here too, since the embedding is indexed with them."""
         if not 0 < len(token_ids) <= self.limits.max_model_len:
             raise InvalidRequestError(f"a sequence has 1 to {self.limits.max_model_len} tokens")
         if token_ids.min() < 0 or token_ids.max() >= self.limits.vocab_size:
             raise InvalidRequestError(f"token ids must be from 0 to {self.limits.vocab_size - 1}")
 
     def _check_progress(self, step: int, rows: Index, num_new: Int32, ends: Int32) -> None:
-        # The smaller of known tokens and blocks bounds what a row can compute.
+        # A row can compute no further than its known tokens and its blocks.
         room = np.minimum(self.num_tokens[rows], self.blocks.room(rows))
         wrong = ((ends > room) | (num_new < 1)).nonzero()[0]
         if len(wrong):

@@ -1,8 +1,8 @@
-"""When does the answer to a step leave? At once, but two short steps in a row are answered together.
+"""When the reply to a step is sent: at once, except that replies to two short steps may be batched.
 
-A message to the engine wakes libzmq's thread, then the engine, and makes it plan, send, and write to its
-frontends: more work than a short step. An answer waits only while the next step is here already, and
-computes as many tokens of each row: so for about one short step, and never for somebody's prefill.
+Each message wakes libzmq's thread and then the engine, which schedules, sends, and writes to its frontends:
+more work than a short step. A reply is held back only if the next step has already arrived and computes as
+many tokens of each row, that is, for about one short step and never during a prefill.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, Schedu
 
 
 class Replies:
-    """Answers in the order of their steps; holds at most one of them. One thread.
+    """Sends replies in the order of their steps, holding back at most one; single-threaded.
 
     Args:
-        send: sends one answer.
-        has_message: whether the next message of the engine is here already.
+        send: sends one reply.
+        has_message: whether the next message from the engine has already arrived.
     """
 
     def __init__(self, send: Callable[[ModelRunnerOutput], None], has_message: Callable[[], bool]) -> None:
@@ -28,13 +28,13 @@ class Replies:
         self._num_tokens = b""
 
     def expect(self, step: SchedulerOutput) -> None:
-        """Hear which step runs next; what is held leaves first, unless the step is like the one before."""
+        """Announce the next step; a held reply is sent first, unless the step is like the previous one."""
         if step.num_tokens != self._num_tokens or step.moves_to:
             self._num_tokens = step.num_tokens
             self.flush()
 
     def add(self, output: ModelRunnerOutput) -> None:
-        """Send an answer now, or together with the next one."""
+        """Send a reply now, or together with the next one."""
         if self._held is None and output.compute_s < SHORT_STEP_S and self._has_message():
             self._held = output
             return
@@ -42,7 +42,7 @@ class Replies:
         self._send(output)
 
     def flush(self) -> None:
-        """Send what is held: whatever comes next is no step, or no answer follows."""
+        """Send a held reply: the next message is not a step, or no further reply will follow."""
         held, self._held = self._held, None
         if held is not None:
             self._send(held)

@@ -1,4 +1,4 @@
-"""The sampling parameters of the batch's rows: dense columns for what all have, dicts for the rare."""
+"""The sampling parameters of every row: dense columns for common ones, dicts for rare ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from splitserve.worker.ops.columns import Array, SamplingColumns, allocate
 
 
 class Feature(enum.IntFlag):
-    """What a row needs beyond temperature, top_k, top_p and min_p; steps without any skip it all."""
+    """What a row needs beyond temperature, top_k, top_p and min_p; steps without any skip this work."""
 
     LOGIT_BIAS = 1
     MIN_TOKENS = 2
@@ -29,39 +29,39 @@ class Feature(enum.IntFlag):
 
 _TINY = float(np.finfo(np.float32).tiny)
 
-# Features that forbid tokens, and all that change a row's logits before sampling.
+# Features that forbid tokens, and all features that change a row's logits before sampling.
 MASKING = Feature.ALLOWED_TOKEN_IDS | Feature.BAD_WORDS | Feature.MIN_TOKENS
 ADJUSTING = Feature.LOGIT_BIAS | Feature.PENALTIES | MASKING
 
 
 class LogitBias(NamedTuple):
-    """Biases of one row: distinct token ids int32 [n] and what is added to their logits, float32 [n]."""
+    """Biases of one row: distinct token ids int32 [n] and the biases added to their logits, float32 [n]."""
 
     token_ids: npt.NDArray[np.int32]
     values: npt.NDArray[np.float32]
 
 
 class SamplingState:
-    """Sampling columns indexed by row; a freed row keeps stale values that nothing reads.
+    """Sampling parameters indexed by row; a freed row keeps stale values that nothing reads.
 
     Attributes:
         features: uint16 [max_num_seqs], Feature bits.
         columns: the parameters that every row has, [max_num_seqs] each.
         repetition, frequency, presence: float32 [max_num_seqs].
-        num_logprobs, num_prompt_logprobs: int32 [max_num_seqs], top alternatives asked for.
-        first_end: int32 [max_num_seqs], length from which a row with MIN_TOKENS may end.
-        is_mask_new: bool [max_num_seqs], set for a row that came with other allowed_token_ids.
+        num_logprobs, num_prompt_logprobs: int32 [max_num_seqs], requested number of top alternatives.
+        first_end: int32 [max_num_seqs], sequence length from which a row with MIN_TOKENS may end.
+        is_mask_new: bool [max_num_seqs], set when a new row brought its own allowed_token_ids.
         logit_bias, end_token_ids (masked below first_end), allowed_token_ids, bad_words, logprob_token_ids:
             of the rows that have them, ids in int32; at most max_num_seqs entries each.
     """
 
     def __init__(self, features: npt.NDArray[np.uint16], vocab_size: int, eos_token_ids: list[int]) -> None:
-        """Start without a row.
+        """Start with no rows.
 
         Args:
-            features: the batch's column, zeros.
+            features: the batch's column, zeroed.
             vocab_size: bounds every token id a row may name.
-            eos_token_ids: masked by min_tokens.
+            eos_token_ids: end-of-sequence ids, masked by min_tokens.
         """
         max_num_seqs = len(features)
         self._vocab_size = vocab_size
@@ -82,11 +82,11 @@ class SamplingState:
         self.logprob_token_ids: dict[int, npt.NDArray[np.int32]] = {}
 
     def add(self, row: int, params: SequenceSampling, num_prompt_tokens: int, num_tokens: int) -> None:
-        """Take over the parameters of a row that enters the batch with num_tokens tokens.
+        """Store the parameters of a row that enters the batch with num_tokens tokens.
 
         Raises:
             InvalidRequestError: a token id is outside the vocabulary. The kernels index with these ids, so
-                the worker does not rely on the engine's own check.
+                the worker does not rely on the engine's check.
         """
         self._check_token_ids(params)
         self._set_columns(row, params)
@@ -95,7 +95,7 @@ class SamplingState:
             features |= Feature.PENALTIES
         if params.logprobs is not None:
             features |= Feature.LOGPROBS
-        # A row that enters with output tokens was preempted or moved here; its prompt logprobs are delivered.
+        # A row that enters with output tokens was preempted or moved here; its prompt logprobs are sent.
         if params.prompt_logprobs is not None and num_tokens == num_prompt_tokens:
             features |= Feature.PROMPT_LOGPROBS
         ends = self._end_token_ids(params)
@@ -106,7 +106,7 @@ class SamplingState:
         self.features[row] = features
 
     def _add_rare(self, row: int, params: SequenceSampling) -> Feature:
-        """Keep what few rows have in dicts; returns the features that are among it."""
+        """Store rare parameters in dicts; returns the features that they require."""
         features = Feature(0)
         if params.logit_bias:
             self.logit_bias[row] = _logit_bias(params)
@@ -124,7 +124,7 @@ class SamplingState:
         return features
 
     def discard(self, row: int) -> None:
-        """Forget a row that leaves the batch."""
+        """Drop the parameters of a row that leaves the batch."""
         self.features[row] = 0
         self.logit_bias.pop(row, None)
         self.end_token_ids.pop(row, None)
@@ -133,13 +133,13 @@ class SamplingState:
         self.logprob_token_ids.pop(row, None)
 
     def drop(self, row: int, feature: Feature) -> None:
-        """End a feature that a row has outlived: min_tokens that are reached, a prompt that is scored."""
+        """Clear a feature that a row no longer needs: min_tokens reached, or prompt logprobs done."""
         self.features[row] &= ~np.uint16(feature)
         if feature is Feature.MIN_TOKENS:
             self.end_token_ids.pop(row, None)
 
     def rows_with(self, feature: Feature, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.intp]:
-        """Indices into `rows` of those that need a feature, ascending."""
+        """Return the ascending indices into `rows` of those that need a feature."""
         return np.flatnonzero(self.features[rows] & np.uint16(feature))
 
     def _set_columns(self, row: int, params: SequenceSampling) -> None:
@@ -176,7 +176,7 @@ class SamplingState:
 
 
 def _above_zero(value: float) -> float:
-    """Keep a positive double positive in float32, where the smallest ones are zero, which kernels refuse."""
+    """Keep a tiny positive double positive in float32: it would round to zero, which kernels reject."""
     return value if value > _TINY else _TINY
 
 

@@ -1,4 +1,4 @@
-"""What the model runner asks of recorded decode steps, whatever the device records them with."""
+"""The interface of decode graphs, whatever mechanism the device uses to capture them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from splitserve.worker.ops.columns import Int32
 
 
 class Drawn(NamedTuple):
-    """What a decode step has drawn, a token for each of R rows.
+    """The tokens that a decode step sampled for R rows.
 
     Attributes:
-        token_ids: int32 [R], overwritten by the next step; negative for rows that get none, see
+        token_ids: int32 [R], overwritten by the next step; negative for rows without one, see
             worker.sampling.sampler.split_errors.
-        num_failed: how many get none.
+        num_failed: number of rows without a token.
     """
 
     token_ids: Int32
@@ -26,21 +26,21 @@ class Drawn(NamedTuple):
 
 
 class Drawing(Protocol):
-    """A draw that the device is about to make; the batch holds unknown tokens in its place."""
+    """A sampling in flight on the device; the batch holds placeholder tokens until it is done."""
 
     def wait(self) -> Drawn:
-        """Wait for it; changes nothing."""
+        """Wait for the tokens; changes nothing."""
 
     def apply(self) -> None:
-        """Put what was drawn into the batch; once, after wait(). Rows without a token are to be failed."""
+        """Put the tokens into the batch; call once, after wait(). The caller fails rows without a token."""
 
 
 class StepGraph(Protocol):
-    """A decode step that has just run the model; draw() or inputs() end it."""
+    """A decode step that has just run the model; draw(), or sampling inputs() eagerly, completes it."""
 
     @property
     def rows(self) -> Int32:
-        """[R], those of the step."""
+        """[R], the rows of the step."""
 
     @property
     def hidden(self) -> torch.Tensor:
@@ -48,27 +48,27 @@ class StepGraph(Protocol):
 
     @property
     def needs_sampler(self) -> bool:
-        """Whether a row has a feature, or does not draw: then inputs() is sampled eagerly."""
+        """Whether a row has a feature or does not sample; inputs() must then be sampled eagerly."""
 
     def inputs(self) -> StepInputs:
-        """The step, as InputBatch.prepare returns it."""
+        """The step's inputs, as InputBatch.prepare returns them."""
 
     def draw(self) -> Drawn | Drawing:
         """Sample and append a token for each row.
 
         Returns:
-            What was drawn; where the device runs on by itself, what waits for that.
+            The tokens, or on an asynchronous device a handle to wait for them.
         """
 
 
 class StepInFlight(NamedTuple):
-    """A step that runs on the device. Both are to be called once, in the order in which steps began.
+    """A step in flight on the device. Call each function once, in the order in which steps began.
 
     Attributes:
-        finish: waits for it and returns its answer; the batch does not change.
-        apply: puts what came of it into the batch; after finish(). A step that may follow begins before that,
-            whether the answer is there or not. So what it computes depends on no clock, and is the same on
-            every rank.
+        finish: waits for the step and returns its output; the batch does not change.
+        apply: puts the output into the batch; after finish(). A step that may follow begins before that,
+            whether the output is ready or not, so what it computes does not depend on timing and is the
+            same on every rank.
     """
 
     finish: Callable[[], ModelRunnerOutput]
@@ -76,19 +76,19 @@ class StepInFlight(NamedTuple):
 
 
 class StepGraphs(Protocol):
-    """The recordings of one batch."""
+    """The decode graphs of one batch."""
 
     def prepare_ahead(self) -> bool:
-        """Record a step before it is needed, while nobody waits; returns whether there was one to record.
+        """Capture a graph ahead of need, while idle; returns whether there was one to capture.
 
-        All ranks that part the model have to call it together.
+        All ranks that share the model must call it together.
         """
 
     def can_follow(self, step: SchedulerOutput) -> bool:
-        """Whether forward() and draw() may be called for a step before the one that runs is finished."""
+        """Whether forward() and draw() may be called for a step while another is still in flight."""
 
     def forward(self, step: SchedulerOutput) -> StepGraph | None:
-        """Run the model for a step that decodes one token of each row; None, and nothing done, for others.
+        """Run the model if the step decodes one token of each row; else do nothing and return None.
 
         Raises:
             WorkerError: engine and worker disagree about the batch.

@@ -17,15 +17,15 @@ class StepInputs(NamedTuple):
     """One step, ready to run: T tokens of R rows.
 
     Attributes:
-        rows: int32 [R] in the order scheduled.
-        starts: int32 [R] position of each row's first token of this step.
+        rows: int32 [R], in the order scheduled.
+        starts: int32 [R], position of each row's first token of this step.
         token_ids: int32 tensor [T].
-        cu_seqlens: int32 [R + 1], the array behind meta.cu_seqlens_q.
+        cu_seqlens: int32 [R + 1], the host copy of meta.cu_seqlens_q.
         meta: layout for attention.
         sampling: indices into `rows` of those that sample, ascending.
-        errors: of scheduled rows that failed, in this step or before; they are not in `rows`.
-        outputs: int32 [S], S >= 1, the tokens whose hidden states the step is for, those that are sampled
-            from, in their order; None: all T, as in a decode step or where a prompt is scored.
+        errors: of scheduled rows that failed in this step or earlier; they are not in `rows`.
+        outputs: int32 [S], S >= 1, the tokens whose hidden states are needed, namely those that are sampled
+            from, in order; None: all T, as in a decode step or when a prompt is scored.
     """
 
     rows: Int32
@@ -38,7 +38,7 @@ class StepInputs(NamedTuple):
     outputs: Int32 | None = None
 
     def layout(self) -> LayoutColumns[Array]:
-        """The columns of a decode step, [R]."""
+        """The layout columns of a decode step, [R] each."""
         meta = self.meta
         return LayoutColumns(
             token_ids=self.token_ids.numpy(),
@@ -48,7 +48,7 @@ class StepInputs(NamedTuple):
         )
 
     def hidden_of(self, sampling: npt.NDArray[np.intp]) -> Int32:
-        """Return for some of `sampling` which of the step's hidden states they sample from."""
+        """Return the index of the hidden state that each of `sampling`, or some of them, samples from."""
         if self.outputs is None:
             return self.cu_seqlens[sampling + 1] - np.int32(1)
         return self.sampling.searchsorted(sampling).astype(np.int32)

@@ -1,14 +1,14 @@
-"""Answers steps in order, and begins one before the device has finished the one before it, where that may be.
+"""Runs steps in order, beginning one while the previous one is still on the device where possible.
 
-event              nothing runs       a step runs on the device        it is answered, and not yet applied
+event              none in flight     a step in flight                 a step answered but not yet applied
 step that may      begin, maybe       begin, then answer and           begin, then apply
-follow it          answer             apply the one before             the one before
+follow it          answer             apply the previous one           the previous one
 any other step     begin, maybe       answer and apply, then           apply, then begin,
                    answer             begin, maybe answer              maybe answer
 settle()           -                  answer                           -
 
-A step is applied to the batch at a moment that follows from the steps alone, never from when they have come.
-Ranks that see the same steps at other times so begin each from the same batch.
+When a step is applied to the batch depends on the sequence of steps alone, never on their arrival times. So
+ranks that receive the same steps at different times begin each of them from the same batch.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from splitserve.worker.batch.step_graphs import StepInFlight
 
 
 class BeginsSteps(Protocol):
-    """What runs the steps; worker.worker.Worker is one."""
+    """Runs the steps; worker.worker.Worker implements it."""
 
     def can_follow(self, step: SchedulerOutput) -> bool:
-        """Whether a step may begin before the one that runs is finished."""
+        """Whether a step may begin while another is still in flight."""
 
     def begin(self, step: SchedulerOutput) -> ModelRunnerOutput | StepInFlight:
-        """Run one step, or leave it running."""
+        """Run one step, or leave it in flight."""
 
 
 class StepPipeline:
-    """Holds at most one step that runs on the device; one thread.
+    """Keeps at most one step in flight on the device; single-threaded.
 
     Args:
         worker: runs the steps.
-        send: takes the answers, in the order of the steps.
+        send: receives the replies, in the order of the steps.
     """
 
     def __init__(self, worker: BeginsSteps, send: Callable[[ModelRunnerOutput], None]) -> None:
         self._worker = worker
         self._send = send
-        # The last step that was left running: till it is answered how long the worker waited for it; and
-        # what is still to be applied, without what answers it, which keeps a whole KV cache.
+        # The last step left in flight: until it is answered, how long the worker waited for it; and what is
+        # still to be applied, without finish(), which keeps a whole KV cache alive.
         self._unanswered: tuple[StepInFlight, float] | None = None
         self._unapplied: Callable[[], None] | None = None
 
     @property
     def is_running(self) -> bool:
-        """Whether a step runs on the device, and its answer is still to come."""
+        """Whether a step is in flight on the device and not yet answered."""
         return self._unanswered is not None
 
     def run(self, step: SchedulerOutput, wait_s: float) -> None:
-        """Begin a step, and answer what is done.
+        """Begin a step, and send the replies that are ready.
 
         Args:
             step: to run.
@@ -73,14 +73,14 @@ class StepPipeline:
             self._answer(started, wait_s)
 
     def settle(self) -> None:
-        """Answer the step that runs, if there is one."""
+        """Wait for the step in flight, if any, and send its reply."""
         unanswered, self._unanswered = self._unanswered, None
         if unanswered is not None:
             step, wait_s = unanswered
             self._answer(step.finish(), wait_s)
 
     def _apply(self) -> None:
-        """Answer the last step and put what came of it into the batch, if that is still to be done."""
+        """Answer the last step and apply its output to the batch, unless that is already done."""
         self.settle()
         unapplied, self._unapplied = self._unapplied, None
         if unapplied is not None:
