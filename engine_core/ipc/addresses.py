@@ -1,4 +1,4 @@
-"""Which socket addresses are safe to bind: private directories for ipc, keys for TCP beyond this machine."""
+"""Which socket addresses are safe to bind? Private directories for ipc, keys for TCP beyond this machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def ipc_path(address: str) -> str:
 
 
 def needs_keys(address: str) -> bool:
-    """Whether the address reaches beyond this machine, so that only encrypted and known peers may use it."""
+    """Whether the address reaches beyond this machine, so that only known peers may use it, encrypted."""
     if is_ipc(address):
         return False
     host = tcp_host(address)
@@ -46,7 +46,7 @@ def tcp_host(address: str) -> str:
 
 
 def wants_ipv6(address: str) -> bool:
-    """Whether IPv6 has to be allowed on a TCP socket; with an IPv4 address it would only be shown as IPv6."""
+    """Whether a TCP socket must allow IPv6; on an IPv4 address it would only make libzmq print it as IPv6."""
     host = tcp_host(address)
     try:
         return ipaddress.ip_address(host).version == 6
@@ -71,13 +71,13 @@ def make_private_directory(path: str) -> bool:
     """Make a directory that only this user may enter, or check that an existing one is safe for sockets.
 
     Returns:
-        True when the directory was made by this call, so that the caller removes it in the end.
+        True if this call made the directory, so the caller has to remove it in the end.
 
     Raises:
         ConfigError: it cannot be made, belongs to another user, or others may write to it.
     """
     for _ in range(_MAX_TRIES):
-        # Another server that ends may remove the directory while we look at it.
+        # Another server that is shutting down may remove the directory while we look at it.
         with contextlib.suppress(FileNotFoundError):
             return _make_or_check(path)
     why = "one above it leads nowhere, or another process removes it again and again"
@@ -98,7 +98,7 @@ def _make_or_check(path: str) -> bool:
 
 
 def _check_private(path: str) -> None:
-    # lstat: a link planted in a shared directory must not lead us into somebody else's.
+    # lstat: a symlink planted in a shared directory must not lead us into somebody else's.
     info = os.lstat(path)
     if not stat.S_ISDIR(info.st_mode):
         raise ConfigError(f"the directory {path} is not a directory")
@@ -113,13 +113,13 @@ def _check_private(path: str) -> None:
 
 @contextlib.contextmanager
 def claim_ipc_path(path: str) -> Iterator[None]:
-    """Hold the directory's lock while the caller binds; a file that a dead process left is removed first.
+    """Hold the directory's lock while the caller binds; a file left by a dead process is removed first.
 
     libzmq unlinks whatever it finds before binding, so without this a second engine would silently take the
     address of a running one.
 
     Raises:
-        ConfigError: another process listens there, or the path is no socket.
+        ConfigError: another process listens there, or the path is not a socket.
     """
     directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -131,10 +131,10 @@ def claim_ipc_path(path: str) -> Iterator[None]:
 
 
 def remove_stale_socket(path: str) -> None:
-    """Remove a socket file on which nobody listens.
+    """Remove a socket file nobody listens on.
 
     Raises:
-        ConfigError: somebody listens there, the path is something else than a socket, or it cannot be seen.
+        ConfigError: somebody listens there, the path is not a socket, or it is not accessible.
     """
     try:
         mode = os.lstat(path).st_mode
@@ -152,7 +152,7 @@ def remove_stale_socket(path: str) -> None:
 
 def _someone_listens(path: str) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        # A full backlog answers EAGAIN on a non-blocking socket: somebody is there all the same.
+        # With a full backlog a non-blocking connect fails with EAGAIN: somebody is listening all the same.
         probe.setblocking(False)
         try:
             probe.connect(path)

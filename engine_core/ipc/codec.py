@@ -1,4 +1,4 @@
-"""Messages to bytes and back: one encoder, one closed decoder per direction, packed integer columns."""
+"""How do messages become bytes and back? One encoder, one decoder per direction, packed integer columns."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class MessageDecoder(Generic[T]):
         """Decode one frame.
 
         Raises:
-            ProtocolError: for anything that is not a valid message. msgspec raises UnicodeDecodeError and
-                RecursionError beside its own DecodeError; peers can cause all of them.
+            ProtocolError: for anything that is not a valid message. Besides its own DecodeError, msgspec can
+                raise UnicodeDecodeError and RecursionError; peers can cause all three.
         """
         try:
             return self._decoder.decode(frame)
@@ -57,7 +57,7 @@ def unpack_int32(column: bytes) -> npt.NDArray[np.int32]:
     """View a column of little-endian int32; read-only, shape [n].
 
     Raises:
-        ProtocolError: the length is no multiple of four.
+        ProtocolError: the length is not a multiple of four.
     """
     return _unpack(column, _INT32)
 
@@ -71,7 +71,7 @@ def unpack_int64(column: bytes) -> npt.NDArray[np.int64]:
     """View a column of little-endian int64; read-only, shape [n].
 
     Raises:
-        ProtocolError: the length is no multiple of eight.
+        ProtocolError: the length is not a multiple of eight.
     """
     return _unpack(column, _INT64)
 
@@ -85,7 +85,7 @@ def unpack_float32(column: bytes) -> npt.NDArray[np.float32]:
     """View a column of little-endian float32; read-only, shape [n].
 
     Raises:
-        ProtocolError: the length is no multiple of four.
+        ProtocolError: the length is not a multiple of four.
     """
     return _unpack(column, _FLOAT32)
 

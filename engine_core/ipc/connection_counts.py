@@ -1,7 +1,7 @@
-"""How many connections each api-frontend of a launch has open: a few numbers in memory that they share.
+"""How many connections does each api-frontend of a launch have open? A few numbers in shared memory.
 
-Each number has one writer, its frontend, but for the supervisor, which takes out one that has ended. They are
-eight bytes each and aligned, so that a reader sees the old or the new value, and nobody waits for anybody.
+Each number is written by its own frontend only, except that the supervisor clears it when that frontend has
+ended. Each is eight aligned bytes, so a reader sees either the old or the new value and no lock is needed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_COUNTS = 1024
 
 
 class ConnectionCounts:
-    """The numbers, by the frontend's number from 1 on; closing is the process's end."""
+    """The counts, indexed by frontend number from 1 on; they stay mapped until the process ends."""
 
     def __init__(self, fd: int) -> None:
         """Map what create() made, here or in the process that inherited the descriptor.
@@ -37,10 +37,10 @@ class ConnectionCounts:
 
     @classmethod
     def create(cls, num_frontends: int) -> ConnectionCounts:
-        """Make the numbers of so many frontends, none of which serves yet.
+        """Allocate the counts of `num_frontends` frontends, none of which serves yet.
 
         Raises:
-            ConfigError: the system has no memory or no descriptor to give.
+            ConfigError: the system is out of memory or file descriptors.
         """
         try:
             fd = _anonymous_file()

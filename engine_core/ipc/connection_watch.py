@@ -1,7 +1,7 @@
-"""Watches the connections of a bound socket through libzmq's monitor, and ends those that have to.
+"""Which connections does a bound socket have right now? Watched, and closed, through libzmq's monitor.
 
-libzmq accepts whatever connects and offers no way to refuse or to end a connection: its descriptor, which the
-monitor tells, is shut down instead, which looks to libzmq as if the peer had left.
+libzmq accepts whatever connects and offers no way to refuse or close a connection. So the file descriptor,
+which the monitor reports, is shut down instead; to libzmq that looks as if the peer had left.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _log = logging.getLogger("engine_core")
 T = TypeVar("T")
 
 _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CLOSE_FAILED
-# The first frame of an event: which one, and its value; the second is an address.
+# The first frame of an event: its number and value; the second frame is an address.
 _EVENT = struct.Struct("=HI")
 WARN_INTERVAL_S = 10.0
-# How often is asked what TCP connections have brought. In this time loopback carries some hundred MiB.
+# How often to read the byte counts of TCP connections. Loopback carries a few hundred MiB in this time.
 CHECK_S = 0.25
-# Where Linux puts the number of bytes received into its TCP_INFO.
+# Where Linux's TCP_INFO holds the number of bytes received.
 _RECEIVED = struct.Struct("=128xQ")
 
 
@@ -38,7 +38,7 @@ class Changes(NamedTuple):
 
     Attributes:
         ended: some connection has ended.
-        unbound: the socket does not listen any more.
+        unbound: the socket no longer listens.
     """
 
     ended: bool = False
@@ -51,8 +51,8 @@ class ConnectionWatch:
     Args:
         sock: not bound yet.
         table: what is known of its connections.
-        unread: what TCP connections have brought. A Unix socket's peers are of our user, and nothing counts
-            their bytes.
+        unread: bytes received on TCP connections. The peers of a Unix socket run as our own user, and nothing
+            counts their bytes.
     """
 
     def __init__(self, sock: zmq.Socket[bytes], table: ConnectionTable, unread: UnreadBytes) -> None:
@@ -67,7 +67,7 @@ class ConnectionWatch:
         name = f"inproc://connections-{id(self)}"
         sock.monitor(name, _EVENTS)
         self.monitor: zmq.Socket[bytes] = sock.context.socket(zmq.PAIR)
-        # When 1,000 events and this many wait, libzmq accepts no more.
+        # Once 1,000 events and this many are unread, libzmq stops accepting connections.
         self.monitor.rcvhwm = 1
         self.monitor.connect(name)
 
@@ -78,7 +78,7 @@ class ConnectionWatch:
             self._family = socket.AF_INET6 if "[" in address else socket.AF_INET
 
     def take(self, now_s: float) -> Changes:
-        """Take what has happened; refuse connections beyond the bound."""
+        """Process the events since the last call; refuse connections beyond the limit."""
         ended = unbound = False
         for kind, value in self._events():
             if kind == zmq.EVENT_ACCEPTED:
@@ -95,7 +95,7 @@ class ConnectionWatch:
         return min(self.table.next_due_s(), self._check_s)
 
     def greet(self, descriptor: int, identity: bytes, now_s: float) -> None:
-        """The peer of a connection is known; one that had its identity before ends."""
+        """The peer of a connection is now known; an earlier connection with the same identity is ended."""
         before = self.table.greet(descriptor, identity, now_s)
         if before is not None:
             self._shut(before)
@@ -106,12 +106,12 @@ class ConnectionWatch:
             self._shut(descriptor)
 
     def end_silent(self, now_s: float) -> None:
-        """End the connections of all unknown peers, one of which misbehaves; others will connect again."""
+        """End the connections of all unknown peers, as one of them misbehaves; the others will reconnect."""
         for descriptor in self.table.end_silent(now_s):
             self._shut(descriptor)
 
     def sweep(self, now_s: float, is_known: Callable[[bytes], bool]) -> None:
-        """End the connections whose peers have been unknown for too long, or bring bytes without end."""
+        """End the connections whose peers have been unknown for too long, or send bytes without end."""
         for descriptor in self.table.sweep(now_s, is_known):
             self._shut(descriptor)
         if now_s >= self._check_s:
@@ -119,8 +119,8 @@ class ConnectionWatch:
             self._check_unread(now_s)
 
     def close(self) -> None:
-        """Close the monitor; before the socket."""
-        # A monitor that nobody reads stops libzmq's thread when its queue is full, and then also this call.
+        """Close the monitor; call it before closing the socket."""
+        # An unread monitor blocks libzmq's thread once its queue is full, and this call would then hang too.
         for _ in self._events():
             pass
         self._sock.disable_monitor()
@@ -166,14 +166,14 @@ class ConnectionWatch:
         self._ask(descriptor, _shut_down)
 
     def _ask(self, descriptor: int, what: Callable[[socket.socket], T]) -> T | None:
-        """Call with a connection of ours; None if it has just ended by itself."""
+        """Call `what` with one of our connections; None if it has just ended by itself."""
         try:
-            # Given whole, as Python would ask the kernel for each; a flood of connections is a race.
+            # All arguments are given, or Python would ask the kernel for each; time counts in a flood.
             connection = socket.socket(self._family, socket.SOCK_STREAM, 0, fileno=descriptor)
         except OSError:
             return None
         try:
-            # What the descriptor may have been given to meanwhile, other than a connection, is not touched.
+            # If the descriptor has meanwhile been reused for anything else, it is left alone.
             return what(connection) if self._is_ours(connection.getsockname()) else None
         except OSError:
             return None

@@ -1,17 +1,17 @@
-"""Which connections a bound socket has, and which of them have to end; no I/O.
+"""Which connections of a bound socket have to end? A table of their states; no I/O.
 
 state     event                                            next
--         opened(), and there is a place                   silent
--         opened(), and there is none                      ending; or it is silent and the oldest silent ends
+-         opened(), below max_connections                  silent
+-         opened(), at max_connections                     ending; or silent, and the oldest silent one ends
 silent    greet(): its peer is known                       known
 silent    nothing for `patience_s`                         ending
-known     the peer is not known any more                   silent
+known     the peer is no longer known                      silent
 known     greet() of the same identity elsewhere           ending
 any       end()                                            ending
 any       closed()                                         -
 
-A connection that libzmq stopped to read does not end when it is told to. Such ones are stuck: only a socket
-that is bound anew gets rid of them.
+A connection that libzmq has stopped reading does not end when told to. Such connections are stuck: only
+binding the socket again gets rid of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 SWEEP_S = 5.0
 STUCK_S = 5.0
-# Of all places. Below this share they are left alone: to bind anew ends the good connections too.
+# Of max_connections. Below this share they are left alone: binding again ends the good connections too.
 MAX_STUCK_SHARE = 0.25
 NEVER = float("inf")
 
@@ -29,15 +29,15 @@ class ConnectionTable:
     """The connections of one bound socket, by descriptor; owned by the thread of that socket.
 
     Args:
-        max_connections: at most so many are open, or told to end.
-        patience_s: seconds after which a connection whose peer is not known ends, and it ends before that if
-            its place is needed; None if peers do not introduce themselves.
+        max_connections: most connections that are open or ending at once.
+        patience_s: seconds after which a connection with an unknown peer is ended, or earlier if its place is
+            needed; None if peers do not introduce themselves.
     """
 
     def __init__(self, max_connections: int, patience_s: float | None = None) -> None:
         self.max_connections = max_connections
         self._patience_s = patience_s
-        # By descriptor, oldest first: since when it is silent, and since when it was told to end.
+        # By descriptor, oldest first: when it became silent, and when it was told to end.
         self._silent: dict[int, float] = {}
         self._ending: dict[int, float] = {}
         self._known: dict[int, bytes] = {}
@@ -49,7 +49,7 @@ class ConnectionTable:
         return len(self._silent) + len(self._known) + len(self._ending)
 
     def opened(self, descriptor: int, now_s: float) -> int | None:
-        """A connection was accepted; return the one that has to end for it, which may be itself."""
+        """A connection was accepted; return the one that has to end to make room, which may be itself."""
         self.closed(descriptor)
         self._silent[descriptor] = now_s
         if self._patience_s is not None:
@@ -57,7 +57,7 @@ class ConnectionTable:
         if len(self) <= self.max_connections:
             return None
         self.num_refused += 1
-        # Who just came has had no time to introduce itself.
+        # A connection that was just opened has had no time to introduce itself.
         victim = descriptor if self._patience_s is None else next(iter(self._silent))
         self.end(victim, now_s)
         return victim
@@ -69,7 +69,7 @@ class ConnectionTable:
         self._forget_peer(descriptor)
 
     def greet(self, descriptor: int, identity: bytes, now_s: float) -> int | None:
-        """The peer is known; return the connection that had this identity before and has to end."""
+        """The peer is now known; return the earlier connection with this identity, which has to end."""
         before = self._descriptor_of.get(identity)
         if before == descriptor or descriptor not in self._silent:
             return None
@@ -81,7 +81,7 @@ class ConnectionTable:
         return before
 
     def end(self, descriptor: int, now_s: float) -> bool:
-        """Note that a connection is told to end; False if it is already, or not open."""
+        """Note that a connection is told to end; False if it was told already, or is not open."""
         if descriptor not in self._silent and descriptor not in self._known:
             return False
         self._silent.pop(descriptor, None)
@@ -94,11 +94,11 @@ class ConnectionTable:
         return self._end_silent(now_s, now_s)
 
     def open(self) -> list[int]:
-        """Return the connections that are not told to end."""
+        """Return the connections that have not been told to end."""
         return [*self._silent, *self._known]
 
     def is_ending(self, descriptor: int) -> bool:
-        """Whether it was told to end and has not yet."""
+        """Whether it was told to end but has not ended yet."""
         return descriptor in self._ending
 
     def next_due_s(self) -> float:
@@ -106,7 +106,7 @@ class ConnectionTable:
         return self._sweep_s
 
     def sweep(self, now_s: float, is_known: Callable[[bytes], bool]) -> list[int]:
-        """Return the connections that have been silent for too long; each is told once.
+        """Return the connections that have been silent for too long; each is returned once.
 
         Args:
             now_s: the time.
@@ -122,7 +122,7 @@ class ConnectionTable:
         return self._end_silent(now_s - self._patience_s, now_s)
 
     def is_stuck(self, now_s: float) -> bool:
-        """Whether so many connections do not end that the socket has to be bound anew."""
+        """Whether so many connections are stuck that the socket has to be bound again."""
         late = sum(now_s - since_s >= STUCK_S for since_s in self._ending.values())
         return late > MAX_STUCK_SHARE * self.max_connections
 

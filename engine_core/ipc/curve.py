@@ -1,4 +1,4 @@
-"""CURVE keys: making them, loading them, and the in-loop check of which clients may connect."""
+"""Which clients may connect? CURVE keys: creating them, loading them, and the check within the busy loop."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ClientKeys(NamedTuple):
 
 
 def create_keys(directory: str) -> list[str]:
-    """Write a key pair for engines and one for frontends into a private directory, for the owner to read.
+    """Write one key pair for engines and one for frontends into a private directory, for its owner only.
 
     Returns:
         The four paths, public and secret of each.
@@ -66,7 +66,7 @@ def load_server_keys(directory: str) -> ServerKeys:
     """Load the engine's pair and every other public key (*.key) of the directory as an accepted client.
 
     Raises:
-        ConfigError: a file is missing, unreadable, too open or not a key, or no client key is there.
+        ConfigError: a file is missing, unreadable, readable by others or not a key; or no client key exists.
     """
     public, secret = _load_pair(directory, ENGINE)
     others = [path for path in sorted(Path(directory).glob("*.key")) if path.name != f"{ENGINE}.key"]
@@ -80,7 +80,7 @@ def load_client_keys(directory: str) -> ClientKeys:
     """Load the frontend's pair and the engine's public key.
 
     Raises:
-        ConfigError: a file is missing, unreadable, too open or not a key.
+        ConfigError: a file is missing, unreadable, readable by others or not a key.
     """
     public, secret = _load_pair(directory, FRONTEND)
     return ClientKeys(public, secret, _load_public(_paths(directory, ENGINE)[0]))
@@ -121,7 +121,7 @@ def _check_key(key: bytes, path: str) -> bytes:
 
 
 class KeyGuard:
-    """Answers libzmq's question whether a client key may connect (ZAP), from the loop that polls `socket`.
+    """Answers libzmq's ZAP requests (may this client key connect?) from the loop that polls `socket`.
 
     The first refusal of each address, up to 256 addresses, is logged.
 
@@ -137,7 +137,7 @@ class KeyGuard:
         self.socket.bind(_ZAP_ADDRESS)
 
     def handle(self) -> None:
-        """Answer every question that waits; never blocks."""
+        """Answer every pending ZAP request; never blocks."""
         while self.socket.poll(0, zmq.POLLIN):
             frames = self.socket.recv_multipart()
             request_id = frames[1] if len(frames) > 1 else b""

@@ -1,14 +1,14 @@
-"""Every struct between engine-core and its launcher, the process that places workers on a cluster.
+"""Which messages pass between engine-core and its launcher, the process that places workers on a cluster?
 
 engine-core     launcher
-PlaceWorkers    joins the cluster, waits for room, starts one actor per rank
+PlaceWorkers    joins the cluster, waits for free resources, starts one actor per rank
                 WorkersPlaced, or LaunchFailed
 RunWorkers      each actor runs its worker, which connects to the engine
-                WorkerEnded for each that ends, for whatever reason
-end of file     ends the actors, gives their room back, ends
+                WorkerEnded for each one that ends, whatever the reason
+end of file     ends the actors, releases their resources, exits
 
-They travel as lines of JSON over a socket pair that the launcher inherits, see engine_core.ipc.line_link; so
-the end of either process shows to the other as the end of the file, and the keys in no command line.
+They travel as lines of JSON over a socket pair that the launcher inherits (see engine_core.ipc.line_link). So
+each process sees the other's death as end of file, and the keys appear on no command line.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class PlaceWorkers(Wire, frozen=True, tag=0):
 
     Attributes:
         num_ranks: how many workers.
-        cluster: HOST:PORT, "auto", "local", or "" for RAY_ADDRESS and otherwise local.
-        directory: for the files of a Ray that the launcher starts itself.
+        cluster: HOST:PORT, "auto", "local", or "" for RAY_ADDRESS if that is set, else local.
+        directory: for the files of a Ray instance that the launcher starts itself.
         device: "auto", "cpu" or "cuda".
         num_cpus: CPUs to reserve for a worker that computes on them.
-        timeout_s: longest wait, first for the cluster and then for room.
+        timeout_s: longest wait, first for the cluster and then for free resources.
     """
 
     num_ranks: int
@@ -41,9 +41,9 @@ class RunWorkers(Wire, frozen=True, tag=1):
     """Run the workers.
 
     Attributes:
-        places: by rank, where the worker finds its engine and the others.
+        places: by rank, where the worker finds its engine and the other ranks.
         server_key: Z85 text, the engine's public key.
-        public_key, secret_key: Z85 text, what the workers prove themselves with.
+        public_key, secret_key: Z85 text, the pair that the workers authenticate with.
     """
 
     places: list[WorkerPlace]
@@ -56,7 +56,7 @@ class Seat(Wire, frozen=True):
     """Where a rank is.
 
     Attributes:
-        node: its name for people.
+        node: human-readable name of the node.
         num_local_ranks: ranks of this engine on the same node.
     """
 

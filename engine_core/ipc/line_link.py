@@ -1,4 +1,4 @@
-"""Messages as lines of JSON between a process and its child, over a pair of sockets."""
+"""How do a process and its child exchange messages? As lines of JSON over a socket pair."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from splitserve.engine_core.ipc.wire import Wire
 M = TypeVar("M")
 
 _CHUNK_BYTES = 65536
-# Far beyond the command lines of the most ranks there can be.
+# Far more than the command lines of the largest number of ranks need.
 _MAX_LINE_BYTES = 4 * 2**20
 
 
 class LineLink(Generic[M]):
-    """One end of the pair; both processes are ours, so what does not decode is a bug and raises.
+    """One end of the pair; both processes are ours, so a message that does not decode is a bug and raises.
 
     send() may be called by any thread, receive() by one.
 
     Attributes:
-        is_open: whether the other end still is.
+        is_open: whether the other end is still open.
     """
 
     def __init__(self, sock: socket.socket, expected: object) -> None:

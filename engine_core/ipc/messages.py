@@ -1,4 +1,4 @@
-"""Every struct between api-frontend and engine-core, both directions; engine_core.ipc.wire says how."""
+"""Which messages pass between api-frontend and engine-core? See engine_core.ipc.wire for how they travel."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import msgspec
 from splitserve.engine_core.ipc.wire import ModelInfo, TokenLogprobs, Wire
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 
-# Of one message: as many sequences as one frontend may have open on an engine.
+# Per message: as many sequences as one frontend may have in flight on an engine.
 MAX_HANDLES = 16_384
-# Those beyond the sixteenth are not looked at.
+# Only the first sixteen are looked at.
 MAX_REQUEST_IDS = 256
 
 
 class FinishReason(enum.IntEnum):
     """Why a request ended.
 
-    STOP: EOS, stop token or stop string; LENGTH: token or context limit; REPETITION: its output went round in
-    a loop and it had asked to be ended then.
+    STOP: EOS, stop token or stop string; LENGTH: token or context limit; REPETITION: its output was caught in
+    a loop, and it had asked to be ended in that case.
     """
 
     STOP = 0
@@ -45,23 +45,23 @@ class AddRequest(Wire, frozen=True, tag=1):
     """One sequence to generate.
 
     Attributes:
-        handle: chosen by the frontend, 0..2**63-1, unique among its requests; all outputs name it.
+        handle: chosen by the frontend, 0..2**63-1, unique among its requests; every output carries it.
         request_id: for logs; opaque, at most 128 characters.
         prompt_token_ids: int32 column.
         sampling: the seed is always filled in.
-        resume_token_ids: int32 column of tokens already emitted; generation goes on after them.
+        resume_token_ids: int32 column of tokens already emitted; generation continues after them.
         priority: lower runs first under the priority policy.
         tenant: owner of the prefix-cache namespace and of the fair share.
         cache_salt: narrows prefix-cache sharing further.
         timeout_s: seconds from arrival after which the engine ends the request; 0 means never.
         queue_timeout_s: seconds it may wait before it, or another sequence of its request, first runs; 0
-            takes the engine's default.
-        streams: every token is wanted at once. Otherwise the engine may gather tokens, but for the first and
-            the last, for engine_core.scheduler.output.GATHER_S.
-        more: another sequence of the same client's request follows directly; all of them are taken or refused
-            together, when the last has come, and have one tenant and priority.
-        continues: part of a client's request that has run already, as the later steps of a beam search are.
-            It is refused only beyond twice the bounds of the queue, and no queue timeout ends it.
+            means the engine's default.
+        streams: every token is wanted at once. Otherwise the engine may batch tokens, except the first and
+            the last, for up to engine_core.scheduler.output.GATHER_S.
+        more: another sequence of the same client request follows directly; all of them are accepted or
+            rejected together, once the last has arrived, and share one tenant and priority.
+        continues: part of a client request that has run already, such as a later step of a beam search. It is
+            rejected only beyond twice the queue's limits, and no queue timeout ends it.
     """
 
     handle: int
@@ -92,7 +92,7 @@ class Ping(Wire, frozen=True, tag=3):
 
 
 class CallKind(enum.IntEnum):
-    """The closed list of utility calls."""
+    """All the utility calls there are."""
 
     EXPLAIN_REQUESTS = 0
 
@@ -101,9 +101,9 @@ class Call(Wire, frozen=True, tag=4):
     """A utility call, answered by CallResult with the same call_id.
 
     Attributes:
-        request_ids: of EXPLAIN_REQUESTS; "ID" also names its parts "ID-0" and so on; none means all,
-            those beyond the sixteenth are not looked at.
-        tenant: of EXPLAIN_REQUESTS; only requests of this tenant are told of, of all if it is "".
+        request_ids: for EXPLAIN_REQUESTS; "ID" also matches its sequences "ID-0" and so on; none means all,
+            and only the first sixteen are looked at.
+        tenant: for EXPLAIN_REQUESTS; only this tenant's requests are described, everybody's if it is "".
     """
 
     call_id: int
@@ -129,9 +129,9 @@ class Ready(Wire, frozen=True, tag=1):
     """The engine serves. `epoch` identifies this life of the engine; outputs of other epochs are dropped.
 
     Attributes:
-        lease_renewed: response to a Hello of a frontend whose lease was alive: its requests go on. False: the
-            engine holds no request of this frontend.
-        max_num_waiting: requests that may wait beside max_num_seqs that run.
+        lease_renewed: True if the Hello came from a frontend whose lease was alive: its requests go on.
+            False: the engine holds no request of this frontend.
+        max_num_waiting: requests that may wait in addition to the max_num_seqs that run.
     """
 
     protocol_version: int
@@ -156,7 +156,7 @@ class Refused(Wire, frozen=True, tag=2):
 
 
 class Rejected(Wire, frozen=True, tag=3):
-    """One request was not taken. `code` and `status` are those of engine_core.errors."""
+    """One request was not accepted. `code` and `status` are those of engine_core.errors."""
 
     handle: int
     status: int
@@ -182,7 +182,7 @@ class Finished(Wire, frozen=True):
         num_cached_tokens: prompt tokens found in the prefix cache when it was first scheduled.
         num_preemptions: how often it was preempted.
         error_code, error_message: set when reason is ERROR.
-        retry_after_s: of a request that made room for another, when to try again.
+        retry_after_s: for a request that was displaced by another, seconds to wait before a retry.
     """
 
     handle: int
@@ -204,7 +204,7 @@ class StepOutputs(Wire, frozen=True, tag=4):
         token_ids: int32 column [n].
         token_indices: int32 column [n]; index of each token within its request's output, so that gaps and
             repeats are detected.
-        prompt_logprobs: for requests that asked; may arrive over several steps, before the first token.
+        prompt_logprobs: if asked for; may arrive over several steps, before the first token.
     """
 
     epoch: int
@@ -218,7 +218,7 @@ class StepOutputs(Wire, frozen=True, tag=4):
 
 
 class Draining(Wire, frozen=True, tag=5):
-    """The engine takes nothing new; running requests go on for at most timeout_s seconds."""
+    """The engine accepts no new requests; those in flight may go on for at most timeout_s seconds."""
 
     timeout_s: float
 
@@ -227,8 +227,8 @@ class EngineStats(Wire, frozen=True):
     """Counters since start and gauges of now; token counts are exact, times are seconds.
 
     Attributes:
-        worker_compute_s, worker_wait_s: what the worker spent in steps and on waiting for them, idle times
-            included. While requests run all the time, the second is what the engine costs.
+        worker_compute_s, worker_wait_s: time the worker spent in steps, and waiting for them, idle times
+            included. As long as requests are always running, the latter is the engine's overhead.
         num_host_blocks, num_used_host_blocks: blocks of the CPU offload tier, and those that hold a prefix.
         num_saved_blocks, num_loaded_blocks: blocks moved from the pool to the CPU offload tier, and back.
     """
@@ -258,14 +258,14 @@ class EngineStats(Wire, frozen=True):
 
 
 class QueueStats(Wire, frozen=True):
-    """The waiting queue now, and what it turned away since start.
+    """The waiting queue now, and what it has rejected since start.
 
     Attributes:
         num_waiting_tokens: tokens of requests that have not run yet.
         queue_time_s: estimated wait of a new request, in whole seconds, at least 1.
-        waiting: requests by what they wait for, names of WaitReason in lower case.
-        rejected: by the bound that was hit, "max_num_waiting" or "max_waiting_tokens".
-        timeouts: ended by "timeout" or "queue_timeout".
+        waiting: number of requests by what they wait for, the names of WaitReason in lower case.
+        rejected: number of requests by the limit that was hit, "max_num_waiting" or "max_waiting_tokens".
+        timeouts: number of requests ended by "timeout" and by "queue_timeout".
         num_tenants: tenants with a share of their own; 0 unless the policy is fair.
     """
 
@@ -278,7 +278,7 @@ class QueueStats(Wire, frozen=True):
 
 
 class Pong(Wire, frozen=True, tag=6):
-    """Answer of the busy loop to Ping; epoch 0 tells a frontend without a lease that it must say Hello."""
+    """The busy loop's answer to Ping; epoch 0 tells a frontend without a lease to send a Hello."""
 
     nonce: int
     epoch: int
@@ -288,7 +288,7 @@ class Pong(Wire, frozen=True, tag=6):
 
 
 class RequestStage(enum.IntEnum):
-    """Where a request in flight stands. PREEMPTED: it ran, and waits to go on."""
+    """Where a request in flight stands. PREEMPTED: it has run, and waits to go on."""
 
     WAITING = 0
     RUNNING = 1
@@ -296,11 +296,11 @@ class RequestStage(enum.IntEnum):
 
 
 class WaitReason(enum.IntEnum):
-    """What a waiting request waits for, or the one at the head before it.
+    """What a waiting request, or the one ahead of it at the head of the queue, waits for.
 
-    ROWS: max_num_seqs run; BLOCKS: the KV pool is full; TOKENS: the step's tokens, or those for prefill, were
-    spent; FAIR_SHARE: its tenant has had more than another one that waits; PREFIX: a running request computes
-    the prefix that both share.
+    ROWS: max_num_seqs requests are running; BLOCKS: the KV pool is full; TOKENS: the step's token budget, or
+    its share for prefill, was used up; FAIR_SHARE: another waiting tenant has had less service; PREFIX: a
+    running request is computing the prefix that both share.
     """
 
     NONE = 0
@@ -312,10 +312,10 @@ class WaitReason(enum.IntEnum):
 
 
 class RequestInfo(Wire, frozen=True):
-    """One request in flight, for people who ask why it waits.
+    """One request in flight, as shown to an operator who asks why it waits.
 
     Attributes:
-        position: how many come before it in its queue, its tenant's under the fair policy; -1 if it runs.
+        position: how many are ahead of it in its queue (its tenant's under the fair policy); -1 if it runs.
         age_s: seconds since it arrived here.
         queue_time_s: seconds it waited, or has waited so far, before it first ran.
     """

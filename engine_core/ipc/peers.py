@@ -1,4 +1,4 @@
-"""Faults of peers, counted and logged once per peer, so that a hostile one cannot flood the log."""
+"""How often did peers misbehave? Counted, and logged once per peer, so a hostile one cannot flood the log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_PEERS_REMEMBERED = 1024
 class PeerFaults:
     """Counts invalid messages; owned by the busy loop's thread.
 
-    Remembers the last 1024 peers it complained about; one that was forgotten meanwhile is logged again.
+    Remembers the last 1024 peers it complained about; a peer forgotten since then is logged again.
     """
 
     def __init__(self) -> None:
@@ -23,12 +23,12 @@ class PeerFaults:
         self._logged: OrderedDict[bytes, None] = OrderedDict()
 
     def protocol_error(self, identity: bytes, name: str, error: Exception) -> None:
-        """Count a message that is not valid."""
+        """Count an invalid message."""
         self.num_protocol_errors += 1
         self._log_once(identity, "invalid message", name, str(error))
 
     def stranger(self, identity: bytes, what: str) -> None:
-        """Count a message of a peer that has not said hello, or whose lease is gone."""
+        """Count a message from a peer that has not sent a Hello, or whose lease has expired."""
         self.num_protocol_errors += 1
         self._log_once(identity, "message before hello", identity.hex(), what)
 

@@ -1,4 +1,4 @@
-"""How a socket is bound: its limits, its keys, and the files that go with it."""
+"""How is a socket bound? Its limits, its keys, and the files that go with it."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from splitserve.engine_core.process.logs import log_event
 
 _log = logging.getLogger("engine_core")
 
-# A connection whose machine is gone ends after about 15 s, which only TCP needs: a peer of a Unix socket
+# A connection to a machine that is gone ends after about 15 s. Only TCP needs this: the peer of a Unix socket
 # cannot vanish without the kernel closing its end. ZMTP heartbeats are not used: libzmq 4.3.5 aborts the
 # process when one is due on a connection that ended while its queue was full.
 TCP_KEEPALIVE_IDLE_S = 5
 TCP_KEEPALIVE_INTERVAL_S = 5
 TCP_KEEPALIVE_COUNT = 2
-# Sent and not acknowledged for so long, or not read at all by the other side.
+# How long data may stay unacknowledged, or unread by the other side.
 TCP_USER_TIMEOUT_MS = 15_000
 HANDSHAKE_MS = 10_000
-# libzmq stops to read a connection whose queue is full. If the peer ends then, what the kernel still holds of
-# it is lost, the descriptor may never be given back, and a ZMTP PING among the last bytes that were read
-# aborts the process. So the queues of bound sockets have no bound in libzmq: their owners empty them, and end
-# a connection that sends too much.
+# libzmq stops reading a connection whose queue is full. If the peer ends then, what the kernel still holds of
+# it is lost, the descriptor may never be closed, and a ZMTP PING among the last bytes read aborts the
+# process. So the queues of bound sockets are unlimited in libzmq: their owners empty them, and end a
+# connection that sends too much.
 NO_BOUND = 0
-# What other descriptors a process has, beside its connections.
+# Descriptors a process needs for anything but connections.
 _RESERVED_DESCRIPTORS = 64
-# Of the descriptors: libzmq accepts some more before we can refuse them, and there are other sockets.
+# Share of the descriptors: libzmq accepts a few more before we can refuse them, and there are other sockets.
 _MAX_SHARE = 0.2
 
 
@@ -52,10 +52,10 @@ class SocketLimits(NamedTuple):
     """Bounds of one socket.
 
     Attributes:
-        max_message_bytes: of a message received; libzmq closes the connection of a peer that sends more.
-        send_hwm: messages that wait for one peer to read them.
-        receive_hwm: messages of one peer that wait to be read.
-        max_connections: of a bound socket; fewer where the system gives this process few descriptors.
+        max_message_bytes: largest message received; libzmq closes the connection of a peer that sends more.
+        send_hwm: most messages queued for one peer.
+        receive_hwm: most messages of one peer waiting to be read.
+        max_connections: of a bound socket; fewer if this process may open few descriptors.
         patience_s: see ConnectionTable.
     """
 
@@ -67,7 +67,7 @@ class SocketLimits(NamedTuple):
 
 
 def set_limits(sock: zmq.Socket, address: str, limits: SocketLimits) -> None:
-    """Set what has to be set before a socket is bound or connected."""
+    """Set the options that must be set before a socket is bound or connected."""
     sock.setsockopt(zmq.LINGER, 0)
     sock.setsockopt(zmq.MAXMSGSIZE, limits.max_message_bytes)
     sock.setsockopt(zmq.SNDHWM, limits.send_hwm)
@@ -83,7 +83,7 @@ def set_limits(sock: zmq.Socket, address: str, limits: SocketLimits) -> None:
 
 
 def affordable_connections(wanted: int) -> int:
-    """Return how many connections one socket may have, of the descriptors this process may open."""
+    """Return how many connections one socket may have, given how many descriptors this process may open."""
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return max(1, min(wanted, int(_MAX_SHARE * (descriptors - _RESERVED_DESCRIPTORS))))
 
@@ -131,7 +131,7 @@ class BoundSocket:
 
     @property
     def address(self) -> str:
-        """The address bound, with the port that was chosen when port 0 was asked for."""
+        """The bound address; if port 0 was asked for, with the port that was chosen."""
         return self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def _bind(self, address: str) -> None:
@@ -153,9 +153,9 @@ class BoundSocket:
             os.chmod(self._path, 0o600)
 
     def look_after(self, now_s: float, is_known: Callable[[bytes], bool] = lambda identity: True) -> bool:
-        """Take what has become of the connections, and end those that have to.
+        """Process what happened to the connections, and end those that have to.
 
-        If too many do not end although they were told to, the socket is bound anew, which ends all.
+        If too many do not end although they were told to, the socket is bound again, which ends all of them.
 
         Args:
             now_s: the time.
@@ -165,7 +165,7 @@ class BoundSocket:
             Whether some have ended.
 
         Raises:
-            ConfigError: somebody else has taken the address meanwhile.
+            ConfigError: another process has taken the address meanwhile.
         """
         changes = self.connections.take(now_s)
         self.connections.sweep(now_s, is_known)
@@ -190,7 +190,7 @@ class BoundSocket:
         """Close; remove the socket file and a directory that this object made.
 
         Args:
-            linger_ms: how long the context's end may wait for peers to take what is queued for them.
+            linger_ms: how long terminating the context may wait for peers to take what is queued for them.
         """
         if self.socket.closed:
             return

@@ -1,4 +1,4 @@
-"""The sockets of both links: the engine's ROUTER, a peer's DEALER, and what a non-blocking send can meet."""
+"""How do messages get from process to process? The engine's ROUTER, a peer's DEALER, non-blocking sends."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ MAX_MESSAGE_BYTES = 64 * 2**20
 # Messages queued inside libzmq per peer; small, because our own outbox counts bytes and libzmq cannot.
 SEND_HWM = 64
 CLIENT_HWM = 1024
-# Workers are ours, and send no more than one message for each that they get.
+# Workers are our own processes, and send at most one message for each one they receive.
 WORKER_LIMITS = SocketLimits(MAX_MESSAGE_BYTES, SEND_HWM, max_connections=128)
 
-# Of a message whose connection libzmq does not tell: its peer speaks a ZMTP older than 3.0.
+# For a message whose connection libzmq does not report, as its peer speaks a ZMTP older than 3.0.
 NO_DESCRIPTOR = -1
 
-# A longer message stays where libzmq has put it.
+# Longer messages are read in place, from libzmq's buffer.
 _MAX_COPIED_BYTES = 4096
 Content = bytes | memoryview
 
@@ -32,7 +32,7 @@ S = TypeVar("S", bound=zmq.Socket)
 
 
 class SendResult(enum.Enum):
-    """What became of a non-blocking send: queued, no room at the peer for now, or the peer is gone."""
+    """Outcome of a non-blocking send: queued, the peer's queue is full for now, or the peer is gone."""
 
     SENT = 0
     FULL = 1
@@ -40,7 +40,7 @@ class SendResult(enum.Enum):
 
 
 def try_send(router: zmq.Socket[bytes], frames: Sequence[bytes]) -> SendResult:
-    """Send through a ROUTER that reports peers it cannot route to, without blocking; the peer comes first."""
+    """Send without blocking through a ROUTER that reports unroutable peers; the identity comes first."""
     try:
         router.send_multipart(frames, zmq.NOBLOCK)
     except zmq.Again:
@@ -62,7 +62,7 @@ def try_receive(router: zmq.Socket[bytes]) -> tuple[bytes, list[Content], int] |
         identity = router.recv(zmq.NOBLOCK)
     except zmq.Again:
         return None
-    # Frame by frame costs a third less than recv_multipart(), and a Frame knows where it came from.
+    # Reading frame by frame costs a third less than recv_multipart(), and a Frame knows its connection.
     frame = router.recv(zmq.NOBLOCK, copy=False)
     frames = [_content_of(frame)]
     descriptor = _source_of(frame)
@@ -89,7 +89,7 @@ class Received(NamedTuple):
     Attributes:
         identity: of the peer.
         frame: its only frame, or what is wrong with the message.
-        descriptor: of the connection that brought it.
+        descriptor: of the connection it arrived on.
     """
 
     identity: bytes
@@ -100,9 +100,9 @@ class Received(NamedTuple):
 class BoundRouter:
     """A bound ROUTER and the files that go with it; used by one thread.
 
-    Unknown and full peers are reported instead of dropped silently. A new peer takes over the identity of a
-    live one, whose connection then has to end: libzmq would not refuse the new one but never read from it
-    again, while it collects what it sends. So an identity is to be random: who knows it may be it.
+    Sends to unknown or full peers are reported instead of dropped silently. A new peer takes over the
+    identity of a live one, whose connection then has to end: else libzmq would keep the new one but never
+    read from it, while its messages pile up. So identities should be random: whoever knows one can claim it.
     """
 
     def __init__(
@@ -127,13 +127,13 @@ class BoundRouter:
 
     @property
     def address(self) -> str:
-        """The address bound, with the port that was chosen when port 0 was asked for."""
+        """The bound address; if port 0 was asked for, with the port that was chosen."""
         return self._bound.address
 
     def receive(self, limit: int | None = None) -> Iterator[Received]:
         """Yield the waiting messages, at most `limit`, without blocking.
 
-        A message of more than one frame comes as a ProtocolError in place of its frame.
+        A message of more than one frame yields a ProtocolError in place of the frame.
         """
         for _ in itertools.repeat(None) if limit is None else range(limit):
             message = try_receive(self.socket)
@@ -152,7 +152,7 @@ class BoundRouter:
         return try_send(self.socket, (identity, frame))
 
     def look_after(self, now_s: float, is_known: Callable[[bytes], bool] = lambda identity: True) -> bool:
-        """Take what has become of the connections; see BoundSocket.look_after()."""
+        """Process what happened to the connections; see BoundSocket.look_after()."""
         return self._bound.look_after(now_s, is_known)
 
     def close(self, linger_ms: int = 0) -> None:
@@ -172,14 +172,15 @@ def connect_engine(
 
     The engine need not run yet: libzmq keeps trying, and queues up to 1024 messages meanwhile, after which a
     non-blocking send raises zmq.Again. What was queued for an engine that died reaches its successor, which
-    ignores it because it comes before a Hello. (ZMQ_IMMEDIATE would not queue, but it also throws away what
-    an ending engine sent last and we have not read yet: measured, a drained engine's last tokens were lost.)
+    ignores it because no Hello came first. (ZMQ_IMMEDIATE would avoid the queue, but it also discards the
+    last messages of a stopping engine that we have not read yet: measured, a drained engine's last tokens
+    were lost.)
 
     Args:
         context: a zmq.Context or a zmq.asyncio.Context; the socket is of its kind.
         address: of the engine, ipc://PATH or tcp://HOST:PORT.
-        identity: 1 to 255 bytes, not starting with a zero byte, unlike any other connection's: take random
-            bytes per connection, for the engine does not hand an identity over while its owner may live.
+        identity: 1 to 255 bytes, not starting with a zero byte, unique among all connections: use random
+            bytes for each one, as the engine does not hand over an identity whose owner may still be alive.
         keys: needed for TCP beyond loopback; unused on ipc.
         allow_insecure_tcp: permit TCP beyond loopback without keys.
 

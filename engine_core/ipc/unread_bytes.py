@@ -1,30 +1,30 @@
-"""Which connections bring bytes without end that become no message; no I/O.
+"""Which connections send bytes without end that never complete a message? No I/O.
 
-A message may have many frames, and libzmq keeps them all until the last one has come: neither its bound of
-a message's size, which is that of a frame, nor one of its queues counts them.
+A message may have many frames, and libzmq keeps them all until the last one has arrived. Neither its limit on
+message size, which applies to single frames, nor any of its queues counts them.
 
 bytes since the last message        once                    twice in a row
-at most the bound                   -                       -
-more than the bound of one          suspect                 it has to end
-all together more than theirs       who has most: suspect   it has to end
+within the limit                    -                       -
+one above its own limit             suspect                 it has to end
+all together above theirs           the largest: suspect    it has to end
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-# Beside one message: what the kernel and libzmq hold, and whatever a subscriber says that nobody hears of.
+# Beyond one message: what the kernel and libzmq buffer, and what a subscriber sends that nobody reads.
 SLACK_BYTES = 64 * 2**20
 MAX_BYTES = 2**30
 
 
 class UnreadBytes:
-    """Compares what connections have brought with what was heard of them; owned by the socket's thread.
+    """Compares the bytes received per connection with the messages read; owned by the socket's thread.
 
     Args:
-        max_message_bytes: of the longest message there is.
-        slack_bytes: what one connection may bring beyond that.
-        max_bytes: of all together.
+        max_message_bytes: size of the largest valid message.
+        slack_bytes: bytes one connection may send beyond that.
+        max_bytes: limit for all connections together.
     """
 
     def __init__(
@@ -32,17 +32,17 @@ class UnreadBytes:
     ) -> None:
         self._most = max_message_bytes + slack_bytes
         self._max_bytes = max_bytes
-        # By descriptor: what it had brought when it was last heard of.
+        # By descriptor: the bytes it had sent when its last message was read.
         self._seen: dict[int, int] = {}
         self._heard: set[int] = set()
         self._suspects: set[int] = set()
 
     def heard(self, descriptor: int) -> None:
-        """A connection has brought a whole message."""
+        """A whole message was read from a connection."""
         self._heard.add(descriptor)
 
     def opened(self, descriptor: int) -> None:
-        """A connection has begun; what was known of one with this descriptor is over."""
+        """A connection was opened; forget the earlier one with this descriptor."""
         self._seen.pop(descriptor, None)
         self._heard.discard(descriptor)
         self._suspects.discard(descriptor)
@@ -51,7 +51,7 @@ class UnreadBytes:
         """Return the connections that have to end.
 
         Args:
-            received: how many bytes each connection has brought since it began, by descriptor.
+            received: bytes received on each connection since it was opened, by descriptor.
         """
         self._seen = {
             descriptor: size if descriptor in self._heard else self._seen.get(descriptor, 0)
@@ -62,7 +62,7 @@ class UnreadBytes:
         over = {descriptor for descriptor, size in unread.items() if size > self._most}
         if sum(unread.values()) > self._max_bytes:
             over.add(max(unread, key=lambda descriptor: unread[descriptor]))
-        # A loop that stood still has not had the time to hear of anybody: only the second time counts.
+        # A loop that was stalled has had no time to read any message: only the second time counts.
         ending = over & self._suspects
         self._suspects = over - ending
         return sorted(ending)

@@ -1,7 +1,7 @@
-"""What both links share: the options of wire structs, the protocol version, the served model, logprobs.
+"""What do all links share? The options of wire structs, the protocol version, the served model, logprobs.
 
-Each message is one msgpack array whose first element is its integer tag, so one closed union per direction
-decodes it and no message names a class or a method. Columns (token ids, handles, rows) are packed
+Each message is one msgpack array whose first element is its integer tag, so one closed union of structs per
+direction decodes it, and no message names a class or a method. Columns (token ids, handles, rows) are packed
 little-endian arrays inside `bytes`; `engine_core.ipc.codec` packs and unpacks them.
 
     link                       module           direction            union
@@ -10,7 +10,7 @@ little-endian arrays inside `bytes`; `engine_core.ipc.codec` packs and unpacks t
     engine-core, worker        worker_messages  engine -> worker     ToWorkerMessage
                                                 worker -> engine     FromWorkerMessage
 
-Those of `launcher_messages` travel as JSON, between an engine and its launcher of workers on a cluster.
+The messages of `launcher_messages` travel as JSON, between an engine and the launcher of its Ray workers.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ class Wire(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=
 
 
 class ModelInfo(Wire, frozen=True):
-    """What engine and frontends need to know of the served model, read from its checkpoint by the worker.
+    """What engine and frontends need to know about the served model; the worker reads it from the checkpoint.
 
     Attributes:
         path: model directory as the engine sees it.
         architecture: e.g. "LlamaForCausalLM".
         dtype: "float32", "bfloat16" or "float16".
         vocab_size: rows of the embedding; valid token ids are 0..vocab_size-1.
-        max_model_len: longest sequence, prompt and output together, in tokens. Frontends are told
-            what the engine's configuration and KV pool leave of it.
-        eos_token_ids: ids that end a request unless ignore_eos.
+        max_model_len: longest sequence, prompt and output together, in tokens. Frontends are told the
+            smallest of the model's limit, the engine's configuration and what fits the KV pool.
+        eos_token_ids: ids that end a request unless ignore_eos is set.
         num_params: number of parameters.
         sliding_window: attention window in tokens, 0 for full attention.
-        quantization: what its weights were rounded to, "int8" or "int4", or "none".
+        quantization: format of the quantized weights, "int8" or "int4", or "none".
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""Every struct between engine-core and worker, both directions; engine_core.ipc.wire says how."""
+"""Which messages pass between engine-core and worker? See engine_core.ipc.wire for how they travel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class InitKVCache(Wire, frozen=True, tag=0):
     """Allocate the paged KV cache; answered by KVCacheReady.
 
     Attributes:
-        num_blocks: blocks of the pool that steps compute in.
+        num_blocks: blocks of the pool, which steps read and write.
         num_host_blocks: blocks of the CPU offload tier, which only moves read and write; 0 for no tier.
     """
 
@@ -22,16 +22,16 @@ class InitKVCache(Wire, frozen=True, tag=0):
 
 
 class NewRow(Wire, frozen=True):
-    """A request that enters the worker's batch, whole: first time, or again after preemption.
+    """All of a request that enters the worker's batch: for the first time, or again after preemption.
 
     Attributes:
         row: row of the persistent batch, 0..max_num_seqs-1; free until now.
         token_ids: int32 column of all known tokens (prompt, then output).
         num_prompt_tokens: how many of them are the prompt.
-        num_computed_tokens: how many have their KV in the cache already (prefix hits).
-        block_ids: int32 column, the row's block table so far, from place first_block on.
+        num_computed_tokens: how many already have their KV in the cache (prefix hits).
+        block_ids: int32 column, the row's block table so far, from index first_block on.
         sampling: the seed is set.
-        first_block: blocks that have left the window of a sliding-window model; no query will see them.
+        first_block: number of first blocks that have left a sliding window; no query will see them.
     """
 
     row: int
@@ -44,23 +44,23 @@ class NewRow(Wire, frozen=True):
 
 
 class SchedulerOutput(Wire, frozen=True, tag=1):
-    """One step. Only what changed travels; the worker keeps the batch.
+    """One step. Only changes are sent; the worker keeps the batch.
 
     A row samples a token when the step computes its last known token; the worker appends it to the row
     itself, so decode steps carry no token ids. Apply in this order: freed_rows, new_rows, block columns,
-    moves, then run the scheduled columns in the order given.
+    moves; then run the scheduled rows in the order given.
 
     Attributes:
-        step: counter, answered by the same number.
+        step: step number; the output carries the same one.
         rows: int32 column [n] of the rows that compute in this step.
         num_tokens: int32 column [n], tokens each of them computes (>= 1).
         freed_rows: int32 column; rows that left the batch (finished, aborted, preempted).
         block_rows, block_ids: int32 columns [m]; append block_ids[i] to the block table of block_rows[i].
         moves_from, moves_to: int32 columns [k]; copy the whole content of place moves_from[i] to place
-            moves_to[i], one after the other, before anything of this step is written. Places 0..num_blocks-1
+            moves_to[i], one after the other, before this step writes anything. Places 0..num_blocks-1
             are the pool's blocks, num_blocks + i is host block i.
-        last_token_ids: int32 column [n], for a pipeline only, whose first stages do not sample: what each of
-            `rows` sampled last. It counts for a row that has computed all the tokens it knows.
+        last_token_ids: int32 column [n], only in a pipeline, where the first stages do not sample: the token
+            each of `rows` sampled last. It matters for rows that have computed all tokens they know.
     """
 
     step: int
@@ -76,14 +76,14 @@ class SchedulerOutput(Wire, frozen=True, tag=1):
 
 
 class Shutdown(Wire, frozen=True, tag=2):
-    """End the worker process in order."""
+    """Ask the worker process for an orderly shutdown."""
 
 
 class Configure(Wire, frozen=True, tag=3):
-    """How to compute: the engine's answer to WorkerHello, before anything is loaded.
+    """The worker's configuration: the engine's answer to WorkerHello, before anything is loaded.
 
     Attributes:
-        settings: those of the engine that workers need; a map, by name.
+        settings: the engine's settings that workers need, by name.
         num_local_ranks: ranks that share the worker's machine, its cores and memory.
         exchange_timeout_s: longest wait for the other ranks within a step.
     """
@@ -119,7 +119,7 @@ class WorkerReady(Wire, frozen=True, tag=2):
 
     Attributes:
         block_bytes: bytes one KV block takes over all layers of this rank.
-        available_bytes: memory this rank would give to the KV cache when no size is configured.
+        available_bytes: memory this rank would give to the KV cache if no size is configured.
         load_s: seconds it took to load.
     """
 
@@ -141,10 +141,10 @@ class KVCacheReady(Wire, frozen=True, tag=3):
 
 
 class RowError(Wire, frozen=True):
-    """A fault that belongs to one row; the engine ends that request only. `status` is the HTTP status.
+    """An error of a single row; the engine ends only that request. `status` is the HTTP status.
 
-    With the code of DeviceMemoryError nothing is wrong with the row: its step did not fit the memory, and the
-    engine lets it enter again later.
+    With the code of DeviceMemoryError nothing is wrong with the row: its step did not fit into memory, and
+    the engine admits it again later.
     """
 
     row: int
@@ -161,8 +161,8 @@ class ModelRunnerOutput(Wire, frozen=True, tag=4):
         logprobs, prompt_logprobs: `key` is the row.
         errors: rows that failed; they sampled nothing and stay until freed.
         compute_s: seconds the step took on the worker.
-        wait_s: seconds the worker waited for the step after it had sent the answer before.
-        move_s: seconds of compute_s that the moves took, or enqueuing them where they run beside the step.
+        wait_s: seconds the worker waited for this step after it had sent its last output.
+        move_s: seconds of compute_s spent on moves, or on enqueuing them if they overlap with the step.
     """
 
     step: int
@@ -177,7 +177,7 @@ class ModelRunnerOutput(Wire, frozen=True, tag=4):
 
 
 class WorkerFailed(Wire, frozen=True, tag=5):
-    """The worker ends: checkpoint refused or device fault; `code` is one of engine_core.errors."""
+    """The worker exits: checkpoint refused or device fault; `code` is one of engine_core.errors."""
 
     code: str
     message: str
