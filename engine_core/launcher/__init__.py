@@ -1,1 +1,1 @@
-"""`splitserve serve` and its kin: processes started, watched, announced and ended."""
+"""`splitserve serve` and the other subcommands: starting, watching, announcing and ending processes."""

@@ -1,4 +1,4 @@
-"""What a new user sees once the server responds: where it is, what it serves, and one command to try."""
+"""What is printed once the server is ready: its address, its model, and one command to try."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def banner(engine: Ready, place: str, uds: str, address: str, took_s: float, *, 
     """Return the text, several lines.
 
     Args:
-        engine: what the engine said of itself.
+        engine: the engine's description of itself.
         place: base URL, or "unix:PATH".
         uds: path of the Unix socket, "" for TCP.
         address: of the engine, for more frontends.
@@ -33,7 +33,7 @@ def banner(engine: Ready, place: str, uds: str, address: str, took_s: float, *, 
 
 
 def _reachable(place: str) -> str:
-    """Name an address a client on this machine can use."""
+    """Return an address that a client on this machine can use."""
     return place.replace("://0.0.0.0:", "://127.0.0.1:").replace("://[::]:", "://[::1]:")
 
 

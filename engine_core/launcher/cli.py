@@ -128,9 +128,9 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def check_frontend_flags(words: Iterable[str]) -> None:
-    """Let api-frontend check flags that are for it, and the files they name, before anything is started.
+    """Let api-frontend check its flags, and the files they name, before anything is started.
 
-    It is asked as a command, as it is started: the engine's package imports nothing of the frontend.
+    It runs as a command, since the engine's package does not import the frontend's code.
 
     Raises:
         ConfigError: names the flag.
@@ -148,7 +148,7 @@ def check_frontend_flags(words: Iterable[str]) -> None:
 
 
 def _check_model(config: EngineConfig, assets_dir: str) -> None:
-    """Refuse a model whose files are here and at fault. What a hub id means, the engine-core finds out.
+    """Refuse a local model with invalid files. A hub id is left to the engine-core.
 
     Raises:
         ModelLoadError: names the file.
@@ -171,7 +171,7 @@ def _check_model(config: EngineConfig, assets_dir: str) -> None:
 def _check_model_is_not_swallowed(
     model: str, engine: Mapping[str, object], frontend: Mapping[str, object]
 ) -> None:
-    """Refuse to serve the demo model when a flag of several values took the model's directory for one more.
+    """Refuse to serve the demo model if a flag with several values swallowed the model's directory.
 
     Raises:
         ConfigError: names the flag and the directory.

@@ -29,7 +29,7 @@ PACKAGES = (
     "uvloop",
     "openai",
 )
-# What kernels choose by, of the dozens a processor reports.
+# The instruction sets that kernels are selected by, of the dozens that a processor reports.
 ISA_FLAGS = (
     "avx2",
     "fma",

@@ -1,20 +1,20 @@
-"""Asks GET /ready of a listening socket of ours without blocking, one connection per question."""
+"""How GET /ready is sent to our own listening socket without blocking: one connection per request."""
 
 from __future__ import annotations
 
 import re
 import socket
 
-# 401 and 403: the server is up, and this path is closed to callers without a key.
+# 401 and 403: the server is up, and this path requires a key.
 READY_STATUSES = frozenset((200, 401, 403))
 _MAX_ANSWER_BYTES = 65536
 
 
 class HttpProbe:
-    """One question; poll `fileno()` for input and call on_readable() until it says something."""
+    """One request; poll `fileno()` for input and call on_readable() until it does not return None."""
 
     def __init__(self, listener: socket.socket) -> None:
-        """Connect and ask.
+        """Connect and send the request.
 
         Raises:
             OSError: nobody accepts connections there.
@@ -22,7 +22,7 @@ class HttpProbe:
         self._socket = socket.socket(listener.family, socket.SOCK_STREAM)
         self._answer = b""
         try:
-            # A listening socket of this machine takes a connection at once, or its backlog is full.
+            # A local listening socket accepts a connection at once, unless its backlog is full.
             self._socket.settimeout(1.0)
             self._socket.connect(listener.getsockname())
             self._socket.sendall(b"GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")

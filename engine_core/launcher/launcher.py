@@ -34,9 +34,9 @@ from splitserve.engine_core.process.runtime_directory import leave_runtime_direc
 from splitserve.engine_core.process.signals import SignalInbox
 
 FRONTEND_STAGE, ENGINE_STAGE = 0, 1
-# Beyond the time that running requests are given: closing sockets, ending the worker.
+# In addition to the time for running requests: closing sockets, ending the worker.
 STOP_SLACK_S = 10.0
-# How often to ask for the end of a child where the system has no pidfd.
+# How often to check whether a child has ended if the system has no pidfd.
 NO_PIDFD_POLL_S = 0.2
 ENGINE_NAME = "engine-core"
 
@@ -48,9 +48,9 @@ class LaunchOptions(NamedTuple):
         model: directory or hub id, "" for the demo model.
         host, port: where to listen; `uds` instead is the path of a Unix socket.
         num_frontends: api-frontend processes.
-        drain_timeout_s: time running requests have to end.
-        engine_flags, frontend_flags: words passed on.
-        scheme: "http", or "https" when the frontends were given a certificate.
+        drain_timeout_s: time that running requests get to finish.
+        engine_flags, frontend_flags: command-line words to pass on.
+        scheme: "http", or "https" if the frontends have a certificate.
         has_api_key: clients must send a key.
     """
 
@@ -70,16 +70,16 @@ class Launcher:
     """The processes of one server; owned by the main thread of `splitserve serve`."""
 
     def __init__(self, options: LaunchOptions, clock: Clock) -> None:
-        """Bind the listening socket; nothing is started yet.
+        """Bind the listening socket; no process is started yet.
 
         Raises:
-            ConfigError: the port is in use, or the directory for sockets is not private.
+            ConfigError: the address cannot be used, or the directory for sockets is not private.
         """
         self._options = options
         self._clock = clock
         self._begin_s = clock.monotonic()
         self._counts = ConnectionCounts.create(options.num_frontends)
-        # The engine makes it, so that it also goes when this process is killed.
+        # The engine creates it, so it is also removed if this process is killed.
         self._directory = f"{runtime_directory()}/serve-{os.getpid()}"
         make_private_directory(runtime_directory())
         try:
@@ -95,7 +95,7 @@ class Launcher:
         self._signals = SignalInbox()
 
     def run(self) -> int:
-        """Run until a signal or a fault ends it; return the exit code."""
+        """Run until a signal or a failure ends it; return the exit code."""
         self._say(f"listening on {self._place()}")
         try:
             self._act(self._supervisor.begin())
@@ -124,7 +124,7 @@ class Launcher:
         self._act(self._supervisor.on_time(self._clock.monotonic()))
 
     def _wait(self) -> dict[zmq.Socket | int, int]:
-        # Built anew each time: rounds are rare, and children and probes come and go.
+        # Rebuilt each time: rounds are rare, and children and probes come and go.
         poller = zmq.Poller()
         poller.register(self._signals.fileno(), zmq.POLLIN)
         for child in self._children.values():
@@ -153,14 +153,14 @@ class Launcher:
         del self._children[name]
         child.close()
         if name in self._numbers:
-            # Or the others would leave connections to it.
+            # Otherwise the other frontends would leave connections to it.
             self._counts[self._numbers[name]] = NOT_SERVING
         self._act(self._supervisor.on_exit(name, code, self._clock.monotonic()))
         if self._supervisor.state is not SupervisorState.RUNNING:
             self._stop_accepting()
 
     def _stop_accepting(self) -> None:
-        """Close our copy of the listening socket; the frontends close theirs, and then nobody is let in."""
+        """Close our copy of the listening socket; once the frontends close theirs, nobody can connect."""
         self._listener.close()
         self._end_probe()
 
@@ -175,7 +175,7 @@ class Launcher:
                 case Start(name=name):
                     if not self._start(name):
                         not_started.append(name)
-        # Last, since the supervisor takes all that it has asked to start for running.
+        # Last, since the supervisor considers every child running that it asked to start.
         for name in not_started:
             self._act(self._supervisor.on_exit(name, EXIT_FAILED, self._clock.monotonic()))
 
@@ -185,12 +185,12 @@ class Launcher:
         try:
             child = Child(
                 self._engine_argv() if number is None else self._frontend_argv(number),
-                # Not SIGKILL: when this process is killed they end in order and leave no files behind.
+                # Not SIGKILL: if this process is killed, they shut down in order and leave no files behind.
                 death_signal=signal.SIGTERM,
                 pass_fds=() if number is None else (self._listener.fileno(), self._counts.fd),
             )
         except OSError as error:
-            # Short of memory or processes for the moment: the others go on, and it counts like any loss.
+            # Probably out of memory or processes: the others continue, and it counts as a crash of the child.
             self._say(f"cannot start {name}: {error}")
             return False
         self._children[name] = child
@@ -268,7 +268,7 @@ class Launcher:
 
     def _close(self) -> None:
         for child in self._children.values():
-            # Only after an error of ours: in order, all have ended by now.
+            # Only after a bug of our own: in an orderly shutdown all have ended by now.
             child.signal(signal.SIGKILL)
             child.wait(STOP_SLACK_S)
             child.close()

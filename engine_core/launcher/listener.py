@@ -1,4 +1,4 @@
-"""The listening HTTP socket that all api-frontends of a server share: bound before anything is started."""
+"""How the listening HTTP socket is bound that all api-frontends share, before any process is started."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def bind_tcp(host: str, port: int) -> socket.socket:
     """Listen on host and port; port 0 takes a free one.
 
     Raises:
-        ConfigError: the port is in use or not allowed, or the host is not one of this machine.
+        ConfigError: the port is in use or not allowed, or the host is not an address of this machine.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         return socket.create_server(found[0][4][:2], family=found[0][0], backlog=BACKLOG)
     except UnicodeError:
-        # What can be no name of a host is refused before anybody is asked for its address.
+        # An impossible host name is refused before it is looked up.
         raise ConfigError(f"cannot listen on {host} port {port}: not a host name") from None
     except OSError as error:
         raise ConfigError(_reason(error, host, port)) from None
@@ -37,16 +37,16 @@ def _reason(error: OSError, host: str, port: int) -> str:
 
 
 def bind_unix(path: str) -> socket.socket:
-    """Listen on a Unix socket; a file that a dead process left is replaced.
+    """Listen on a Unix socket; a socket file left by a dead process is replaced.
 
     Raises:
-        ConfigError: another process listens there, or the file cannot be made.
+        ConfigError: another process listens there, or the file cannot be created.
     """
     remove_stale_socket(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(path)
-        # The group may connect, as a proxy running under its own user needs; others may not.
+        # The group may connect, for a proxy that runs as its own user; others may not.
         os.chmod(path, 0o660)
         listener.listen(BACKLOG)
     except OSError as error:

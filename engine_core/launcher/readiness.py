@@ -1,9 +1,9 @@
-"""How `splitserve serve` learns that requests can be served: it asks the engine, then a frontend.
+"""How `splitserve serve` finds out that requests can be served: it asks the engine, then a frontend.
 
-stage      asks                  until
+stage      sends                 until
 engine     Hello                 Ready
-frontends  Ping                  all frontends have joined the engine
-api        GET /ready            its status is 200, or that a key is needed; skipped with TLS
+frontends  Ping                  all frontends have connected to the engine
+api        GET /ready            the status is 200, or says that a key is needed; skipped with TLS
 done       nothing
 """
 
@@ -46,13 +46,13 @@ class ProbeStage(enum.Enum):
 
 
 class ReadinessProbe:
-    """Watches one engine and its frontends until they are ready; polled by the supervising loop.
+    """Watches one engine and its frontends until they are ready; polled by the launcher's loop.
 
     Args:
         address: of the engine.
-        num_frontends: how many have to join.
-        listener: the frontends' socket, None to leave out the last stage.
-        on_engine_ready: called with the engine's Ready, each time it gets ready.
+        num_frontends: how many have to connect to it.
+        listener: the frontends' socket; None skips the last stage.
+        on_engine_ready: called with the engine's Ready, each time it becomes ready.
     """
 
     def __init__(
@@ -76,15 +76,15 @@ class ReadinessProbe:
 
     @property
     def sources(self) -> Sequence[zmq.Socket | int]:
-        """What to poll for input."""
+        """The sockets and descriptors to poll for input."""
         return (self._socket, self._http.fileno()) if self._http is not None else (self._socket,)
 
     def next_due_s(self) -> float:
-        """Return when on_time() is next needed."""
+        """Return when to call on_time() next."""
         return self._next_ask_s
 
     def on_time(self) -> None:
-        """Ask again when it is time to; there may be nobody yet."""
+        """Ask again if it is time; there may be no one to answer yet."""
         now_s = self._clock.monotonic()
         if now_s < self._next_ask_s:
             return
@@ -100,7 +100,7 @@ class ReadinessProbe:
                 pass
 
     def on_readable(self) -> None:
-        """Take the responses that have come."""
+        """Handle the responses that have arrived."""
         while self._socket.poll(0):
             try:
                 self._take(engine_decoder.decode(self._socket.recv()))
@@ -125,7 +125,7 @@ class ReadinessProbe:
                 if epoch != self.engine.epoch:
                     self.stage = ProbeStage.ENGINE
                 elif stats.num_frontends > self._num_frontends:
-                    # We count as one of them.
+                    # This probe counts as one of them.
                     self.stage = ProbeStage.API if self._listener is not None else ProbeStage.DONE
             case _:
                 pass
@@ -138,7 +138,7 @@ class ReadinessProbe:
                 return
 
     def _send(self, message: FrontendMessage) -> None:
-        # While there is no engine, questions queue up; one that finds the queue full is asked later.
+        # While there is no engine, messages queue up; one that finds the queue full is sent again later.
         try:
             self._socket.send(encode(message), zmq.NOBLOCK)
         except zmq.Again:
@@ -150,7 +150,7 @@ class ReadinessProbe:
             self._http = None
 
     def close(self) -> None:
-        """Leave the engine."""
+        """Disconnect from the engine."""
         self._end_http()
         self._socket.close(linger=0)
         self._context.term()

@@ -1,6 +1,6 @@
-"""The flags of `splitserve serve`: its own, those of the engine, and those it passes on to every frontend.
+"""Which flags `splitserve serve` takes: its own, those of the engine, and those passed on to every frontend.
 
-Of the frontend's package this module imports the declarations, and nothing that serves.
+From the frontend's package it imports only the declarations, no serving code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_FRONTENDS = 64
 
 
 class ServeSettings(Settings, frozen=True, kw_only=True):
-    """What the launcher decides itself."""
+    """Settings of the launcher itself."""
 
     host: Host = "127.0.0.1"
     port: Port = 8000
@@ -34,11 +34,11 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
 SERVE = declared(ServeSettings)
 ENGINE = tuple(each for each in declared(EngineConfig) if each.setting.serve)
 _TAKEN = {each.flag for each in (*SERVE, *ENGINE)}
-# --keys, --insecure, --log-level and --log-format are the engine's: the frontends reach it over a private
-# Unix socket, and are told how it logs.
+# --keys, --insecure, --log-level and --log-format are flags of the engine: frontends reach it over a private
+# Unix socket, and get the same log settings.
 FRONTEND = tuple(each for each in FRONTEND_SETTINGS if each.setting.serve and each.flag not in _TAKEN)
 
 
 def frontend_config(given: Mapping[str, object]) -> FrontendConfig:
-    """Return what was given for the frontends, unchecked: api-frontend does that."""
+    """Return the given settings of the frontends, unchecked: api-frontend checks them."""
     return msgspec.convert(given, FrontendConfig)

@@ -1,8 +1,8 @@
-"""When to start, restart, signal and give up on the processes of a server; a state machine without I/O.
+"""When to start, restart, signal or give up on a server's processes: a state machine without I/O.
 
     server    child ended                    restart due  child ran    stop()              deadline
                                                           for 60 s                         passed
-    RUNNING   see below                      start it     it is sound  STOPPING, SIGTERM   -
+    RUNNING   see below                      start it     now healthy  STOPPING, SIGTERM   -
                                                                        to the first stage
     STOPPING  SIGTERM to the next stage      -            -            KILLING, SIGTERM    SIGKILL to
               once the last one is gone;                               to all              this stage
@@ -10,16 +10,16 @@
     KILLING   DONE after all                 -            -            -                   SIGKILL to all
     DONE      -                              -            -            -                   -
 
-    child     it ended for the 1st to 5th    it ended for the 6th time within 60 s, or so that retrying is
-              time within 60 s               pointless (exit codes 2 and 3)
-    sound     restart after a short delay,   failing, restart after 30 s; without another child of its stage
-              twice as long each time        that is sound or runs: STOPPING with its exit code
-    failing   as on the right                as above; it is sound again once it ran for 60 s
+    child     it ended for the 1st to 5th    it ended for the 6th time within 60 s, or in a way that makes
+              time within 60 s               retrying pointless (exit codes 2 and 3)
+    healthy   restart after a short delay,   failing, restart after 30 s; if no other child of its stage
+              twice as long each time        is healthy or running: STOPPING with its exit code
+    failing   as on the right                as above; healthy again once it has run for 60 s
 
-Children stop in stages, frontends before the engine, so that running streams end on a living engine. One
-child's end touches no other. The children of a stage stand in for each other, so that one that keeps ending
-is a smaller evil than the end of all; only an exit code 2 or 3 at a child's first start ends the server at
-once, since what is wrong then is wrong for its whole stage.
+Children stop in stages, frontends before the engine, so that running streams can finish while the engine is
+still up. A child that ends affects no other. The children of a stage can replace each other, so losing one of
+them is better than stopping the server. Only exit code 2 or 3 at a child's first start stops the server at
+once, since the cause then affects the whole stage.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from splitserve.engine_core.process.children import describe_exit, shell_code
 MAX_RESTARTS = 5
 RESTART_WINDOW_S = 60.0
 FIRST_DELAY_S = 0.1
-# Of a failing child: seldom enough to cost nothing, often enough to notice that its cause is gone.
+# For a failing child: rare enough to cost nothing, frequent enough to notice that the cause is gone.
 FAILING_DELAY_S = 30.0
 KILL_GRACE_S = 1.0
 NEVER = float("inf")
@@ -55,7 +55,7 @@ class SupervisorState(enum.Enum):
 
 
 class ChildSpec(NamedTuple):
-    """One process to keep alive.
+    """One process to keep running.
 
     Attributes:
         name: for logs, unique.
@@ -102,7 +102,7 @@ class _Child:
 
 
 class Supervisor:
-    """Decides; the caller starts and signals processes, and reports what happened.
+    """Decides what to do; the caller starts and signals processes, and reports what happened.
 
     Every method returns the actions to carry out, in order.
     """
@@ -119,12 +119,12 @@ class Supervisor:
         return [self._start(child) for child in self._children.values()]
 
     def next_due_s(self) -> float:
-        """Return when on_time() is next needed; inf for never."""
+        """Return when to call on_time() next; inf for never."""
         dues = (min(child.restart_due_s, child.sound_due_s) for child in self._children.values())
         return min(self._stage_deadline_s, min(dues, default=NEVER))
 
     def on_time(self, now_s: float) -> list[Action]:
-        """Restart what is due, trust what ran for long, and kill what ignored its SIGTERM for too long."""
+        """Restart children that are due, mark long-running ones healthy, kill those that ignored SIGTERM."""
         actions: list[Action] = []
         for child in self._children.values():
             if now_s >= child.restart_due_s:
@@ -143,12 +143,12 @@ class Supervisor:
         return actions
 
     def on_exit(self, name: str, code: int, now_s: float) -> list[Action]:
-        """Take note of a child's end.
+        """Record that a child ended, and return what to do.
 
         Args:
             name: of the child.
             code: exit code, -N after signal N.
-            now_s: the time.
+            now_s: current time.
         """
         child = self._children[name]
         child.running = False
@@ -158,7 +158,7 @@ class Supervisor:
         return self._advance(now_s)
 
     def stop(self, number: signal.Signals, now_s: float) -> list[Action]:
-        """End everything in order, asked for by a signal; called again, end everything at once."""
+        """Stop all children in order after a signal; on a second call stop all of them at once."""
         if self.state is SupervisorState.RUNNING:
             return self._begin_stop(now_s)
         if self.state is not SupervisorState.STOPPING:
@@ -166,7 +166,7 @@ class Supervisor:
         self.state = SupervisorState.KILLING
         self.exit_code = self.exit_code or 128 + number
         self._stage_deadline_s = now_s + KILL_GRACE_S
-        # A second SIGTERM makes each end at once but in order: sockets and workers go with it.
+        # A second SIGTERM makes each child exit at once but cleanly, with its sockets and workers.
         return [Say("ending at once"), *_send(self._running(), signal.SIGTERM), *self._done_if_empty()]
 
     def _start(self, child: _Child) -> Start:
@@ -196,7 +196,7 @@ class Supervisor:
         return [Say(f"{why}: continuing without it, retrying every {FAILING_DELAY_S:g} s")]
 
     def _is_needed(self, child: _Child, code: int) -> bool:
-        """Whether the server cannot go on without a child that keeps ending."""
+        """Whether the server cannot continue without a child that keeps failing."""
         if code in FATAL_CODES and child.num_starts == 1:
             return True
         others = (o for o in self._children.values() if o is not child and o.spec.stage == child.spec.stage)
@@ -209,7 +209,7 @@ class Supervisor:
         return self._advance(now_s)
 
     def _advance(self, now_s: float) -> list[Action]:
-        """Go on to the next stage when the current one is empty."""
+        """Proceed to the next stage once the current one is empty."""
         running = self._running()
         if self.state is not SupervisorState.STOPPING or not running:
             return self._done_if_empty()

@@ -1,1 +1,1 @@
-"""What every process of ours needs: children, signals, descriptors, log lines."""
+"""What every process needs: children, signals, descriptors, logs."""

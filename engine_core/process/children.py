@@ -1,8 +1,8 @@
 """Child processes that never outlive their parent.
 
-Run as a script it is the trampoline every child starts through: it asks the kernel for a signal on the
-parent's death, checks that the parent has not died meanwhile, and becomes the real command. Doing so between
-fork and exec would be unsafe beside libzmq's threads. Only the standard library may be imported here.
+Run as a script it is the trampoline through which every child starts: it asks the kernel for a signal on the
+parent's death, checks that the parent has not died meanwhile, and execs the real command. Doing this between
+fork and exec would be unsafe because of libzmq's threads. Only the standard library may be imported here.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import sys
 from collections.abc import Sequence
 
 _PR_SET_PDEATHSIG = 1
-# Seen 8 ms apart; the threads of a killed process end within this even on a busy machine.
+# 8 ms apart when observed; the threads of a killed process end within this time even on a busy machine.
 DEATH_SIGNALS_S = 1.0
 
 
 class Child:
     """One child process in a process group of its own, so that a terminal's Ctrl-C reaches only the parent.
 
-    Start it from the main thread: the kernel counts the starting thread's end as the parent's death.
+    Start it from the main thread: the kernel treats the end of the starting thread as the parent's death.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class Child:
 
         Args:
             argv: the command and its arguments.
-            death_signal: what the child gets when this process dies, however it dies.
-            pass_fds: descriptors the child inherits under the same numbers.
+            death_signal: signal sent to the child when this process dies, for whatever reason.
+            pass_fds: descriptors that the child inherits under the same numbers.
             capture_output: stdout and stderr go into one pipe, `output_fd`, instead of being inherited.
 
         Raises:
-            OSError: it cannot be started.
+            OSError: the command cannot be started.
         """
         output = subprocess.PIPE if capture_output else None
         self._popen = subprocess.Popen(
@@ -61,13 +61,13 @@ class Child:
             os.set_blocking(self.output_fd, False)
 
     def poll(self) -> int | None:
-        """Return the exit code once it has ended, -N after signal N, None while it runs."""
+        """Return the exit code, -N after signal N; None while it is running."""
         return self._popen.poll()
 
     def wait(self, timeout_s: float) -> int | None:
-        """Wait at most timeout_s seconds for the end; None if it still runs.
+        """Wait at most timeout_s seconds for the exit code; None if it is still running.
 
-        A captured child that has more to say than its pipe holds waits for whoever calls read_output.
+        A captured child that writes more than its pipe holds blocks until read_output is called.
         """
         try:
             return self._popen.wait(timeout_s)
@@ -87,7 +87,7 @@ class Child:
         except BlockingIOError:
             return b""
         if not data:
-            # End of file: a closed pipe stays readable, and whoever polls it would spin.
+            # End of file: a closed pipe stays readable, so polling it would spin.
             self.output_fd = -1
         return data
 
@@ -103,10 +103,10 @@ class Child:
 
 
 class DeathSignals:
-    """Tells the kernel's repetition of a death signal from the second signal of an operator.
+    """Distinguishes a death signal that the kernel repeats from a second signal sent by the operator.
 
-    When a parent with several threads is killed, a child may be handed from one dying thread to the next and
-    gets its death signal for each. Make it before the first signal; used by one thread.
+    When a parent with several threads is killed, a child may be reparented from one dying thread to the next,
+    with a death signal for each. Create it before the first signal; used by one thread.
     """
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ class DeathSignals:
         self._first_s: float | None = None
 
     def is_repetition(self, now_s: float) -> bool:
-        """Whether the signal that came at now_s is to be ignored; call it once for each."""
+        """Whether to ignore the signal that arrived at now_s; call it once for each signal."""
         if self._first_s is None:
             self._first_s = now_s
             return False
@@ -122,9 +122,9 @@ class DeathSignals:
 
 
 def python_module(name: str) -> list[str]:
-    """The words that run one of our modules as a command.
+    """Return the command line that runs one of our modules.
 
-    With -P Python does not look for modules in the working directory, where a user's own files lie.
+    With -P Python does not search the working directory for modules, where the user has files of their own.
     """
     return [sys.executable, "-P", "-m", name]
 
@@ -140,14 +140,14 @@ def describe_exit(code: int) -> str:
 
 
 def shell_code(code: int) -> int:
-    """Turn -N (ended by signal N) into 128 + N, the code a shell would report."""
+    """Convert -N (ended by signal N) to 128 + N, the code that a shell would report."""
     return code if code >= 0 else 128 - code
 
 
 def _pidfd_of(pid: int) -> int:
-    """Return a descriptor that gets readable when the process ends, -1 if the system has none to give.
+    """Return a descriptor that becomes readable when the process ends, -1 if the system has no pidfd.
 
-    Old kernels and some sandboxes refuse the call; the end is then found by asking now and then.
+    Old kernels and some sandboxes refuse the call; the process is then checked at intervals.
     """
     if hasattr(os, "pidfd_open"):
         with contextlib.suppress(OSError):

@@ -7,10 +7,10 @@ import resource
 
 
 def raise_file_limit() -> int:
-    """Allow as many descriptors as the system lets this user have; every connection takes one.
+    """Raise the limit of open descriptors to the maximum for this user; every connection takes one.
 
     Returns:
-        How many may be open now.
+        The new limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

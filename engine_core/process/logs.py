@@ -1,11 +1,11 @@
-"""The log of every process, as lines of text or as JSON: time, level, logger, event and its fields.
+"""How every process logs, as text or JSON: time, level, logger, event and its fields.
 
     text    2026-11-23 17:31:30.123 INFO frontend listening address=http://127.0.0.1:8000 pid=4711
     json    {"time": "2026-11-23T17:31:30.123+00:00", "level": "info", "logger": "frontend",
             "event": "listening", "address": "http://127.0.0.1:8000", "pid": 4711}
 
-JSON is one object per line. In text a line that is not indented is the beginning of a record: values and
-control characters are escaped, and tracebacks indented. So no client or peer can forge a record.
+JSON is one object per line. In text, every line that is not indented begins a record: values and control
+characters are escaped, and tracebacks are indented. So no client or peer can forge a record.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from datetime import UTC, datetime
 
 MAX_VALUE_CHARS = 1000
 _PLAIN = re.compile(r"[\w.:/@%+,\[\]-]+", re.ASCII)
-# C0 but for tab and line feed, DEL, and C1, which terminals obey too.
+# C0 except tab and line feed, DEL, and C1, which terminals interpret too.
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
-# Libraries that repeat what our events say better, or whose lines clients can cause at will.
+# Libraries that repeat what our events already say, or whose log lines clients can trigger at will.
 _QUIETED = {"uvicorn": logging.ERROR, "httpx": logging.WARNING, "asyncio": logging.WARNING}
 
 
 def configure_logging(level: str, form: str = "text") -> None:
-    """Send the records of this process to stderr; called by a command's main, again when it knows more.
+    """Log to stderr in this process; called by a command's main, and again once the settings are known.
 
     Args:
-        level: least severe one, in lower case.
+        level: least severe level to log, in lower case.
         form: "text" or "json".
     """
     handler = logging.StreamHandler(sys.stderr)
@@ -53,9 +53,9 @@ def log_event(
     Args:
         logger: of the process, or of the module.
         level: of the logging module.
-        name: stable.
-        error: what has happened, shown with its traceback.
-        fields: never prompt or output text; those that are None are left out, long ones are cut.
+        name: of the event; stable.
+        error: exception, logged with its traceback.
+        fields: never prompt or output text; None values are left out, long ones are truncated.
     """
     if logger.isEnabledFor(level):
         given = {key: value for key, value in fields.items() if value is not None}
@@ -63,7 +63,7 @@ def log_event(
 
 
 class Event:
-    """The message of a record: a name and fields. As text it is `name key=value ...` on one line."""
+    """The message of a record: a name and fields. As text: `name key=value ...` on one line."""
 
     __slots__ = ("fields", "name")
 
@@ -76,10 +76,10 @@ class Event:
 
 
 class TextFormatter(logging.Formatter):
-    """Formats a record as a line, and its traceback as indented lines behind it."""
+    """Formats a record as a line, followed by its traceback as indented lines."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record without a line feed at its end."""
+        """Return the record without a trailing line feed."""
         time = self.formatTime(record, "%Y-%m-%d %H:%M:%S")
         head = f"{time}.{int(record.msecs):03d} {record.levelname} {_logger_name(record)}"
         text = f"{head} {record.getMessage()}"
@@ -89,7 +89,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as a JSON object: an event with its fields, or the "message" of a library."""
+    """Formats a record as a JSON object: an event with its fields, or a library's "message"."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the object on one line."""
@@ -102,7 +102,7 @@ class JsonFormatter(logging.Formatter):
             fields = {"message": record.getMessage()}
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
-        # The head comes first, and no field replaces a part of it.
+        # The standard keys come first, and no field can replace them.
         return json.dumps({**head, **fields, **head})
 
 

@@ -1,4 +1,4 @@
-"""What an engine-core prints while it starts: a line per stage with its time, a bar for the weights."""
+"""What an engine-core prints while it starts: each stage's duration, and a progress bar for the weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _log = logging.getLogger("engine_core")
 
 
 class StartupReport:
-    """Reports the stages of a start, each with the seconds it took; used by the busy loop's thread."""
+    """Reports the stages of a start, each with its duration in seconds; used by the busy loop's thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -29,7 +29,7 @@ class StartupReport:
         self._stage = name
 
     def progress(self, done_bytes: int, total_bytes: int) -> None:
-        """Show how much of the weights is loaded."""
+        """Show how many bytes of the weights are loaded."""
         if not sys.stderr.isatty():
             return
         if self._bar is None:
@@ -44,7 +44,7 @@ class StartupReport:
         return self._clock.monotonic() - self._begin_s
 
     def close(self) -> None:
-        """Take the bar off the terminal, also after a failed start."""
+        """Clear the progress bar, also after a failed start."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None

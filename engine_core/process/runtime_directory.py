@@ -1,4 +1,4 @@
-"""Where the sockets of a user's servers live when nothing else is said."""
+"""Where the sockets of a user's servers are by default."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import os
 
 
 def runtime_directory() -> str:
-    """Return where this user's sockets live by default: private to the user, gone after a reboot."""
+    """Return the default directory of this user's sockets: private to the user, gone after a reboot."""
     base = os.environ.get("XDG_RUNTIME_DIR", "")
-    # The variable outlives its directory in shells opened with su or sudo.
+    # In shells opened with su or sudo the variable may name a directory that no longer exists.
     return os.path.join(base, "splitserve") if os.path.isdir(base) else f"/tmp/splitserve-{os.getuid()}"
 
 
 def leave_runtime_directory(directory: str) -> None:
-    """Remove a directory of sockets below the runtime directory and then that one, whichever is empty by now.
+    """Remove a directory of sockets below the runtime directory, and then the runtime directory, if empty.
 
-    Whoever of a server ends last finds them empty, however the others have ended.
+    The last process of a server to end finds them empty, however the others have ended.
 
     Args:
-        directory: of this process's sockets; one elsewhere is left alone.
+        directory: of this process's sockets; ignored if it is not below the runtime directory.
     """
     runtime = runtime_directory()
     if os.path.dirname(directory) == runtime:

@@ -1,4 +1,4 @@
-"""The signals that ask a process to end, as something to poll: a descriptor becomes readable."""
+"""How a poll loop learns of SIGTERM, SIGINT and SIGHUP: a descriptor becomes readable."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class SignalInbox:
-    """Catches these signals for a poll loop; made and used in the main thread, one per process."""
+    """Catches these signals for a poll loop; created and used in the main thread, one per process."""
 
     def __init__(self) -> None:
         """Take over SIGTERM, SIGINT and SIGHUP."""
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
-        # Under nohup a hang-up of the terminal is to be survived.
+        # Under nohup the process must survive a hang-up of the terminal.
         self._wanted = frozenset(ENDING) - _ignored(signal.SIGHUP)
-        # First the descriptor: the handlers do nothing, a signal is what was written there before they ran.
+        # The descriptor first: Python writes each signal's number to it; the handlers do nothing.
         self._previous_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         self._previous = {number: signal.signal(number, _ignore) for number in self._wanted}
 
@@ -29,13 +29,13 @@ class SignalInbox:
         return self._reader.fileno()
 
     def take(self) -> list[signal.Signals]:
-        """Return the signals that came since the last call, oldest first."""
+        """Return the signals received since the last call, oldest first."""
         with contextlib.suppress(BlockingIOError):
             return [signal.Signals(number) for number in self._reader.recv(256) if number in self._wanted]
         return []
 
     def close(self) -> None:
-        """Give the signals back to whoever had them."""
+        """Restore the previous signal handlers."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._previous_fd)

@@ -1,4 +1,4 @@
-"""The version of this software, which every hello and --version tells."""
+"""The version of this software, as reported by --version and in every hello."""
 
 from __future__ import annotations
 

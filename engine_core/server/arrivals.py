@@ -1,10 +1,10 @@
-"""Which messages make up one client's request, whose sequences come one after the other.
+"""Which messages belong to one client's request, whose sequences arrive one message at a time.
 
 message           pending of its frontend     afterwards
 more follows      any                         kept
 the last          any                         all of them are one request
-abort of a kept   kept                        forgotten, as its frontend sends no more of it
-frontend leaves   kept                        forgotten
+abort of a kept   kept                        dropped; the frontend sends no more of this request
+frontend leaves   kept                        dropped
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from splitserve.engine_core.request import FrontendId
 
 
 class Arrivals:
-    """Requests of which messages are missing, at most one per frontend; used by the engine's thread.
+    """Requests that have not arrived completely, at most one per frontend; used by the engine's thread.
 
     Args:
-        max_num_siblings: sequences a request may have; what has more is cut there, and refused.
+        max_num_siblings: sequences a request may have; a request with more is cut there and refused.
     """
 
     def __init__(self, max_num_siblings: int) -> None:
@@ -27,7 +27,7 @@ class Arrivals:
         self._pending: dict[FrontendId, list[AddRequest]] = {}
 
     def take(self, frontend: FrontendId, message: AddRequest) -> list[AddRequest]:
-        """Take a message; returns all those of its request once it is complete, until then none."""
+        """Take a message; return all messages of its request once it is complete, and [] until then."""
         if not message.more and frontend not in self._pending:
             return [message]
         pending = self._pending.setdefault(frontend, [])
@@ -37,11 +37,11 @@ class Arrivals:
         return self._pending.pop(frontend)
 
     def abort(self, frontend: FrontendId, handles: Iterable[int]) -> None:
-        """Forget a request of which the frontend gives up any sequence before the last one has come."""
+        """Drop the incomplete request if the frontend aborts any of its sequences."""
         pending = self._pending.get(frontend)
         if pending is not None and not {message.handle for message in pending}.isdisjoint(handles):
             del self._pending[frontend]
 
     def drop(self, frontend: FrontendId) -> None:
-        """Forget what a frontend that is gone had begun to send."""
+        """Drop the incomplete request of a frontend that is gone."""
         self._pending.pop(frontend, None)

@@ -1,9 +1,9 @@
-"""The busy loop: one poll over frontends, worker and signals, which calls everything else, in one thread.
+"""What happens in each round of the engine-core: one thread polls frontends, worker and signals.
 
-round: wait for an event or for the next thing due
-       take signals, key checks, frontends' messages (bounded), the worker's messages
+round: wait for an event or the next deadline
+       handle signals, key checks, frontends' messages (for a bounded time), the worker's messages
        plan and submit steps while the executor has room
-       send outputs, then what is due by the clock
+       send outputs, then do what is due by the clock
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ from splitserve.engine_core.settings.worker_settings import MAX_SEQUENCE_TOKENS
 
 _log = logging.getLogger("engine_core")
 
-# Tokens and all that goes with them: the parameters of a request, with room to spare.
+# Bytes of a request besides its tokens: all its parameters, with room to spare.
 REQUEST_BYTES = 2 * 2**20
 HELLO_PATIENCE_S = 30.0
-# Every frontend there may be, and as many again that have yet to say hello or were dropped.
+# The maximum number of frontends, and as many again that have yet to say hello or were dropped.
 MAX_CONNECTIONS = 2 * MAX_FRONTENDS
 SHUTDOWN_LINGER_MS = 1000
 WORKER_SHUTDOWN_S = 5.0
 
 
 def frontend_limits(config: EngineConfig) -> SocketLimits:
-    """Return the bounds of the frontends' socket: the longest message is that of the longest request."""
+    """Return the limits of the frontends' socket: its longest message is the longest possible request."""
     max_tokens = config.max_model_len or MAX_SEQUENCE_TOKENS
     return SocketLimits(
         TOKEN_BYTES * max_tokens + REQUEST_BYTES,
@@ -73,7 +73,7 @@ class BusyLoop:
     Args:
         config: validated.
         executor: not started yet.
-        clock: for leases, deadlines and times.
+        clock: for leases, deadlines and timings.
     """
 
     def __init__(self, config: EngineConfig, executor: Executor, clock: Clock) -> None:
@@ -125,7 +125,7 @@ class BusyLoop:
 
         Raises:
             WorkerError: the worker was lost.
-            ModelLoadError, ConfigError: the model cannot be served, or not like this.
+            ModelLoadError, ConfigError: the model cannot be served at all, or not with this configuration.
         """
         log_event(_log, logging.INFO, "listening", address=self._router.address)
         try:
@@ -198,7 +198,7 @@ class BusyLoop:
         executor_s = self._executor.poll_timeout_s()
         if executor_s is not None:
             due_s = min(due_s, executor_s)
-        # Rounded up, or the last millisecond before a deadline would be spent spinning.
+        # Rounded up; otherwise the loop would spin for the last millisecond before a deadline.
         return None if due_s == NEVER else max(0, math.ceil(due_s * 1000))
 
     def _look_after_connections(self) -> None:
@@ -265,7 +265,7 @@ class BusyLoop:
         orderly = self._exit_code == EXIT_OK
         self._report.close()
         with contextlib.ExitStack() as rest:
-            # In reverse order, and all of it, whatever the executor's end may bring.
+            # In reverse order, and everything, even if ending the executor fails.
             rest.callback(self._signals.close)
             rest.callback(self._context.term)
             if self._guard is not None:
@@ -273,10 +273,10 @@ class BusyLoop:
             if self._kv_events is not None:
                 rest.callback(self._kv_events.close)
             if is_ipc(self._config.listen):
-                # After the socket has gone from it.
+                # After the socket has been removed from it.
                 rest.callback(leave_runtime_directory, os.path.dirname(ipc_path(self._config.listen)))
             rest.callback(self._router.close, SHUTDOWN_LINGER_MS if orderly else 0)
-            # A worker that still loads would not read the message that asks it to end.
+            # A worker that is still loading would not read the message that asks it to end.
             self._executor.shutdown(WORKER_SHUTDOWN_S if orderly and self._engine is not None else 0.0)
         log_event(
             _log, logging.INFO, "ended", code=self._exit_code if self._exit_code is not None else "error"

@@ -1,4 +1,4 @@
-"""What each message of a frontend does, and what the frontends are told; no sockets, no poll.
+"""What each message of a frontend does, and what frontends are told; no sockets, no polling.
 
     phase      Hello            AddRequest       outputs   left by
     LOADING    Loading          Rejected 503     none      serve() -> SERVING, Ready is pushed
@@ -76,7 +76,7 @@ class FrontendHandler:
     """The engine as its frontends see it; owned by the busy loop's thread.
 
     Args:
-        epoch: identifies this life of the engine.
+        epoch: identifies this run of the engine process.
         table: the connected frontends.
         startup: asked for stage and fraction while loading.
     """
@@ -98,7 +98,7 @@ class FrontendHandler:
         self.faults = PeerFaults()
 
     def on_frame(self, identity: bytes, frame: Content | ProtocolError) -> None:
-        """Take one message of a frontend; nothing a frontend can send raises."""
+        """Handle one message of a frontend; nothing that a frontend can send raises."""
         try:
             if isinstance(frame, ProtocolError):
                 raise frame
@@ -107,7 +107,7 @@ class FrontendHandler:
             self.faults.protocol_error(identity, self._table.name(identity), error)
 
     def on_overrun(self, identity: bytes) -> None:
-        """A peer has sent more than may wait; what waited is lost, and its connection ends."""
+        """Disconnect a peer whose queue exceeded its limit; its queued messages are lost."""
         error = ProtocolError("the peer sent more unprocessed messages than allowed")
         self.faults.protocol_error(identity, self._table.name(identity), error)
         if identity in self._table:
@@ -156,7 +156,7 @@ class FrontendHandler:
             self.post(identity, Draining(timeout_s=max(0.0, self._drain_end_s - self._clock.monotonic())))
 
     def _on_stranger(self, identity: bytes, message: FrontendMessage) -> None:
-        """Ignore a peer without a lease; to a ping, epoch 0 answers that it has to say hello."""
+        """Ignore a peer without a lease; a ping is answered with epoch 0, so that it says hello again."""
         self.faults.stranger(identity, type(message).__name__)
         if isinstance(message, Ping):
             draining = self.phase is Phase.DRAINING
@@ -185,8 +185,8 @@ class FrontendHandler:
                 self.faults.protocol_error(identity, self._table.name(identity), error)
             self._reject(identity, messages, error)
         except Exception:
-            # The request that finds a bug of ours must not take the engine's other requests along. What add()
-            # changes comes after all that depends on the request's content.
+            # A request that triggers a bug must not take down the engine's other requests. add() changes
+            # nothing before it has done everything that depends on the request's content.
             _log.exception("request refused after an unexpected error")
             self._reject(identity, messages, SplitServeError("internal error"))
 
@@ -212,7 +212,7 @@ class FrontendHandler:
         )
 
     def stats(self) -> EngineStats:
-        """Return the engine's figures together with those of the connections."""
+        """Return the engine's statistics together with those of the connections."""
         stats = self._engine.stats() if self._engine is not None else EngineStats()
         return msgspec.structs.replace(
             stats, num_frontends=len(self._table), protocol_errors=self.faults.num_protocol_errors
@@ -222,7 +222,7 @@ class FrontendHandler:
         return self._engine.queue_stats() if self._engine is not None else QueueStats()
 
     def post(self, identity: bytes, message: EngineMessage) -> None:
-        """Send one message to a frontend; one that cannot take it is dropped."""
+        """Send one message to a frontend; the frontend is dropped if it cannot take it."""
         self._post_frame(identity, encode(message))
 
     def _post_frame(self, identity: bytes, frame: bytes) -> None:
@@ -237,7 +237,7 @@ class FrontendHandler:
             self._post_frame(identity, frame)
 
     def drop(self, identity: bytes, reason: str) -> None:
-        """Forget a frontend and end its requests."""
+        """Remove a frontend and abort its requests."""
         name = self._table.name(identity)
         if self._engine is not None:
             self._engine.drop_frontend(identity)
@@ -250,7 +250,7 @@ class FrontendHandler:
         self.post_all(self._loading())
 
     def serve(self, engine: EngineCore, loaded: Loaded) -> None:
-        """Begin to serve; every frontend is told."""
+        """Begin to serve, and notify every frontend."""
         self._engine = engine
         self._ready = Ready(
             protocol_version=PROTOCOL_VERSION,
@@ -268,7 +268,7 @@ class FrontendHandler:
         self.post_all(self._ready)
 
     def drain(self, timeout_s: float) -> None:
-        """Take nothing new from now on; every frontend is told."""
+        """Accept no new requests from now on, and notify every frontend."""
         self.phase = Phase.DRAINING
         self._drain_end_s = self._clock.monotonic() + timeout_s
         self.post_all(Draining(timeout_s=timeout_s))
@@ -280,11 +280,11 @@ class FrontendHandler:
                 self.post(identity, outputs)
 
     def probe(self) -> None:
-        """Find frontends whose connection is gone by sending each a message that says nothing."""
+        """Find frontends whose connection is gone by sending each an empty message."""
         self.post_all(StepOutputs(epoch=self._epoch, handles=b"", token_ids=b"", token_indices=b""))
 
     def drop_silent(self) -> None:
-        """Drop the frontends whose lease ran out and those found gone while flushing."""
+        """Drop the frontends whose leases have expired, and those found gone while flushing."""
         for identity in self._table.expired(self._clock.monotonic()):
             self.drop(identity, "lease expired")
         if self._table.has_stalled:

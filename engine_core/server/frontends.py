@@ -1,4 +1,4 @@
-"""Who the connected frontends are, how long each may be silent, and what waits to be sent; no I/O.
+"""Which frontends are connected, how long each may be silent, and what is queued to be sent; no I/O.
 
 Life of one frontend, keyed by its connection's identity:
 
@@ -7,8 +7,8 @@ Life of one frontend, keyed by its connection's identity:
     known     lease renewed    lease renewed    -> overdue        -> unknown
     overdue   -> known         -> known         -                 -> unknown
 
-Overdue is a quarter of the lease, in which a frontend that lives has pinged: an engine that stood still
-itself (a machine that was suspended) finds every lease run out before it has read what came meanwhile.
+Overdue lasts a quarter of the lease, in which a live frontend has pinged: an engine that was itself stopped
+(for example by a suspended machine) finds every lease expired before it has read what arrived meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from splitserve.engine_core.errors import OverloadedError
 from splitserve.engine_core.ipc.transport import SendResult
 
 MAX_FRONTENDS = 256
-# What one frontend may leave unread beyond libzmq's own short queue before it is dropped.
+# How much one frontend may leave unread, beyond libzmq's own short queue, before it is dropped.
 CREDIT_BYTES = 8 * 2**20
 # Frontends ping four times per lease or more often.
 OVERDUE_SHARE = 0.25
@@ -31,10 +31,10 @@ Send = Callable[[bytes, bytes], SendResult]
 
 @dataclass(slots=True)
 class Frontend:
-    """One connected frontend; `outbox` holds frames for which its connection had no room yet.
+    """One connected frontend; `outbox` holds frames that its connection had no room for yet.
 
     Attributes:
-        overdue_since_s: when its lease was found to have run out; None while it has not.
+        overdue_since_s: when its lease was found expired; None while it is valid.
     """
 
     identity: bytes
@@ -66,7 +66,7 @@ class FrontendTable:
         self._grace_s = lease_s * OVERDUE_SHARE
         self._max_frontends = max_frontends
         self._credit_bytes = credit_bytes
-        # Ordered by last_seen_s, the longest silent first.
+        # Ordered by last_seen_s, longest silent first.
         self._frontends: OrderedDict[bytes, Frontend] = OrderedDict()
         self._stalled: dict[bytes, Frontend] = {}
 
@@ -80,13 +80,13 @@ class FrontendTable:
         return identity in self._frontends
 
     def hello(self, identity: bytes, name: str, now_s: float) -> bool:
-        """Take a frontend in, or renew its lease.
+        """Add a frontend, or renew its lease.
 
         Returns:
             Whether it was known already.
 
         Raises:
-            OverloadedError: as many frontends as allowed are connected.
+            OverloadedError: the maximum number of frontends is connected.
         """
         if self.touch(identity, now_s):
             self._frontends[identity].name = name
@@ -99,7 +99,7 @@ class FrontendTable:
         return False
 
     def touch(self, identity: bytes, now_s: float) -> bool:
-        """Renew the lease of a frontend that was heard of; False if it is unknown."""
+        """Renew the lease of a frontend that sent something; False if it is unknown."""
         frontend = self._frontends.get(identity)
         if frontend is None:
             return False
@@ -109,12 +109,12 @@ class FrontendTable:
         return True
 
     def name(self, identity: bytes) -> str:
-        """Return the name it gave, or its identity in hex while unknown."""
+        """Return the name it gave, or its identity in hex if it is unknown."""
         frontend = self._frontends.get(identity)
         return frontend.name if frontend else identity.hex()
 
     def expired(self, now_s: float) -> list[bytes]:
-        """Return the frontends that were overdue for long enough; they stay until dropped."""
+        """Return the frontends that were overdue for too long; they stay until dropped."""
         expired = []
         for identity, frontend in self._frontends.items():
             if now_s - frontend.last_seen_s <= self._lease_s:
@@ -126,7 +126,7 @@ class FrontendTable:
         return expired
 
     def next_expiry_s(self) -> float | None:
-        """Return the time at which expired() is to be asked next; None without frontends."""
+        """Return the time at which to call expired() next; None without frontends."""
         due_s = None
         for frontend in self._frontends.values():
             overdue_s = frontend.overdue_since_s
@@ -137,7 +137,7 @@ class FrontendTable:
         return due_s
 
     def drop(self, identity: bytes) -> None:
-        """Forget a frontend and what waited for it."""
+        """Remove a frontend and what was queued for it."""
         self._frontends.pop(identity, None)
         self._stalled.pop(identity, None)
 
@@ -145,8 +145,8 @@ class FrontendTable:
         """Send a frame, or keep it in order until the frontend's connection has room.
 
         Returns:
-            SENT when it was sent or kept. Otherwise the frontend has to be dropped: GONE when it is gone or
-            unknown, FULL when what it left unread exceeds its credit.
+            SENT if it was sent or kept. Otherwise the frontend has to be dropped: GONE if it is gone or
+            unknown, FULL if its unread frames exceed its credit.
         """
         frontend = self._frontends.get(identity)
         if frontend is None:
@@ -161,16 +161,16 @@ class FrontendTable:
         return SendResult.SENT if frontend.outbox_bytes <= self._credit_bytes else SendResult.FULL
 
     def send_once(self, identity: bytes, frame: bytes) -> None:
-        """Send a frame to a peer that is not taken in; lost when the peer has no room or is gone."""
+        """Send a frame to a peer that is not in the table; lost if the peer has no room or is gone."""
         self._send(identity, frame)
 
     @property
     def has_stalled(self) -> bool:
-        """Whether any frame waits for room."""
+        """Whether any frame is waiting for room."""
         return bool(self._stalled)
 
     def flush(self) -> list[bytes]:
-        """Send what waits, as far as there is room; return the frontends found gone, still to be dropped."""
+        """Send queued frames while there is room; return the frontends found gone, still to be dropped."""
         return [identity for identity in list(self._stalled) if not self._flush_one(self._stalled[identity])]
 
     def _flush_one(self, frontend: Frontend) -> bool:

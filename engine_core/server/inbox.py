@@ -1,4 +1,4 @@
-"""What frontends have sent and the engine has yet to take: bounded for each, taken in turns; no I/O."""
+"""Which received messages the engine handles next: a bounded queue per peer, served round-robin; no I/O."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from splitserve.engine_core.ipc.transport import Received
 
 
 class InboxBound(NamedTuple):
-    """How much of one peer may wait."""
+    """How much may be queued for one peer."""
 
     num_messages: int
     num_bytes: int
 
 
-# A frontend has 16,384 sequences open at most, so an honest one never comes near.
+# A frontend has at most 16,384 sequences in flight, so a well-behaved one never comes near this.
 FRONTEND_BOUND = InboxBound(32_768, 256 * 2**20)
-# Of a peer that has not said hello. A frontend may have had 1024 messages queued for an engine that died.
+# For a peer that has not said hello. A frontend may have queued 1024 messages for an engine that died.
 STRANGER_BOUND = InboxBound(2048, 64 * 2**20)
 MAX_BYTES = 2**30
 
@@ -31,12 +31,12 @@ class _Queue:
 
 
 class Inbox:
-    """Messages that wait, by peer; owned by the busy loop's thread.
+    """Queued messages, by peer; owned by the busy loop's thread.
 
     Args:
-        frontend_bound: of one frontend.
-        stranger_bound: of one peer that is not known.
-        max_bytes: of all together.
+        frontend_bound: limit for one frontend.
+        stranger_bound: limit for one unknown peer.
+        max_bytes: limit for all peers together.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Inbox:
     ) -> None:
         self._bounds = {True: frontend_bound, False: stranger_bound}
         self._max_bytes = max_bytes
-        # In the order of their turns.
+        # In round-robin order.
         self._queues: OrderedDict[bytes, _Queue] = OrderedDict()
         self._num_bytes = 0
 
@@ -58,12 +58,12 @@ class Inbox:
         """Queue a message.
 
         Args:
-            message: of any peer.
-            is_known: whether the peer is a frontend.
+            message: from any peer.
+            is_known: whether the peer is a connected frontend.
 
         Returns:
-            The last message of a peer that has more waiting than it may, all of which is dropped; None
-            otherwise.
+            The peer's last message if its queue exceeded its limit, in which case the whole queue is
+            dropped; None otherwise.
         """
         queue = self._queues.setdefault(message.identity, _Queue())
         size = _num_bytes(message)
@@ -78,7 +78,7 @@ class Inbox:
         return None
 
     def take(self) -> Received | None:
-        """Return the next message, one of each peer in turn; None if none waits."""
+        """Return the next message, round-robin over the peers; None if none is queued."""
         if not self._queues:
             return None
         identity, queue = next(iter(self._queues.items()))

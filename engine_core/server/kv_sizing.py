@@ -1,4 +1,4 @@
-"""How many KV blocks pool and CPU offload tier get, and the scheduler's limits that follow from it."""
+"""How many KV blocks the pool and the CPU offload tier get, and the resulting limits for the scheduler."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from splitserve.engine_core.ipc.worker_messages import KVCacheReady, WorkerReady
 from splitserve.engine_core.kv_cache.window import bound_rows
 from splitserve.engine_core.settings.scheduling import parse_weights
 
-# A token's place in the pool is an int32.
+# A token's slot in the pool is an int32.
 MAX_POOL_TOKENS = 2**31 - 1
-# A step names places of pool and tier together in int32.
+# A step numbers the blocks of pool and tier together in int32.
 MAX_HOST_BLOCKS = 2**30
 
 
@@ -22,11 +22,12 @@ class KVSize(NamedTuple):
 
     Attributes:
         num_blocks: blocks of the pool.
-        num_tokens: tokens they hold.
-        num_full_sequences: sequences of max_model_len that fit at once, with what each holds of them.
-        num_bytes: memory they take on each rank.
+        num_tokens: tokens that these blocks hold.
+        num_full_sequences: sequences of max_model_len that fit at once; with a sliding window each needs only
+            the blocks that it holds at a time.
+        num_bytes: memory of the pool on each rank.
         num_host_blocks: blocks of the CPU offload tier.
-        num_host_bytes: memory they take at most, for each rank.
+        num_host_bytes: maximum memory of the tier on each rank.
     """
 
     num_blocks: int
@@ -41,7 +42,7 @@ def model_len(config: EngineConfig, model: ModelInfo) -> int:
     """Return the longest sequence served, in tokens.
 
     Raises:
-        ConfigError: more was asked for than the model can do.
+        ConfigError: the requested length exceeds the model's.
     """
     if config.max_model_len > model.max_model_len:
         raise ConfigError(
@@ -53,12 +54,13 @@ def model_len(config: EngineConfig, model: ModelInfo) -> int:
 def size_kv_cache(config: EngineConfig, ready: WorkerReady) -> KVSize:
     """Decide the size of the pool and of its CPU offload tier.
 
-    A size the operator named is taken as it is, for blocks beyond the running batch still serve as prefix
-    cache. What the worker offers by itself is cut to what a full batch of longest sequences can use.
+    A size given by the operator is used unchanged, since blocks that the running batch does not need still
+    serve as prefix cache. A size offered by the worker is limited to what a full batch of longest sequences
+    can use.
 
     Raises:
-        ConfigError: not even one block fits, of the pool or of a tier that was asked for, or more tokens than
-            can be told apart.
+        ConfigError: not even one block fits into the pool or a requested tier, or there are more tokens than
+            an int32 can number.
     """
     max_model_len = model_len(config, ready.model)
     blocks_per_sequence = -(-max_model_len // config.block_size)
@@ -113,13 +115,13 @@ def _num_host_blocks(config: EngineConfig, block_bytes: int) -> int:
 def scheduler_config(
     config: EngineConfig, model: ModelInfo, cache: KVCacheReady, num_host_blocks: int
 ) -> SchedulerConfig:
-    """Return the limits the scheduler works within.
+    """Return the limits for the scheduler.
 
     Args:
-        config: the operator's.
+        config: given by the operator.
         model: as the worker described it.
         cache: what the worker allocated and measured.
-        num_host_blocks: blocks of the CPU offload tier it was asked for.
+        num_host_blocks: blocks of the CPU offload tier requested from the worker.
     """
     return SchedulerConfig(
         max_num_seqs=config.max_num_seqs,

@@ -1,4 +1,4 @@
-"""Takes what frontends send, for a bounded time per round of the busy loop, and ends who sends too much."""
+"""How frontends' messages are received: for a bounded time per round, dropping peers that send too much."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from splitserve.engine_core.server.frontend_handler import FrontendHandler
 from splitserve.engine_core.server.frontends import FrontendTable
 from splitserve.engine_core.server.inbox import STRANGER_BOUND, Inbox
 
-# Of a round: a signal, a worker's output and the next step wait no longer for the messages of frontends, but
-# for the one that is just being taken.
+# Per round: signals, worker outputs and the next step wait no longer than this for frontends' messages, plus
+# the one that is being handled.
 SERVE_S = 0.01
-# libzmq's queue has no bound, so it is emptied first. That costs microseconds per message, whatever its size;
-# only somebody who floods the engine makes it last, until what is received exceeds the inbox.
+# libzmq's queue is unbounded, so it is drained first. That costs microseconds per message, whatever its size;
+# it takes long only if a peer floods the engine, and then only until the inbox is full.
 RECEIVE_S = 0.05
 OLD_PEER = ProtocolError("the peer uses a ZMTP version older than 3.0")
 
 
 class Reception:
-    """The way from the frontends' socket to their handler; owned by the busy loop's thread.
+    """Moves messages from the frontends' socket to their handler; owned by the busy loop's thread.
 
     Args:
         router: the frontends' socket.
         handler: takes the messages.
         table: knows which peers are frontends.
-        clock: for the bound.
-        inbox: for what has to wait.
+        clock: for the time limit.
+        inbox: for messages that have to wait.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class Reception:
 
     @property
     def has_messages(self) -> bool:
-        """Whether some had to wait for the next round."""
+        """Whether messages had to wait for the next round."""
         return bool(self._inbox)
 
     def run(self) -> None:
-        """Take what there is time for, one message at least if there is one."""
+        """Handle as many messages as there is time for, at least one if there is any."""
         now_s = self._clock.monotonic()
         self._receive(now_s)
         end_s = self._clock.monotonic() + SERVE_S
@@ -57,10 +57,10 @@ class Reception:
                 return
 
     def look_after(self) -> bool:
-        """Refuse connections beyond the bound, end those whose peers do not say hello.
+        """Refuse connections beyond the limit, and close those whose peers do not say hello.
 
         Returns:
-            Whether some have ended, by themselves or not.
+            Whether any connections were closed, by either side.
         """
         return self._router.look_after(self._clock.monotonic(), self._table.__contains__)
 
@@ -90,6 +90,6 @@ class Reception:
         self._handler.on_frame(identity, OLD_PEER)
         self._num_of_old_peers += 1
         if self._num_of_old_peers > STRANGER_BOUND.num_messages:
-            # Whose they are is not known. Frontends among them connect again.
+            # It is not known whose they are. Frontends among them reconnect.
             self._num_of_old_peers = 0
             self._router.connections.end_silent(now_s)

@@ -1,4 +1,4 @@
-"""What the log says of requests: a line at the end of each, and one for each that waits long; no text."""
+"""What is logged about requests: a line when one ends, and one when it has waited long; never their text."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class RequestLog:
     """Listens to the engine; owned by the busy loop's thread.
 
     Args:
-        table: knows the frontends by name.
+        table: gives the frontends' names.
     """
 
     def __init__(self, table: FrontendTable) -> None:
         self._table = table
 
     def ended(self, summary: RequestSummary) -> None:
-        """Log one line for a request that ended; no text of it."""
+        """Log one line for a request that ended, without its text."""
         log_event(
             _log,
             logging.INFO,
@@ -40,7 +40,7 @@ class RequestLog:
         )
 
     def waits(self, request: RequestInfo) -> None:
-        """Log one line for a request that waits for long."""
+        """Log one line for a request that has waited long."""
         log_event(
             _log,
             logging.WARNING,

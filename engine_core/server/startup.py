@@ -1,4 +1,4 @@
-"""From a worker that begins to load to an engine that can serve: the stages and the decision on the KV cache.
+"""How an engine starts: the stages from a loading worker to a ready engine, and the size of the KV cache.
 
 stage                 event          next
 starting the worker   WorkerHello    loading weights
@@ -31,7 +31,7 @@ _log = logging.getLogger("engine_core")
 
 
 class Loaded(NamedTuple):
-    """What the start found out: the model, and the limits to schedule within."""
+    """Result of the start: the model, and the limits for the scheduler."""
 
     model: ModelInfo
     scheduler: SchedulerConfig
@@ -45,7 +45,7 @@ class _Sized(NamedTuple):
 
 
 class Startup:
-    """Brings the executor up, fed with the worker's messages; owned by the busy loop's thread.
+    """Starts the executor, driven by the worker's messages; owned by the busy loop's thread.
 
     Attributes:
         stage, fraction: what Loading messages tell the frontends; fraction is 0..1 of the weights.
@@ -65,11 +65,11 @@ class Startup:
         self._executor.start()
 
     def on_message(self, message: FromWorkerMessage) -> Loaded | None:
-        """Take one message of the worker; return the result once the KV cache stands.
+        """Handle one message of the worker; return the result once the KV cache is allocated.
 
         Raises:
             ConfigError: the KV cache or the context length asked for does not fit the model or the memory.
-            WorkerError: the message has no place here.
+            WorkerError: the message is not expected at this stage.
         """
         match message:
             case WorkerHello():

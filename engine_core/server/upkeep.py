@@ -1,4 +1,4 @@
-"""What the busy loop does by the clock: leases, probes, timeouts, retries, news, the integrity check."""
+"""What the busy loop does by the clock: leases, probes, timeouts, retries, updates, the integrity check."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOADING_INTERVAL_S = 1.0
 STALLED_RETRY_S = 0.01
 EXPIRE_INTERVAL_S = 0.1
 INTEGRITY_DELAY_S = 1.0
-# A check takes time in proportion to the pool (0.16 s for 65,536 blocks), and a request may arrive meanwhile.
+# A check takes time proportional to the pool (0.16 s for 65,536 blocks); a request may arrive meanwhile.
 MAX_INTEGRITY_SHARE = 0.001
 # libzmq reports the end of a connection a moment before a send to it fails.
 PROBE_DELAYS_S = (0.02, 0.5)
@@ -40,13 +40,13 @@ class Upkeep:
         self._no_integrity_before_s = 0.0
 
     def on_disconnect(self) -> None:
-        """Some connection ended: find out soon whose."""
+        """Note that some connection ended, to find out soon whose it was."""
         soon_s, late_s = (self._clock.monotonic() + delay for delay in PROBE_DELAYS_S)
-        # A probe that is due sooner stays: connections that come and go must not put it off for ever.
+        # An earlier probe stays scheduled: connections that come and go must not postpone it forever.
         self._probes_s = [min([soon_s, *self._probes_s]), late_s]
 
     def on_work(self) -> None:
-        """A step was submitted: look at the invariants once things are quiet."""
+        """Note that a step was submitted, to check the invariants once the engine is idle."""
         self._integrity_s = max(self._clock.monotonic() + INTEGRITY_DELAY_S, self._no_integrity_before_s)
 
     def next_due_s(self, engine: EngineCore | None) -> float:

@@ -1,1 +1,1 @@
-"""Flags: declared as tables, parsed as people type them, passed on to other processes."""
+"""Settings: how they are declared, parsed from flags, checked, and passed on to other processes."""

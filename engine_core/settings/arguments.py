@@ -1,4 +1,4 @@
-"""Settings as flags: added to a parser, read from what was parsed, written as words for another process."""
+"""How settings become flags: added to a parser, read from its result, written as another process's flags."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ S = TypeVar("S", bound=Settings)
 
 
 def add_flags(parser: argparse.ArgumentParser, settings: Iterable[Declared]) -> None:
-    """Add the flags, in groups with the titles that the settings name.
+    """Add the flags, in groups titled as the settings say.
 
-    A flag that is not given leaves no trace in the parsed arguments.
+    A flag that is not given has no entry in the parsed arguments.
 
     Args:
         parser: of a command.
@@ -32,12 +32,12 @@ def add_flags(parser: argparse.ArgumentParser, settings: Iterable[Declared]) -> 
 
 
 def given_values(args: argparse.Namespace, settings: Iterable[Declared]) -> dict[str, object]:
-    """Return the values that were given, by field."""
+    """Return the given values, by field."""
     return {each.field: getattr(args, each.field) for each in settings if hasattr(args, each.field)}
 
 
 def make_settings(config: type[S], values: Mapping[str, object]) -> S:
-    """Make a configuration of values by field, and check it.
+    """Create a configuration from values by field, and check it.
 
     Raises:
         ConfigError: a value has the wrong type or is out of range; names the flag.
@@ -51,7 +51,7 @@ def make_settings(config: type[S], values: Mapping[str, object]) -> S:
 
 
 def flag_words(settings: Iterable[Declared], values: Mapping[str, object]) -> list[str]:
-    """Return words of a command line that set these values, given by field; other fields are left out."""
+    """Return the command-line words that set these values, given by field; other fields are left out."""
     return [word for each in settings if each.field in values for word in _words(each, values[each.field])]
 
 

@@ -1,4 +1,4 @@
-"""Checks of single values; each error names the flag and what it accepts."""
+"""How single values are checked; each error names the flag and what it accepts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def check_address(flag: str, address: str) -> None:
     Raises:
         ConfigError: names the flag and the two forms.
     """
-    # Abstract names (@) are open to every user of the machine: no directory guards them.
+    # Abstract names (@) are open to every user of the machine: no directory protects them.
     if not re.fullmatch(r"ipc://[^@].{0,99}|tcp://(\*|\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):\d{1,5}", address):
         raise ConfigError(
             f"{flag} must be ipc://PATH (at most 100 characters, the first not @) or tcp://HOST:PORT, "
@@ -22,7 +22,7 @@ def check_address(flag: str, address: str) -> None:
 
 
 def check_choice(flag: str, value: str, choices: tuple[str, ...]) -> None:
-    """Refuse a value that is not among the choices.
+    """Refuse a value that is not one of the choices.
 
     Raises:
         ConfigError: names the flag and the choices.

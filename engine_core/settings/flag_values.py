@@ -1,4 +1,4 @@
-"""Values as people type them on a command line: counts, sizes and names with their usual short forms."""
+"""How values on a command line are parsed: counts, sizes and names with their usual short forms."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def parse_count(text: str) -> int:
     """Parse 4096, 4k (4000), 4K (4096) or 1.5k; the units are k, m, g, t and K, M, G, T.
 
     Raises:
-        argparse.ArgumentTypeError: it is none of them, or no whole number.
+        argparse.ArgumentTypeError: it has another form, or is not a whole number.
     """
     match = re.fullmatch(r"([+-]?[0-9]{1,18}(?:_[0-9]{1,18})*(?:\.[0-9]{1,18})?)([kmgtKMGT]?)", text)
     value = Decimal(match[1]) * _COUNT_UNITS[match[2]] if match else None
@@ -38,7 +38,7 @@ def parse_bytes(text: str) -> int:
     """Parse 1024, 512M, 4GiB or 0.5G; the units are powers of 1024.
 
     Raises:
-        argparse.ArgumentTypeError: it is none of them, or no whole number of bytes.
+        argparse.ArgumentTypeError: it has another form, or is not a whole number of bytes.
     """
     match = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)([kmgt]?)(i?b)?", text.lower())
     value = Decimal(match[1]) * _BYTE_UNITS[match[2]] if match else None
@@ -48,7 +48,7 @@ def parse_bytes(text: str) -> int:
 
 
 def format_bytes(num_bytes: int) -> str:
-    """Return the shortest text that parse_bytes reads as this number: 4M, 1536."""
+    """Return the shortest text that parse_bytes converts to this number: 4M, 1536."""
     for unit in ("T", "G", "M", "K"):
         size = _BYTE_UNITS[unit.lower()]
         if num_bytes and num_bytes % size == 0:
@@ -57,11 +57,11 @@ def format_bytes(num_bytes: int) -> str:
 
 
 def parse_name(text: str) -> str:
-    """Return one of several names, which may be typed in capitals."""
+    """Parse a name, ignoring case."""
     return text.lower()
 
 
 def parse_dtype(text: str) -> str:
-    """Return the name of a data type; half, fp16, bf16, float and fp32 are short for others."""
+    """Parse the name of a data type; also half, fp16, bf16, float and fp32."""
     name = text.lower()
     return _DTYPE_NAMES.get(name, name)

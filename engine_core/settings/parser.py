@@ -1,4 +1,4 @@
-"""The parser of every command: flags as people type them, and one line about a wrong one."""
+"""How every command parses its flags, and reports a wrong one in one line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class CommandParser(argparse.ArgumentParser):
     """An ArgumentParser that takes --a_b for --a-b, and whose errors are one line.
 
     Attributes:
-        hints: what to say of flags that other programs have, and this one has in another form.
+        hints: hints for flags of other programs that are called differently here.
     """
 
     hints: Mapping[str, str] = {}
@@ -22,7 +22,7 @@ class CommandParser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        """Parse; a word left over ends with an error of the command it was given to."""
+        """Parse; an unrecognised word is an error of the command to which it was given."""
         words = _with_dashes(sys.argv[1:] if args is None else args)
         if self._subparsers is not None:
             self._check_own(words)
@@ -36,7 +36,7 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
     def _check_own(self, words: Sequence[str]) -> None:
-        """Refuse a wrong flag before the command, whose value would be taken for the command."""
+        """Refuse a wrong flag before the command, since its value would be mistaken for the command."""
         for word in words:
             if not word.startswith("-"):
                 return
@@ -53,7 +53,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def _with_dashes(words: Sequence[str]) -> list[str]:
-    """Return the words with flags spelt with dashes: --max_model_len=4 is --max-model-len=4."""
+    """Return the words with dashes in flags: --max_model_len=4 becomes --max-model-len=4."""
     return [_flag_with_dashes(word) if word.startswith("--") else word for word in words]
 
 

@@ -1,6 +1,6 @@
-"""The settings of an engine that decide what runs next, and what the KV cache keeps."""
+"""Which settings of an engine decide what runs next and what the KV cache keeps."""
 
-# No "from __future__ import annotations": --help would compile each declaration from its text, 10 ms in all.
+# No "from __future__ import annotations": --help would then have to evaluate each declaration, 10 ms in all.
 import re
 from typing import Annotated
 
@@ -15,7 +15,7 @@ MAX_TENANT_WEIGHTS = 1000
 
 
 class SchedulingSettings(WorkerSettings, frozen=True, kw_only=True):
-    """What the scheduler works by, besides the limits that the workers share with it."""
+    """Settings of the scheduler, in addition to those that the workers share with it."""
 
     num_blocks: Annotated[
         int,
@@ -135,7 +135,7 @@ class SchedulingSettings(WorkerSettings, frozen=True, kw_only=True):
     ] = 10.0
 
     def validate(self) -> None:
-        """Check every value against its declaration, and those that concern each other.
+        """Check every value against its declaration, and the constraints between settings.
 
         Raises:
             ConfigError: names the flag and what it takes.
@@ -151,7 +151,7 @@ def parse_weights(texts: list[str]) -> dict[str, int]:
     """Parse NAME=W of --tenant-weight; W is a whole number from 1 to 1000.
 
     Raises:
-        ConfigError: one is malformed or out of range, a name comes twice, or there are too many.
+        ConfigError: one is malformed or out of range, a name occurs twice, or there are too many.
     """
     weights: dict[str, int] = {}
     for text in texts:

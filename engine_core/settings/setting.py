@@ -1,9 +1,9 @@
-"""What a setting is: declared once, in the annotation of a field.
+"""What a setting is: a value declared once, in the annotation of a field.
 
     lease_s: Annotated[float, Setting("seconds of silence", "connections", low=1, high=3600)] = 30.0
 
-The flag and its help (settings.arguments), the check of its range (Settings.validate), the keyword of LLM,
-what a worker is told (WorkerSettings) and the tables of docs/cli.md follow from it.
+The flag and its help (settings.arguments), the range check (Settings.validate), the keyword of LLM, what a
+worker gets (WorkerSettings) and the tables of docs/cli.md are derived from it.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from splitserve.engine_core.settings.checks import check_choice, check_range
 from splitserve.engine_core.settings.flag_values import format_bytes, parse_bytes, parse_count, parse_name
 
 Value = str | int | float | bool | None
-"""One value of a setting; None is "not given" where a setting can be left unset."""
+"""One value of a setting; None means "not given" for settings that can be left unset."""
 S = TypeVar("S", bound="Settings")
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """What people are told about a setting, and which values it takes.
+    """The description of a setting for users, and the values that it takes.
 
     Attributes:
-        help: a phrase, without the default, which is added.
+        help: a phrase, without the default, which is appended.
         group: title in the help and in docs/cli.md.
-        flag: as typed, with its dashes; "" derives it from the field's name, without the _s of seconds.
+        flag: as typed, with its dashes; "" derives it from the field's name, without the suffix _s (seconds).
         alias: a short flag.
         metavar: placeholder of the value in the help; "" derives it from the type.
-        low, high: range of a number, both included.
+        low, high: range of a number, inclusive.
         choices: allowed values.
-        parse: converts a word of the command line; None takes what fits the type.
-        negatable: a switch with a --no- form.
-        default: describes a default whose value does not speak for itself.
+        parse: converts a word of the command line; None chooses by type.
+        negatable: whether a switch also has a --no- form.
+        default: describes a default whose value is not self-explanatory.
         docs: Markdown for docs/cli.md only, after the help: limits, links.
-        llm: a keyword of LLM, too.
-        serve: a flag of `splitserve serve`, too.
+        llm: whether it is also a keyword of LLM.
+        serve: whether it is also a flag of `splitserve serve`.
     """
 
     help: str
@@ -59,14 +59,14 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 class Declared(msgspec.Struct, frozen=True):
-    """A setting as it stands in a configuration.
+    """A setting as a field of a configuration.
 
     Attributes:
-        field: its name there.
-        type: bool, int, float or str, of the value or of each of its values.
-        many: takes several values.
+        field: the field's name.
+        type: bool, int, float or str: of the value, or of each value if there are several.
+        many: whether it takes several values.
         setting: its declaration.
-        info: what msgspec knows of the field.
+        info: msgspec's description of the field.
     """
 
     field: str
@@ -82,12 +82,12 @@ class Declared(msgspec.Struct, frozen=True):
 
     @property
     def keyword(self) -> str:
-        """The flag as a keyword of a Python function."""
+        """The flag as a Python keyword argument."""
         return self.flag.removeprefix("--").replace("-", "_")
 
     @property
     def default(self) -> object:
-        """The value when nothing is given."""
+        """The value if none is given."""
         if self.info.default_factory is not msgspec.NODEFAULT:
             return self.info.default_factory()
         return None if self.info.default is msgspec.NODEFAULT else self.info.default
@@ -109,9 +109,9 @@ class Declared(msgspec.Struct, frozen=True):
 
     @property
     def shown_default(self) -> str:
-        """The default as people read it, "" when there is nothing to show."""
+        """The default as shown to users, "" if there is nothing to show."""
         text = self._text(self.default)
-        # What is computed here and now, an address for example, tells more than its description.
+        # A default that is computed here, such as an address, says more than its description.
         is_computed = self.info.default_factory is not msgspec.NODEFAULT
         return text if is_computed and text else self.setting.default or text
 
@@ -145,10 +145,10 @@ _PARSERS: dict[type, Callable[[str], Value]] = {int: parse_count, float: float, 
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of the configurations: structs whose fields are settings."""
+    """Base class of configurations: structs whose fields are settings."""
 
     def validate(self) -> None:
-        """Check every value against its declaration; subclasses add what concerns several.
+        """Check every value against its declaration; subclasses add the constraints between settings.
 
         Raises:
             ConfigError: names the flag and what it takes.
@@ -157,7 +157,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             each.check(getattr(self, each.field))
 
     def narrowed_to(self, base: type[S]) -> S:
-        """Return those of these settings that a base of this class declares, as one of that class."""
+        """Return an instance of a base class, with the settings that it declares."""
         return base(**{name: getattr(self, name) for name in base.__struct_fields__})
 
 

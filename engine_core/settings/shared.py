@@ -1,4 +1,4 @@
-"""Settings that several commands have, so that they mean the same in each."""
+"""Settings that several commands share, so that they mean the same in each."""
 
 from __future__ import annotations
 

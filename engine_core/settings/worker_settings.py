@@ -1,6 +1,6 @@
-"""What a worker is told: where it is, on its command line, and how to compute, in the message `Configure`."""
+"""Which settings a worker gets: its place on its command line, how to compute in the message `Configure`."""
 
-# No "from __future__ import annotations": --help would compile each declaration from its text, 10 ms in all.
+# No "from __future__ import annotations": --help would then have to evaluate each declaration, 10 ms in all.
 import re
 from typing import Annotated
 
@@ -10,8 +10,8 @@ from splitserve.engine_core.settings.flag_values import parse_bytes, parse_dtype
 from splitserve.engine_core.settings.setting import Setting, Settings
 from splitserve.engine_core.settings.shared import LogFormat, LogLevel
 
-# What one message of the wire (64 MiB) surely holds: a step's prompt logprobs, at about 190 bytes a token,
-# and a row with all its token ids, at 4 bytes each.
+# What certainly fits one message (64 MiB): a step's prompt logprobs, at about 190 bytes per token, and a row
+# with all its token ids, at 4 bytes each.
 MAX_STEP_TOKENS = 2**18
 MAX_SEQUENCE_TOKENS = 2**23
 
@@ -23,7 +23,7 @@ MAX_RANKS = 64
 
 
 class WorkerSettings(Settings, frozen=True, kw_only=True):
-    """Settings that an engine has and passes on to every worker, in `Configure`."""
+    """Settings of an engine that it passes on to every worker in `Configure`."""
 
     model: Annotated[
         str,
@@ -195,11 +195,11 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
 
     @property
     def num_ranks(self) -> int:
-        """How many workers there are."""
+        """Number of workers."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
     def validate(self) -> None:
-        """Check every value against its declaration, and those that concern each other.
+        """Check every value against its declaration, and the constraints between settings.
 
         Raises:
             ConfigError: names the flag and what it takes.
