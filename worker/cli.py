@@ -25,7 +25,7 @@ def read_place(argv: Sequence[str]) -> WorkerPlace:
 
     Raises:
         ConfigError: names the flag that is missing or out of range.
-        SystemExit: a flag is unknown or malformed; argparse has said so.
+        SystemExit: a flag is unknown or malformed; argparse has printed why.
     """
     parser = CommandParser(prog="worker", allow_abbrev=False, description="One rank of an engine-core.")
     settings = declared(WorkerPlace)
@@ -37,7 +37,7 @@ def main() -> int:
     """Run a worker as a process of its own; returns its exit code."""
     parent_pid = os.getppid()
     _end_with_parent()
-    # Ctrl-C reaches the whole terminal group; when to end is the engine's decision.
+    # Ctrl-C reaches the whole process group, but the engine decides when its workers exit.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         return run_worker(read_place(sys.argv[1:]), parent_pid)
@@ -47,11 +47,11 @@ def main() -> int:
 
 
 def run_worker(place: WorkerPlace, parent_pid: int, keys: ClientKeys | None = None) -> int:
-    """Run a worker in this process, which does nothing else.
+    """Run a worker in this process until it exits.
 
     Args:
-        place: where it finds its engine and the other ranks.
-        parent_pid: whose end is its own.
+        place: address of its engine and its place among the ranks.
+        parent_pid: the worker exits when this process does.
         keys: for an engine on another machine.
 
     Returns:
@@ -61,7 +61,7 @@ def run_worker(place: WorkerPlace, parent_pid: int, keys: ClientKeys | None = No
         ConfigError: the engine's address cannot be used.
     """
     _let_idle_threads_sleep()
-    # Until the engine says how.
+    # Until the engine sends its log settings.
     configure_logging("info")
     if os.getppid() != parent_pid:
         return EXIT_OK
@@ -69,18 +69,18 @@ def run_worker(place: WorkerPlace, parent_pid: int, keys: ClientKeys | None = No
 
 
 def _end_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent dies, also in the middle of a load or a step."""
+    """Ask the kernel to kill this process when its parent dies, even in the middle of a load or a step."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _let_idle_threads_sleep() -> None:
-    """Keep OpenMP's threads from spinning while they wait; has to come before torch loads OpenMP.
+    """Keep idle OpenMP threads from spinning; must run before torch loads OpenMP.
 
-    They spin for milliseconds by default, against the engine and the frontends that share the cores. With
+    By default they spin for milliseconds, competing with the engine and the frontends for the cores. With
     seven busy processes on two cores, a decode step of one row of a 6M-parameter model took 0.7 to 0.9 ms
-    without spinning and 264 ms with the default. Spinning's best, while the cores happened to be free, was
-    0.4 ms. An operator's own setting stands.
+    without spinning and 264 ms with the default. The best case with spinning, on idle cores, was 0.4 ms.
+    A setting made by the operator takes precedence.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 

@@ -1,4 +1,4 @@
-"""What one worker is told: its place, from its command line, and how to compute, from the engine."""
+"""The configuration of one worker: its place, from the command line, and the engine's settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from splitserve.engine_core.ipc.worker_messages import Configure
 from splitserve.engine_core.settings.checks import check_range
 from splitserve.engine_core.settings.worker_settings import WorkerPlace, WorkerSettings
 
-# Of a worker that lives inside its caller.
+# The default for a worker that runs inside its caller's process.
 NOWHERE = WorkerPlace(connect="", rank=0)
 
 
@@ -19,7 +19,7 @@ class WorkerConfig(WorkerSettings, frozen=True, kw_only=True):
     """The engine's settings, and:
 
     Attributes:
-        place: where this worker is among the ranks.
+        place: the worker's place among the ranks.
         num_local_ranks: ranks that share this machine's cores and memory.
         exchange_timeout_s: longest wait for the other ranks within a step.
     """
@@ -30,10 +30,10 @@ class WorkerConfig(WorkerSettings, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, place: WorkerPlace, told: Configure) -> Self:
-        """Put together what a worker was told.
+        """Combine the command line and the engine's Configure message.
 
         Raises:
-            ConfigError: a value is out of range, or does not fit the others.
+            ConfigError: a value is out of range or contradicts another.
         """
         config = cls(
             **msgspec.structs.asdict(told.settings),

@@ -1,4 +1,4 @@
-"""What several GPUs do together at the start: amid a step none could tell the others that it lacks memory."""
+"""What several GPUs prepare at startup, since a rank out of memory mid-step cannot tell the others."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ logger = logging.getLogger(__name__)
 
 
 def prepare_together(runner: ModelRunner, limits: BatchLimits) -> None:
-    """Capture the decode steps of all sizes, and let torch's allocator hold what any step takes from now on.
+    """Capture decode graphs of all sizes, and make torch's allocator reserve what any later step needs.
 
-    All ranks have to call it. A size that finds no memory on one of them runs eagerly on all.
+    All ranks must call it. A size that runs out of memory on one of them runs eagerly on all.
 
     Args:
-        runner: with no row in its batch; has none afterwards either. What is left in the KV cache is never
+        runner: with an empty batch, which is empty again afterwards. What is left in the KV cache is never
             read, since every block is written before it is attended to.
-        limits: of its batch.
+        limits: of the runner's batch.
 
     Raises:
-        ConfigError: there is not so much memory.
+        ConfigError: there is not enough memory.
     """
-    # Buffers come to their size first, as all graphs are dropped when they grow.
+    # Grow the buffers to full size first, since all graphs are dropped when a buffer grows.
     _run_largest_steps(runner, limits)
     if _capture(runner):
-        # For a capture that found no memory the allocator has given back what it held.
+        # A capture that ran out of memory has made the allocator release its cache.
         _run_largest_steps(runner, limits)
 
 
@@ -49,7 +49,7 @@ def _run_largest_steps(runner: ModelRunner, limits: BatchLimits) -> None:
 
 
 def _capture(runner: ModelRunner) -> int:
-    """Capture decode steps, the largest first; returns how many."""
+    """Capture decode graphs, the largest first; returns how many."""
     started, count = time.perf_counter(), 0
     while runner.prepare_ahead():
         count += 1

@@ -1,4 +1,4 @@
-"""How many cores and how much memory this process may use, by affinity mask and cgroup limits."""
+"""How many cores and how much memory this process may use, given its affinity mask and cgroup limits."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
-# A v1 controller without a limit reports a number near 2**63.
+# A cgroup v1 controller without a limit reports a number near 2**63.
 _UNLIMITED_BYTES = 2**60
 
 
 def usable_cores(cgroup_root: Path = _CGROUP_ROOT) -> int:
-    """Cores this process may run on: the affinity mask, cut to the cgroup's CPU quota; at least 1."""
+    """Cores this process may run on: the affinity mask, limited by the cgroup's CPU quota; at least 1."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for folder in _cgroup_folders("cpu", cgroup_root):
         quota = _cpu_quota(folder)
@@ -22,7 +22,7 @@ def usable_cores(cgroup_root: Path = _CGROUP_ROOT) -> int:
 
 
 def available_memory_bytes(cgroup_root: Path = _CGROUP_ROOT, meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Bytes this process may still take: the machine's MemAvailable, cut to what the cgroups leave."""
+    """Bytes this process may still allocate: MemAvailable, limited by the cgroups."""
     available = _mem_available(meminfo)
     for folder in _cgroup_folders("memory", cgroup_root):
         left = _cgroup_memory_left(folder)
@@ -32,7 +32,7 @@ def available_memory_bytes(cgroup_root: Path = _CGROUP_ROOT, meminfo: Path = Pat
 
 
 def _cgroup_folders(controller: str, root: Path) -> Iterator[Path]:
-    """Folders whose limits hold for this process: its own groups up to the root, v1's mount, the root."""
+    """Folders whose limits apply to this process: its own groups up to the root, v1's mount, the root."""
     try:
         own = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -60,7 +60,7 @@ def _cpu_quota(folder: Path) -> float | None:
 
 
 def _cgroup_memory_left(folder: Path) -> int | None:
-    """Bytes the group may still take, None without a limit; file pages it can drop count as free."""
+    """Bytes the group may still allocate, None without a limit; reclaimable file pages count as free."""
     for limit_name, used_name in (
         ("memory.max", "memory.current"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes"),

@@ -1,4 +1,4 @@
-"""What the worker asks of the device it computes on."""
+"""The interface of the device a worker computes on."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from splitserve.worker.ops.interface import Kernels
 from splitserve.worker.ops.matrix import Matrix
 from splitserve.worker.ops.quantization import WeightForm
 
-# Of the dtype of the tensor it comes from.
+# Has the dtype of the tensor it comes from.
 Array = npt.NDArray[Any]
 
 
 class Histories(NamedTuple):
-    """Tokens of some rows of the batch, where the device's kernels read them.
+    """Token histories of some rows of the batch, in memory that the device's kernels can read.
 
     Attributes:
         token_ids: int32 [any, L].
-        rows: int32 [P], the row of token_ids that belongs to each row asked for.
+        rows: int32 [P], the row of token_ids for each requested row.
     """
 
     token_ids: torch.Tensor
@@ -31,30 +31,30 @@ class Histories(NamedTuple):
 
 
 class SideStream(Protocol):
-    """Does work beside that of the steps, one piece after the other; one thread."""
+    """Runs work concurrently with the steps, one piece after the other; single-threaded."""
 
     def run(self, pieces: Iterable[Callable[[], None]]) -> list[Callable[[], None]]:
-        """Enqueue work that begins once all is done that the steps and this stream were given so far.
+        """Enqueue work that begins once all work enqueued so far, by steps and on this stream, is done.
 
         Args:
-            pieces: each enqueues kernels. Their memory lives on until the steps have waited for them: torch's
-                allocator knows of the steps' stream alone.
+            pieces: each enqueues kernels. Keep their memory alive until the steps have waited for them:
+                torch's allocator tracks the steps' stream only.
 
         Returns:
-            For each piece: lets what the steps enqueue from then on wait for it, and so for those before it.
+            For each piece a function that makes later work of the steps wait for it, and for those before it.
         """
 
 
 class Device(ABC):
-    """Kernels, memory and copies of one device; one thread.
+    """Kernels, memory and copies of one device; single-threaded.
 
-    What it hands out is valid until the end of the step that asked for it, except matrices and host memory.
+    Tensors it returns are valid until the end of the current step, except matrices and host memory.
 
     Attributes:
         name: "cpu" or "cuda".
         torch_device: where weights, activations and the KV cache live.
         ops: its operations.
-        side_stream: for copies beside the steps; None where work is done when it has been called.
+        side_stream: for copies concurrent with the steps; None on a synchronous device.
     """
 
     name: str
@@ -64,58 +64,58 @@ class Device(ABC):
 
     @abstractmethod
     def matrix(self, shape: tuple[int, int], dtype: torch.dtype, form: WeightForm) -> Matrix:
-        """Make a weight that is still to be filled, for activations of this dtype.
+        """Allocate a weight, to be filled later, for activations of this dtype.
 
         Raises:
-            OSError, RuntimeError: the memory is not there.
+            OSError, RuntimeError: there is not enough memory.
         """
 
     @abstractmethod
     def place(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Return the values of contiguous tensors of the host on the device, copied together.
+        """Copy contiguous host tensors to the device in one transfer.
 
-        Nobody changes them before the step's end.
+        The caller must not change them before the step ends.
         """
 
     @abstractmethod
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Return memory of undefined content that kernels write and fetch() reads."""
+        """Return uninitialised memory that kernels write and fetch() reads."""
 
     @abstractmethod
     def fetch(self, tensor: torch.Tensor) -> Array:
-        """Wait until the work enqueued so far is done, and return a tensor's values on the host."""
+        """Wait for the work enqueued so far, and return a tensor's values on the host."""
 
     @abstractmethod
     def histories(self, tokens: npt.NDArray[np.int32], rows: npt.NDArray[np.int32], width: int) -> Histories:
-        """Let kernels read the first `width` tokens of some rows.
+        """Make the first `width` tokens of some rows readable by kernels.
 
         Args:
-            tokens: [max_num_seqs, L], the batch's own.
-            rows: [P].
+            tokens: [max_num_seqs, L], the batch's token array.
+            rows: [P], rows of the batch.
             width: at most L.
         """
 
     @abstractmethod
     def host_pages(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Return zeros in the host's memory that move_blocks reaches.
+        """Return zeroed host memory that move_blocks can access.
 
         Raises:
-            OSError, RuntimeError: the memory is not there.
+            OSError, RuntimeError: there is not enough memory.
         """
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Wait until all work is done, as timings have to."""
+        """Wait until all work is done, for example before reading a clock."""
 
     @abstractmethod
     def release_unused(self) -> None:
-        """Give back memory that is kept for reuse, after a step that found none."""
+        """Release memory kept for reuse, after a step has run out of memory."""
 
     @abstractmethod
     def default_cache_bytes(self, run_largest_step: Callable[[], int]) -> int:
-        """Memory to offer to the KV cache when no size is configured; asked once the weights are there.
+        """Return the default KV cache size in bytes; called once the weights are loaded.
 
         Args:
-            run_largest_step: runs a step as large as any may be, and returns the bytes of the KV cache that
-                it made for that and dropped again.
+            run_largest_step: runs a step of the largest possible size, and returns the bytes of the temporary
+                KV cache it used.
         """

@@ -1,4 +1,4 @@
-"""Captures work in CUDA graphs that share one pool of memory."""
+"""Captures work as CUDA graphs that share one memory pool."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ import torch
 
 
 class Captures:
-    """The graphs of one GPU; none of them runs beside another.
+    """The graphs of one GPU, which never run concurrently.
 
-    torch.cuda.graph does more: each time it gives all memory that is not in use, pinned memory too, back to
-    the driver, from which the steps after it have to take it again, slowly, or in vain. And it leaves its
-    stream current where a capture cannot be ended.
+    torch.cuda.graph is not used: each capture returns all unused memory, pinned memory too, to the driver, so
+    later steps must allocate it again, slowly or without success. And if a capture cannot be ended, it
+    leaves its stream current.
 
     Args:
         device: the GPU.
     """
 
     def __init__(self, device: torch.device) -> None:
-        # Memory of the pool is reused on the stream that has freed it.
+        # Memory of the pool is reused only on the stream that freed it.
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._newest: torch.cuda.CUDAGraph | None = None
 
     def capture(self, run: Callable[[], object]) -> Callable[[], object]:
-        """Record work, and return what runs it; nothing runs meanwhile.
+        """Capture work without running it, and return a function that replays it.
 
         Args:
-            run: enqueues kernels on memory that stays where it is, and waits for nothing. It has run before:
-                kernels are loaded, and NCCL's connections made, when they are first used.
+            run: enqueues kernels on memory that does not move, without synchronising. Must have run before,
+                since kernels are loaded, and NCCL connections made, at first use.
 
         Raises:
-            RuntimeError: what run raises, or the driver; torch.OutOfMemoryError among them.
+            RuntimeError: raised by run or by the driver; torch.OutOfMemoryError is one of them.
         """
         torch.cuda.synchronize()
         try:
             return self._record(run)
         except torch.OutOfMemoryError:
             pass
-        # The pool takes memory of the driver alone, while the allocator keeps what run took before.
+        # The pool allocates from the driver only, while the allocator still holds what the earlier run took.
         torch.cuda.empty_cache()
         return self._record(run)
 
@@ -46,12 +46,12 @@ class Captures:
         graph = torch.cuda.CUDAGraph()
         pool = self._newest.pool() if self._newest is not None else None
         with torch.cuda.stream(self._stream):
-            # In the default mode NCCL's own thread, which looks after exchanges, would break the capture off.
+            # In the default mode NCCL's watchdog thread would invalidate the capture.
             graph.capture_begin(pool, capture_error_mode="thread_local")
             try:
                 run()
             finally:
                 graph.capture_end()
-        # Kept though its owner may drop it: torch's allocator refuses a pool that no graph has any more.
+        # Kept even if its owner drops it: torch's allocator rejects a pool that no graph uses any more.
         self._newest = graph
         return graph.replay

@@ -1,4 +1,4 @@
-"""The CPU as a device: kernels work on the arrays themselves, so nothing is copied and nothing waited for."""
+"""The CPU as a device: kernels work on the arrays in place, so there are no copies and no waits."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ _DEFAULT_SHARE = 0.4
 
 
 class CpuDevice(Device):
-    """Our CPU kernels; their threads are set by whoever owns the process.
+    """The custom CPU kernels; whoever owns the process sets their thread count.
 
     Args:
-        num_local_ranks: workers that share this machine's memory.
+        num_local_ranks: number of workers that share this machine's memory.
     """
 
     name = "cpu"
     torch_device = torch.device("cpu")
-    # The kernels are only ever given weights that matrix() has made.
+    # The kernels only ever receive weights made by matrix().
     ops = cast("Kernels[Matrix]", ops)
 
     def __init__(self, num_local_ranks: int = 1) -> None:
         self._num_local_ranks = num_local_ranks
 
     def matrix(self, shape: tuple[int, int], dtype: torch.dtype, form: WeightForm) -> PackedWeight:
-        """Reserve address space, which is backed as it is filled."""
+        """Reserve address space, backed by memory as it is filled."""
         return PackedWeight(shape, dtype, form)
 
     def place(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """They are there already."""
+        """Return the tensors themselves."""
         return tensors
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -59,19 +59,18 @@ class CpuDevice(Device):
         return Histories(torch.from_numpy(tokens), torch.from_numpy(rows))
 
     def host_pages(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Return pages that take memory only once they are written."""
+        """Return zero pages, backed by memory only when first written."""
         return zero_pages(shape, dtype)
 
     def synchronize(self) -> None:
-        """Kernels return when they are done."""
+        """Do nothing: kernels are synchronous."""
 
     def release_unused(self) -> None:
-        """The system's allocator keeps nothing worth the while."""
+        """Do nothing: the system allocator holds back little."""
 
     def default_cache_bytes(self, run_largest_step: Callable[[], int]) -> int:
-        """40% of what is free, parted among this machine's ranks, at most 4 GiB.
+        """Return 40% of the free memory, divided among this machine's ranks, at most 4 GiB.
 
-        The rest is left to activations, logits, the page cache of the weights and the machine's other
-        processes.
+        The rest is left for activations, logits, the page cache of the weights and other processes.
         """
         return min(_MAX_DEFAULT_BYTES, int(available_memory_bytes() * _DEFAULT_SHARE / self._num_local_ranks))

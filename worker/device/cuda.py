@@ -1,4 +1,4 @@
-"""A CUDA device: our kernels on torch's current stream, and copies through pinned memory."""
+"""A CUDA device: custom kernels on torch's current stream, and copies through pinned memory."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from splitserve.worker.ops.interface import Kernels
 from splitserve.worker.ops.matrix import Matrix
 from splitserve.worker.ops.quantization import WeightForm
 
-# Tensors that share one copy begin at multiples of this, which every kernel's loads are content with.
+# Tensors that share one copy begin at multiples of this, enough alignment for every kernel's loads.
 _ALIGNMENT = 16
 
 
 class CudaDevice(Device):
     """Kernels and memory of one GPU.
 
-    Work is enqueued and nobody waits for it but fetch() and synchronize(). Pinned memory comes from torch's
-    allocator, which keeps it for the next step and hands it out again only when its copy is done.
+    Work is enqueued, and only fetch() and synchronize() wait for it. Pinned memory comes from torch's
+    allocator, which caches it and reuses it only when its copy is done.
 
     Args:
         ops: the kernel library.
-        torch_device: the GPU, made the process's current one; tests give the CPU and emulated kernels.
-        memory_utilization: share of the GPU's memory that this process may take, its weights included.
+        torch_device: the GPU, made current for the process; tests pass the CPU and emulated kernels.
+        memory_utilization: share of the GPU's memory that this process may use, weights included.
 
     Attributes:
-        longest_wait_s: for the work enqueued, in which other ranks may have a part.
+        longest_wait_s: longest wait for enqueued work, which may depend on other ranks.
     """
 
     name = "cuda"
 
     def __init__(self, ops: CudaOps, torch_device: torch.device, memory_utilization: float = 0.9) -> None:
         self.cuda_ops = ops
-        # The kernels are only ever given weights that matrix() has made.
+        # The kernels only ever receive weights made by matrix().
         self.ops = cast("Kernels[Matrix]", ops)
         self.torch_device = torch_device
         self._memory_utilization = memory_utilization
@@ -56,21 +56,21 @@ class CudaDevice(Device):
             torch.cuda.set_device(torch_device)
             self._captures = Captures(torch_device)
             self.side_stream = CudaSideStream(torch_device)
-            # Partial sums stay in float32.
+            # Keep partial sums in float32.
             torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
             torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
 
     def matrix(self, shape: tuple[int, int], dtype: torch.dtype, form: WeightForm) -> DenseWeight:
-        """Take the memory of a weight."""
+        """Allocate a weight."""
         assert form == "plain", "quantised weights have been refused"
         return DenseWeight(shape, dtype, self.torch_device)
 
     def place(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Pack the tensors into pinned memory and copy that once."""
+        """Pack the tensors into pinned memory and copy it in one transfer."""
         ends = list(itertools.accumulate(-(-x.nbytes // _ALIGNMENT) * _ALIGNMENT for x in tensors))
         staging = torch.empty(ends[-1], dtype=torch.uint8, pin_memory=self._is_real)
         spans = list(zip(tensors, [0, *ends], strict=False))
-        # By numpy: a copy of a few bytes takes a fifth of torch's time.
+        # numpy copies a few bytes in a fifth of the time torch takes.
         target = staging.numpy()
         for source, begin in spans:
             target[begin : begin + source.nbytes] = source.numpy().reshape(-1).view(np.uint8)
@@ -78,18 +78,18 @@ class CudaDevice(Device):
         return [packed[begin : begin + x.nbytes].view(x.dtype).view(x.shape) for x, begin in spans]
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Take memory of torch's allocator."""
+        """Allocate memory from torch's allocator."""
         return torch.empty(shape, dtype=dtype, device=self.torch_device)
 
     def fetch(self, tensor: torch.Tensor) -> Array:
-        """Copy to pinned memory, and wait for that copy by an event."""
+        """Copy to pinned memory, and wait for the copy with an event."""
         return self.fetch_later(tensor)()
 
     def fetch_later(self, tensor: torch.Tensor) -> Callable[[], Array]:
-        """Enqueue the copy of fetch(); what comes after may overwrite the tensor.
+        """Enqueue the copy of fetch(); work enqueued later may overwrite the tensor.
 
         Returns:
-            Waits for the copy and returns the values.
+            A function that waits for the copy and returns the values.
         """
         if not self._is_real:
             return tensor.clone().numpy
@@ -104,14 +104,14 @@ class CudaDevice(Device):
         return wait
 
     def histories(self, tokens: npt.NDArray[np.int32], rows: npt.NDArray[np.int32], width: int) -> Histories:
-        """Copy the rows asked for."""
+        """Copy the requested rows."""
         chosen = np.ascontiguousarray(tokens[rows, :width])
         order = np.arange(len(rows), dtype=np.int32)
         placed, placed_order = self.place([torch.from_numpy(chosen), torch.from_numpy(order)])
         return Histories(placed, placed_order)
 
     def host_pages(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Return pinned memory, which is backed at once."""
+        """Return pinned memory, which is allocated at once."""
         return torch.zeros(shape, dtype=dtype, pin_memory=self._is_real)
 
     def synchronize(self) -> None:
@@ -120,12 +120,12 @@ class CudaDevice(Device):
             torch.cuda.synchronize()
 
     def release_unused(self) -> None:
-        """Empty torch's cache, which also mends its fragmentation."""
+        """Empty torch's cache, which also undoes fragmentation."""
         if self._is_real:
             torch.cuda.empty_cache()
 
     def default_cache_bytes(self, run_largest_step: Callable[[], int]) -> int:
-        """What the largest step leaves of this process's share."""
+        """Return what the largest step leaves of this process's memory share."""
         if not self._is_real:
             return run_largest_step()
         torch.cuda.reset_peak_memory_stats(self.torch_device)
@@ -134,10 +134,10 @@ class CudaDevice(Device):
         return cache_bytes(read_memory(self.torch_device), self._memory_utilization, pool_bytes)
 
     def capture(self, run: Callable[[], object]) -> Callable[[], object]:
-        """Record work, and return what runs it; see Captures.capture. The emulation records nothing."""
+        """Capture work, return a function that replays it; see Captures. The emulation captures nothing."""
         return self._captures.capture(run) if self._captures is not None else run
 
     @property
     def capability(self) -> tuple[int, int]:
-        """Compute capability, (9, 0) for an H200; that of the emulation's headers without a GPU."""
+        """Compute capability, such as (9, 0) for an H200; without a GPU, that of the emulation's headers."""
         return torch.cuda.get_device_capability(self.torch_device) if self._is_real else (9, 0)

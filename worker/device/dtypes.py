@@ -1,4 +1,4 @@
-"""Which dtype a model runs in, given what was asked for and what the checkpoint holds."""
+"""Which dtype a model runs in, given the setting, the checkpoint and the device."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 def resolve_dtype(requested: str, config: ModelConfig, device: Device) -> torch.dtype:
     """Return the dtype of weights, activations and KV cache.
 
-    "auto" is the checkpoint's dtype. The CPU kernels have no float16, so there a float16 checkpoint runs in
-    bfloat16: as small and as fast, with float32's range and 3 bits less precision. `--dtype float32` keeps
-    every bit at twice the memory.
+    "auto" is the checkpoint's dtype. The CPU kernels have no float16, so a float16 checkpoint runs in
+    bfloat16 there: as small and as fast, with float32's range and 3 bits less precision. `--dtype float32`
+    loses nothing, at twice the memory.
 
     Args:
         requested: "auto", "float32", "bfloat16" or "float16".
-        config: of the checkpoint.
+        config: model config of the checkpoint.
         device: to compute on.
 
     Raises:
-        ConfigError: float16 was asked for on a CPU, or the name is not one of the four.
+        ConfigError: float16 was requested on a CPU, or the name is not one of the four.
     """
     on_cpu = device.name == "cpu"
     if requested == "auto":
@@ -46,7 +46,7 @@ def resolve_dtype(requested: str, config: ModelConfig, device: Device) -> torch.
 
 
 def check_quantization(quantization: str, dtype: torch.dtype, device: Device) -> None:
-    """Quantised weights multiply bfloat16 activations only, and on a CPU only.
+    """Refuse quantised weights except with bfloat16 activations on a CPU.
 
     Raises:
         ConfigError: the model runs in another dtype, or on another device.

@@ -1,4 +1,4 @@
-"""How much of a GPU's memory is left for the KV cache once a step of the largest kind has run."""
+"""How much GPU memory is left for the KV cache once a step of the largest size has run."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class DeviceMemory(NamedTuple):
 
     Attributes:
         total: of the device.
-        free: what no process holds.
-        reserved: what torch's allocator holds for this process, used or not.
-        allocated: what of it is in use.
-        peak: most that this process's tensors have taken at once.
+        free: not held by any process.
+        reserved: held by torch's allocator for this process, in use or not.
+        allocated: the part of it in use.
+        peak: most memory that this process's tensors have taken at once.
     """
 
     total: int
@@ -26,7 +26,7 @@ class DeviceMemory(NamedTuple):
 
 
 def read_memory(device: torch.device) -> DeviceMemory:
-    """Ask driver and allocator."""
+    """Query the driver and the allocator."""
     free, total = torch.cuda.mem_get_info(device)
     return DeviceMemory(
         total,
@@ -38,15 +38,15 @@ def read_memory(device: torch.device) -> DeviceMemory:
 
 
 def cache_bytes(memory: DeviceMemory, utilization: float, pool_bytes: int) -> int:
-    """Return what the KV cache may take, 0 if nothing is left.
+    """Return how many bytes the KV cache may take, 0 if none are left.
 
-    What lies outside torch's allocator (the driver's context, kernels, other processes) stays as it is, and
-    so does what the allocator keeps for graphs and gives to nobody else; tensors come to their peak again.
+    Memory outside torch's allocator (the driver's context, kernels, other processes) is assumed to stay as it
+    is, and so is what the allocator reserves for graphs; tensors are assumed to reach their peak again.
 
     Args:
-        memory: after a step of the largest kind, and after the allocator has given back what it can.
-        utilization: share of the device that may be taken in all.
-        pool_bytes: the KV cache of that step, which is part of the peak.
+        memory: after a step of the largest size, and after the allocator has released what it can.
+        utilization: share of the device's memory that may be used in total.
+        pool_bytes: size of the KV cache in that step, which is part of the peak.
     """
     outside = memory.total - memory.free - memory.reserved
     kept = memory.reserved - memory.allocated

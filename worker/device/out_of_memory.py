@@ -1,11 +1,11 @@
-"""Which of the errors that torch and our kernels raise mean that there was no memory."""
+"""Which errors of torch and the custom kernels mean out of memory."""
 
 from __future__ import annotations
 
 import torch
 
-# Not all come as an OutOfMemoryError: graphs, pinned memory and the first launch of a kernel take theirs of
-# the driver, and then the call says so.
+# Not all are an OutOfMemoryError: graphs, pinned memory and the first launch of a kernel allocate from the
+# driver, and the error text of the call says so.
 _WORDS = (
     "DefaultCPUAllocator: can't allocate memory",
     "CUDA error: out of memory",
@@ -15,5 +15,5 @@ _WORDS = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether something found no memory, on a GPU or on the CPU; the device is as it was before."""
+    """Whether an error means out of memory, on a GPU or the CPU; the device is still usable after it."""
     return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _WORDS)

@@ -1,4 +1,4 @@
-"""Which device a worker computes on, given what was asked for and what the machine has."""
+"""Which device a worker computes on, given the setting and the machine."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def open_device(
     num_local_ranks: int = 1,
     batch_invariant: bool = False,
 ) -> Device:
-    """Return the device of a rank; "auto" is a GPU where every rank of this machine can use one.
+    """Return the device of a rank; "auto" picks a GPU if every rank on this machine can have one.
 
     Args:
         requested: "auto", "cpu" or "cuda".
-        rank: of the worker; it takes the GPU of its index among this machine's ranks.
-        memory_utilization: share of a GPU's memory the worker may take.
-        num_local_ranks: ranks of this machine, which all have to come to the same answer.
-        batch_invariant: a row's bits do not depend on its batch; on a CPU they never do.
+        rank: of the worker, which takes the GPU at its index among this machine's ranks.
+        memory_utilization: share of a GPU's memory the worker may use.
+        num_local_ranks: ranks on this machine, which must all reach the same answer.
+        batch_invariant: results must be bitwise independent of the batch; on a CPU they always are.
 
     Raises:
-        ConfigError: a GPU was asked for and cannot be used; says why.
+        ConfigError: a GPU was requested and cannot be used; says why.
     """
     if requested == "cpu":
         return CpuDevice(num_local_ranks)
@@ -52,7 +52,7 @@ def open_device(
 
 
 def why_not_cuda(num_local_ranks: int = 1) -> str:
-    """Return why this machine's ranks cannot compute on GPUs, "" if they can."""
+    """Return why the ranks on this machine cannot use GPUs, "" if they can."""
     if torch.version.cuda is None:
         return "this torch was built without CUDA"
     if not torch.cuda.is_available():

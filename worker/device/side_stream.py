@@ -1,4 +1,4 @@
-"""A CUDA stream beside that of the steps, and how the one waits for the other."""
+"""A CUDA stream that runs beside the steps, and how the two wait for each other."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 class CudaSideStream:
     """See worker.device.base.SideStream.
 
-    Its priority is above theirs: a small kernel finds room as soon as a thread block of a large one ends,
-    instead of behind all of them.
+    It has a higher priority: a small kernel starts as soon as one thread block of a large kernel ends,
+    instead of after all of them.
 
     Args:
         device: the GPU.
@@ -21,7 +21,7 @@ class CudaSideStream:
         self._stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
     def run(self, pieces: Iterable[Callable[[], None]]) -> list[Callable[[], None]]:
-        """Enqueue each piece, and an event behind it."""
+        """Enqueue each piece, with an event after it."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             return [self._run(piece) for piece in pieces]

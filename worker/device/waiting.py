@@ -1,4 +1,4 @@
-"""How long the host waits for a GPU, which may be waiting for other ranks itself."""
+"""Waiting for a GPU with a timeout, since the GPU may itself be waiting for other ranks."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from splitserve.engine_core.errors import RankLostError
 
 
 class Event(Protocol):
-    """A place in a device's work, as torch.cuda.Event is."""
+    """A point in a device's work, such as a torch.cuda.Event."""
 
     def query(self) -> bool:
-        """Whether the device has come to it."""
+        """Whether the device has reached it."""
 
     def synchronize(self) -> None:
-        """Wait until it has."""
+        """Wait until the device has reached it."""
 
 
 def wait_for(event: Event, longest_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-    """Return once the device has come to an event.
+    """Return once the device has reached an event.
 
-    NCCL looks after the time of its own calls, but not of those that a graph replays.
+    NCCL enforces a timeout on its own calls, but not on those replayed by a graph.
 
     Args:
-        event: enqueued.
-        longest_s: infinite for a rank that is alone.
+        event: already enqueued.
+        longest_s: timeout in seconds; infinite for a single rank.
         clock: in seconds.
 
     Raises:
-        RankLostError: it has not come in time.
+        RankLostError: the timeout has passed.
     """
     if longest_s == math.inf:
         event.synchronize()

@@ -1,26 +1,26 @@
-"""Where a forward pass keeps its intermediate results: buffers by role, reused by every layer and step."""
+"""Buffers for the intermediate results of a forward pass, by role, reused by every layer and step."""
 
 from __future__ import annotations
 
 import torch
 
-# Rows at a multiple of this many bytes share few places of a CPU's caches, and push one another out.
+# Rows spaced at multiples of this many bytes map to few cache sets of a CPU, and evict each other.
 _PAGE_BYTES = 4096
 _LINE_BYTES = 64
 
 
 class Workspace:
-    """Activation buffers of one model; one thread only.
+    """Activation buffers of one model; single-threaded.
 
-    A buffer's role is a name in the code, so their number is fixed; each grows to the largest step seen, and
-    the scheduler's token budget bounds that. What a role held is lost when it is taken again.
+    Roles are names in the code, so the number of buffers is fixed; each grows to the largest step seen, which
+    the scheduler's token budget bounds. A buffer's contents are lost when its role is taken again.
 
     Args:
         dtype: of the activations.
-        device: where they live.
+        device: where the buffers live.
 
     Attributes:
-        generation: counts the buffers that were made or replaced; while it stays, all lie where they are.
+        generation: counts buffers made or replaced; while it is unchanged, no buffer has moved.
     """
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
@@ -30,7 +30,7 @@ class Workspace:
         self.generation = 0
 
     def take(self, role: str, rows: int, columns: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Return a dense [rows, columns] tensor of undefined content; dtype None is the activations'."""
+        """Return an uninitialised dense [rows, columns] tensor; dtype None is the activations'."""
         size = rows * columns
         buffer = self._buffers.get(role)
         if buffer is None or buffer.numel() < size:
@@ -40,10 +40,10 @@ class Workspace:
         return buffer[:size].view(rows, columns)
 
     def take_spaced(self, role: str, rows: int, columns: int) -> torch.Tensor:
-        """Return a [rows, columns] tensor as take() does, on a CPU with rows a cache line apart where needed.
+        """Like take(), but on a CPU pad rows by a cache line where that avoids cache conflicts.
 
-        Kernels write and read some rows at a time, which lie in the same few places of the caches if a row's
-        bytes are a multiple of a page.
+        Kernels access several rows at a time, which map to the same few cache sets if the row size is a
+        multiple of the page size.
         """
         is_page_wide = columns * self.dtype.itemsize % _PAGE_BYTES == 0
         if not is_page_wide or self._device.type != "cpu":

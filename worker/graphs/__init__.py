@@ -1,1 +1,1 @@
-"""Decode steps that are recorded once and replayed."""
+"""Decode graphs: decode steps that are captured once and replayed."""

@@ -1,4 +1,4 @@
-"""One size of decode step in two CUDA graphs: the model, and the sampling."""
+"""A decode step of one batch size as two CUDA graphs: the model and the sampling."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from splitserve.worker.models.base import Model
 from splitserve.worker.models.placement import Placement
 from splitserve.worker.ops.columns import Int32
 
-# In place of a token that is not known yet.
+# Placeholder for a token that is not known yet.
 _UNKNOWN = -1
 
 
 class CudaGraph:
-    """The decode step of one size, in two halves; steps of fewer rows are padded to it."""
+    """The decode step of one batch size, in two halves; smaller steps are padded to it."""
 
-    # What replays the halves once they are captured. Till then nothing of this object refers to it, so that
-    # one that finds no memory is gone at once, and with it what it holds.
+    # The functions that replay the captured halves. Until they are set there is no reference cycle, so an
+    # object whose capture runs out of memory is freed at once.
     _forward: Callable[[], object]
     _draw: Callable[[], object]
 
@@ -36,7 +36,7 @@ class CudaGraph:
         caches: list[KVCache],
         step: CudaStep,
     ) -> None:
-        """Capture nothing yet; all objects live, and lie where they are, as long as this one is used."""
+        """Capture nothing yet; the arguments must live and must not move as long as this object is used."""
         self._device, self._backend, mesh = placement
         self._group = mesh.group
         self._model = model
@@ -48,14 +48,14 @@ class CudaGraph:
 
     @torch.inference_mode()
     def run(self) -> CudaGraph:
-        """Run a step of padding alone, kernel by kernel, as both halves need before they are captured."""
+        """Run a padding-only step eagerly, as both halves need before they are captured."""
         self._run_model()
         self._run_sampling()
         return self
 
     @torch.inference_mode()
     def capture(self) -> CudaGraph:
-        """Capture both halves, once; nothing runs meanwhile."""
+        """Capture both halves, once, without running them."""
         self._forward = self._device.capture(self._run_model)
         self._draw = self._device.capture(self._run_sampling)
         return self
@@ -78,7 +78,7 @@ class CudaGraph:
 
     @property
     def rows(self) -> Int32:
-        """[R], those of the last forward()."""
+        """[R], the rows of the last forward()."""
         return self.inputs().rows
 
     @property
@@ -88,7 +88,7 @@ class CudaGraph:
 
     @property
     def needs_sampler(self) -> bool:
-        """Whether a row of the last forward() has a feature, or does not draw."""
+        """Whether a row of the last forward() has a feature, or does not sample."""
         assert self._batch is not None
         inputs = self.inputs()
         if len(inputs.sampling) < len(inputs.rows):
@@ -96,23 +96,23 @@ class CudaGraph:
         return bool(np.bitwise_or.reduce(self._batch.sampling.features[inputs.rows]))
 
     def inputs(self) -> StepInputs:
-        """The step of the last forward()."""
+        """The step inputs of the last forward()."""
         assert self._inputs is not None, "forward() comes first"
         return self._inputs
 
     @torch.inference_mode()
     def draw(self) -> DrawInFlight:
-        """Enqueue the sampling for the rows of the last forward(), and append tokens still unknown."""
+        """Enqueue sampling for the rows of the last forward(), and append placeholder tokens."""
         assert self._batch is not None
         self._draw()
         return DrawInFlight(self._batch, self.rows, self._device.fetch_later(self._step.drawn))
 
 
 class DrawInFlight:
-    """A draw for rows of a batch, to which tokens still unknown are appended; see step_graphs.Drawing."""
+    """Sampling in flight for rows that hold placeholder tokens meanwhile; see step_graphs.Drawing."""
 
     def __init__(self, batch: InputBatch, rows: Int32, fetch: Callable[[], Int32]) -> None:
-        """Args: fetch waits and returns int32 [R] or more, negative for rows that get no token."""
+        """Args: fetch waits and returns int32 [R] or longer, negative for rows without a token."""
         self._batch = batch
         self._rows = rows
         self._fetch = fetch
@@ -121,12 +121,12 @@ class DrawInFlight:
         batch.append(rows, self._drawn)
 
     def wait(self) -> Drawn:
-        """Wait for it; see Drawing."""
+        """Wait for the tokens; see Drawing."""
         self._drawn = self._fetch()[: len(self._rows)]
         return Drawn(self._drawn, int(np.count_nonzero(self._drawn < 0)))
 
     def apply(self) -> None:
-        """Put what was drawn into the batch; see Drawing."""
+        """Put the tokens into the batch; see Drawing."""
         self._batch.set_tokens(self._rows, self._places, self._drawn)
         failed = self._drawn < 0
         if failed.any():

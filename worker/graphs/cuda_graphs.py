@@ -1,4 +1,4 @@
-"""Decode steps in CUDA graphs, sampling included: one per size of a ladder, captured ahead or when needed."""
+"""CUDA graphs of decode steps with sampling: one per size of a ladder, captured ahead or on demand."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from splitserve.worker.models.placement import Placement
 
 logger = logging.getLogger(__name__)
 
-# Larger steps take so long that launching their kernels one by one costs nothing.
+# Larger steps take so long that launching their kernels one by one costs nothing extra.
 MAX_GRAPH_ROWS = 512
 
 
 def ladder(max_rows: int) -> list[int]:
-    """Sizes that are captured, up to max_rows: close where padding costs most, at most 39 of them."""
+    """Batch sizes to capture, up to max_rows: dense where padding costs most, at most 39 of them."""
     sizes = [1, 2, 4, *range(8, 64, 8), *range(64, MAX_GRAPH_ROWS + 1, 16)]
     return [size for size in sizes if size < max_rows] + [max_rows]
 
 
 class CudaGraphs:
-    """Answers decode steps from captured graphs; see worker.batch.step_graphs. One thread.
+    """Runs decode steps from captured graphs; see worker.batch.step_graphs. Single-threaded.
 
-    The graphs share one pool of memory: they never run side by side, and what they keep between steps lies in
-    the model's workspace. The largest size is captured before any other, so that these find room in the pool.
-    All are dropped when the workspace moves, so the largest steps had better come first. After a size for
-    which there was no memory nothing more is captured: steps of sizes that are not there run eagerly.
+    The graphs share one memory pool: they never run concurrently, and what outlives a step is in the
+    model's workspace. The largest size is captured first, so the others fit in the pool. All are dropped when
+    the workspace moves, so it is best if the largest steps come first. Once a capture runs out of memory,
+    nothing more is captured, and steps of missing sizes run eagerly.
 
-    Several ranks take the same steps, so they capture the same sizes in the same order and replay the same
-    ones; where one of them finds no memory, all stop capturing.
+    All ranks run the same steps, so they capture the same sizes in the same order and replay the same graphs;
+    if one of them runs out of memory, all stop capturing.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class CudaGraphs:
         """Capture nothing yet.
 
         Args:
-            placement: of the model; the backend, and the exchanges of the ranks, can be captured.
+            placement: of the model; its backend and its rank group must be capturable.
             model: loaded.
             kv_caches: one per layer.
-            batch: whose rows are decoded.
-            max_rows: most rows of logits at once; larger steps, or of over MAX_GRAPH_ROWS, run eagerly.
+            batch: the rows to decode.
+            max_rows: most rows of logits at once; steps of more rows, or over MAX_GRAPH_ROWS, run eagerly.
         """
         self._placement = placement
         self._device = device = placement.device
@@ -81,9 +81,9 @@ class CudaGraphs:
 
     @torch.inference_mode()
     def forward(self, step: SchedulerOutput) -> CudaGraph | None:
-        """Run the model for a step that decodes one token of each row; None, and nothing done, for others.
+        """Run the model if the step decodes one token of each row; else do nothing and return None.
 
-        So it is for a step whose graph there is no memory for.
+        It also returns None for a step whose graph cannot be captured for lack of memory.
 
         Raises:
             WorkerError: engine and worker disagree about the batch.
@@ -91,16 +91,16 @@ class CudaGraphs:
         graph = self._graph(self._size_of(step)) if self._is_decode(step) else None
         if graph is None:
             return None
-        # A replay is one piece, which has no place to wait in.
+        # A replay is a single launch, so it cannot wait between layers.
         self._kv_caches.wait()
         graph.forward(self._batch, self._batch.prepare(step))
         return graph
 
     def can_follow(self, step: SchedulerOutput) -> bool:
-        """Whether a step needs nothing that the host learns from the step that runs.
+        """Whether a step needs nothing that the host only learns from the step in flight.
 
-        So are steady decode steps: nobody comes or goes, no row has a feature, and each draws. Their graph is
-        there, as an eager step needs all tokens on the host.
+        True for steady decode steps: no row enters or leaves, none has a feature, and each samples. The graph
+        must exist, as an eager step needs all tokens on the host.
         """
         if step.new_rows or step.freed_rows or step.moves_from or not self._is_decode(step):
             return False
@@ -113,9 +113,9 @@ class CudaGraphs:
         return self._size_of(step) in self._graphs and self._generation == self._current_generation
 
     def _is_decode(self, step: SchedulerOutput) -> bool:
-        """Whether each row computes one token, and the rows are of a size that is captured."""
+        """Whether each row computes one token, and the number of rows is small enough to capture."""
         num_bytes = len(step.num_tokens)
-        # A failed row is reported in every step that names it, and computes nothing.
+        # A failed row is reported in every step that includes it, and computes nothing.
         if not 0 < num_bytes <= len(self._ones) or self._batch.failures:
             return False
         return len(step.rows) == num_bytes and step.num_tokens == self._ones[:num_bytes]
@@ -125,10 +125,10 @@ class CudaGraphs:
 
     @torch.inference_mode()
     def prepare_ahead(self) -> bool:
-        """Capture the largest size that is missing, if there is no row that would wait for it.
+        """Capture the largest missing size, if no row would have to wait for it.
 
         Returns:
-            Whether it did.
+            Whether a size was captured.
         """
         if self._batch.occupied.any():
             return False
@@ -145,21 +145,21 @@ class CudaGraphs:
         return self._graphs.get(size)
 
     def _capture(self, size: int) -> bool:
-        """Capture a size, unless memory was lacking before or is now; steps run without graphs as well."""
+        """Capture a size; False if memory runs out now or did before, in which case steps run eagerly."""
         if not self._has_room:
             return False
         graph = self._attempt(lambda: self._make(size))
         if graph is not None:
-            # Others would wait in it for this rank's sums: what it lacks here it cannot tell them.
+            # The others would wait for this rank's sums, and it could not tell them it is out of memory.
             graph = graph.run() if self._group is not None else self._attempt(graph.run)
-        # The buffers may have grown for it.
+        # The buffers may have grown during the run.
         self._drop_outdated()
         if graph is not None:
             graph = self._attempt(graph.capture)
         if graph is not None:
             self._graphs[size] = graph
         elif self._group is None:
-            # Here, as the error kept alive what the capture had taken. Several ranks hold what steps take.
+            # After the except block: the error kept memory alive. With several ranks, keep what steps need.
             self._device.release_unused()
         return self._has_room
 
@@ -169,7 +169,7 @@ class CudaGraphs:
         return CudaGraph(self._placement, self._model, caches, step)
 
     def _attempt(self, make: Callable[[], CudaGraph]) -> CudaGraph | None:
-        """Do what takes memory and exchanges nothing; None if this rank or another one found none."""
+        """Run work that allocates but communicates nothing; None if any rank ran out of memory."""
         graph = None
         try:
             graph = make()

@@ -1,4 +1,4 @@
-"""The inputs of a captured decode step: tensors that stay where they are, filled by one copy per step."""
+"""The inputs of a captured decode step: tensors at fixed addresses, filled by one copy per step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from splitserve.worker.ops.interface import Kernels
 from splitserve.worker.ops.matrix import Matrix
 from splitserve.worker.parallel.group import RankGroup
 
-# Those of which each row has one value; they lie in one piece of memory, so that one copy brings them.
+# Columns with one value per row; they share one allocation, so that one copy transfers them.
 _COLUMNS = (
     *declared(LayoutColumns).values(),
     *declared(SamplingColumns).values(),
@@ -36,21 +36,21 @@ class CudaStep:
     """One token of each of B rows.
 
     Attributes:
-        token_ids: int32 [B] after feed().
-        meta: layout for attention; its block tables are as wide as the batch's.
-        last_drawn: int32 [1 + max_num_seqs], the token each row of the batch drew last, shared by all sizes;
-            the first place is the padded rows'. A step may begin before the host knows these tokens: it is
-            given -1 in their place.
-        drawn: int32 [B] after draw(); -1 where the logits hold a NaN.
+        token_ids: int32 [B], valid after feed().
+        meta: layout for attention, with block tables as wide as the batch's.
+        last_drawn: int32 [1 + max_num_seqs], the last token sampled for each row of the batch, shared by all
+            sizes; the first entry is for padding rows. A step may begin before the host knows these tokens;
+            it is given -1 in their place.
+        drawn: int32 [B], valid after draw(); -1 where the logits hold a NaN.
     """
 
     def __init__(self, last_drawn: torch.Tensor, block_tables: torch.Tensor, num_rows: int) -> None:
-        """Take the memory, filled with padding.
+        """Allocate the tensors, filled with padding.
 
         Args:
             last_drawn: see above.
             block_tables: int32 [B or more, blocks of the longest row], zero at first, shared by all sizes:
-                steps never run side by side, and 512 rows of 128k tokens take 16 MiB.
+                steps never run concurrently, and 512 rows of 128k tokens take 16 MiB.
             num_rows: B.
         """
         self._num_rows = num_rows
@@ -66,7 +66,7 @@ class CudaStep:
         self._layout = _take(LayoutColumns[torch.Tensor], views)
         self._sampling = _take(SamplingColumns[torch.Tensor], views)
         self._draw = _take(DrawColumns[torch.Tensor], views)
-        # Steps of other sizes may have left a -1 there, which is no block.
+        # Steps of other sizes may have left a -1 there, which is not a valid block.
         block_tables[:num_rows, 0].zero_()
         self.meta = AttentionMetadata(
             positions=self._layout.positions,
@@ -78,7 +78,7 @@ class CudaStep:
         self.drawn = torch.zeros(num_rows, dtype=torch.int32, device=device)
 
     def fill(self, device: Device, batch: InputBatch, inputs: StepInputs) -> None:
-        """Copy a step of at most B rows, one token each; the copies are enqueued."""
+        """Enqueue the copies for a step of at most B rows, one token each."""
         meta, rows = inputs.meta, inputs.rows.astype(np.intp)
         values = (
             *inputs.layout(),
@@ -91,13 +91,13 @@ class CudaStep:
             host[count:] = column.initial
         columns, tables = device.place([self._staging, meta.block_tables])
         self._columns.copy_(columns)
-        # Entries beyond are never read: a row's blocks end with its length.
+        # Entries beyond are never read, since a row's length bounds its blocks.
         self.meta.block_tables[:count, : tables.shape[1]].copy_(tables)
         if count < self._num_rows:
             self.meta.block_tables[count:, 0].zero_()
 
     def feed(self) -> None:
-        """Put the tokens of the step together: those that the host knows, and those drawn just before."""
+        """Assemble the input tokens: those the host knows, and those sampled by the previous step."""
         known = self._layout.token_ids
         torch.where(known < 0, self.last_drawn[self._draw.places], known, out=self.token_ids)
 
@@ -105,9 +105,9 @@ class CudaStep:
         """Sample a token for each row.
 
         Args:
-            ops: of the device.
-            logits: float32 [B, V]; None on ranks that hear from rank 0 what it has sampled.
-            group: ranks that part each layer; None for one that has all of it.
+            ops: kernels of the device.
+            logits: float32 [B, V]; None on ranks that receive the tokens from rank 0.
+            group: the ranks that shard each layer; None if this rank holds all of it.
         """
         if logits is not None:
             ops.sampling.sample(self.drawn, logits, *self._sampling, self._draw.positions)
@@ -121,10 +121,10 @@ def _num_bytes(column: Column) -> int:
 
 
 def _views(memory: torch.Tensor, num_rows: int) -> list[torch.Tensor]:
-    """The columns of R rows in uint8 [bytes of all], in the order of _COLUMNS."""
+    """The columns of R rows as views of uint8 memory, in the order of _COLUMNS."""
     views: dict[int, torch.Tensor] = {}
     begin = 0
-    # The wide ones come first, so that all are aligned.
+    # The widest dtypes come first, so that all are aligned.
     for i in sorted(range(len(_COLUMNS)), key=lambda i: -_num_bytes(_COLUMNS[i])):
         end = begin + num_rows * _num_bytes(_COLUMNS[i])
         views[i] = memory[begin:end].view(torch.from_numpy(_COLUMNS[i].allocate(0)).dtype)

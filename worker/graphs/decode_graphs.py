@@ -1,4 +1,4 @@
-"""Decode steps recorded once per number of rows: two native calls replay what Python ran kernel by kernel."""
+"""CPU decode graphs, one per number of rows: two native calls replay what Python ran kernel by kernel."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from splitserve.worker.models.base import Model
 from splitserve.worker.ops.decode import Recording
 from splitserve.worker.parallel.group import RankGroup
 
-# Steps of more rows run eagerly: beside their kernels a replay saves nothing. This bounds the recordings,
-# one per number of rows, each of some 300 bytes per kernel.
+# Steps of more rows run eagerly, as their kernels take so long that a replay saves nothing. This also bounds
+# the number of recordings, each of some 300 bytes per kernel.
 MAX_GRAPH_ROWS = 64
 
 
 class DecodeGraph:
-    """The decode step of one number of rows; its first run records it, the others replay that.
+    """The decode step for one number of rows; its first run records it, later runs replay it.
 
     Attributes:
-        rows: int32 [R], those of the last forward().
-        num_tokens: the column of a step that computes one token of each row, as it comes in the message.
+        rows: int32 [R], the rows of the last forward().
+        num_tokens: the num_tokens column of such a step's message: one token of each row.
         hidden: [R, H] final hidden states of the last forward(), in the model's buffer.
     """
 
     hidden: torch.Tensor
 
     def __init__(self, model: Model, kv_caches: ArrivingCaches, step: DecodeStep) -> None:
-        """Record nothing yet; all three live, and lie where they are, as long as this object is used."""
+        """Record nothing yet; all three must live and must not move as long as this object is used."""
         self._model = model
         self._kv_caches = kv_caches
         self._step = step
@@ -45,7 +45,7 @@ class DecodeGraph:
         self._draw: Callable[[], None] = self._record_draw
 
     def forward(self, rows: bytes) -> None:
-        """Run the model for the next token of R rows, given as they come in the message.
+        """Run the model for the next token of R rows, given as the bytes in the message.
 
         Raises:
             WorkerError: engine and worker disagree about a row.
@@ -58,15 +58,15 @@ class DecodeGraph:
 
     @property
     def needs_sampler(self) -> bool:
-        """Whether a row of the last forward() has a feature, or does not draw: then inputs() is sampled."""
+        """Whether a row of the last forward() has a feature or does not sample; then sample inputs()."""
         return self._step.needs_sampler
 
     def inputs(self) -> StepInputs:
-        """The step of the last forward(), as InputBatch.prepare returns it."""
+        """The inputs of the last forward(), as InputBatch.prepare returns them."""
         return self._step.inputs()
 
     def draw(self) -> Drawn:
-        """Sample and append a token for each row of the last forward(), which does not need the sampler."""
+        """Sample and append a token for each row of the last forward(); needs_sampler must be False."""
         self._draw()
         return Drawn(self._step.drawn, self._step.num_failed)
 
@@ -87,12 +87,12 @@ class DecodeGraph:
 
 
 class DecodeGraphs:
-    """Answers decode steps from recordings; one thread.
+    """Runs decode steps from recordings; single-threaded.
 
-    A step is recorded the second time its number of rows is met, and runs eagerly before. All recordings are
-    dropped when the model's buffers move.
+    A step runs eagerly the first time its number of rows occurs and is recorded the second time. All
+    recordings are dropped when the model's buffers move.
 
-    Another device offers the model runner the same, see worker.batch.step_graphs.
+    Implements the interface in worker.batch.step_graphs.
     """
 
     def __init__(
@@ -106,11 +106,11 @@ class DecodeGraphs:
         """Record nothing yet.
 
         Args:
-            model: loaded; whatever it computes in a pass goes through kernels that Recording notes.
+            model: loaded; everything it computes in a pass must go through kernels that Recording captures.
             kv_caches: one per layer.
-            batch: whose rows are decoded.
-            max_rows: most rows of logits at once; steps of more, or of more than MAX_GRAPH_ROWS, run eagerly.
-            group: ranks that part the model and take the same steps; its exchanges are recorded.
+            batch: the rows to decode.
+            max_rows: most rows of logits at once; steps of more rows, or over MAX_GRAPH_ROWS, run eagerly.
+            group: the ranks that shard the model and run the same steps; its exchanges are recorded.
         """
         self._model = model
         self._kv_caches = kv_caches
@@ -119,16 +119,16 @@ class DecodeGraphs:
         self._max_rows = min(max_rows, MAX_GRAPH_ROWS, batch.limits.max_num_seqs)
         width = batch.blocks.table.shape[1]
         self._block_tables = torch.empty((self._max_rows, width), dtype=torch.int32)
-        # By the length of the message's column of rows.
+        # Keyed by the length in bytes of the message's rows column.
         self._graphs: dict[int, DecodeGraph] = {}
         self._generation = 0
 
     def prepare_ahead(self) -> bool:
-        """Record nothing: a recording is made by a step itself, and costs it next to nothing."""
+        """Do nothing: a step records itself as it runs, at next to no cost."""
         return False
 
     def forward(self, step: SchedulerOutput) -> DecodeGraph | None:
-        """Run the model for a step that decodes one token of each row; None, and nothing done, for others.
+        """Run the model if the step decodes one token of each row; else do nothing and return None.
 
         Raises:
             WorkerError: engine and worker disagree about the batch.
@@ -140,18 +140,18 @@ class DecodeGraphs:
         if graph is None:
             self._note(step)
             return None
-        # A failed row is reported in every step that names it, and computes nothing.
+        # A failed row is reported in every step that includes it, and computes nothing.
         if step.num_tokens != graph.num_tokens or self._batch.failures:
             return None
         graph.forward(step.rows)
         return graph
 
     def can_follow(self, step: SchedulerOutput) -> bool:
-        """Steps run while their caller waits."""
+        """Always False: steps are synchronous."""
         return False
 
     def _note(self, step: SchedulerOutput) -> None:
-        """Record the next step that is like this one, if it can be."""
+        """Arrange for the next step of this size to be recorded, if it can be."""
         num_rows, rest = divmod(len(step.rows), 4)
         if rest == 0 and 0 < num_rows <= self._max_rows:
             decode_step = DecodeStep(self._batch, self._block_tables[:num_rows], self._group)

@@ -1,4 +1,4 @@
-"""The inputs and outputs of decode steps of a fixed number of rows, in memory that stays where it is."""
+"""The inputs and outputs of decode steps with a fixed number of rows, at fixed addresses."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from splitserve.worker.parallel.group import RankGroup
 
 
 class DecodeStep:
-    """One token of each of R rows: what InputBatch.prepare, the sampler's look-ups and append do, as kernels.
+    """One token of each of R rows: InputBatch.prepare, the sampler's lookups and append, done by kernels.
 
     Attributes:
-        rows: int32 [R], to be written before lay_out().
+        rows: int32 [R], written by the caller before lay_out().
         row_bytes: the same memory, little-endian.
-        drawn: int32 [R] after draw(); -1 where the logits hold a NaN.
+        drawn: int32 [R], valid after draw(); -1 where the logits hold a NaN.
     """
 
     def __init__(self, batch: InputBatch, block_tables: torch.Tensor, group: RankGroup | None) -> None:
-        """Take memory for the rest.
+        """Allocate the other inputs and outputs.
 
         Args:
-            batch: whose rows are decoded; its columns are never moved.
-            block_tables: int32 [R, as wide as the batch's]; used from lay_out() to the end of the step.
-            group: ranks that part each layer; None for one that has all of it. Rank 0 samples.
+            batch: the rows to decode; its columns never move.
+            block_tables: int32 [R, as wide as the batch's]; in use from lay_out() to the end of the step.
+            group: the ranks that shard each layer; None if this rank holds all of it. Rank 0 samples.
         """
         self._group = group
         self._batch = batch
@@ -56,29 +56,29 @@ class DecodeStep:
 
     @property
     def needs_sampler(self) -> bool:
-        """Whether one of the rows last laid out has a feature, or does not draw."""
+        """Whether one of the rows last laid out has a feature, or does not sample."""
         return bool(self._flags.item(0))
 
     @property
     def num_failed(self) -> int:
-        """Rows for which draw() found no token; they have got none."""
+        """Number of rows for which draw() found no token and appended none."""
         return self._flags.item(1)
 
     def lay_out(self) -> tuple[torch.Tensor, AttentionMetadata]:
         """Return the model's inputs for the next token of each row, and advance num_computed.
 
         Raises:
-            ValueError: a row is not in the batch, or would compute past what it has.
+            ValueError: a row is not in the batch, or would compute past its tokens or blocks.
         """
         limits = self._batch.limits
         decode_inputs(self._rows, self._columns, self._tensors, limits.block_size, limits.max_model_len)
         return self._tensors.layout.token_ids, self._meta
 
     def draw(self, logits: torch.Tensor | None) -> None:
-        """Sample a token for each row laid out, none of which needs the sampler, and append it.
+        """Sample and append a token for each row laid out; needs_sampler must be False.
 
         Args:
-            logits: float32 [R, V]; None on ranks that hear from rank 0 what it has sampled.
+            logits: float32 [R, V]; None on ranks that receive the tokens from rank 0.
         """
         if logits is not None:
             self._sample(logits)
@@ -91,12 +91,12 @@ class DecodeStep:
     def _sample(self, logits: torch.Tensor) -> None:
         for gathered, column in zip(self._gathered, self._sampling, strict=True):
             take_rows(gathered, column, self._rows)
-        # The token to be drawn stands behind all the others.
+        # The position of the token to be sampled follows all known ones.
         positions = self._tensors.layout.seq_lens
         ops.sampling.sample(self._drawn, logits, *self._gathered, positions)
 
     def inputs(self) -> StepInputs:
-        """The rows last laid out, as InputBatch.prepare returns them."""
+        """The inputs of the rows last laid out, as InputBatch.prepare returns them."""
         ends = self._meta.seq_lens.numpy()
         return StepInputs(
             rows=self.rows,
@@ -114,5 +114,5 @@ def _ints(count: int) -> torch.Tensor:
 
 
 def _tensors(columns: Iterable[Array]) -> Iterator[torch.Tensor]:
-    """The same memory as tensors."""
+    """View the arrays as tensors on the same memory."""
     return map(torch.from_numpy, columns)
