@@ -1,1 +1,1 @@
-"""The engine-cores that a frontend talks to, as one pool, and the way of a stream through them."""
+"""The engine-cores that a frontend talks to, as one pool, and how a request runs on them."""

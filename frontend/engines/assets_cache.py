@@ -1,4 +1,4 @@
-"""The text side of the models that engines serve: tokenizer, chat template, defaults; each loaded once."""
+"""Tokenizer, chat template and sampling defaults of the models that the engines serve, each loaded once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class AssetsCache:
             return known[1:]
 
     async def close(self) -> None:
-        """End the processes of their chat templates; what is cached is forgotten."""
+        """Stop the chat-template processes and clear the cache."""
         async with self._lock:
             loaded, self._loaded = list(self._loaded.values()), {}
         for _, assets, _ in loaded:

@@ -1,4 +1,4 @@
-"""Opens the prompts of one request: on which engine each, and as a sampled request or a search."""
+"""Opens the prompts of one request: which engine runs each, and is it sampled or a beam search?"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from splitserve.frontend.engines.stream.split_request import split_request
 
 
 class Target(NamedTuple):
-    """An engine that takes requests, and the model it serves now."""
+    """An engine that accepts requests, and the model it serves now."""
 
     replica: EngineReplica
     model: ServedModel
@@ -31,11 +31,11 @@ class Dispatcher:
     """Opens requests on the engines of a pool."""
 
     def __init__(self, find_targets: Callable[[str], list[Target]], stats: PoolStats) -> None:
-        """Prepare.
+        """Create a dispatcher.
 
         Args:
-            find_targets: returns the engines that take requests for a model, at least one, or raises.
-            stats: of the pool; every generation counts itself.
+            find_targets: returns the engines that accept requests for a model, at least one, or raises.
+            stats: the pool's counters; every generation counts itself.
         """
         self._find_targets = find_targets
         self._stats = stats
@@ -43,11 +43,11 @@ class Dispatcher:
     def open(
         self, model: str, requests: Sequence[GenerationRequest], on_ready: Callable[[], None]
     ) -> list[Generation]:
-        """Spread prompts over the engines of a model and open them there, all or none.
+        """Spread prompts over the engines of a model and open them there, all of them or none.
 
         Args:
             model: any of its names.
-            requests: with bad words as token ids; all of them are beam searches, or none is.
+            requests: bad words already spelt as token ids; either all are beam searches or none is.
             on_ready: as for EnginePool.open().
 
         Raises:
@@ -74,7 +74,7 @@ class Dispatcher:
         requests: Sequence[GenerationRequest],
         on_ready: Callable[[], None],
     ) -> list[Generation]:
-        """Send one engine its part, which it takes or refuses as a whole unless these are beam searches."""
+        """Send one engine its share, which it accepts or rejects as a whole unless it is beam searches."""
         client, model = target.replica.client, target.model
         for request in requests:
             check_num_sequences(1, request.sampling, model.max_num_open)
@@ -88,7 +88,7 @@ class Dispatcher:
         return [EngineGeneration(client, each, self._stats) for each in streams]
 
     def _stay_with(self, replica: EngineReplica, name: str) -> Callable[[], SequenceHost]:
-        """Return a choice that stays with one engine while it can: its prefix cache has the beams."""
+        """Return a function that keeps choosing one engine while it can: its prefix cache holds the beams."""
 
         def choose() -> SequenceHost:
             nonlocal replica

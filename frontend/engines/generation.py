@@ -1,4 +1,4 @@
-"""What a handler asks the engines for and what it gets back, free of HTTP and of sockets."""
+"""What a handler asks of the engines and what it gets back, independent of HTTP and sockets."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class GenerationRequest:
     Attributes:
         request_id: for logs and response ids; at most 128 characters.
         prompt_token_ids: at least one id, all within the vocabulary.
-        sampling: validated; may have n > 1, stop strings, bad words, and no seed (one is drawn then).
+        sampling: validated; may have n > 1, stop strings, bad words, and no seed (a random one is used then).
         priority: lower runs first under the priority policy.
-        tenant: namespace of the prefix cache, and owner of a fair share.
-        cache_salt: narrows prefix-cache sharing further.
+        tenant: namespace of the prefix cache, and the unit of fair sharing.
+        cache_salt: restricts prefix-cache sharing further.
         timeout_s: 0 means never.
-        queue_timeout_s: longest wait before it first runs; 0 takes the engine's default.
-        streams: deltas are wanted token by token, not some 50 ms late and joined.
+        queue_timeout_s: longest wait before it first runs; 0 means the engine's default.
+        streams: deltas are wanted token by token rather than joined and about 50 ms late.
     """
 
     request_id: str
@@ -37,7 +37,7 @@ class GenerationRequest:
 
 @dataclass(slots=True)
 class TokenLogprob:
-    """Logprob of one token, of the top alternatives at its position, best first, and of the ids asked for."""
+    """Logprobs of one token, of the top alternatives at its position, best first, and of requested ids."""
 
     token_id: int
     logprob: float
@@ -47,25 +47,25 @@ class TokenLogprob:
 
     @property
     def others(self) -> list[tuple[int, float]]:
-        """The alternatives, then the ids asked for that are not among them; each id once."""
+        """The alternatives, then the requested ids that are not among them; each id once."""
         return list((dict(self.top) | dict(self.asked)).items()) if self.asked else self.top
 
 
 @dataclass(slots=True)
 class OutputDelta:
-    """What became known of one completion since its last delta.
+    """What is new in one completion since its last delta.
 
     Attributes:
         index: which of the n completions, 0..n-1.
         text: new text; never holds the start of a stop string that may still match.
         token_ids: new token ids; their text may still be held back.
-        logprobs: one entry per new token id when asked for, else empty.
-        prompt_logprobs: when asked for, on the first delta only: one entry per prompt token, None for the
+        logprobs: one entry per new token id if requested, else empty.
+        prompt_logprobs: if requested, on the first delta only: one entry per prompt token, None for the
             first.
         finish_reason: "stop", "length", "repetition" or "abort" on the last delta. Errors are raised instead.
         stop_reason: the stop string or stop token id that matched.
         num_cached_tokens: prompt tokens found in the prefix cache; known from the first token on.
-        queue_time_s: how long the engine let it wait before it first ran; known from the first token on.
+        queue_time_s: how long it waited on the engine before it first ran; known from the first token on.
     """
 
     index: int

@@ -1,4 +1,4 @@
-"""Several engine-cores as one: which are there, which one takes a request, and the request's life on it."""
+"""Several engine-cores as one: which are ready, which one takes a request, and how the request runs there."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class EnginePool:
         assets_dir: str = "",
         allow_insecure_tcp: bool = False,
     ) -> None:
-        """Prepare; nothing connects before start().
+        """Create the pool; start() connects.
 
         Args:
             addresses: ZMQ addresses of engine-cores, ipc://PATH or tcp://HOST:PORT; at least one.
             frontend_id: unique per frontend process; names it in the engines' logs and leases.
             curve_dir: folder with this frontend's key pair and the engine's public key; "" for none.
-            assets_dir: where tokenizer and templates lie if not at the path the engine names; "" takes that.
+            assets_dir: folder of the tokenizer and templates; "" means the path that the engine names.
             allow_insecure_tcp: permit TCP beyond loopback without keys.
         """
         assert addresses, "a pool needs at least one engine"
@@ -59,7 +59,7 @@ class EnginePool:
         self._dispatcher = Dispatcher(self._find_targets, self._stats)
 
     async def start(self) -> None:
-        """Connect to all engines; returns at once, they become ready in their own time.
+        """Connect to all engines; returns at once, before they are ready.
 
         Raises:
             ConfigError: an address or the keys are not usable.
@@ -84,16 +84,16 @@ class EnginePool:
         """Wait until one engine is ready.
 
         Raises:
-            EngineUnavailableError: none was in time, or all refuse; the message tells each one's state.
+            EngineUnavailableError: none was ready in time, or all refused; the message gives their states.
         """
         await self._readiness.wait(timeout_s)
 
     async def settle(self) -> None:
-        """Wait, if no engine is ready, as long as this frontend alone may be why (Readiness.settle())."""
+        """If no engine is ready, wait while only this frontend may be the reason (see Readiness.settle())."""
         await self._readiness.settle()
 
     async def close(self) -> None:
-        """Abort what is open on the engines, and close the sockets; safe to call twice."""
+        """Abort this frontend's open sequences and close the sockets; safe to call twice."""
         replicas = self._replicas.copy()
         self._replicas.clear()
         for replica in replicas:
@@ -101,11 +101,11 @@ class EnginePool:
         await self._assets.close()
         context, self._context = self._context, None
         if context is not None:
-            # Waits until the last aborts have left, at most the sockets' linger time.
+            # Waits until the last aborts have been sent, at most the sockets' linger time.
             try:
                 await asyncio.to_thread(context.term)
             except RuntimeError:
-                # No thread can be started any more while the interpreter ends.
+                # No thread can be started while the interpreter is shutting down.
                 context.term()
 
     def models(self) -> list[ServedModel]:
@@ -135,15 +135,15 @@ class EnginePool:
     async def open(
         self, model: str, requests: Sequence[GenerationRequest], on_ready: Callable[[], None]
     ) -> list[Generation]:
-        """Send the prompts of one client's request to the engines; the caller closes what is returned.
+        """Send the prompts of one client's request to the engines; the caller closes each generation.
 
-        Each engine takes its part of them as one: all or none. If one does not, the caller hears of it.
+        Each engine accepts or rejects its share as a whole; a rejection by any of them reaches the caller.
 
         Args:
             model: any name of a served model; "" is the first one.
             requests: checked against the model; one generation is returned for each.
-            on_ready: called by the event loop when something may be there to take, or an error to be raised;
-                once for all that has arrived, however many sequences got some. It must not raise.
+            on_ready: called by the event loop when take() may return something or raise an error; once for
+                everything that has arrived, for however many sequences. It must not raise.
 
         Raises:
             InvalidRequestError: a field is wrong.
@@ -151,23 +151,23 @@ class EnginePool:
             OverloadedError: this frontend has too many open sequences.
             EngineUnavailableError: no engine is ready.
         """
-        # Before the choice of engines, which may not be there any more after a wait.
+        # Before choosing engines: this may wait, and a chosen engine could be gone by then.
         requests = [await self._spell_bad_words(model, request) for request in requests]
         return self._dispatcher.open(model, requests, on_ready)
 
     async def generate(self, model: str, request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
         """Run one request and yield its deltas until each of its n sequences has a finish_reason.
 
-        Closing the generator (aclose, or cancelling the task that waits in it) aborts what is still open on
-        the engine at once; whoever may leave it early holds it in contextlib.aclosing. When the caller reads
-        slowly, deltas join.
+        Closing the generator (aclose, or cancelling the task that waits in it) immediately aborts what is
+        still open on the engine; a caller that may leave early holds it in contextlib.aclosing. When the
+        caller reads slowly, deltas are joined.
 
         Raises:
-            InvalidRequestError: a field is wrong (also found by the engine: param, code and status are kept).
+            InvalidRequestError: a field is wrong (param, code and status are kept if the engine found it).
             ContextLengthError: prompt and max_tokens do not fit the context.
             OverloadedError: the engine's queue is full; has retry_after_s.
             EngineUnavailableError: no engine is ready, or the engine died meanwhile.
-            EngineRequestError: the engine ended this request because of a fault of its own.
+            EngineRequestError: the engine ended this request because of an internal error.
         """
         changed = asyncio.Event()
         (opened,) = await self.open(model, [request], changed.set)
@@ -183,13 +183,13 @@ class EnginePool:
         return [replica.status() for replica in self._replicas]
 
     async def ping(self, timeout_s: float) -> list[EngineStatus]:
-        """Send each ready engine a ping through its busy loop and wait for all answers.
+        """Ping each ready engine through its busy loop and wait for all replies.
 
         Returns:
-            The status of the engines that answered, at least one.
+            The status of the engines that replied, at least one.
 
         Raises:
-            EngineUnavailableError: no engine is ready, or none answered in time.
+            EngineUnavailableError: no engine is ready, or none replied in time.
         """
         serving = [replica for replica in self._replicas if replica.served]
         if not serving:
@@ -201,19 +201,19 @@ class EnginePool:
         return alive
 
     def stats(self) -> PoolStats:
-        """Return the counters of this process, as a copy of now."""
+        """Return a snapshot of this process's counters."""
         stats = replace(self._stats)
         for replica in self._replicas:
             replica.count_into(stats)
         return stats
 
     async def explain(self, request_ids: Sequence[str], tenant: str, timeout_s: float) -> list[Explanation]:
-        """Ask every ready engine where open requests stand, of all frontends.
+        """Ask every ready engine for the state of its open requests, those of all frontends.
 
         Args:
-            request_ids: "ID" also names its parts "ID-0" and so on; none means all.
-            tenant: only its requests are told of; "" means everybody's.
-            timeout_s: time an engine has to answer.
+            request_ids: "ID" also matches its parts "ID-0" and so on; empty means all.
+            tenant: report only its requests; "" means everybody's.
+            timeout_s: how long to wait for an engine, in seconds.
 
         Raises:
             EngineUnavailableError: no engine is ready.
@@ -230,7 +230,7 @@ class EnginePool:
         return replace(request, sampling=await spell_bad_words(request.sampling, tokenizer))
 
     def _find_targets(self, model: str) -> list[Target]:
-        """Return the engines that take requests for a model, at least one."""
+        """Return the engines that accept requests for a model, at least one."""
         main_name = self.find_model(model).names[0]
         serving = [(replica, replica.served) for replica in self._replicas if replica.takes_requests]
         targets = [

@@ -1,4 +1,4 @@
-"""Waits until an engine of a pool serves, and tells why none does."""
+"""Is an engine of the pool ready, and if not, why? Waits for one and explains what is missing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from splitserve.engine_core.errors import EngineUnavailableError
 from splitserve.frontend.engines.replica import EngineReplica
 from splitserve.frontend.engines.status import EngineStatus
 
-# How long settle() waits at most: from start() on for the first word of an engine, and for a tokenizer.
+# The longest that settle() waits: from start() on for an engine's first message, and for a tokenizer.
 CONNECT_WAIT_S = 1.0
 TOKENIZER_WAIT_S = 5.0
 
@@ -19,24 +19,24 @@ class Readiness:
     """Lets callers wait for the replicas of a pool; belongs to its event loop."""
 
     def __init__(self, replicas: Sequence[EngineReplica]) -> None:
-        """Prepare; the pool adds to the replicas, and calls start() and note_change()."""
+        """Watch the replicas; the pool adds to them and calls start() and note_change()."""
         self._replicas = replicas
         self._changed = asyncio.Event()
         self._started_s = 0.0
 
     def start(self) -> None:
-        """Start the time that engines have for their first message."""
+        """Start the clock for the engines' first messages."""
         self._started_s = asyncio.get_running_loop().time()
 
     def note_change(self) -> None:
-        """Wake those that wait: state or model of a replica has changed."""
+        """Wake the waiting callers: a replica's state or model has changed."""
         self._changed.set()
 
     async def wait(self, timeout_s: float) -> None:
         """Wait until one engine is ready.
 
         Raises:
-            EngineUnavailableError: none was in time, or all refuse; the message names the state of each.
+            EngineUnavailableError: none was ready in time, or all refused; the message gives their states.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -48,10 +48,10 @@ class Readiness:
             raise self.nothing_ready()
 
     async def settle(self) -> None:
-        """Wait, if no engine is ready, for as long as only this frontend may be the reason.
+        """If no engine is ready, wait while only this frontend may be the reason.
 
-        It has just started to connect, or is loading the tokenizer of a ready engine; another frontend behind
-        the same address would meanwhile serve what this one would refuse. Returns in any case.
+        That is, it has just started to connect or is loading the tokenizer of a ready engine; meanwhile
+        another frontend behind the same address could serve what this one would refuse. Returns in any case.
         """
         end_s = asyncio.get_running_loop().time() + TOKENIZER_WAIT_S
         while not self._any_serves():
@@ -68,7 +68,7 @@ class Readiness:
                 return
 
     def nothing_ready(self) -> EngineUnavailableError:
-        """Return the error for a request that finds no engine; it names the state of each."""
+        """Return the error for a request when no engine is ready; it gives the state of each."""
         states = [f"{replica.address} is {_describe(replica.status())}" for replica in self._replicas]
         return EngineUnavailableError(f"no engine is ready: {'; '.join(states) or 'the pool is closed'}")
 

@@ -1,4 +1,4 @@
-"""One engine of the pool: its connection, and the text side of its model, loaded once the engine is ready."""
+"""One engine of the pool: its connection, and its model's tokenizer and templates, loaded once ready."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class EngineReplica:
     """One engine of a pool; belongs to the pool's event loop.
 
     Attributes:
-        client: its connection, to which requests go.
+        client: its connection, through which requests are sent.
     """
 
     def __init__(self, client: EngineClient, assets: AssetsCache, on_change: Callable[[], None]) -> None:
-        """Take over a client, which start() connects.
+        """Take ownership of a client; start() connects it.
 
         Args:
             client: not yet started.
             assets: shared by the replicas of a pool.
-            on_change: called when state or model changed.
+            on_change: called when the state or the model has changed.
         """
         self.client = client
         self._session = client.session
@@ -57,12 +57,12 @@ class EngineReplica:
 
     @property
     def takes_requests(self) -> bool:
-        """Whether a new request may go here."""
+        """Whether a new request may be sent here."""
         return self._session.state is EngineState.READY and self.served is not None
 
     @property
     def num_open(self) -> int:
-        """Sequences of this frontend that are open on it."""
+        """Number of this frontend's sequences that are open on it."""
         return len(self._session.sequences)
 
     @property
@@ -78,7 +78,7 @@ class EngineReplica:
         return self._session.state.value
 
     def _session_changed(self) -> None:
-        """Load the assets when the engine is ready after a start or restart; notify the pool."""
+        """Load the assets when the engine becomes ready after a start or restart; notify the pool."""
         ready = self._session.ready
         if self._lacks_assets and ready is not None:
             if self._loader is not None:
@@ -126,7 +126,7 @@ class EngineReplica:
         stats.protocol_errors += self.client.protocol_errors
 
     async def answers(self, timeout_s: float) -> bool:
-        """Whether the busy loop answers a ping in time."""
+        """Return whether the busy loop replies to a ping in time."""
         try:
             await self.client.ping(timeout_s)
         except EngineUnavailableError:
@@ -134,7 +134,7 @@ class EngineReplica:
         return True
 
     async def explain(self, request_ids: Sequence[str], tenant: str, timeout_s: float) -> Explanation:
-        """Ask for the state of open requests; no answer in time is an outcome too."""
+        """Ask for the state of open requests; the result also says if there was no reply in time."""
         address = self._session.address
         try:
             result = await self.client.call(CallKind.EXPLAIN_REQUESTS, timeout_s, request_ids, tenant)
@@ -143,7 +143,7 @@ class EngineReplica:
         return Explanation(address, result.ok, result.requests)
 
     async def close(self) -> None:
-        """Abort what is open and disconnect."""
+        """Abort the open sequences and disconnect."""
         if self._loader is not None:
             self._loader.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -169,7 +169,7 @@ class EngineReplica:
             self._assets_error = str(error)
             self._log_unusable(detail=str(error))
         except Exception as error:
-            # A bug of ours that one model's files trigger must not leave its engine loading for ever.
+            # A bug of ours triggered by one model's files must not leave its engine loading for ever.
             self._assets_error = f"{type(error).__name__} while loading the tokenizer"
             self._log_unusable(error)
         else:

@@ -1,4 +1,4 @@
-"""Holds a request to what engines hold at once; its fields are checked where they are read."""
+"""Does a request fit what the engines hold at once? Its fields are checked where they are read."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from splitserve.engine_core.sampling_params import SamplingParams
 
 
 def check_num_sequences(num_prompts: int, sampling: SamplingParams, max_num_open: int) -> None:
-    """Check that a request's sequences find room in idle engines; otherwise no retry would ever succeed.
+    """Check that a request's sequences fit on idle engines; otherwise no retry would ever succeed.
 
     Args:
         num_prompts: each has as many sequences as `sampling` says.
         sampling: validated.
-        max_num_open: sequences that the engines hold at most, running and waiting.
+        max_num_open: most sequences that the engines hold, running and waiting.
 
     Raises:
         InvalidRequestError: names the limit.

@@ -1,4 +1,4 @@
-"""A model that clients can ask for: the engine's words on it, and the text side that this frontend loaded."""
+"""A model that clients can ask for: what the engine reports, and the assets that this frontend loaded."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class ServedModel:
     """A model that at least one ready engine serves.
 
     Attributes:
-        names: what clients may call it; the first is the main one.
+        names: the names that clients may use; the first is the main one.
         max_logprobs: largest number of top logprobs the engine gives.
         max_num_seqs: requests one engine runs at a time.
-        epoch: life of the engine this was learnt from.
+        epoch: epoch of the engine that reported it.
         created: Unix time at which this process first saw the model.
-        max_num_waiting: requests that may wait on one engine beside those that run.
+        max_num_waiting: requests that may wait on one engine in addition to those running.
     """
 
     names: tuple[str, ...]
@@ -32,5 +32,5 @@ class ServedModel:
 
     @property
     def max_num_open(self) -> int:
-        """Requests that one engine holds at most, running and waiting."""
+        """Most requests that one engine holds, running and waiting."""
         return self.max_num_seqs + self.max_num_waiting

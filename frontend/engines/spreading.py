@@ -1,4 +1,4 @@
-"""Which engine takes which prompt of a request: the least busy one at a time."""
+"""Which engine takes which prompt of a request? Each prompt goes to the least busy one."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 
 def spread(num_open: Sequence[int], widths: Sequence[int]) -> list[list[int]]:
-    """Share prompts out, in order, each to the engine with the fewest sequences by then; the first of equals.
+    """Assign prompts in order, each to the engine with the fewest sequences by then; ties go to the first.
 
     Args:
-        num_open: sequences open on each engine; at least one engine.
-        widths: sequences of each prompt.
+        num_open: open sequences of each engine; at least one engine.
+        widths: number of sequences of each prompt.
 
     Returns:
         The indices of the prompts for each engine.

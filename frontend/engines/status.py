@@ -1,4 +1,4 @@
-"""What the engine pool tells the rest of the frontend about its engines."""
+"""What the engine pool reports about its engines to the rest of the frontend."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class EngineStatus:
         stage, fraction: progress while loading, fraction 0..1.
         message: why it was refused or lost, "" otherwise.
         last_pong_age_s: seconds since the busy loop last answered; None before its first answer.
-        num_open: requests of this frontend that are open on it.
-        stats, queue: of its last Pong; None before the first.
+        num_open: this frontend's open requests on it.
+        stats, queue: from its last Pong; None before the first.
     """
 
     address: str
@@ -37,7 +37,7 @@ class EngineStatus:
 
 @dataclass(slots=True, frozen=True)
 class Explanation:
-    """Where the open requests of one engine stand; nothing is known of one that did not answer."""
+    """The state of one engine's open requests; empty if the engine did not reply."""
 
     address: str
     ok: bool
@@ -46,7 +46,7 @@ class Explanation:
 
 @dataclass(slots=True)
 class PoolStats:
-    """Counters of this process since start, for /metrics; figures per engine are in its EngineStatus.
+    """Counters of this process since start, for /metrics; per-engine figures are in its EngineStatus.
 
     A request with n > 1 counts once in the requests_ fields and n times in num_open.
     """
@@ -61,7 +61,7 @@ class PoolStats:
     protocol_errors: int = 0
 
     def count_end(self, *, finished: bool, failed: bool) -> None:
-        """Count a request that ended: in an error, in order, or because its owner left."""
+        """Count a request that ended: in an error, normally, or because its owner left."""
         if failed:
             self.requests_failed += 1
         elif finished:

@@ -1,1 +1,1 @@
-"""What an operator asks a frontend: is it healthy, how busy is it, what waits?"""
+"""What an operator asks a frontend: is it healthy, how busy is it, what is waiting?"""

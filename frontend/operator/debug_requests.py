@@ -1,4 +1,4 @@
-"""GET /debug/requests: where open requests stand on the engines, and what those that wait are waiting for."""
+"""GET /debug/requests: the state of open requests on the engines, and what the waiting ones wait for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from splitserve.frontend.metrics.engines import engine_names
 from splitserve.frontend.openai.context import ApiContext, json_response
 
 TIMEOUT_S = 5.0
-# Ids of responses; a client may know its X-Request-Id only.
+# Prefixes of response ids; a client may know only its X-Request-Id.
 _PREFIXES = ("", "cmpl-", "chatcmpl-")
 MAX_ID_CHARS = 128
 
@@ -22,8 +22,8 @@ class OpenRequestState(msgspec.Struct, frozen=True):
 
     Attributes:
         state: "waiting", "running" or "preempted".
-        waits_for: "rows", "blocks", "tokens", "fair_share" or "prefix"; null if it runs.
-        position: how many come before it in its queue; null if it runs.
+        waits_for: "rows", "blocks", "tokens", "fair_share" or "prefix"; null if it is running.
+        position: how many are ahead of it in its queue; null if it is running.
         queue_time_s: how long it waited, or has waited so far, before it first ran.
     """
 
@@ -42,14 +42,14 @@ class OpenRequestState(msgspec.Struct, frozen=True):
 
 
 class OpenRequestList(msgspec.Struct, frozen=True):
-    """The oldest open requests of the caller, at most 100 per engine; engines that did not answer."""
+    """The caller's oldest open requests, at most 100 per engine, and the engines that did not reply."""
 
     requests: list[OpenRequestState]
     unanswered: list[str]
 
 
 async def list_requests(context: ApiContext, request: Request) -> Response:
-    """Tell of all open requests of the caller's tenant; without keys of everybody's.
+    """List all open requests of the caller's tenant, or of everybody if no API keys are set.
 
     Raises:
         EngineUnavailableError: no engine is ready.
@@ -58,15 +58,15 @@ async def list_requests(context: ApiContext, request: Request) -> Response:
 
 
 async def show_request(context: ApiContext, request: Request, request_id: str) -> Response:
-    """Tell of one request, and of its parts if it has several.
+    """Show one request, and its parts if it has several.
 
     Args:
-        context: of this process.
-        request: the caller's.
-        request_id: the response's id, or the X-Request-Id it was asked with.
+        context: this process's context.
+        request: the caller's HTTP request.
+        request_id: the response's id, or the X-Request-Id that was sent with it.
 
     Raises:
-        HttpError: 404 "unknown_request": it is not open, or another tenant's.
+        HttpError: 404 "unknown_request": it is not open, or belongs to another tenant.
         EngineUnavailableError: no engine is ready.
     """
     found = OpenRequestList([], [])

@@ -1,4 +1,4 @@
-"""/live, /health and /ready: the process, and a round trip through the engines' busy loops."""
+"""/live, /health and /ready: is the process alive, and do the engines' busy loops respond?"""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class EngineHealth(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         state: connecting, loading, ready, draining, lost or refused.
-        answered: it answered this probe in time.
-        last_step_age_s: time since its last step ended; an idle engine's grows.
-        last_answer_age_s: time since its busy loop last answered.
+        answered: whether it replied to this probe in time.
+        last_step_age_s: time since its last step ended; keeps growing while the engine is idle.
+        last_answer_age_s: time since its busy loop last replied.
     """
 
     engine: str
@@ -37,14 +37,14 @@ class EngineHealth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """The answer of /health and /ready; status is "ok", "loading", "draining" or "unavailable"."""
+    """The response of /health and /ready; status is "ok", "loading", "draining" or "unavailable"."""
 
     status: str
     engines: list[EngineHealth]
 
 
 class HealthProbe:
-    """Answers probes; once shutting_down is set they fail."""
+    """Answers health probes; they fail once shutting_down is set."""
 
     def __init__(self, pool: EnginePool, timeout_s: float) -> None:
         self._pool = pool

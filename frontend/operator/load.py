@@ -1,4 +1,4 @@
-"""GET /load: how busy is this process, for a balancer that asks before it sends."""
+"""GET /load: how busy is this process? For load balancers that ask before they send."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from splitserve.frontend.openai.context import json_response
 
 
 class ServerLoad(msgspec.Struct, frozen=True):
-    """The answer of /load, in vLLM's words.
+    """The response of /load, with vLLM's field names.
 
     Attributes:
         server_load: requests in progress in this process, streams included.

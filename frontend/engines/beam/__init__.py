@@ -1,1 +1,1 @@
-"""Beam search over the engines."""
+"""Beam search, run on the engines step by step."""

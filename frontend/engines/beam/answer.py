@@ -1,4 +1,4 @@
-"""What the reader of a beam search gets: the outputs it found as deltas, one for each completion."""
+"""The result of a beam search: its best outputs as deltas, one per completion."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def make_deltas(
     found: Sequence[Hypothesis],
     first: OpenSequence,
 ) -> list[OutputDelta]:
-    """Return one delta, which is all of it, for each of the n best outputs.
+    """Return one delta for each of the n best outputs, holding the whole output.
 
     Args:
-        request: what was asked.
+        request: the request.
         served: the model.
-        rules: of the search.
-        found: what it found, best first; at least n.
-        first: its first request, that of the prompt alone.
+        rules: the rules of the search.
+        found: the outputs found, best first; at least n.
+        first: the search's first request, whose prompt is the client's alone.
     """
     sampling = request.sampling
     deltas = [_delta(index, request, served, rules, found[index]) for index in range(sampling.n)]
@@ -57,6 +57,6 @@ def _delta(
 
 
 def _stop_token(request: GenerationRequest, served: ServedModel, token_id: int) -> int | None:
-    """Name the stop token that matched; as on the engine, EOS goes before a stop token of the same id."""
+    """Return the stop token that matched; as on the engine, EOS takes precedence if it has that id."""
     is_eos = not request.sampling.ignore_eos and token_id in served.info.eos_token_ids
     return None if is_eos else token_id

@@ -1,7 +1,8 @@
-"""One beam search on the engines: each step asks for one token of every beam, with what else could follow.
+"""One beam search on the engines: each step asks for the next token of every beam and its alternatives.
 
-A step is one request of one token per beam, whose prompt is the prompt and the beam's tokens. The prefix
-cache holds their full blocks, so a step computes 1 to block_size tokens per beam; without it, all of them.
+A step sends one one-token request per beam; its prompt is the client's prompt plus the beam's tokens. The
+prefix cache holds their full blocks, so a step computes 1 to block_size tokens per beam; without the cache,
+all of them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def search_rules(request: GenerationRequest, served: ServedModel) -> SearchRules
     """Return the rules of a request's search on a model.
 
     Raises:
-        InvalidRequestError: more candidates are needed than the vocabulary has or the engine gives.
+        InvalidRequestError: the search needs more candidates than the vocabulary has or the engine returns.
     """
     sampling, info = request.sampling, served.info
     eos_ids = () if sampling.ignore_eos else info.eos_token_ids
@@ -68,10 +69,10 @@ class BeamRun:
         """Prepare; nothing is sent.
 
         Args:
-            request: checked against the model.
+            request: already checked against the model.
             served: the model.
             choose: returns the engine that takes the next step.
-            clock: seconds; the request's timeout is counted by it.
+            clock: returns seconds; used for the request's timeout.
 
         Raises:
             InvalidRequestError: as search_rules().
@@ -83,19 +84,19 @@ class BeamRun:
         self._deadline_s = math.inf
         self._rules = search_rules(request, served)
         self._search = BeamSearch(self._rules)
-        # Packed once: it may be long, and every beam of every step begins with it.
+        # Packed once: it may be long, and every beam of every step starts with it.
         self._prompt = pack_int32(request.prompt_token_ids)
         self._first: OpenSequence | None = None
 
     async def run(self) -> list[OutputDelta]:
-        """Search to the end; cancelling it aborts the step that runs.
+        """Run the whole search; cancelling it aborts the step in flight.
 
         Returns:
-            One delta for each of the n best outputs, the best one first; all of it is in there.
+            One delta for each of the n best outputs, best first, holding the whole output.
 
         Raises:
-            EngineUnavailableError: no engine took a step, or two in a row were lost with it.
-            SplitServeError: as EnginePool.generate(); any other error of a step.
+            EngineUnavailableError: no engine accepted a step, or two steps in a row lost their engine.
+            SplitServeError: any other error of a step, as EnginePool.generate() raises it.
         """
         timeout_s = self._request.timeout_s
         self._deadline_s = self._clock() + timeout_s if timeout_s else math.inf
@@ -103,7 +104,7 @@ class BeamRun:
             try:
                 sources = await self._step(self._search.beams)
             except EngineUnavailableError:
-                # A step that came to nothing can be taken anew; a second failure ends the search.
+                # A lost step can be repeated; a second failure in a row ends the search.
                 sources = await self._step(self._search.beams)
             self._first = self._first or sources[0]
             self._search.advance([self._candidates(source) for source in sources])
@@ -111,10 +112,10 @@ class BeamRun:
         return make_deltas(self._request, self._served, self._rules, self._search.found, self._first)
 
     def _left_s(self) -> float:
-        """Return the timeout of the next step, 0 for none.
+        """Return the timeout of the next step in seconds, 0 for none.
 
         Raises:
-            EngineRequestError: the search has had its time.
+            EngineRequestError: the search has timed out.
         """
         left_s = self._deadline_s - self._clock()
         if left_s <= 0:
@@ -124,7 +125,7 @@ class BeamRun:
         return left_s if self._request.timeout_s else 0.0
 
     async def _step(self, beams: Sequence[Beam]) -> list[OpenSequence]:
-        """Return the ended requests of one step, one per beam."""
+        """Run one step and return its finished requests, one per beam."""
         host, changed, timeout_s = self._choose(), asyncio.Event(), self._left_s()
         sampling = self._step_sampling(is_first=self._first is None)
         requests = [self._add_request(i, beam, sampling, timeout_s) for i, beam in enumerate(beams)]
@@ -179,10 +180,10 @@ class BeamRun:
 
 
 def _has_ended(source: OpenSequence) -> bool:
-    """Whether a request has its token.
+    """Return whether a request has produced its token.
 
     Raises:
-        SplitServeError: it has failed, or the engine ends its requests.
+        SplitServeError: it failed, or the engine is shutting down.
     """
     if source.error is not None:
         raise source.error

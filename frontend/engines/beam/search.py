@@ -1,14 +1,15 @@
-"""Which beams go on, which outputs are found, and when is a beam search over; no I/O.
+"""Which beams are kept, which outputs are complete, and when is a beam search done? No I/O.
 
 The rules are those of transformers' `generate` with num_beams, without sampling:
 
-* Every step scores each continuation of each beam by the sum of its logprobs. Of the best `width` of all,
-  those that end are found; the best `width` that do not end go on.
-* A found output is rated by its sum / length ** length_penalty, and the best `width` found are kept.
-* Once `width` are found, early_stopping says whether the search goes on for better ones.
+* Every step scores each continuation of each beam by the sum of its logprobs. Those among the best `width`
+  that end are complete outputs; the best `width` that do not end become the next beams.
+* A complete output's score is its sum / length ** length_penalty; the `width` outputs with the best scores
+  are kept.
+* Once `width` outputs are found, early_stopping decides whether to keep searching for better ones.
 
-Among equal sums the continuation of the better beam comes first, then the lower token id; among equal rates
-the output that was found first.
+Equal sums are ordered by beam, best first, then by lower token id; equal scores by which output was found
+first.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from splitserve.frontend.engines.generation import TokenLogprob
 
 @dataclass(slots=True, frozen=True)
 class SearchRules:
-    """How a search goes.
+    """The parameters of a search.
 
     Attributes:
-        width: beams that go on, and outputs that are kept; at least 1.
-        max_tokens: length at which every output ends; at least 1.
+        width: number of beams and of outputs kept; at least 1.
+        max_tokens: longest output, in tokens; at least 1.
         end_ids: tokens that end an output.
-        min_tokens: tokens that come before an end, at least.
-        length_penalty: exponent of the length in rates.
+        min_tokens: fewest tokens before an end token.
+        length_penalty: exponent of the length in scores.
         early_stopping: True ends the search as soon as `width` outputs are found; False when the best beam,
-            rated at its length of now, is no better than the worst of them; "never" when it would not be at
-            whatever length suits it best.
+            scored at its current length, is no better than the worst of them; "never" when it could not be
+            better at any length.
     """
 
     width: int
@@ -45,19 +46,19 @@ class SearchRules:
 
     @property
     def num_candidates(self) -> int:
-        """Best continuations needed of each beam: were all ends among them, `width` others are too."""
+        """Candidates needed per beam: even if every end token is among them, `width` others remain."""
         return self.width + len(self.end_ids)
 
 
 class Beam(NamedTuple):
-    """An output as far as it goes, and the sum of its logprobs."""
+    """An unfinished output and the sum of its logprobs."""
 
     score: float
     tokens: tuple[TokenLogprob, ...]
 
 
 class Hypothesis(NamedTuple):
-    """An output that has ended, and its rate."""
+    """A complete output and its score."""
 
     rate: float
     beam: Beam
@@ -75,9 +76,9 @@ class BeamSearch:
     """The state of one search.
 
     Attributes:
-        beams: those that go on, best first; never more than `width`, and one of no tokens at first.
-        found: outputs found so far, best first; at most `width`, and exactly as many once it is done.
-        done: nothing more is to be computed.
+        beams: the current beams, best first; at most `width`, at the start one with no tokens.
+        found: complete outputs so far, best first; at most `width`, and exactly `width` when done.
+        done: the search is over.
     """
 
     def __init__(self, rules: SearchRules) -> None:
@@ -87,11 +88,11 @@ class BeamSearch:
         self._rules = rules
 
     def advance(self, candidates: Sequence[Sequence[TokenLogprob]]) -> None:
-        """Take one step.
+        """Advance the search by one step.
 
         Args:
-            candidates: per beam its most probable next tokens, num_candidates of them in any order. What they
-                hold beside id and logprob is kept for the output.
+            candidates: per beam its num_candidates most probable next tokens, in any order. Fields other than
+                id and logprob are kept for the output.
         """
         rules = self._rules
         length = len(self.beams[0].tokens) + 1
@@ -118,7 +119,7 @@ class BeamSearch:
 
     def _keep(self, ended: list[Beam], length: int) -> None:
         rated = [Hypothesis(self._rate(beam.score, length), beam) for beam in ended]
-        # A stable sort: of equal rates the one found earlier stays ahead.
+        # A stable sort: of equal scores the one found earlier stays ahead.
         self.found = sorted(self.found + rated, key=lambda found: -found.rate)[: self._rules.width]
 
     def _can_improve(self, length: int) -> bool:
@@ -127,7 +128,7 @@ class BeamSearch:
             return True
         if rules.early_stopping is True:
             return False
-        # A longer output shares its loss among more tokens, if the penalty favours length at all.
+        # A longer output spreads its negative sum over more tokens, if the penalty favours length at all.
         favours_length = rules.early_stopping == "never" and rules.length_penalty > 0
         best_length = rules.max_tokens if favours_length else length
         return self._rate(self.beams[0].score, best_length) > self.found[-1].rate

@@ -1,4 +1,4 @@
-"""A beam search as a request in progress: it has nothing to take before its end, and then everything."""
+"""A beam search as a request in progress: all its output becomes available at the end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from splitserve.frontend.engines.stream.sequence_stream import ALL_TOKENS, Seque
 
 
 class SearchGeneration:
-    """Completions that a search finds all at once, run by a task of its own."""
+    """Completions that a beam search returns all at once; the search runs in its own task."""
 
     def __init__(
         self,
@@ -20,12 +20,12 @@ class SearchGeneration:
         on_ready: Callable[[], None],
         stats: PoolStats,
     ) -> None:
-        """Begin the search.
+        """Start the search.
 
         Args:
-            search: returns all deltas.
-            on_ready: called when it has ended.
-            stats: of the pool, counted at the end.
+            search: the search; returns all deltas.
+            on_ready: called when the search has ended.
+            stats: the pool's counters, updated at the end.
         """
         self.finished = False
         self.behind = False
@@ -37,7 +37,7 @@ class SearchGeneration:
         stats.requests_started += 1
 
     def take(self, max_tokens: int = ALL_TOKENS) -> list[OutputDelta]:
-        """Return everything at the end, whatever the limit: a search is never streamed."""
+        """Return everything once the search has ended, whatever the limit: a search is never streamed."""
         if self.finished or not self._task.done():
             return []
         found = self._task.result()
@@ -45,11 +45,11 @@ class SearchGeneration:
         return found
 
     def close(self) -> None:
-        """Cancel the search, which aborts the step that runs."""
+        """Cancel the search, which aborts the step in flight."""
         if self._on_ready is None:
             return
         self._on_ready = None
-        # A task that the loop's end has cancelled has no exception to ask for.
+        # A task that was cancelled at shutdown has no exception to ask for.
         ended = self._task.done() and not self._task.cancelled()
         failed = ended and self._task.exception() is not None
         self._task.cancel()
@@ -57,7 +57,7 @@ class SearchGeneration:
 
     def _on_done(self, task: asyncio.Task[list[OutputDelta]]) -> None:
         if not task.cancelled():
-            # Asked for, so that asyncio does not miss it when nobody takes it any more.
+            # Retrieved so that asyncio does not warn about it if nobody calls take() again.
             task.exception()
         if self._on_ready is not None:
             self._on_ready()

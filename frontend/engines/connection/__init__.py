@@ -1,1 +1,1 @@
-"""The connection to one engine: its socket, its session, and the sequences open on it."""
+"""The connection to one engine: its socket, its session, and its open sequences."""

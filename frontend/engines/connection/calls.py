@@ -1,4 +1,4 @@
-"""Pings and utility calls to one engine that wait for their answer."""
+"""Pings and utility calls to one engine that are waiting for a reply."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ SHUTTING_DOWN = "this frontend is shutting down"
 
 
 class PendingCalls:
-    """Answers by the number of their call, at most MAX_CALLS; belongs to one event loop."""
+    """Pending replies by call number, at most MAX_CALLS; belongs to one event loop."""
 
     def __init__(self, address: str) -> None:
-        """Prepare; the engine's address is for errors."""
+        """Start with no calls; the engine's address is used in error messages."""
         self._address = address
         self._answers: dict[int, asyncio.Future[Pong | CallResult]] = {}
         self._closed = False
@@ -24,7 +24,7 @@ class PendingCalls:
         """Check before a call is sent.
 
         Raises:
-            EngineUnavailableError: too many are waiting already, or the connection is closed.
+            EngineUnavailableError: too many calls are pending, or the connection is closed.
         """
         if self._closed:
             raise EngineUnavailableError(SHUTTING_DOWN)
@@ -34,14 +34,14 @@ class PendingCalls:
             )
 
     async def answer(self, number: int, timeout_s: float) -> Pong | CallResult:
-        """Wait for the answer to a call that was just sent.
+        """Wait for the reply to a call that was just sent.
 
         Args:
             number: nonce of the Ping, or call_id of the Call.
-            timeout_s: time the engine has.
+            timeout_s: how long to wait, in seconds.
 
         Raises:
-            EngineUnavailableError: no answer in time.
+            EngineUnavailableError: no reply in time.
         """
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         try:
@@ -53,7 +53,7 @@ class PendingCalls:
             del self._answers[number]
 
     def settle(self, message: EngineMessage) -> None:
-        """See every message of the engine; one that answers a call wakes whoever waits for it."""
+        """Look at every message of the engine; a reply wakes the caller that waits for it."""
         if isinstance(message, Pong):
             number = message.nonce
         elif isinstance(message, CallResult):
@@ -65,7 +65,7 @@ class PendingCalls:
             answer.set_result(message)
 
     def close(self) -> None:
-        """Fail all calls that are waiting; none is made any more."""
+        """Fail all pending calls and refuse new ones."""
         self._closed = True
         for answer in self._answers.values():
             if not answer.done():

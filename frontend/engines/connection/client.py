@@ -1,7 +1,7 @@
-"""One engine-core, as requests see it: opens and aborts sequences, pings, makes calls, and keeps time.
+"""The client of one engine-core: opens and aborts sequences, pings, makes calls, and runs the timers.
 
-It joins the socket, which moves frames, and the session, which knows what they mean. Each stream is woken
-once for all that has arrived in a turn of the event loop.
+It connects the socket, which moves frames, with the session, which knows what they mean. Each stream is woken
+once for everything that has arrived in one iteration of the event loop.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class EngineClient:
     """The connection to one engine; all methods belong to the event loop that called start().
 
     Attributes:
-        on_change: called when the session has changed its state, or its engine has restarted.
+        on_change: called when the session's state has changed or the engine has restarted.
         protocol_errors: frames that were not a valid message.
     """
 
@@ -50,7 +50,7 @@ class EngineClient:
 
         Args:
             context: shared by all engines of the process.
-            session: decides what to send and what an answer means.
+            session: decides what to send and what a reply means.
             keys: CURVE keys for TCP.
             allow_insecure_tcp: permit TCP beyond loopback without keys.
         """
@@ -61,11 +61,11 @@ class EngineClient:
         self._closed = False
         self._calls = PendingCalls(session.address)
         self._last_state = session.state
-        # The engine may restart between two checks of the state, which is then the same.
+        # If the engine restarts between two checks, the state looks unchanged; the epoch does not.
         self._last_epoch = 0
 
     def start(self) -> None:
-        """Connect, however long that takes, and start reading.
+        """Start connecting, however long that takes, and start reading.
 
         Raises:
             ConfigError: the address needs keys, or libzmq refuses it.
@@ -75,7 +75,7 @@ class EngineClient:
         self._ticker = asyncio.create_task(self._tick_for_ever())
 
     async def close(self) -> None:
-        """Abort what is open, stop reading and close the socket."""
+        """Abort open sequences, stop reading and close the socket."""
         if self._closed:
             return
         sequences = list(self.session.sequences)
@@ -91,14 +91,14 @@ class EngineClient:
         self._calls.close()
 
     def open(self, requests: Sequence[AddRequest], wake: Callable[[], None]) -> list[OpenSequence]:
-        """Send the sequences of one client's request, which the engine takes or refuses together.
+        """Send the sequences of one client's request, which the engine accepts or rejects as a whole.
 
         Args:
-            requests: their handles and `more` are given here.
-            wake: called by the event loop when something has come for any of them.
+            requests: one per sequence; this sets their handle and `more`.
+            wake: called by the event loop when something has arrived for any of them.
 
         Raises:
-            EngineUnavailableError, OverloadedError: as EngineSession.open(); none is sent.
+            EngineUnavailableError, OverloadedError: as EngineSession.open(); nothing is sent.
         """
         sequences: list[OpenSequence] = []
         try:
@@ -113,7 +113,7 @@ class EngineClient:
         return sequences
 
     def abort(self, sequences: Iterable[OpenSequence]) -> None:
-        """End sequences on the engine at once, if they are still open; nothing happens after close()."""
+        """Abort those of the sequences that are still open; does nothing after close()."""
         if self._closed:
             return
         self.session.abort([sequence.request.handle for sequence in sequences])
@@ -123,7 +123,7 @@ class EngineClient:
         """Make a round trip through the engine's busy loop.
 
         Raises:
-            EngineUnavailableError: no answer in time.
+            EngineUnavailableError: no reply in time.
         """
         answer = await self._ask(lambda: self.session.ping(self._loop.time()), timeout_s)
         assert isinstance(answer, Pong)
@@ -132,25 +132,25 @@ class EngineClient:
     async def call(
         self, kind: CallKind, timeout_s: float, request_ids: Sequence[str] = (), tenant: str = ""
     ) -> CallResult:
-        """Make a utility call; ids and tenant are for EXPLAIN_REQUESTS.
+        """Make a utility call; request ids and tenant are for EXPLAIN_REQUESTS.
 
         Raises:
-            EngineUnavailableError: no answer in time.
+            EngineUnavailableError: no reply in time.
         """
         answer = await self._ask(lambda: self.session.call(kind, request_ids, tenant), timeout_s)
         assert isinstance(answer, CallResult)
         return answer
 
     def on_connected(self, now_s: float) -> None:
-        """Say hello."""
+        """Start the handshake: the session sends a Hello."""
         self.session.connected(now_s)
 
     def on_disconnected(self, now_s: float) -> None:
-        """Fail what was open, unless the engine never was there."""
+        """Fail the open sequences, if there was an engine at all."""
         self.session.disconnected(now_s)
 
     def on_message(self, frames: list[bytes], now_s: float) -> None:
-        """Take one message; those that are not valid are counted and dropped."""
+        """Process one message; invalid ones are counted and dropped."""
         try:
             if len(frames) != 1:
                 raise ProtocolError(f"expected a message of one frame, got {len(frames)}")
@@ -165,7 +165,7 @@ class EngineClient:
         self._calls.settle(message)
 
     def on_wakeup(self) -> None:
-        """Pass on what has arrived to the streams, a bounded part at a time, and send what is queued."""
+        """Notify the streams of what has arrived, a bounded number at a time, and send what is queued."""
         if self.session.sequences.wake_up(time.monotonic()):
             self._socket.look_again()
         self._socket.send(self.session.outbox)

@@ -1,4 +1,4 @@
-"""The socket to one engine-core on the event loop: when it is read, what is sent, and when it connects again.
+"""The socket to one engine-core on the event loop: when it is read, written and reconnected.
 
 The socket's file descriptor is watched by the loop itself; one wake-up drains everything that has arrived.
 (zmq.asyncio makes a future and polls for each message: measured, 11 us per message that comes in a burst and
@@ -23,9 +23,9 @@ from splitserve.engine_core.ipc.messages import FrontendMessage
 from splitserve.engine_core.ipc.transport import CLIENT_HWM, MAX_MESSAGE_BYTES, connect_engine
 from splitserve.frontend.engines.connection.handshake import FAILED_EVENTS, HandshakeWatch
 
-# Frames taken in one go before other tasks get their turn.
+# Frames read in one go before other tasks get to run.
 MAX_FRAMES_PER_WAKEUP = 64
-# The same for their size: logprobs of a step may be 400 KB, which take some milliseconds.
+# The same for their size: the logprobs of a step may be 400 KB, which takes some milliseconds.
 MAX_BYTES_PER_WAKEUP = 512 * 1024
 # A plain number: the flags of an enum cost a call in Python for each operation.
 _POLLIN = int(zmq.POLLIN)
@@ -33,23 +33,23 @@ _MONITORED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | FAILED_EVE
 
 
 class SocketOwner(Protocol):
-    """Whom a socket calls, always from the event loop."""
+    """The owner that a socket calls back, always from the event loop."""
 
     def on_connected(self, now_s: float) -> None:
-        """There is a connection (again)."""
+        """The socket is connected (again)."""
 
     def on_disconnected(self, now_s: float) -> None:
-        """The connection has ended; all that came over it has been passed on."""
+        """The connection is lost; everything received over it has been passed on."""
 
     def on_message(self, frames: list[bytes], now_s: float) -> None:
-        """Take one message."""
+        """Process one message."""
 
     def on_wakeup(self) -> None:
-        """Act on what has been passed on since the last call; there may be nothing."""
+        """Act on the messages passed on since the last call; there may be none."""
 
 
 class EngineSocket:
-    """A DEALER to one engine and what libzmq says of its connection; belongs to one event loop."""
+    """A DEALER socket to one engine and its connection monitor; belongs to one event loop."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class EngineSocket:
         self._again: asyncio.Handle | None = None
 
     def start(self, owner: SocketOwner) -> None:
-        """Connect, however long that takes, and start reading.
+        """Start connecting, however long that takes, and start reading.
 
         Raises:
             ConfigError: the address needs keys, or libzmq refuses it.
@@ -93,17 +93,17 @@ class EngineSocket:
         self._monitor = self._socket.get_monitor_socket(_MONITORED)
         self._loop.add_reader(self._socket.fileno(), self._on_readable)
         self._loop.add_reader(self._monitor.fileno(), self._on_monitor)
-        # libzmq signals only to a reader that has found its socket empty.
+        # libzmq signals only once its reader has found the socket empty.
         self._on_monitor()
         self._on_readable()
 
     def tick(self, now_s: float) -> None:
-        """Connect again some time after a failed handshake; call it a few times a second."""
+        """Reconnect some time after a failed handshake; call it a few times a second."""
         if self._handshake.take_retry(now_s):
             self._socket.connect(self._address)
 
     def send(self, outbox: deque[FrontendMessage]) -> None:
-        """Send what is queued, from the left; what finds the socket full stays."""
+        """Send what is queued, from the left; messages stay queued while the socket is full."""
         tried = bool(outbox)
         while outbox:
             try:
@@ -111,17 +111,17 @@ class EngineSocket:
             except zmq.Again:
                 break
             outbox.popleft()
-        # A send that fails also checks the socket, and consumes its signal.
+        # A failed send also checks the socket and consumes its signal.
         if tried and _has_input(self._socket):
             self.look_again()
 
     def look_again(self) -> None:
-        """Read, and call on_wakeup(), in the next turn of the loop."""
+        """Read, and call on_wakeup(), in the loop's next iteration."""
         if self._again is None:
             self._again = self._loop.call_soon(self._on_readable)
 
     def close(self, linger_ms: int) -> None:
-        """Stop reading and close; what is not sent yet has `linger_ms` for it."""
+        """Stop reading and close; unsent messages have `linger_ms` milliseconds to leave."""
         if self._again is not None:
             self._again.cancel()
         self._loop.remove_reader(self._socket.fileno())
@@ -135,7 +135,7 @@ class EngineSocket:
         while _has_input(self._monitor):
             event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))["event"]
             if event == zmq.EVENT_DISCONNECTED:
-                # What it sent last is still wanted; it cannot be more than the receive queue holds.
+                # Its last messages are still wanted; there cannot be more than the receive queue holds.
                 self._drain(CLIENT_HWM, MAX_MESSAGE_BYTES * CLIENT_HWM)
                 self._owner.on_disconnected(now_s)
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
@@ -152,7 +152,7 @@ class EngineSocket:
         self._owner.on_wakeup()
 
     def _drain(self, max_frames: int = MAX_FRAMES_PER_WAKEUP, max_bytes: int = MAX_BYTES_PER_WAKEUP) -> None:
-        """Read what has arrived, a bounded part at a time, so that other tasks are not starved."""
+        """Read what has arrived, a bounded amount at a time, so that other tasks are not starved."""
         now_s = self._loop.time()
         for _ in range(max_frames):
             try:
@@ -164,7 +164,7 @@ class EngineSocket:
             if max_bytes <= 0:
                 self.look_again()
                 break
-            # Checked first: a recv that finds nothing raises, which costs four times as much.
+            # Checked first: a recv on an empty socket raises, which costs four times as much.
             if not _has_input(self._socket):
                 break
         else:

@@ -1,4 +1,4 @@
-"""Turns what an engine says about a failed request into the error that its caller sees."""
+"""Turns an engine's report of a failed request into the error that the caller sees."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from splitserve.engine_core.ipc.messages import Finished, FinishReason, Rejected
 
 
 def rejected_error(rejected: Rejected) -> SplitServeError:
-    """Return the error of a request that the engine did not take; code, status and param are kept."""
+    """Return the error of a request that the engine rejected; code, status and param are kept."""
     return _error(
         rejected.status, rejected.code, rejected.message, rejected.param, retry_after_s=rejected.retry_after_s
     )
 
 
 def finished_error(finished: Finished) -> SplitServeError | None:
-    """Return the error a request ended with, None if it ended well."""
+    """Return the error a request ended with, None if it finished normally."""
     if finished.reason is not FinishReason.ERROR:
         return None
     code = finished.error_code or EngineRequestError.code
@@ -41,7 +41,7 @@ def _error(
         kind = ContextLengthError if code == ContextLengthError.code else InvalidRequestError
         error = kind(message, param, code)
     elif code == QueueTimeoutError.code:
-        # Not an engine that is gone: nobody must try again elsewhere on the client's behalf.
+        # The engine is still there: nobody must retry elsewhere on the client's behalf.
         error = QueueTimeoutError(message)
     elif status == EngineUnavailableError.status:
         error = EngineUnavailableError(message)

@@ -1,7 +1,7 @@
-"""Handshakes with an engine that fail: what to tell the operator, and when to connect again.
+"""Failed handshakes with an engine: what to tell the operator, and when to reconnect.
 
-libzmq gives an address up for good when the engine refuses our key, and tries 50 times a second when the keys
-do not fit; both are wrong for a frontend, whose operator mends the keys and expects it to go on.
+libzmq gives up on an address for good when the engine refuses our key, and retries 50 times a second when the
+keys do not match; both are wrong for a frontend, whose operator fixes the keys and expects it to recover.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FAILED_EVENTS = (
 
 
 class HandshakeWatch:
-    """What became of the last handshake with one engine; sans-I/O, owned by one event loop."""
+    """The outcome of the last handshake with one engine; no I/O, owned by one event loop."""
 
     def __init__(self, address: str, *, has_keys: bool) -> None:
         self._address = address
@@ -32,12 +32,12 @@ class HandshakeWatch:
         self._retry_at_s: float | None = None
 
     def succeeded(self) -> None:
-        """A connection stands: the next failure is worth a line again."""
+        """The connection is up: the next failure is logged again."""
         self._told = False
         self._retry_at_s = None
 
     def failed(self, event: int, now_s: float) -> bool:
-        """Log the first of a row of failures.
+        """Log the first of a series of failures.
 
         Returns:
             Whether the socket must be disconnected; False if it is already.
@@ -50,7 +50,7 @@ class HandshakeWatch:
         return first
 
     def take_retry(self, now_s: float) -> bool:
-        """Whether it is time to connect again; says so once per failure."""
+        """Return whether it is time to reconnect; True once per failure."""
         if self._retry_at_s is None or now_s < self._retry_at_s:
             return False
         self._retry_at_s = None

@@ -1,4 +1,4 @@
-"""One sequence on an engine, as its frontend keeps it: the request, and all its output."""
+"""The frontend's record of one sequence on an engine: the request and all its output."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ def _no_tokens() -> array[int]:
 
 @dataclass(slots=True)
 class OpenSequence:
-    """One sequence on an engine: the request, and every token that came back so far.
+    """One sequence on an engine: the request, and every token received so far.
 
-    Holds all that is needed to continue elsewhere: prompt and parameters in `request`, output in `token_ids`.
+    Holds what is needed to continue it elsewhere: prompt and parameters in `request`, output in `token_ids`.
 
     Attributes:
-        token_ids: the output so far, in four bytes per token.
-        wake: called when there is something new to take, once per SequenceTable.wake_up() and callable.
-        relay: its engine's; native code that can write the stream.
-        relayed: set while native code writes the stream; its tokens are there and not in token_ids.
-        returned: what native code did, once it is taken back; read by whoever handed it over.
+        token_ids: the output so far, four bytes per token.
+        wake: called when there is something new to take; each callable once per SequenceTable.wake_up().
+        relay: the engine's relay; native code that can write the stream.
+        relayed: set while native code writes the stream; its new tokens are kept there, not in token_ids.
+        returned: what native code did, once the stream is taken back; read by the one that handed it over.
         num_taken: how many of token_ids the stream has taken.
-        logprobs: of the tokens not yet taken.
-        prompt_logprobs: empty, or one per prompt token; None for those that have not come.
+        logprobs: logprobs of the tokens not yet taken.
+        prompt_logprobs: empty, or one per prompt token; None for those that have not arrived.
         num_cached_tokens: prompt tokens found in the prefix cache.
         queue_time_s: how long it waited on the engine before it first ran.
-        finished: set when the engine has ended it.
-        error: set when it failed instead.
+        finished: set when the engine has finished it.
+        error: set if it failed instead.
     """
 
     request: AddRequest
@@ -57,7 +57,7 @@ class OpenSequence:
         """Keep the logprobs of one prompt token.
 
         Raises:
-            ProtocolError: it is malformed, or of no prompt token.
+            ProtocolError: it is malformed, or belongs to no prompt token.
         """
         num_prompt_tokens = len(self.request.prompt_token_ids) // 4
         if not 0 <= entry.token_index < num_prompt_tokens:
@@ -74,18 +74,18 @@ class OpenSequence:
         self.wake()
 
     def hand_over(self, route: Route, text: TextState) -> None:
-        """Let native code write all tokens from the first that is not taken on, until recall().
+        """Let native code write all tokens not yet taken, until recall().
 
         Args:
-            route: where to.
-            text: what is decoded so far.
+            route: where to write them.
+            text: the detokenizer's state.
         """
         new = self.token_ids[self.num_taken :]
         del self.token_ids[self.num_taken :]
         self.relayed = self.relay.attach(self.request.handle, route, text, new, self.num_taken)
 
     def recall(self) -> None:
-        """Take the stream back from native code if it is there; Python writes what is not written yet."""
+        """Take the stream back from native code if it is there; Python writes the rest."""
         if self.relayed is None:
             return
         self.returned, self.relayed = self.relayed.recall(), None
@@ -94,35 +94,35 @@ class OpenSequence:
 
 
 class SequenceHost(Protocol):
-    """Where sequences are opened and aborted: all that a stream or a search needs of an engine.
+    """Opens and aborts sequences: all that a stream or a beam search needs of an engine.
 
     The connection of one engine is such a host (frontend.engines.connection.client).
     """
 
     def open(self, requests: Sequence[AddRequest], wake: Callable[[], None]) -> list[OpenSequence]:
-        """Open the sequences of one client's request, all or none.
+        """Open the sequences of one client's request, all of them or none.
 
         Args:
-            requests: their handles and `more` are given by the host.
+            requests: one per sequence; the host sets their handle and `more`.
             wake: called by the event loop when something has arrived for any of them.
 
         Raises:
-            EngineUnavailableError, OverloadedError: none is open.
+            EngineUnavailableError, OverloadedError: none was opened.
         """
 
     def abort(self, sequences: Iterable[OpenSequence]) -> None:
-        """End sequences that are still open; their `wake` is not called for it."""
+        """Abort those of the sequences that are still open, without calling their `wake`."""
 
 
 def check_columns(entry: TokenLogprobs, asked_ids: bytes = b"") -> None:
-    """Check the size of what an engine sent, which is decoded only when it is shown.
+    """Check the size of the columns an engine sent; they are decoded only when they are shown.
 
     Args:
         entry: logprobs of one token.
-        asked_ids: column of those that the request asked for beside the alternatives.
+        asked_ids: column of the token ids that the request named, beside the top alternatives.
 
     Raises:
-        ProtocolError: the columns do not fit each other or what was asked.
+        ProtocolError: the columns do not match each other or the request.
     """
     size = len(entry.token_ids)
     too_short = size < 4 + len(asked_ids) or not entry.token_ids.endswith(asked_ids)

@@ -1,10 +1,10 @@
-"""The open sequences of one engine: what has arrived for each of them, and whom to notify; no I/O.
+"""The open sequences of one engine: what has arrived for each, and which streams to notify; no I/O.
 
     a sequence enters by    add()
     and leaves by           the engine's end of it (receive), fail() and fail_all(), or remove()
 
-However it leaves, it is taken back from native code first, and its stream is notified unless it was removed.
-Whether the engine is alive, and whether a message is of its present epoch, is decided by the session.
+However it leaves, it is first taken back from native code, and its stream is notified unless it was removed.
+The session decides whether the engine is alive and whether a message belongs to its current epoch.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from splitserve.frontend.engines.connection.errors import finished_error
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence
 from splitserve.frontend.engines.connection.token_relay import TokenRelay
 
-# Streams notified before the event loop gets its turn: the end of one costs 0.3 ms.
+# Streams notified before the event loop gets to run: ending one costs 0.3 ms.
 MAX_WAKES_PER_TURN = 32
 
 
 class SequenceTable:
-    """Sequences by handle; belongs to one event loop. Its owner limits their number.
+    """Sequences by handle; belongs to one event loop. The owner limits their number.
 
     Attributes:
-        stale_outputs: rows for no open sequence, and messages of an earlier epoch.
-        num_out_of_order: tokens that were repeated or followed a gap.
+        stale_outputs: rows for sequences that are not open, and messages of an earlier epoch.
+        num_out_of_order: tokens that were repeated or came after a gap.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class SequenceTable:
         self.num_out_of_order = 0
         self._sequences: dict[int, OpenSequence] = {}
         self._relay = TokenRelay()
-        # Sequences of one request share a callable, which takes what has arrived for all of them.
+        # Sequences of one request share a callable, which takes the output of all of them.
         self._to_wake: dict[Callable[[], None], None] = {}
 
     def __len__(self) -> int:
@@ -58,12 +58,12 @@ class SequenceTable:
         return self._relay.num_streams
 
     def add(self, request: AddRequest, wake: Callable[[], None]) -> OpenSequence:
-        """Open a sequence; `wake` is called when outputs arrive. The request's handle is not in use."""
+        """Open a sequence; `wake` is called when outputs arrive. The request's handle must not be in use."""
         sequence = self._sequences[request.handle] = OpenSequence(request, wake, self._relay)
         return sequence
 
     def remove(self, handles: Iterable[int]) -> list[int]:
-        """Drop sequences whose stream wants no more; returns the handles of those that were still open."""
+        """Drop sequences whose stream is closed; return the handles of those that were still open."""
         known = []
         for handle in handles:
             sequence = self._sequences.pop(handle, None)
@@ -73,28 +73,28 @@ class SequenceTable:
         return known
 
     def fail(self, handle: int, error: SplitServeError) -> None:
-        """End one sequence, if it is open, with an error."""
+        """End one sequence with an error, if it is open."""
         sequence = self._sequences.pop(handle, None)
         if sequence is not None:
             self._end(sequence, error)
 
     def fail_all(self, reason: str) -> list[int]:
-        """End all sequences with EngineUnavailableError; returns their handles."""
+        """End all sequences with EngineUnavailableError; return their handles."""
         lost, self._sequences = self._sequences, {}
         for sequence in lost.values():
-            # An error object each: a request may add to its own.
+            # A separate error object each: a request may add to its own.
             self._end(sequence, EngineUnavailableError(reason))
         return list(lost)
 
     def receive(self, outputs: StepOutputs) -> list[int]:
-        """Take a message of the engine's present epoch; wake_up() follows.
+        """Process a message of the engine's current epoch; call wake_up() afterwards.
 
         Returns:
             The handles of sequences that were ended here because their outputs are inconsistent; the engine
-            has to abort them.
+            must abort them.
 
         Raises:
-            ProtocolError: its columns do not fit each other; nothing of it was taken.
+            ProtocolError: its columns do not match each other; nothing was applied.
         """
         sizes = len(outputs.handles), len(outputs.token_ids), len(outputs.token_indices)
         num_rows = sizes[0] // 8
@@ -113,15 +113,15 @@ class SequenceTable:
         return given_up
 
     def wake_up(self, now_s: float) -> bool:
-        """Notify streams of tokens, an end or an error; one that is behind gets everything in one go.
+        """Notify streams of tokens, an end or an error; a stream that is behind gets everything at once.
 
-        Those that native code serves are written; of the others at most 32 are notified.
+        Streams that native code serves are written; of the others at most 32 are notified.
 
         Args:
             now_s: monotonic time.
 
         Returns:
-            Whether some are still waiting, so that it has to be called again.
+            Whether some are still waiting, so that this has to be called again.
         """
         for wake in list(islice(self._to_wake, MAX_WAKES_PER_TURN)):
             del self._to_wake[wake]
@@ -134,7 +134,7 @@ class SequenceTable:
         return bool(self._to_wake or num_waiting)
 
     def _add_tokens(self, outputs: StepOutputs, rows: Sequence[int]) -> list[int]:
-        """Take the rows that native code did not."""
+        """Process the rows that native code did not take."""
         handles = unpack_int64(outputs.handles).tolist()
         token_ids = unpack_int32(outputs.token_ids).tolist()
         indices = unpack_int32(outputs.token_indices).tolist()
@@ -163,7 +163,7 @@ class SequenceTable:
                 sequence.logprobs.append(entry)
 
     def _add_prompt_logprobs(self, entry: TokenLogprobs) -> bool:
-        """Return False if the entry does not fit its sequence, which ends then."""
+        """Return False if the entry does not match its sequence, which is then ended."""
         sequence = self._sequences.get(entry.key)
         if sequence is None:
             return True
@@ -175,10 +175,10 @@ class SequenceTable:
         return True
 
     def _mend(self, sequence: OpenSequence, index: int) -> bool:
-        """Drop a repeated token; a gap cannot be mended: the sequence ends, and False is returned."""
+        """Drop a repeated token; a gap cannot be repaired: end the sequence and return False."""
         self.num_out_of_order += 1
         sequence.recall()
-        # Notified in any case: it may have been taken back with tokens that are not written.
+        # Notified in any case: it may have been taken back with unwritten tokens.
         self._to_wake[sequence.wake] = None
         expected = len(sequence.token_ids)
         if index <= expected:

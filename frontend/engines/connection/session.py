@@ -1,10 +1,10 @@
-"""The frontend's side of the protocol with one engine-core, as a state machine without sockets or clock.
+"""The frontend's side of the protocol with one engine-core: a state machine without sockets or a clock.
 
-It decides whether the engine may be sent requests and whether its outputs are current. The sequences that are
-open on the engine are kept by its SequenceTable (frontend.engines.connection.sequence_table).
+It decides whether requests may be sent to the engine and whether its outputs are current. The engine's open
+sequences are kept by its SequenceTable (frontend.engines.connection.sequence_table).
 
-Events are calls with the time of the event; what to send collects in `outbox`. In the table "lose" means:
-every open sequence fails with EngineUnavailableError, and `orphans` remembers their handles.
+Events are method calls with the time of the event; messages to send collect in `outbox`. In the table, "lose"
+means: every open sequence fails with EngineUnavailableError, and `orphans` remembers their handles.
 
     event, in state       connecting, lost, refused    loading           ready, draining
     connected             hello                        hello             hello
@@ -18,10 +18,10 @@ every open sequence fails with EngineUnavailableError, and `orphans` remembers t
     disconnected          refused -> lost              -> lost           lose, -> lost
     silence of 10 s       -                            -> lost           lose, -> lost, hello
 
-Hello is repeated every second until an answer comes (every ten seconds when refused); a ready or draining
-engine is pinged every second, or four times per lease if that is more often, which renews our lease. When
-this process stood still for longer than its lease it assumes nothing: the engine's Pong has epoch 0 if it
-dropped us. On Ready of the same epoch and lease, orphans are aborted: they still run there.
+Hello is repeated every second until the engine replies (every ten seconds when refused); a ready or draining
+engine is pinged every second, or four times per lease if that is more often, which renews our lease. After
+this process was stopped for longer than its lease it assumes nothing: the engine's Pong has epoch 0 if it
+dropped us. On Ready of the same epoch and lease, orphans are aborted: they are still running there.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from splitserve.frontend.engines.connection.sequence_table import SequenceTable
 HELLO_INTERVAL_S = 1.0
 REFUSED_INTERVAL_S = 10.0
 PING_INTERVAL_S = 1.0
-# A lease shorter than four seconds needs pings more often.
+# A lease shorter than four seconds needs more frequent pings.
 PINGS_PER_LEASE = 4
 SILENCE_S = 10.0
 MAX_OPEN_SEQUENCES = MAX_HANDLES
@@ -83,9 +83,9 @@ class EngineSession:
 
     Attributes:
         outbox: messages to send, in order.
-        sequences: open on the engine; sequences.wake_up() notifies their streams.
+        sequences: the engine's open sequences; sequences.wake_up() notifies their streams.
         orphans: handles of sequences that may still run on an engine that was lost.
-        num_losses: times that a serving engine was lost.
+        num_losses: how often a serving engine was lost.
     """
 
     def __init__(self, frontend_id: str, software_version: str, address: str = "") -> None:
@@ -110,16 +110,16 @@ class EngineSession:
     # --- events ---
 
     def connected(self, now_s: float) -> None:
-        """The socket has a connection (again)."""
+        """The socket is connected (again)."""
         self._say_hello(now_s)
 
     def disconnected(self, now_s: float) -> None:
-        """The socket lost its connection: the engine's process ended, or the network broke."""
+        """The socket lost its connection: the engine's process ended, or the network failed."""
         if self.state is not EngineState.CONNECTING:
             self._lose("the connection to the engine was lost")
 
     def tick(self, now_s: float) -> None:
-        """Time passes; call it a few times a second."""
+        """Run the timers; call it a few times a second."""
         gap_s = 0.0 if self._last_tick_s is None else now_s - self._last_tick_s
         self._last_tick_s = now_s
         if self.state in _SERVING:
@@ -132,10 +132,10 @@ class EngineSession:
             self._say_hello(now_s)
 
     def receive(self, message: EngineMessage, now_s: float) -> None:
-        """Take one message of the engine; sequences.wake_up() follows when those that have arrived are taken.
+        """Process one message of the engine; call sequences.wake_up() after the last that has arrived.
 
         Raises:
-            ProtocolError: its columns do not fit each other; nothing of it was taken.
+            ProtocolError: its columns do not match each other; nothing was applied.
         """
         self._last_heard_s = now_s
         match message:
@@ -171,7 +171,7 @@ class EngineSession:
 
         Raises:
             EngineUnavailableError: the engine is not ready.
-            OverloadedError: as many sequences as one frontend may have open on an engine are.
+            OverloadedError: this frontend already has the most sequences open that an engine allows it.
         """
         if self.state is not EngineState.READY:
             raise EngineUnavailableError(f"the engine at {self.address} is {self.state.value}")
@@ -183,20 +183,20 @@ class EngineSession:
         return self.sequences.add(request, wake)
 
     def abort(self, handles: Sequence[int]) -> None:
-        """End sequences that are still open; nothing more is heard of them."""
+        """Abort those of the sequences that are still open; their later output is ignored."""
         known = self.sequences.remove(handles)
         if known:
             self.outbox.append(Abort(known))
 
     def ping(self, now_s: float) -> int:
-        """Send a ping now; the Pong has the nonce returned."""
+        """Send a ping now and return its nonce, which the Pong repeats."""
         nonce = self.next_handle()
         self._last_ping_s = now_s
         self.outbox.append(Ping(nonce))
         return nonce
 
     def call(self, kind: CallKind, request_ids: Sequence[str] = (), tenant: str = "") -> int:
-        """Send a utility call; its CallResult has the call_id returned."""
+        """Send a utility call and return its call_id, which the CallResult repeats."""
         call_id = self.next_handle()
         self.outbox.append(Call(call_id, kind, list(request_ids), tenant))
         return call_id
@@ -205,7 +205,7 @@ class EngineSession:
 
     def _say_hello(self, now_s: float) -> None:
         self._last_hello_s = now_s
-        # Only one is kept while there is no connection.
+        # At most one is queued while there is no connection.
         if self._hello not in self.outbox:
             self.outbox.append(self._hello)
 
@@ -213,7 +213,7 @@ class EngineSession:
         assert self.ready is not None
         if gap_s > PING_INTERVAL_S:
             # Our own process was stopped. What the engine sent meanwhile is still unread; only the engine
-            # knows whether it has dropped us, and its pong to the ping below will say so.
+            # knows whether it has dropped us, and its Pong to the ping below will tell.
             self._last_heard_s += gap_s
         if now_s - self._last_heard_s > SILENCE_S:
             self._lose(f"the engine has been silent for {SILENCE_S:.0f} s")
@@ -263,7 +263,7 @@ class EngineSession:
     def _lose(self, reason: str) -> None:
         self.state, self.message = EngineState.LOST, reason
         self.num_losses += 1
-        # What it reported belongs to an epoch, or to a connection, that has ended.
+        # Its last report belongs to an epoch, or to a connection, that has ended.
         self.last_pong = None
         for message in self.outbox:
             if isinstance(message, Abort):

@@ -1,15 +1,15 @@
-"""Streams of plain text that native code serves from the engine's message to the client's socket.
+"""Streams of plain text that native code writes, from the engine's message straight to the client's socket.
 
 What Python does for a token of such a stream in three layers (frontend.engines.stream.sequence_stream, the
-chunk writers of frontend.openai.answers, frontend.http.connection.body_writer) is done for all rows of a
-message in two calls, with the same bytes. A stream is handed over after its first event and taken back for
-everything that is not the next token: its end, an error, a client that does not read, a comment in between.
+chunk writers of frontend.openai.answers, frontend.http.connection.body_writer) is done here for all rows of a
+message in two calls, and gives the same bytes. A stream is handed over after its first event and taken back
+for anything that is not the next token: its end, an error, a client that does not read, a comment in between.
 While it is handed over, nobody else writes to its connection.
 
     handed over (attach) --add, flush: tokens--> handed over
-    handed over --recall--> Python's again, with what is not written yet --attach--> handed over ...
+    handed over --recall--> back in Python, with what is not written yet --attach--> handed over ...
 
-Copies of the layouts are in frontend._native; the other half is csrc/frontend/relay.h.
+frontend._native repeats the struct layouts; the native half is csrc/frontend/relay.h.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from typing import NamedTuple
 from splitserve.frontend._native import HeldBytes, StreamSpec, load_library
 from splitserve.frontend.text.detokenizer import TextState
 
-# A write to a socket takes 5 to 7 us, so this is 4 ms; then the event loop gets its turn.
+# A write to a socket takes 5 to 7 us, so this is about 4 ms; then the event loop gets to run.
 MAX_FLUSHED_PER_TURN = 512
 
 
 class Frame(NamedTuple):
-    """What stands before and behind the text, as a JSON string, in every event of a stream."""
+    """The bytes before and after the text, which is a JSON string, in every event of a stream."""
 
     prefix: bytes
     suffix: bytes
 
 
 class LatencyBuckets(NamedTuple):
-    """Arrays of a histogram of seconds, which stay in place while native code adds to them.
+    """The arrays of a histogram of seconds; they must not move while native code adds to them.
 
     Attributes:
         bounds: float64, [B]; upper bounds, ascending.
         counts: int64, [B + 1].
-        total: float64, [1]; the sum of all values.
+        total: float64, [1]; the sum of all values, in seconds.
     """
 
     bounds: array[float]
@@ -48,11 +48,11 @@ class LatencyBuckets(NamedTuple):
 
 
 class Route(NamedTuple):
-    """Where the events of one completion go, and what its tokens are timed by.
+    """Where the events of one completion are written, and how its tokens are timed.
 
     Attributes:
-        fd: a connected stream socket that does not block; nothing waits to be written to it.
-        frame: of its events.
+        fd: a connected non-blocking stream socket with no buffered writes.
+        frame: the frame of its events.
         latency: gets the time between two tokens, in seconds.
         last_token_s: monotonic time of the last token before the hand-over.
     """
@@ -67,13 +67,13 @@ class Relayed(NamedTuple):
     """What native code did for a stream until it was taken back.
 
     Attributes:
-        token_ids: that it had, with those of the hand-over.
-        num_taken: how many of them are written or held; the others are Python's to take.
-        held: of an unfinished character.
-        unsent: bytes that the socket did not take; they go to the connection before anything else.
+        token_ids: the token ids it received, including those of the hand-over.
+        num_taken: how many of them are written or held; the others are left to Python.
+        held: bytes of an unfinished character.
+        unsent: bytes that the socket did not accept; they must be written before anything else.
         last_token_s: monotonic time of the last token taken.
         last_write_s: monotonic time of the last event, 0 for none.
-        num_body_bytes: of the response's body, `unsent` included.
+        num_body_bytes: bytes of the response's body, `unsent` included.
     """
 
     token_ids: array[int]
@@ -91,12 +91,12 @@ class RelayedStream:
     __slots__ = ("_handle", "_kept", "_relay")
 
     def __init__(self, relay: TokenRelay, handle: int, *kept: object) -> None:
-        """Name it.
+        """Refer to a stream of the relay.
 
         Args:
-            relay: that has it.
-            handle: of its sequence.
-            kept: what native code reads meanwhile.
+            relay: the relay that serves it.
+            handle: handle of its sequence.
+            kept: objects that native code reads, kept alive meanwhile.
         """
         self._relay = relay
         self._handle = handle
@@ -107,15 +107,15 @@ class RelayedStream:
         return self._relay.last_write_s(self._handle)
 
     def recall(self) -> Relayed:
-        """Take it back, once; native code knows nothing of it afterwards."""
+        """Take it back, once; native code forgets it."""
         return self._relay.detach(self._handle)
 
 
 class TokenRelay:
-    """The handed-over streams of one engine, open sequences all; belongs to the event loop.
+    """The handed-over streams of one engine, all of open sequences; belongs to the event loop.
 
     Attributes:
-        num_streams: how many there are.
+        num_streams: how many are handed over.
     """
 
     def __init__(self) -> None:
@@ -138,10 +138,10 @@ class TokenRelay:
         """Take a stream over; its tokens are written by the next flush().
 
         Args:
-            handle: of its sequence; not handed over now.
-            route: where to.
-            text: what is decoded so far.
-            token_ids: int32, that have come but are not taken.
+            handle: handle of its sequence, which must not be handed over already.
+            route: where to write it.
+            text: the detokenizer's state.
+            token_ids: int32; tokens that have arrived but are not taken.
             num_taken: tokens of the sequence before these.
         """
         bounds, counts, total = route.latency
@@ -169,12 +169,12 @@ class TokenRelay:
         return RelayedStream(self, handle, text.pieces, route.latency)
 
     def add(self, handles: bytes, token_ids: bytes, indices: bytes, num_rows: int) -> Sequence[int]:
-        """Take the rows of a message; returns those that are of no stream here or not its next token.
+        """Take the rows of a message; return those that belong to no stream here or are not its next token.
 
         Args:
             handles: num_rows little-endian int64.
             token_ids: num_rows little-endian int32.
-            indices: the same; place of each token in its sequence.
+            indices: num_rows little-endian int32; position of each token in its sequence.
             num_rows: length of the columns.
         """
         if not self.num_streams:
@@ -184,14 +184,14 @@ class TokenRelay:
         return left
 
     def flush(self, now_s: float) -> tuple[int, list[int]]:
-        """Write what is new, one event per stream, for at most 512 streams.
+        """Write the new text, one event per stream, for at most 512 streams.
 
         Args:
             now_s: monotonic time.
 
         Returns:
-            How many streams still wait, and the handles of those whose socket did not take all: they are
-            taken back before anything else is done.
+            How many streams are still waiting, and the handles of those whose socket did not accept all: take
+            these back before doing anything else.
         """
         if not self.num_streams:
             return 0, []
@@ -200,7 +200,7 @@ class TokenRelay:
         return num_waiting, report.blocked[: report.num_blocked] if report.num_blocked else []
 
     def detach(self, handle: int) -> Relayed:
-        """Give a stream back."""
+        """Stop serving a stream and return what was done for it."""
         found = self._detach(self._relay, handle)
         assert found, "taken back twice"
         self.num_streams -= 1

@@ -1,4 +1,4 @@
-"""One prompt's request in progress: what is new in its n completions, and its end."""
+"""One prompt's request in flight: what is new in its n completions, and when is it finished?"""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from splitserve.frontend.engines.stream.sequence_stream import ALL_TOKENS, Seque
 
 
 class Generation(Protocol):
-    """A request in progress; belongs to the pool's event loop, and its owner closes it.
+    """A request in flight; belongs to the pool's event loop, and its owner closes it.
 
     Attributes:
         finished: whether each completion has had its last delta.
-        behind: whether the last take() left something, so that another would return more now.
+        behind: whether the last take() left something, so that another call would return more now.
     """
 
     finished: bool
@@ -25,13 +25,13 @@ class Generation(Protocol):
 
     @property
     def only_stream(self) -> SequenceStream | None:
-        """The one completion of an open request that an engine samples, None if there are several."""
+        """The stream of a sampled request's only completion, None if there are several."""
 
     def take(self, max_tokens: int = ALL_TOKENS) -> list[OutputDelta]:
-        """Return what is new, at most one delta per completion; what is not taken is joined with the next.
+        """Return what is new, at most one delta per completion; what is left is joined with later output.
 
         Args:
-            max_tokens: in all deltas together; more wait for the next call.
+            max_tokens: most tokens in all deltas together; the rest waits for the next call.
 
         At most max_tokens tokens per completion are held.
 
@@ -40,7 +40,7 @@ class Generation(Protocol):
         """
 
     def close(self) -> None:
-        """End on the engine what still runs; safe to call twice."""
+        """Abort on the engine what is still running; safe to call twice."""
 
 
 class EngineGeneration:
@@ -49,12 +49,12 @@ class EngineGeneration:
     __slots__ = ("_closed", "_error", "_host", "_next", "_stats", "_streams", "behind", "finished")
 
     def __init__(self, host: SequenceHost, streams: Sequence[SequenceStream], stats: PoolStats) -> None:
-        """Take over sequences that were just opened.
+        """Take ownership of sequences that were just opened.
 
         Args:
-            host: of the sequences.
+            host: the host of the sequences.
             streams: one per completion.
-            stats: of the pool, counted at the end.
+            stats: the pool's counters, updated at the end.
         """
         self.finished = False
         self.behind = False
@@ -63,12 +63,12 @@ class EngineGeneration:
         self._stats = stats
         self._error: SplitServeError | None = None
         self._closed = False
-        # The stream to ask first, so that all get their turn when the limit is too low for all.
+        # The stream to ask first, so that each gets its turn when the limit is too low for all.
         self._next = 0
         stats.requests_started += 1
 
     def take(self, max_tokens: int = ALL_TOKENS) -> list[OutputDelta]:
-        """Return what is new; sequences that a stop string ends are ended on the engine at once."""
+        """Return what is new; a sequence that hits a stop string is aborted on the engine at once."""
         deltas: list[OutputDelta] = []
         first, num_streams = self._next, len(self._streams)
         self.behind = False
@@ -96,12 +96,12 @@ class EngineGeneration:
         return self._streams[0] if len(self._streams) == 1 else None
 
     def close(self) -> None:
-        """End on the engine what still runs."""
+        """Abort on the engine what is still running."""
         if self._closed:
             return
         self._closed = True
         self._host.abort([stream.source for stream in self._streams])
-        # They hold `wake`, which leads back to this object: a cycle that reference counting would not free.
+        # They hold `wake`, which refers back to this object: a cycle that reference counting would not free.
         self._streams = ()
         self._stats.count_end(finished=self.finished, failed=self._error is not None)
 

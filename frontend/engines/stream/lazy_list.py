@@ -1,4 +1,4 @@
-"""A list whose items are made when they are read, for items that take far more memory than their source."""
+"""A list that creates its items when they are read, for items that take far more memory than their source."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class LazyList(Sequence[T], Generic[S, T]):
     __slots__ = ("_items", "_make")
 
     def __init__(self, items: Sequence[S], make: Callable[[S], T]) -> None:
-        """Keep both.
+        """Create a view.
 
         Args:
-            items: not changed any more.
-            make: called for each read of an item.
+            items: must not change any more.
+            make: called each time an item is read.
         """
         self._items = items
         self._make = make

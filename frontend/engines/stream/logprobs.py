@@ -1,4 +1,4 @@
-"""Logprobs as an engine sends them, decoded when they are read: objects take far more memory than columns."""
+"""Decodes an engine's logprobs when they are read: as objects they take far more memory than as columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def read_token_logprob(entry: TokenLogprobs, asked_ids: tuple[int, ...] = ()) ->
         asked_ids: the request's logprob_token_ids.
 
     Raises:
-        ProtocolError: the columns do not fit each other or what was asked.
+        ProtocolError: the columns do not match each other or the request.
     """
     token_ids, logprobs = unpack_int32(entry.token_ids).tolist(), unpack_float32(entry.logprobs).tolist()
     num_top = len(token_ids) - 1 - len(asked_ids)
@@ -31,7 +31,7 @@ def read_token_logprob(entry: TokenLogprobs, asked_ids: tuple[int, ...] = ()) ->
 
 
 def read_prompt_logprobs(source: OpenSequence) -> Sequence[TokenLogprob | None]:
-    """Take what has arrived; one entry per prompt token, None for the first, as nothing precedes it."""
+    """Take what has arrived: one entry per prompt token, None for the first, as nothing precedes it."""
     entries, source.prompt_logprobs = source.prompt_logprobs, []
     return LazyList(entries or [None] * (len(source.request.prompt_token_ids) // 4), _read_entry)
 

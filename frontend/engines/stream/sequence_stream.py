@@ -1,4 +1,4 @@
-"""From the tokens of one sequence to deltas of text: detokenising, stop strings, logprobs; no I/O."""
+"""Turns the tokens of one sequence into text deltas: detokenizing, stop strings, logprobs; no I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from splitserve.frontend.text.silent_detokenizer import SilentDetokenizer
 from splitserve.frontend.text.stop_strings import StopMatcher
 from splitserve.frontend.text.tokenizer import Tokenizer
 
-# More than any sequence has.
+# More tokens than any sequence has.
 ALL_TOKENS = 2**31
 
 _REASONS = {
@@ -35,7 +35,7 @@ class SequenceStream:
 
     Attributes:
         finished: whether the last delta has been made.
-        stopped_here: whether a stop string ended it, so that the engine has to abort it.
+        stopped_here: whether a stop string ended it, so that the engine must abort it.
     """
 
     __slots__ = (
@@ -85,11 +85,11 @@ class SequenceStream:
         """Return what is new as one delta, None if nothing is.
 
         Args:
-            max_tokens: at least 1; more than these wait for the next call.
+            max_tokens: most tokens to return, at least 1; the rest waits for the next call.
 
         Raises:
             SplitServeError: the sequence failed.
-            ProtocolError: the engine sent logprobs that do not fit the tokens.
+            ProtocolError: the engine sent logprobs that do not match the tokens.
         """
         source = self.source
         if source.error is not None:
@@ -116,11 +116,11 @@ class SequenceStream:
         return delta
 
     def hand_over(self, route: Route) -> bool:
-        """Let native code write what comes next, as the events of plain text, until take_back().
+        """Let native code write what comes next, as plain-text events, until take_back().
 
         Returns:
-            Whether this was possible. It is not when something is asked for beside text, when the text has
-            only begun, and when the sequence has ended.
+            Whether this was possible. It is not if anything besides text is requested, if the text has only
+            begun, or if the sequence has ended.
         """
         source = self.source
         asks_more = self._stops is not None or self._wants_logprobs or self._wants_prompt_logprobs
@@ -131,7 +131,7 @@ class SequenceStream:
         return True
 
     def take_back(self) -> Relayed | None:
-        """Go on after hand_over(); returns what was done, None if nothing was handed over."""
+        """Continue in Python after hand_over(); return what was done, None if nothing was handed over."""
         self.source.recall()
         back, self.source.returned = self.source.returned, None
         if back is not None:
@@ -148,13 +148,13 @@ class SequenceStream:
             self._finish(delta, finished)
 
     def _visible(self, token_ids: list[int], finished: Finished) -> list[int]:
-        """Leave out the token that ended the sequence: EOS and stop tokens are no part of the text."""
+        """Leave out the token that ended the sequence: EOS and stop tokens are not part of the text."""
         if finished.reason is FinishReason.STOP and not self._sampling.include_stop_str_in_output:
             return token_ids[:-1]
         return token_ids
 
     def _match_stops(self, delta: OutputDelta, visible: list[int], first: int, stops: StopMatcher) -> bool:
-        """Add text token by token, so that the token which completes a stop string is known."""
+        """Add text token by token, so that we know which token completes a stop string."""
         texts: list[str] = []
         for offset, token_id in enumerate(visible):
             text = self._detokenizer.push((token_id,))

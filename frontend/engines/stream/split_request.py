@@ -1,4 +1,4 @@
-"""What an engine is asked for one prompt: a request for each of its n completions."""
+"""Splits one prompt's request into the engine's requests, one for each of its n completions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from splitserve.frontend.engines.generation import GenerationRequest
 def split_request(request: GenerationRequest) -> list[AddRequest]:
     """Return the n requests that the engine runs, with seeds seed, seed + 1 and so on (modulo 2**64).
 
-    A seed is drawn when the client gave none. Stop strings stay here; prompt logprobs are asked for once.
+    A random seed is used if the client gave none. Stop strings stay here; prompt logprobs are requested once.
     """
     sampling = request.sampling
     seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
@@ -31,7 +31,7 @@ def split_request(request: GenerationRequest) -> list[AddRequest]:
             cache_salt=request.cache_salt,
             timeout_s=request.timeout_s,
             queue_timeout_s=request.queue_timeout_s,
-            # A stop string is found here, and the engine must not run on for long after it.
+            # Stop strings are found here, and the engine must not run on for long after one.
             streams=request.streams or bool(sampling.stop),
         )
         for index in range(sampling.n)
