@@ -1,1 +1,1 @@
-"""The engine without I/O: which requests are in flight, which step comes next, who hears what."""
+"""The engine without I/O: which requests are in flight, which step is next, what is each frontend told?"""

@@ -66,12 +66,12 @@ class EngineCore:
         """Build an idle engine.
 
         Args:
-            config: limits; max_model_len may exceed the model's, the smaller one holds.
+            config: limits; max_model_len may exceed the model's; the smaller one applies.
             model: the served model.
             epoch: identifies this life of the engine in every output.
             clock: for queue times, timeouts and ages.
-            secret: 32 bytes that seed the prefix-cache hashes; random for every engine when left out.
-            listeners: hear of cached prefixes, ends and long waits.
+            secret: 32 bytes that seed the prefix-cache hashes; random if left out.
+            listeners: told of cached prefixes, ended requests and long waits.
         """
         self._clock = clock
         self._costs = StepCosts(config.max_num_batched_tokens, model.sliding_window)
@@ -98,7 +98,7 @@ class EngineCore:
 
     @property
     def max_num_tokens(self) -> int:
-        """Longest sequence this engine takes: the smallest of configuration, model and KV pool, in tokens."""
+        """Longest sequence this engine accepts: the least of configuration, model and KV pool, in tokens."""
         return self.limits.max_num_tokens
 
     @property
@@ -112,13 +112,13 @@ class EngineCore:
         return len(self.scheduler.in_flight)
 
     def add(self, frontend: FrontendId, message: AddRequest, *siblings: AddRequest) -> None:
-        """Queue the sequences of one request, all or none; others may have to make room for it.
+        """Queue the sequences of one request, all or none; other waiting requests may be displaced.
 
         Raises:
             InvalidRequestError: a field is out of range or a handle is in use.
             ContextLengthError: a prompt leaves no room in the model's context or the KV pool.
-            OverloadedError: max_num_waiting requests or max_waiting_tokens tokens wait already, and who they
-                are of holds no more than this one's side would; tells for how long.
+            OverloadedError: max_num_waiting requests or max_waiting_tokens tokens wait already, and nobody
+                holds more of the queue than this request's tenant or frontend would with it.
             ProtocolError: a token column is malformed.
         """
         self._requests.add(frontend, (message, *siblings))
@@ -128,7 +128,7 @@ class EngineCore:
         self._requests.abort(frontend, handles)
 
     def drop_frontend(self, frontend: FrontendId) -> None:
-        """End all requests of a frontend that is gone and forget what it was to hear."""
+        """End all requests of a frontend that is gone and drop its pending output."""
         self._requests.drop_frontend(frontend)
 
     def abort_all(self, reason: str) -> None:
@@ -165,12 +165,12 @@ class EngineCore:
         self._report(result)
 
     def take_outputs(self) -> dict[FrontendId, StepOutputs]:
-        """Return what each frontend has to hear now; others are left out."""
+        """Return the output due now by frontend; frontends without any are left out."""
         return self._outputs.take(self._clock.monotonic())
 
     @property
     def outputs_due_s(self) -> float:
-        """Time by which take_outputs() has to be called though no step ends; inf if nothing is gathered."""
+        """Time by which take_outputs() must be called even if no step ends; inf if no tokens are batched."""
         return self._outputs.due_s
 
     def reset_prefix_cache(self) -> int:
@@ -183,7 +183,7 @@ class EngineCore:
         return explain(self.scheduler, requests, self._clock.monotonic())
 
     def queue_stats(self) -> QueueStats:
-        """Return the state of the waiting queue and what it turned away."""
+        """Return the state of the waiting queue and what it has rejected."""
         return queue_stats(self.scheduler, self._requests, self._clock.monotonic())
 
     def stats(self) -> EngineStats:
@@ -191,7 +191,7 @@ class EngineCore:
         return engine_stats(self.scheduler, self._requests, self._counters, self._clock.monotonic())
 
     def check_integrity(self) -> None:
-        """Compare all bookkeeping with itself; takes time in proportion to blocks and requests.
+        """Check that all bookkeeping is consistent; takes time in proportion to blocks and requests.
 
         Raises:
             IntegrityError: names the first disagreement.
@@ -200,7 +200,7 @@ class EngineCore:
         self._requests.check_integrity()
 
     def _report(self, result: AppliedStep) -> None:
-        """Collect what frontends hear of a step."""
+        """Collect what frontends are told about a step."""
         for tokens in result.tokens:
             self._counters.generation_tokens += tokens.num_tokens
             self._outputs.add_tokens(self._table.frontend_at(tokens.frontend_idx), tokens)

@@ -1,4 +1,4 @@
-"""Which requests have run out of time: of their own, of time in the queue, or of patience to be logged."""
+"""Which requests have run out of time: in total or in the queue? And which waits are long enough to log?"""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Deadlines:
     """Up to three times per request in flight, in heaps; used by the engine's thread.
 
     Args:
-        queue_timeout_s: longest wait of a request that names none; 0 = no limit.
-        log_wait_s: wait after which a request is worth a line in the log; 0 never.
+        queue_timeout_s: queue timeout of a request that sets none; 0 = no limit.
+        log_wait_s: wait after which a request is logged; 0 = never.
     """
 
     def __init__(self, queue_timeout_s: float, log_wait_s: float) -> None:
@@ -27,7 +27,7 @@ class Deadlines:
     def add(self, request: Request, queue_timeout_s: float) -> None:
         """Watch a new request.
 
-        One that has begun, on an engine that is gone or in an earlier step, may wait as long as it takes.
+        One that has begun, on an earlier engine or in an earlier step of a beam search, has no queue timeout.
         """
         if request.deadline_s < float("inf"):
             self._ends.push(request.deadline_s, request)
@@ -38,7 +38,7 @@ class Deadlines:
             self._to_log.push(request.arrival_s + self._log_wait_s, request)
 
     def started(self, request: Request) -> None:
-        """It has left the queue for the first time: its siblings may wait as long as it takes now."""
+        """It has left the queue for the first time: its siblings have no queue timeout from now on."""
         if not request.siblings.has_begun:
             for sibling in request.siblings.waiting.values():
                 self._queue_ends.remove(sibling)
@@ -69,5 +69,5 @@ class Deadlines:
 
     @property
     def num_watched(self) -> int:
-        """Entries in all heaps; none is of an ended request."""
+        """Entries in all heaps; none belongs to an ended request."""
         return len(self._ends) + len(self._queue_ends) + len(self._to_log)

@@ -29,7 +29,7 @@ def shortage(scheduler: Scheduler) -> WaitReason:
 
 
 def waiting_by_reason(scheduler: Scheduler) -> dict[str, int]:
-    """Count the waiting requests by what they wait for; O(log n)."""
+    """Count the waiting requests by wait reason; O(log n)."""
     reason = shortage(scheduler)
     num_held_back = scheduler.waiting.num_held_back()
     counts = {
@@ -44,8 +44,8 @@ def find_requests(open_requests: RequestTable, request_ids: Iterable[str], tenan
 
     Args:
         open_requests: all there are.
-        request_ids: an id names its own request and its sequences, "ID-0"; none names all.
-        tenant: sees its own requests; "" sees those of all.
+        request_ids: "ID" matches the request of that id and its sequences "ID-0" and so on; none matches all.
+        tenant: whose requests to return; "" for everybody's.
     """
     wanted = tuple(request_ids)
     parts = tuple(f"{request_id}-" for request_id in wanted)
@@ -61,7 +61,7 @@ def find_requests(open_requests: RequestTable, request_ids: Iterable[str], tenan
 def explain(
     scheduler: Scheduler, requests: list[Request], now_s: float, *, with_position: bool = True
 ) -> list[RequestInfo]:
-    """Describe requests; with positions O(n) for each that waits, n being what waits."""
+    """Describe requests; positions cost O(n) per waiting request, where n requests wait."""
     head = shortage(scheduler)
     return [
         _explain_one(

@@ -1,4 +1,4 @@
-"""How the messages of one client's request become requests of the engine."""
+"""How do the messages of one client request become requests of the engine?"""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Intake:
     """Checks new sequences and numbers them in order of arrival; used by the engine's thread.
 
     Args:
-        limits: what one sequence may be.
-        max_num_siblings: sequences of one request.
+        limits: of one sequence.
+        max_num_siblings: most sequences of one request.
         policy: "priority" orders all requests by priority, "fair" those of a tenant, "fcfs" none.
-        open_requests: those whose handles are in use.
-        namespace: start of the hash chain of a tenant and a cache salt.
+        open_requests: the requests in flight, whose handles are in use.
+        namespace: returns the start of the hash chain of a tenant and a cache salt.
     """
 
     def __init__(
@@ -44,16 +44,16 @@ class Intake:
         self._num_arrivals = 0
 
     def siblings(self, frontend: FrontendId, messages: Sequence[AddRequest], now_s: float) -> Siblings:
-        """Make the sequences of one request out of their messages; nothing of the engine changes.
+        """Build the sequences of one request from their messages, without changing the engine.
 
         Args:
-            frontend: that sent them.
+            frontend: which one sent them.
             messages: at least one.
             now_s: time of arrival.
 
         Raises:
-            InvalidRequestError, ContextLengthError, ProtocolError: as check_request(); or they do not fit
-                each other, or are more than ever run and wait.
+            InvalidRequestError, ContextLengthError, ProtocolError: as check_request(); or the messages
+                contradict each other, or are more than can ever run and wait.
         """
         first = messages[0]
         if len(messages) > self._max_num_siblings:

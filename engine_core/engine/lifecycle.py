@@ -1,4 +1,4 @@
-"""The life of every request in the engine: arrival, checks, a place in the queue, and exactly one end."""
+"""How does a request live in the engine? It arrives, is checked, queued, and ends exactly once."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ class RequestLifecycle:
 
     Attributes:
         table: the requests in flight.
-        admission: how much waits, and what was turned away.
+        admission: how much waits, and what was rejected.
         deadlines: when requests run out of time.
-        timeouts: requests that did, by error code.
-        finished: requests that ended, by reason.
+        timeouts: number of requests that did, by error code.
+        finished: number of requests that ended, by reason.
 
     Args:
         config: limits of the queue and times.
         limits: of one request.
         clock: for queue times, timeouts and ages.
         scheduler: plans those in flight.
-        outputs: takes what frontends hear of starts and ends.
-        listeners: hear of ends and long waits.
+        outputs: collects what frontends are told of starts and ends.
+        listeners: told of ended requests and long waits.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class RequestLifecycle:
         added = self._intake.siblings(frontend, messages, now_s)
         scheduler = self._scheduler
         num_beside = len(scheduler.waiting) - self.admission.num_waiting
-        # Those that free rows are there for start in the next step.
+        # Requests for which there are free rows start in the next step.
         num_free_rows = scheduler.running.num_free_rows - num_beside
         for displaced in self.admission.make_room(added, num_free_rows, now_s):
             for ended in displaced.ends():
@@ -100,7 +100,7 @@ class RequestLifecycle:
                 self._close(request, FinishReason.ABORT)
 
     def drop_frontend(self, frontend: FrontendId) -> None:
-        """End all requests of a frontend that is gone and forget what it was to hear."""
+        """End all requests of a frontend that is gone and drop its pending output."""
         for request in self.table.of_frontend(frontend):
             self._close(request, FinishReason.ABORT)
         self._outputs.drop(frontend)
@@ -108,7 +108,7 @@ class RequestLifecycle:
     def expire(self) -> None:
         """End requests whose time has passed, with "timeout" (504) or "queue_timeout" (503)."""
         now_s = self._clock.monotonic()
-        # First, so that a wait is told even if this looks so late that it has ended by now.
+        # First, so that a long wait is logged even if this call comes so late that it has timed out by now.
         for request in self.deadlines.long_waits(now_s):
             if self._listeners.on_wait is not None:
                 self._listeners.on_wait(explain(self._scheduler, [request], now_s, with_position=False)[0])
@@ -146,7 +146,7 @@ class RequestLifecycle:
         )
 
     def check_integrity(self) -> None:
-        """Raise IntegrityError unless table, queue, rows and what is counted of them agree."""
+        """Raise IntegrityError unless table, queue, rows and their counters agree."""
         self.table.check_integrity()
         waiting, running = self._scheduler.waiting, self._scheduler.running
         num_queued = len(waiting) + len(running)
@@ -161,7 +161,7 @@ class RequestLifecycle:
                 raise IntegrityError(f"request {request.arrival} has ended but is in flight")
 
     def _end_if_complete(self, request: Request) -> None:
-        """End a resumed request whose tokens already reach its end: only the Finished was lost."""
+        """End a resumed request whose tokens are already complete: only its Finished was lost."""
         if request.num_stored_tokens == request.num_prompt_tokens:
             return
         stopped, stop_token_id = self._scheduler.stops.ends_after(request)

@@ -1,4 +1,4 @@
-"""Who hears of an engine's doings beside its frontends."""
+"""Who is told about an engine's requests and prefixes, other than its frontends?"""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from splitserve.engine_core.request import RequestSummary
 
 
 class Listeners(NamedTuple):
-    """All are called on the engine's thread.
+    """Callbacks, all called on the engine's thread.
 
     Attributes:
-        kv_events: told which prefixes are cached and which are not any more.
-        on_end: called with every request that ends, however it does.
+        kv_events: told which prefixes are cached and which no longer are.
+        on_end: called with every request that ends, for whatever reason.
         on_wait: called once with every request that has waited for config.log_wait_s.
     """
 

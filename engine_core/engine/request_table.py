@@ -1,4 +1,4 @@
-"""Which requests are in flight, by frontend and handle."""
+"""Which requests are in flight? Looked up by frontend and handle."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ class RequestTable:
         """Refuse a handle that is in use.
 
         Raises:
-            InvalidRequestError: the frontend has a request in flight of this handle.
+            InvalidRequestError: the frontend has a request in flight with this handle.
         """
         if handle in self._by_frontend.get(frontend, ()):
             raise InvalidRequestError(f"handle {handle} is in use", "handle", "duplicate_handle")
 
     def frontend_at(self, idx: int) -> FrontendId:
-        """Return the frontend of an integer in use."""
+        """Return the frontend that an integer in use stands for."""
         frontend = self._frontend_at[idx]
         assert frontend is not None, f"no frontend has the index {idx}"
         return frontend
 
     def add(self, request: Request) -> None:
-        """Enter a request whose handle check_new() has passed, and give it its frontend's integer."""
+        """Add a request whose handle has passed check_new(), and give it its frontend's integer."""
         request.frontend_idx = self._frontend_idx(request.frontend)
         self._by_frontend.setdefault(request.frontend, {})[request.handle] = request
         self._num_requests += 1
 
     def get(self, frontend: FrontendId, handle: int) -> Request | None:
-        """Return a request, None when there is none of this name."""
+        """Return the request with this handle, None if there is none."""
         return self._by_frontend.get(frontend, {}).get(handle)
 
     def of_frontend(self, frontend: FrontendId) -> list[Request]:
@@ -65,7 +65,7 @@ class RequestTable:
         return list(self._by_frontend.get(frontend, {}).values())
 
     def remove(self, request: Request) -> None:
-        """Drop a request, and its frontend with the last one."""
+        """Remove a request, and with a frontend's last request the frontend too."""
         requests = self._by_frontend[request.frontend]
         del requests[request.handle]
         self._num_requests -= 1

@@ -1,4 +1,4 @@
-"""What an engine says of itself in figures: counters since start, gauges of now."""
+"""How is the engine doing, in numbers? Counters since start and current gauges."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class StepCounters:
     """What was computed since start; counts are steps and tokens.
 
     Attributes:
-        last_step_s: seconds of the engine's clock at which the last step was applied; of the start before.
+        last_step_s: when the last step was applied, in seconds of the engine's clock; its start before any.
         worker_compute_s, worker_wait_s: seconds the worker computed, and waited for steps.
     """
 
@@ -38,7 +38,7 @@ class StepCounters:
 def engine_stats(
     scheduler: Scheduler, requests: RequestLifecycle, counters: StepCounters, now_s: float
 ) -> EngineStats:
-    """Return the figures of an engine; num_frontends counts those with requests in flight."""
+    """Return the statistics of an engine; num_frontends counts those with requests in flight."""
     kv, admission = scheduler.kv, scheduler.row_admission
     offload = kv.cache.offload
     return EngineStats(
@@ -67,7 +67,7 @@ def engine_stats(
 
 
 def queue_stats(scheduler: Scheduler, requests: RequestLifecycle, now_s: float) -> QueueStats:
-    """Return the state of the waiting queue and what it turned away."""
+    """Return the state of the waiting queue and what it has rejected."""
     return QueueStats(
         num_waiting_tokens=requests.admission.num_waiting_tokens,
         queue_time_s=requests.admission.queue_time_s(now_s),

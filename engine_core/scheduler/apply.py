@@ -1,4 +1,4 @@
-"""What a worker's output of one step means: tokens to emit, prefixes to index, requests to end."""
+"""What follows from a worker's output? Tokens to emit, prefixes to index, requests to end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from splitserve.engine_core.scheduler.scheduler import Scheduler
 
 
 class AppliedStep(NamedTuple):
-    """What one applied step leads to; ended requests have left their rows already."""
+    """The results of one applied step; ended requests have left their rows already."""
 
     step: PlannedStep
     tokens: list[TokenColumns]
@@ -57,7 +57,7 @@ class StepApplier:
     def apply(self, output: ModelRunnerOutput) -> AppliedStep:
         """Advance every row of the step.
 
-        Rows whose request left since the step was planned are skipped: their first_step is later, or never.
+        Rows whose request left since the step was planned are skipped: their first_step is later or never.
 
         Raises:
             WorkerError: the output does not answer the oldest step in flight, or breaks the protocol.
@@ -126,13 +126,13 @@ class StepApplier:
     def _take_back(self, output: ModelRunnerOutput, planned: PlannedStep, ended: list[EndedRequest]) -> bool:
         """Let the rows of a step that ran out of memory enter again, or end those taken back too often.
 
-        A row taken back is named again by the step that was in flight behind; it has no request then.
+        A step in flight behind this one names a row that was taken back again; it has no request then.
 
         Returns:
-            Whether the step ran out of memory, so that it tells nothing about times.
+            Whether the step ran out of memory, so that its time means nothing.
         """
         errors = output.errors
-        # An empty list is looked at before it is searched, as every step comes by here.
+        # Check for an empty list before searching it, as every step passes here.
         short = errors and [error for error in errors if error.code == DeviceMemoryError.code]
         if not short:
             self._retries.step_went_well(planned.rows)
@@ -192,7 +192,7 @@ class StepApplier:
         return emitted, finishing
 
     def _recipients_of(self, rows: IntColumn) -> Recipients:
-        """Return who hears of these rows; the same object as long as nobody comes or goes."""
+        """Return who is told about these rows; the same object as long as no row comes or goes."""
         running = self._running
         if rows is not running.order:
             return Recipients(running, rows)
@@ -216,7 +216,7 @@ class StepApplier:
     def _logprobs(
         self, output: ModelRunnerOutput, emitted: _Sampled
     ) -> list[tuple[FrontendId, TokenLogprobs]]:
-        """Rename logprobs from rows to handles; the engine's own count gives the index."""
+        """Re-key logprobs from rows to handles; the index is the engine's own count."""
         if not output.logprobs:
             return []
         position_of = dict(zip(emitted.rows.tolist(), emitted.positions.tolist(), strict=True))
@@ -232,7 +232,7 @@ class StepApplier:
     def _prompt_logprobs(
         self, output: ModelRunnerOutput, planned: PlannedStep
     ) -> list[tuple[FrontendId, TokenLogprobs]]:
-        """Rename prompt logprobs and leave out those sent before a preemption."""
+        """Re-key prompt logprobs and leave out those sent before a preemption."""
         renamed = []
         for logprobs in output.prompt_logprobs:
             request = self._request_in(logprobs.key, planned.step)
@@ -250,7 +250,7 @@ class StepApplier:
 
 
 def _check_rows(output: ModelRunnerOutput, planned: PlannedStep, rows: IntColumn) -> None:
-    """Compare rows, in any order, with those that were to sample and did not fail."""
+    """Check that the rows, in any order, are those that were to sample and did not fail."""
     expected = planned.sampling_rows
     if output.errors:
         failed = [error.row for error in output.errors]

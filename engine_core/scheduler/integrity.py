@@ -15,7 +15,7 @@ from splitserve.engine_core.scheduler.waiting.queues import WaitingQueue
 def check_integrity(
     waiting: WaitingQueue, running: RunningRows, kv: KVCacheManager, in_flight: Collection[PlannedStep]
 ) -> None:
-    """Compare all bookkeeping of a scheduler with itself.
+    """Check that all bookkeeping of a scheduler is consistent.
 
     Raises:
         IntegrityError: names the first disagreement.

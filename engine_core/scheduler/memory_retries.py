@@ -1,15 +1,15 @@
-"""Which requests start again after a step without memory, how large steps may be then, and when it is enough.
+"""Which requests restart after a step ran out of memory, with how large steps, and when do they give up?
 
-A row that is taken back loses what no prefix cache keeps. If steps grew while it starts again, the first one
-that is too large again would throw it back again, and a prompt that takes longer than that would never end.
-So steps grow only beside rows that have nothing to lose:
+A row that is taken back loses whatever no prefix cache keeps. If steps grew while it restarts, the first one
+that is too large would throw it back again, and a prompt that takes longer than that would never finish.
+So steps grow only while no row in them has anything to lose:
 
-    a request          its steps that go well    leaves by
+    a request          its successful steps      leaves by
     is taken back      let no step grow          a new token; its end; being taken back too often
     has a new token    let steps grow            -
 
-Each failure without a new token in between halves the steps of that request, down to one token. That is tried
-again: whoever takes the memory may give it back. Attempts are counted, and after too many the request ends.
+Each failure without a new token in between halves that request's steps, down to one token. Even that is
+retried: whoever took the memory may give it back. Attempts are counted, and after too many the request ends.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from splitserve.engine_core.request import Request, RequestState
 from splitserve.engine_core.scheduler.pacing.step_budget import StepBudget
 from splitserve.engine_core.scheduler.running import RunningRows
 
-# Beyond the halvings that lead to steps of one token.
+# Attempts beyond the halvings that lead down to steps of one token.
 SPARE_ATTEMPTS = 2
 
 
 @dataclass(slots=True)
 class _Restart:
-    """Where a request stood when it was taken back, and how often it was without getting further."""
+    """Where a request stood when it was taken back, and how often that has happened without progress."""
 
     num_known_tokens: int
     num_attempts: int
@@ -47,11 +47,11 @@ class MemoryRetries:
         self.max_attempts = budget.max_num_tokens.bit_length() + SPARE_ATTEMPTS
 
     def take_back(self, requests: Sequence[Request], num_tokens: int) -> list[Request]:
-        """Plan less after a step of so many tokens has failed; returns the requests that have tried enough.
+        """Shrink the budget after a step of `num_tokens` failed; returns the requests out of attempts.
 
         Args:
-            requests: its requests, off their rows by now.
-            num_tokens: of the step.
+            requests: the step's requests, already off their rows.
+            num_tokens: tokens of the step.
         """
         self._budget.shrink(num_tokens)
         self._forget()
@@ -65,7 +65,7 @@ class MemoryRetries:
         return enough
 
     def step_went_well(self, rows: Container[int]) -> None:
-        """Let steps grow unless these rows, of a step that had room, have something to lose."""
+        """Let steps grow unless these rows, of a step that fit into memory, have something to lose."""
         if self._restarts:
             self._forget()
             if any(request.row in rows for request in self._restarts):

@@ -1,4 +1,4 @@
-"""Which rows may go into the next step, so that the stages of a pipeline work on different rows."""
+"""Which rows may go into the next step, so that the stages of a pipeline work on different rows?"""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ def microbatch(running: RunningRows, num_stages: int) -> IntColumn:
     """Return the rows a step may compute, in the order they are served.
 
     A row whose token is still being sampled waits until it is known: the first stage needs it, and only the
-    last one has it. Of the rows that decode a stage's share goes at once, so that others are left for the
-    steps behind. A prompt goes on in chunks, one behind the other. Without a pipeline these are all rows:
-    the worker that samples a token also computes it.
+    last one has it. Only one stage's share of the decoding rows goes into a step, so that others are left for
+    the steps after it. A prompt's chunks may follow each other directly. Without a pipeline all rows are
+    returned: the worker that samples a token also computes its KV.
     """
     rows = running.order
     if num_stages == 1:

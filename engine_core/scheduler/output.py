@@ -1,8 +1,8 @@
-"""What each frontend has to hear: tokens in columns, everything rare in lists, one message each.
+"""What is each frontend told, and when? One message each: tokens in columns, everything rare in lists.
 
-A message leaves as soon as it holds anything that somebody waits for: a token of a request that streams, a
-request's start or first token, an end, or logprobs, which are large. Other tokens are gathered for GATHER_S,
-since each message costs the engine and the frontend tens of microseconds; a response that is read as a whole
+A message is sent as soon as it holds anything that somebody waits for: a token of a streaming request, a
+request's start or first token, an end, or logprobs, which are large. Other tokens are batched for GATHER_S,
+since each message costs the engine and the frontend tens of microseconds; a response that does not stream
 loses nothing by it.
 """
 
@@ -20,13 +20,13 @@ from splitserve.engine_core.ipc.wire import TokenLogprobs
 from splitserve.engine_core.request import FrontendId
 from splitserve.engine_core.scheduler.running import IntColumn, RunningRows
 
-# Short beside what a person or a timeout notices, long beside a step.
+# Too short for a person or a timeout to notice, but long compared to a step.
 GATHER_S = 0.05
 NEVER = float("inf")
 
 
 class TokenColumns(NamedTuple):
-    """Tokens one step emitted for one frontend; packed columns of the same length, as they go on the wire.
+    """Tokens one step emitted for one frontend; packed columns of equal length, as sent on the wire.
 
     Attributes:
         frontend_idx: which frontend.
@@ -34,7 +34,7 @@ class TokenColumns(NamedTuple):
         handles: int64 column.
         token_ids: int32 column.
         token_indices: int32 column; index of each token within its request's output.
-        urgent: somebody waits for one of them.
+        urgent: whether somebody waits for one of them.
     """
 
     frontend_idx: int
@@ -46,7 +46,7 @@ class TokenColumns(NamedTuple):
 
 
 class Recipients:
-    """Which of a set of rows each frontend hears of; serves every step until a row comes or goes."""
+    """Which rows of a set belong to which frontend; reused for every step until a row comes or goes."""
 
     def __init__(self, running: RunningRows, rows: IntColumn) -> None:
         """Args: rows [n], occupied; the array is kept, and names this object."""
@@ -80,7 +80,7 @@ class Recipients:
 
 
 def split_by_value(values: IntColumn) -> list[tuple[int, npt.NDArray[np.intp] | slice]]:
-    """Return each distinct value of a column [n] and where it stands, ascending in both."""
+    """Return each distinct value of a column [n] and its indices, both ascending."""
     if len(values) == 0:
         return []
     if np.count_nonzero(values == values[0]) == len(values):
@@ -102,7 +102,7 @@ class _Pending:
 
 
 class OutputCollector:
-    """Collects outputs until the loop takes them, after every step: what piles up is that of GATHER_S."""
+    """Collects outputs until the loop takes them after every step: at most GATHER_S worth piles up."""
 
     def __init__(self, epoch: int) -> None:
         self._epoch = epoch
@@ -110,7 +110,7 @@ class OutputCollector:
 
     @property
     def due_s(self) -> float:
-        """Time of the next message of gathered tokens, as take() has seen them; inf for none."""
+        """When the next message of batched tokens is due, as of the last take(); inf for none."""
         return min([pending.due_s for pending in self._pending.values()], default=NEVER)
 
     def add_tokens(self, frontend: FrontendId, tokens: TokenColumns) -> None:
@@ -136,11 +136,11 @@ class OutputCollector:
         self._urgent(frontend).prompt_logprobs.append(logprobs)
 
     def drop(self, frontend: FrontendId) -> None:
-        """Forget what was meant for a frontend that is gone."""
+        """Drop the pending output of a frontend that is gone."""
         self._pending.pop(frontend, None)
 
     def take(self, now_s: float) -> dict[FrontendId, StepOutputs]:
-        """Return one message per frontend that has something to hear, and start afresh for these."""
+        """Return one message per frontend whose output is due, and start afresh for these."""
         ready = [frontend for frontend, pending in self._pending.items() if _is_ready(pending, now_s)]
         return {frontend: self._message(self._pending.pop(frontend)) for frontend in ready}
 
@@ -170,7 +170,7 @@ class OutputCollector:
 
 
 def _is_ready(pending: _Pending, now_s: float) -> bool:
-    """Whether a message leaves now; the first look at tokens that can wait sets their time."""
+    """Whether a message is sent now; for tokens that can wait, the first call sets the time they are due."""
     if pending.due_s == NEVER:
         pending.due_s = now_s + GATHER_S
     return pending.urgent or now_s >= pending.due_s

@@ -1,4 +1,4 @@
-"""Which tokens of which rows a step computes: while it is planned, and while it is in flight."""
+"""Which tokens of which rows does a step compute, while it is planned and while it is in flight?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from splitserve.engine_core.scheduler.running import IntColumn
 
 
 class Chunks(NamedTuple):
-    """What a step computes of which rows; all int64 [n].
+    """How many tokens a step computes of which rows; all int64 [n].
 
     Attributes:
         rows: in the order they are served.
@@ -28,7 +28,7 @@ class Chunks(NamedTuple):
         return Chunks(self.rows[which], self.num_tokens[which], self.ends[which])
 
     def behind(self, others: Chunks) -> Chunks:
-        """Return the others, then these."""
+        """Return the others followed by these."""
         return Chunks(*map(np.concatenate, zip(others, self, strict=True)))
 
 

@@ -1,11 +1,11 @@
-"""How much prefill may a step hold beside decoding rows, and which rows get it?
+"""How much prefill may a step hold besides decoding rows, and which rows get it?
 
-A token costs the more the more context it attends to, in a straight line. In units in which a token at the
-beginning of its sequence costs 2 D, with D the context that doubles that, n tokens behind c others cost
+A token's cost grows linearly with the context it attends to. In units in which a token at the start of its
+sequence costs 2 D, where D is the context that doubles its cost, n tokens after a context of c cost
 
     n (2 D + 2 c + n)
 
-so how many of them fit into what is left is a square root of integers.
+so the number that still fits is found with an integer square root.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class PrefillCap(NamedTuple):
     """What a step may spend on prefill while any row decodes.
 
     Attributes:
-        num_tokens: so many tokens' time, were they all at the beginning of their sequences; at least 0.
-        doubling_context: tokens of context that make a token cost twice that; at least 1.
-        min_tokens: so many tokens may be computed whatever they cost; at least 1.
-        max_context: tokens of context that count at most; a chunk's own tokens count beside them.
+        num_tokens: the time to spend, in tokens at the start of their sequences; at least 0.
+        doubling_context: tokens of context that double a token's cost; at least 1.
+        min_tokens: tokens that may be computed whatever they cost; at least 1.
+        max_context: most tokens of context that count; a chunk's own tokens count in addition.
     """
 
     num_tokens: int
@@ -35,16 +35,16 @@ class PrefillCap(NamedTuple):
     max_context: int = 2**31
 
 
-# The cap beside so many decoding rows.
+# Returns the cap for a number of decoding rows.
 CapBeside = Callable[[int], PrefillCap]
 
 
 class PrefillRoom:
-    """What is left of a step's cap while rows are given their share of it, one after the other.
+    """What is left of a step's cap while rows take their share of it, one after the other.
 
     Args:
         cap: of the step.
-        max_tokens: bound beside the cap, at least 1; tokens.
+        max_tokens: limit on tokens besides the cap, at least 1.
     """
 
     __slots__ = ("_beginning", "_left", "_max_context", "_max_tokens", "_min_tokens")
@@ -58,14 +58,14 @@ class PrefillRoom:
 
     @property
     def is_open(self) -> bool:
-        """Whether a token at the beginning of its sequence still fits."""
+        """Whether a token at the start of its sequence still fits."""
         return self._max_tokens > 0 and (self._left > 2 * self._beginning or self._min_tokens > 0)
 
     def take(self, wanted: int, context: int) -> int:
-        """Take room for the next tokens of a row and return how many fit; whoever is cut takes all the rest.
+        """Take room for a row's next tokens and return how many fit; a row that is cut takes all the rest.
 
         Args:
-            wanted: tokens it would compute, at least 1.
+            wanted: tokens the row would compute, at least 1.
             context: tokens of the sequence before them.
 
         Returns:
@@ -86,7 +86,7 @@ class PrefillRoom:
 
 
 def cap_prefill(room: PrefillRoom, num_tokens: IntColumn, contexts: IntColumn) -> IntColumn:
-    """Cut what prefilling rows want so that together they stay within the room, first rows first.
+    """Cut the chunks of prefilling rows so that together they fit the room; first rows are served first.
 
     Args:
         room: of the step; what is left of it afterwards is for new requests.

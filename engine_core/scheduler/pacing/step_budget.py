@@ -1,8 +1,8 @@
-"""How many tokens a step may compute: the configured number, and fewer after a step ran out of memory.
+"""How many tokens may a step compute? The configured number, and fewer after a step ran out of memory.
 
-A worker measures beforehand that the largest step fits its memory, so it runs out only when somebody else has
-taken some. A step's share of memory grows with its tokens. So the budget falls to half of what failed, and
-comes back by a 256th of the whole with every step that goes well and has nothing to lose
+A worker checks beforehand that the largest step fits its memory, so it runs out only if another process has
+taken some. The memory a step needs grows with its tokens. So the budget drops to half of the failed step,
+and recovers by 1/256 of the configured number with every step that succeeds and has nothing to lose
 (engine_core.scheduler.memory_retries). That is additive increase, multiplicative decrease: Chiu and Jain,
 "Analysis of the increase and decrease algorithms for congestion avoidance", 1989.
 """
@@ -26,10 +26,10 @@ class StepBudget:
         self.num_tokens = max_num_batched_tokens
 
     def shrink(self, num_failed_tokens: int) -> None:
-        """Plan less: a step of so many tokens ran out of memory."""
+        """Lower the budget: a step of `num_failed_tokens` ran out of memory."""
         self.num_tokens = max(1, min(self.num_tokens, num_failed_tokens // 2))
 
     def grow(self) -> None:
-        """Plan more: a step went well."""
+        """Raise the budget: a step succeeded."""
         if self.num_tokens < self.max_num_tokens:
             self.num_tokens = min(self.max_num_tokens, self.num_tokens + self._increase)

@@ -1,16 +1,16 @@
-"""How long do steps take on this worker, by what they compute?
+"""How long does a step take on this worker, given what it computes?
 
 Fitted from the times that workers report, with coefficients that are never negative:
 
     decoding    fixed + per decoding row                              steps that only decode
     prefill     per prefill token + per token of its context          what a step took beyond decoding
 
-Both are straight lines through faded points: seconds over decoding rows, and seconds per prefill token over
-the mean context of these tokens. (So the time of a prompt grows with its length and with the square of it,
-as attention reads one key per earlier token, in a sliding-window model those in the window.) Old points fade,
-so the fit follows contexts that grow and machines that slow down.
+Both are straight lines fitted to weighted points: seconds over decoding rows, and seconds per prefill token
+over the mean context of these tokens. (So a prompt's time has a linear and a quadratic term in its length, as
+attention reads one key per earlier token, or per token of the window.) Old points fade, so the fit follows
+growing contexts and machines that slow down.
 
-Owned by the engine's thread. Floats live here; whoever decides is handed integers.
+Owned by the engine's thread. Floats stay in here; decisions are made on integers.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from splitserve.engine_core.scheduler.running import IntColumn
 
 DECODE_MEMORY = 0.98
 PREFILL_MEMORY = 0.9
-# Chunks from this size on count as one point, smaller ones as a part of it: a few tokens beside many decoding
-# rows take less time than the rows' times scatter.
+# Chunks of at least this size count as one point, smaller ones as a fraction: the time of a few tokens
+# besides many decoding rows is less than the noise in the rows' times.
 FULL_CHUNK_TOKENS = 128
-# How far rows and contexts must lie apart to teach the slope. Otherwise the noise of many short prompts
-# would decide what a long one is thought to cost.
+# How far rows and contexts must be spread to determine the slope. Otherwise the noise of many short prompts
+# would set the estimated cost of a long one.
 ROWS_SPREAD = 1.0
 CONTEXT_SPREAD = 128.0
-# A step that another process interrupted says little: nothing counts as more than so many times its estimate.
+# A step interrupted by another process says little: its time counts at most as this multiple of its estimate.
 MAX_RISE = 2.0
-# Below it an estimate is no measure for others: the worker said 0 so far.
+# Below this an estimate does not limit new points: the worker has only reported 0 so far.
 MIN_ESTIMATE = 1e-9
-# Longer ones, and times that are no numbers, are not believed.
+# Longer times, and NaN, are ignored.
 MAX_STEP_S = 3600.0
-# Equal decode steps are taken in together, which makes one cost 0.2 us instead of 1.
+# Equal decode steps are added together, which makes each cost 0.2 us instead of 1.
 MAX_PENDING_STEPS = 16
 MAX_NS = 2**62
-# The window of a model without one: beyond every sequence.
+# The window of a model without one: longer than any sequence.
 NO_WINDOW = 2**31
 
 
 class FadingLine:
-    """Straight line through points of which older ones count less; neither slope nor offset is negative.
+    """Straight line fitted to points, older ones counting less; neither slope nor offset is negative.
 
-    Weighted least squares, the weights of all points times `memory` for each new one. Where the points lie
-    closer together than `spread` the slope stays near what it was before.
+    Weighted least squares; each new point multiplies the weights of all earlier ones by `memory`. Where the
+    points lie closer together than `spread`, the slope stays near its earlier value.
 
     Args:
         memory: above 0, below 1.
@@ -78,7 +78,7 @@ class FadingLine:
         return self._slope
 
     def add(self, x: float, y: float, num_points: float = 1.0) -> None:
-        """Take in a point, both coordinates at least 0, as if it came num_points times (above 0)."""
+        """Add a point, both coordinates at least 0, as if it came num_points times (above 0)."""
         y = min(y, self.highest(x))
         kept = self._memory**num_points
         self._weight = self._weight * kept + (1 - kept)
@@ -89,7 +89,7 @@ class FadingLine:
         self._var_x = (1 - share) * (self._var_x + share * dx * dx)
         self._cov = (1 - share) * (self._cov + share * dx * dy)
         slope = (self._cov + self._inertia * self._slope) / (self._var_x + self._inertia)
-        # Steeper than through the origin, the offset would be negative.
+        # With a line steeper than one through the origin the offset would be negative.
         steepest = self._mean_y / self._mean_x if self._mean_x > 0 else slope
         self._slope = max(0.0, min(slope, steepest))
 
@@ -98,7 +98,7 @@ class FadingLine:
         return max(0.0, self._mean_y + self._slope * (x - self._mean_x))
 
     def highest(self, x: float) -> float:
-        """Return what a point at x >= 0 counts as at most."""
+        """Return the largest value that a point at x >= 0 may count as."""
         if self._mean_y <= MIN_ESTIMATE:
             return math.inf
         return MAX_RISE * max(self._mean_y, self.at(x))
@@ -108,9 +108,9 @@ class PrefillCost(NamedTuple):
     """What prefill adds to a step.
 
     Attributes:
-        token_s: seconds of a token at the beginning of its sequence.
-        context_s: seconds more per token of its context.
-        window: tokens of context that count at most.
+        token_s: seconds for a token at the start of its sequence.
+        context_s: additional seconds per token of its context.
+        window: most tokens of context that count.
     """
 
     token_s: float
@@ -128,15 +128,15 @@ _Tokens = TypeVar("_Tokens", int, IntColumn)
 
 
 def _context_until(end: _Tokens, in_window: _Tokens) -> _Tokens:
-    """Return twice the context of a sequence's first tokens, of which so many have not filled the window.
+    """Return twice the summed context of the first `end` tokens, `in_window` of which do not fill the window.
 
-    At position p that is 2 p + 1, at most the window's size: whole numbers, as halves would be lost.
+    At position p that is 2 p + 1, up to the window's size: doubled so that integers do not lose the halves.
     """
     return in_window * in_window + 2 * in_window * (end - in_window)
 
 
 class StepCosts:
-    """Learns from every step; costs a steady decode step two comparisons and two additions.
+    """Learns from every step, at the cost of two comparisons and two additions in a steady decode step.
 
     Args:
         max_num_batched_tokens: the step's budget, tokens.
@@ -145,7 +145,7 @@ class StepCosts:
 
     def __init__(self, max_num_batched_tokens: int, sliding_window: int = 0) -> None:
         self._window = sliding_window or NO_WINDOW
-        # What a step looks like in which everyone decodes; comparing bytes is cheaper than counting.
+        # The column of a step in which every row decodes; comparing bytes is cheaper than counting.
         self._ones = pack_int32(np.ones(max_num_batched_tokens, np.int32))
         self._decode = FadingLine(DECODE_MEMORY, ROWS_SPREAD)
         self._prefill = FadingLine(PREFILL_MEMORY, CONTEXT_SPREAD)
@@ -155,7 +155,7 @@ class StepCosts:
         self._highest_s = math.inf
 
     def observe(self, packed_num_tokens: bytes, num_computed_tokens: IntColumn, seconds: float) -> None:
-        """Take in one step; one whose time is negative, not a number or above an hour teaches nothing.
+        """Learn from one step; ignored if its time is negative, NaN or above an hour.
 
         Args:
             packed_num_tokens: int32 column [n]; tokens of each row; a row with one token decodes.
@@ -176,7 +176,7 @@ class StepCosts:
         self._pending_s += seconds if seconds < self._highest_s else self._highest_s
 
     def decode_s(self, num_decoding: int) -> float:
-        """Return the seconds of a step in which so many rows decode and nobody prefills; 0 if unknown."""
+        """Return the seconds of a step with `num_decoding` decoding rows and no prefill; 0 if unknown."""
         self._take_in_pending()
         return self._decode.at(num_decoding)
 
@@ -187,7 +187,7 @@ class StepCosts:
         return PrefillCost(self._prefill.at(0), self._prefill.slope, self._window)
 
     def recompute_ns(self, first_token: int, end_token: int) -> int:
-        """Return the nanoseconds that computing the KV of these positions again would take.
+        """Return the nanoseconds it would take to recompute the KV of these positions.
 
         Args:
             first_token: position of the first of them in its sequence, at least 0.

@@ -1,6 +1,6 @@
-"""How much prefill may a step hold while others decode, so that it ends within the target?
+"""How much prefill may a step hold besides decoding rows, so that it ends within the target?
 
-What step_costs.py has learnt, turned into integers for the scheduler: how many tokens' time is left beside
+Turns what step_costs.py has learnt into integers for the scheduler: time for how many tokens is left besides
 the decoding rows, and how fast a token's cost grows with its context.
 """
 
@@ -9,25 +9,25 @@ from __future__ import annotations
 from splitserve.engine_core.scheduler.pacing.prefill_cap import PrefillCap
 from splitserve.engine_core.scheduler.pacing.step_costs import PrefillCost, StepCosts
 
-# However short the target, prompts get on: by so many tokens in each step, and by what fits into so large
-# a part of the time the decoding rows take. So a target that decoding alone misses is missed by a quarter.
+# However short the target, prompts make progress: by this many tokens per step, and by what fits into this
+# share of the decoding rows' time. So a target that decoding alone misses is missed by another quarter.
 MIN_CHUNK_TOKENS = 16
 MIN_PREFILL_SHARE = 0.25
-# Before anything is known.
+# Used before anything is known.
 FIRST_CHUNK_TOKENS = 128
 # Aim below the target: single steps scatter around the prediction.
 AIM = 0.9
-# Beyond every budget of a step, and beyond every sequence.
+# More than any step's budget, and longer than any sequence.
 MAX_TOKENS = 2**40
 MAX_CONTEXT = 2**30
 
 
 class StepPacer:
-    """Keeps steps with decoding rows within a target, as far as prefill decides it.
+    """Keeps steps with decoding rows within a target, as far as limiting prefill can.
 
     Args:
         target_s: longest step wanted while rows decode, above 0.
-        costs: what steps take; others feed it.
+        costs: how long steps take; updated elsewhere.
     """
 
     def __init__(self, target_s: float, costs: StepCosts) -> None:
@@ -35,16 +35,16 @@ class StepPacer:
         self._costs = costs
 
     def cap(self, num_decoding: int) -> PrefillCap:
-        """Return what a step may spend on prefill beside so many decoding rows."""
+        """Return what a step may spend on prefill besides `num_decoding` decoding rows."""
         cost = self._costs.prefill()
         if cost is None:
             return PrefillCap(0, 1, FIRST_CHUNK_TOKENS)
         decode_s = self._costs.decode_s(num_decoding)
         room_s = max(AIM * self._target_s - decode_s, MIN_PREFILL_SHARE * decode_s)
         context = _doubling_context(cost)
-        # Where all of the cost is in the context, the first token costs as much as its own attention.
+        # If all of the cost is in the context, the first token costs as much as its own attention.
         token_s = max(cost.token_s, cost.context_s)
-        # Compared before it is divided: a prefill that took no time has no bound.
+        # Compare before dividing: a prefill that took no time has no limit.
         num_tokens = MAX_TOKENS if room_s >= MAX_TOKENS * token_s else int(room_s / token_s)
         return PrefillCap(num_tokens, context, MIN_CHUNK_TOKENS, cost.window)
 
