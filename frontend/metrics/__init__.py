@@ -1,1 +1,1 @@
-"""Figures of a frontend, of its siblings and of the engines, as Prometheus reads them."""
+"""Prometheus metrics of a frontend, of the other frontends of its launch, and of the engines."""

@@ -1,4 +1,4 @@
-"""What the engines report of themselves, from the last Pong of each, as metric families."""
+"""Metric families of the engines, from the last Pong of each."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ _COUNTERS = (
     _Series("engine_protocol_errors", "Invalid messages the engine received.", lambda s: s.protocol_errors),
 )
 _LABELS = ("model_name", "engine")
-# A series that is missing until its first event hides that event from rate(): all begin at 0.
+# A series that is missing until its first event hides that event from rate(), so all start at 0.
 _NO_FINISHED = {reason.name.lower(): 0 for reason in FinishReason}
 
 
 def collect_engines(statuses: list[EngineStatus]) -> Iterable[Metric]:
-    """Yield the families of all engines; one that has not answered yet has a state and nothing else."""
+    """Yield the families of all engines; one that has not replied yet has only a state."""
     names = engine_names(statuses)
     known = [
         ([status.model.names[0] if status.model else "", name], status.stats)
@@ -98,7 +98,7 @@ def collect_engines(statuses: list[EngineStatus]) -> Iterable[Metric]:
 
 
 def collect_pool(statuses: list[EngineStatus], stats: PoolStats, frontend_id: str) -> Iterable[Metric]:
-    """Yield what this frontend knows and counts of its engine links."""
+    """Yield what this frontend knows and counts about its engine connections."""
     labels = ["frontend"]
     ready = GaugeMetricFamily(
         PREFIX + "frontend_engines_ready", "Engines that are ready for this frontend.", labels=labels
@@ -122,9 +122,9 @@ def collect_pool(statuses: list[EngineStatus], stats: PoolStats, frontend_id: st
 
 
 def engine_names(statuses: list[EngineStatus]) -> list[str]:
-    """Name each engine by its id, with its place in the list where it has none or shares it.
+    """Name each engine by its id, plus its position in the list if it has no id or shares it.
 
-    Two equal series would void a whole scrape, and addresses are nobody's business outside.
+    Two equal series would invalidate a whole scrape, and addresses must not be shown outside.
     """
     ids = Counter(status.engine_id for status in statuses)
     return [

@@ -1,4 +1,4 @@
-"""Several expositions of Prometheus' text format as one: the samples of a family stand together."""
+"""Merges several expositions of Prometheus' text format into one, keeping each family's samples together."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _BEGIN = b"# HELP "
 
 
 def merge(expositions: Sequence[bytes]) -> bytes:
-    """Join what frontends of the same version exposed, no two of them with the same series.
+    """Merge the expositions of frontends of the same version; no two may share a series.
 
-    They are joined family by family as text: to parse every sample would keep the event loop from tokens.
+    They are merged family by family as text: parsing every sample would block the event loop.
     """
     families: dict[bytes, list[bytes]] = {}
     for exposition in expositions:
-        # A line break within a label is escaped, so that no text of a label begins a family.
+        # A line break within a label is escaped, so no label's text can start a family.
         for family in (b"\n" + exposition).split(b"\n" + _BEGIN)[1:]:
             about, kind, *samples = family.rstrip(b"\n").split(b"\n")
             families.setdefault(about + b"\n" + kind, []).extend(samples)
@@ -26,7 +26,7 @@ def merge(expositions: Sequence[bytes]) -> bytes:
 
 
 class Labelled(Collector):
-    """The families of a collector with one more label on every sample that lacks it."""
+    """A collector's families with one label added to every sample that lacks it."""
 
     def __init__(self, inner: Collector, name: str, value: str) -> None:
         self._inner = inner

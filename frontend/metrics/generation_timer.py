@@ -1,4 +1,4 @@
-"""Times and token counts of one sequence, observed as its deltas pass."""
+"""Observes the times and token counts of one sequence as its deltas pass."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class GenerationTimer:
 
     @property
     def last_token_s(self) -> float | None:
-        """Monotonic time of the last token, None before the first."""
+        """Monotonic time of the last token in seconds, None before the first."""
         return self._last if self._count else None
 
     def times(self) -> RequestTimes:
@@ -32,12 +32,12 @@ class GenerationTimer:
         return RequestTimes(self._arrived, self._queue_time, self._first, self._last, self._count)
 
     def on_relayed(self, num_tokens: int, last_token_s: float) -> None:
-        """Count tokens whose times native code has observed already."""
+        """Count tokens whose times native code has already observed."""
         self._count += num_tokens
         self._last = last_token_s
 
     def on_delta(self, delta: OutputDelta) -> None:
-        """Observe one delta; tokens that came together share the time since the last ones."""
+        """Observe one delta; tokens that arrived together share the time since the previous ones."""
         num_tokens = len(delta.token_ids)
         if num_tokens:
             now = self._clock()

@@ -1,6 +1,6 @@
-"""Histograms of one thread: plain numbers without locks, as every token pays for them.
+"""Single-threaded histograms: plain numbers without locks, because every token pays for them.
 
-They are kept in arrays, where native code adds to them, too (frontend.engines.connection.token_relay).
+They are kept in arrays so that native code can add to them too (frontend.engines.connection.token_relay).
 """
 
 from __future__ import annotations
@@ -51,27 +51,27 @@ class Histogram:
         self._sum = array("d", [0.0])
 
     def observe(self, value: float, weight: int = 1) -> None:
-        """Add a value that was seen `weight` times."""
+        """Add a value that was observed `weight` times."""
         self._counts[bisect_left(self._bounds, value)] += weight
         self._sum[0] += value * weight
 
     @property
     def buckets(self) -> LatencyBuckets:
-        """What native code needs to observe values, too."""
+        """The arrays through which native code observes values too."""
         return LatencyBuckets(self._upper, self._counts, self._sum)
 
     @property
     def sum(self) -> float:
-        """Sum of all values seen."""
+        """Sum of all observed values."""
         return self._sum[0]
 
     @property
     def count(self) -> int:
-        """How many values were seen."""
+        """Number of observed values."""
         return sum(self._counts)
 
     def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
-        """Add the cumulative buckets to a metric family of the exposition."""
+        """Add the cumulative buckets to a metric family."""
         buckets: list[tuple[str, float]] = []
         total = 0
         for bound, count in zip((*self._bounds, inf), self._counts, strict=True):

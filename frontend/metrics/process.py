@@ -1,4 +1,4 @@
-"""What this process measures itself: HTTP requests, and the times and sizes of generations."""
+"""The metrics that this process measures itself: HTTP requests, and the times and sizes of generations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from splitserve.frontend.metrics.histogram import (
 )
 
 PREFIX = "splitserve:"
-# Routes x methods x statuses stay far below this; it bounds the map whatever a bug feeds it.
+# Routes x methods x statuses stay far below this; it bounds the map even if a bug feeds it.
 MAX_HTTP_SERIES = 4096
 
 
@@ -29,12 +29,12 @@ class HttpMetrics:
         self._durations: dict[tuple[str, str], Histogram] = {}
 
     def expect(self, handler: str, method: str) -> None:
-        """Show a route from the start, with no request yet."""
+        """Show a route from the start, before its first request."""
         self._counts[handler, method, "200"] += 0
         self._durations.setdefault((handler, method), Histogram(TIME_BUCKETS))
 
     def observe(self, handler: str, method: str, status: int, seconds: float) -> None:
-        """Count one request that ended."""
+        """Count one finished request."""
         if len(self._counts) >= MAX_HTTP_SERIES:
             handler = "other"
         self._counts[handler, method, str(status)] += 1
@@ -100,7 +100,7 @@ _HISTOGRAMS = {
 
 
 class ModelMetrics:
-    """Histograms of one model; a sequence is one completion, a request one prompt with all of them."""
+    """Histograms of one model; a sequence is one completion, a request one prompt with all completions."""
 
     __slots__ = (*_HISTOGRAMS, "cached_tokens")
 
@@ -122,7 +122,7 @@ def _new(name: str) -> Histogram:
 
 
 class FrontendMetrics:
-    """All figures of this process; the event loop writes them without locks."""
+    """All metrics of this process; the event loop updates them without locks."""
 
     def __init__(self, frontend_id: str) -> None:
         self.frontend_id = frontend_id

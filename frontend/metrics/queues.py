@@ -1,4 +1,4 @@
-"""What waits on the engines and what they turned away, from the last Pong of each, as metric families."""
+"""Metric families of the engines' queues, waiting and rejected requests, from the last Pong of each."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Family(NamedTuple):
     values: Callable[[QueueStats], dict[str, int]]
 
     def all_values(self, queue: QueueStats) -> dict[str, int]:
-        """Return the values by label; known labels without one have 0."""
+        """Return the values by label; known labels without a value get 0."""
         return dict.fromkeys(self.known, 0) | self.values(queue)
 
 
@@ -72,7 +72,7 @@ _COUNTERS = (
 
 
 def collect_queues(statuses: list[EngineStatus]) -> Iterable[Metric]:
-    """Yield the families of all engines that have answered."""
+    """Yield the families of all engines that have replied."""
     known = [
         ([status.model.names[0] if status.model else "", name], status.queue)
         for name, status in zip(engine_names(statuses), statuses, strict=True)

@@ -1,4 +1,4 @@
-"""How long did one request take, as its own answer tells: its tokens' times and what follows from them."""
+"""How long did one request take? The timings that its own response reports."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import msgspec
 
 
 class RequestMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Times of one completion, as vLLM names them; None where there is no token to measure by.
+    """Times of one completion, as vLLM names them; None if there is no token to measure.
 
     Attributes:
-        time_to_first_token_ms: from when it first ran to its first token.
+        time_to_first_token_ms: from its first run to its first token.
         generation_time_ms: from its first token to its last.
         queue_time_ms: how long it waited before it first ran.
-        mean_itl_ms: between two tokens; None with fewer than two.
-        tokens_per_second: of all tokens since it first ran.
+        mean_itl_ms: mean time between two tokens; None with fewer than two.
+        tokens_per_second: rate of all tokens since it first ran.
     """
 
     time_to_first_token_ms: float | None = None
@@ -27,13 +27,13 @@ class RequestMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class RequestTimes:
-    """What one completion's metrics are made of, in seconds of one monotonic clock.
+    """The measurements behind one completion's metrics, in seconds of one monotonic clock.
 
     Attributes:
         arrived_s: when it was sent to the engine.
-        queue_time_s: how long the engine let it wait.
-        first_token_s, last_token_s: when they came; without meaning while there is none.
-        num_tokens: how many have come.
+        queue_time_s: how long it waited on the engine.
+        first_token_s, last_token_s: when they arrived; meaningless while there is none.
+        num_tokens: how many have arrived.
     """
 
     arrived_s: float
@@ -43,7 +43,7 @@ class RequestTimes:
     num_tokens: int = 0
 
     def add(self, num_tokens: int, queue_time_s: float, now_s: float) -> None:
-        """Note tokens that came just now."""
+        """Record tokens that have just arrived."""
         if not num_tokens:
             return
         if not self.num_tokens:
@@ -56,7 +56,7 @@ class RequestTimes:
         if not self.num_tokens:
             return RequestMetrics()
         generation_s = self.last_token_s - self.first_token_s
-        # The engine's clock measured the wait, so a fast answer may seem to come before it ran.
+        # The wait was measured by the engine's clock, so a fast response may seem to precede the first run.
         prefill_s = max(0.0, self.first_token_s - self.arrived_s - self.queue_time_s)
         took_s = prefill_s + generation_s
         return RequestMetrics(

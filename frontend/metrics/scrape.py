@@ -1,4 +1,4 @@
-"""GET /metrics: the figures of all frontends of the launch and of the engines, asked for at each scrape."""
+"""GET /metrics: the metrics of the engines and of all frontends of the launch, collected at each scrape."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ from splitserve.frontend.metrics.exposition import Labelled, merge
 from splitserve.frontend.metrics.process import PREFIX
 from splitserve.frontend.metrics.siblings import SiblingFrontends
 
-# An engine that is in a long step answers after it; its last figures are used then. Another frontend of the
-# launch that is busy for so long is left out.
+# An engine in a long step replies only after it; its last known values are used then. Another frontend of the
+# launch that is busy for longer than this is left out.
 DEADLINE_S = 0.5
 
 
 class Scrape:
-    """Answers scrapes; those that overlap share one round trip, so they cannot flood the engines."""
+    """Serves scrapes; overlapping ones share one round trip, so they cannot flood the engines."""
 
     def __init__(
         self, pool: EnginePool, engines: Collector, frontend: Collector, launch: Launch | None
     ) -> None:
-        """Prepare.
+        """Create the endpoint.
 
         Args:
-            pool: the engines, pinged before each answer.
+            pool: the engines, pinged before each response.
             engines: families of the engines, the same at every frontend.
-            frontend: families of this frontend, but for those of the process and its garbage collector.
-            launch: whose other frontends are asked as well; None for a frontend of its own.
+            frontend: families of this frontend, except those of the process and its garbage collector.
+            launch: the launch whose other frontends are asked too; None for a standalone frontend.
         """
         self._pool = pool
         self._launch = launch
         self._siblings = SiblingFrontends(launch) if launch is not None and launch.others else None
         self._shared: asyncio.Task[bytes] | None = None
         self._engines = engines
-        # Registries of our own: the library's global one would tie two apps of one process together.
+        # Separate registries: the library's global one would tie two apps of one process together.
         process = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=process)
         GCCollector(registry=process)
@@ -57,13 +57,13 @@ class Scrape:
         self._own.register(process if launch is None else Labelled(process, "frontend", str(launch.number)))
 
     def answering(self) -> contextlib.AbstractAsyncContextManager[None]:
-        """Tell the other frontends of the launch this one's figures while the context is open."""
+        """Serve this frontend's metrics to the others of the launch while the context is open."""
         if self._siblings is None:
             return contextlib.nullcontext()
         return self._siblings.answering(lambda: generate_latest(self._own))
 
     async def answer(self) -> Response:
-        """Return the exposition; engines that do not answer in time show what they said last."""
+        """Return the exposition; engines that do not reply in time show their last known values."""
         if self._shared is None or self._shared.done():
             self._shared = asyncio.create_task(self._gather(), name="metrics-scrape")
         text = await asyncio.shield(self._shared)

@@ -1,6 +1,6 @@
-"""The frontends of one launch tell each other their metrics, so that any of them can answer for all.
+"""The frontends of one launch exchange their metrics, so that any of them can serve those of all.
 
-Each listens on a Unix socket in the launch's private directory and writes its exposition to whoever connects.
+Each listens on a Unix socket in the launch's private directory and sends its exposition to every client.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import AsyncGenerator, Callable
 from splitserve.engine_core.process.runtime_directory import leave_runtime_directory
 from splitserve.frontend.launch import Launch
 
-# Some hundred kilobytes are usual with many models; what is longer is no answer.
+# A few hundred kilobytes are usual with many models; anything longer is not a valid response.
 MAX_BYTES = 16 * 2**20
-# The engine makes the directory, some time after the frontends have started.
+# The engine creates the directory, some time after the frontends have started.
 BIND_RETRY_S = 0.2
 BACKLOG = 128
 
@@ -29,7 +29,7 @@ class SiblingFrontends:
 
     @contextlib.asynccontextmanager
     async def answering(self, figures: Callable[[], bytes]) -> AsyncGenerator[None, None]:
-        """Answer the others while the context is open.
+        """Serve the others while the context is open.
 
         Args:
             figures: returns the exposition of this frontend alone.
@@ -43,7 +43,7 @@ class SiblingFrontends:
                 await task
 
     async def ask(self, deadline_s: float) -> dict[int, bytes]:
-        """Return the expositions of those others that answer in time, by their number."""
+        """Return the expositions of the others that respond in time, by frontend number."""
         numbers = self._launch.others
         answers = await asyncio.gather(*(self._ask(number, deadline_s) for number in numbers))
         return {number: text for number, text in zip(numbers, answers, strict=True) if text}
@@ -78,7 +78,7 @@ class SiblingFrontends:
             return b""
 
     def _path(self, number: int) -> str:
-        # Not longer than the engine's own, engine.sock, for up to 64 frontends.
+        # Not longer than the engine's own name, engine.sock, for up to 64 frontends.
         return f"{self._launch.directory}/api-{number}.sock"
 
 
@@ -86,7 +86,7 @@ async def _bind_when_possible(path: str) -> socket.socket:
     while True:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            # The number is ours alone: what lies there was left by a predecessor that was killed.
+            # The number is ours alone: a file there was left by a predecessor that was killed.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
             listener.bind(path)

@@ -1,1 +1,1 @@
-"""Text to token ids and back, by the files of a checkpoint."""
+"""Text to token ids and back, using the files of a checkpoint."""

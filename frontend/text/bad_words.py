@@ -1,4 +1,4 @@
-"""Bad words to the token-id sequences that an engine keeps out of the output."""
+"""Turns bad words into the token-id sequences that must not appear in the output."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.engine_core.sequence_sampling import MAX_BAD_WORD_TOKENS
 from splitserve.frontend.text.tokenizer import Tokenizer
 
-# Encoding takes 10 to 20 us per word and spelling and 0.1 to 0.2 us per character; beyond this it leaves the
-# event loop.
+# Encoding takes 10 to 20 us per word and spelling and 0.1 to 0.2 us per character; more words than this are
+# encoded in a thread.
 _THREAD_FROM_WORDS = 16
 _THREAD_FROM_CHARS = 1024
 
 
 async def spell_bad_words(params: SamplingParams, tokenizer: Tokenizer) -> SamplingParams:
-    """Return the parameters with bad_words turned into bad_word_token_ids, behind those already there.
+    """Return the parameters with bad_words appended to bad_word_token_ids as token ids.
 
     Raises:
-        InvalidRequestError: a word is not valid Unicode or has too many tokens; names it.
+        InvalidRequestError: a word is not valid Unicode or has too many tokens; names the word.
     """
     words = params.bad_words
     max_chars = min(_THREAD_FROM_CHARS, tokenizer.max_chars_at_once)
@@ -35,10 +35,10 @@ async def spell_bad_words(params: SamplingParams, tokenizer: Tokenizer) -> Sampl
 
 
 def spellings(words: Sequence[str], tokenizer: Tokenizer) -> list[tuple[int, ...]]:
-    """Return each word's token ids as the output begins with it and as it stands behind a space.
+    """Return each word's token ids, both at the start of an output and after a space.
 
     Leading spaces of a word make no difference. A special token's text ("<|im_end|>") is that token. A word
-    whose letters the tokenizer drops has no spelling.
+    whose characters the tokenizer drops has no spelling.
 
     Raises:
         InvalidRequestError: as spell_bad_words().

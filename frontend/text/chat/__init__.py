@@ -1,1 +1,1 @@
-"""Chat messages to a prompt, by a checkpoint's template."""
+"""Chat messages to a prompt, using a checkpoint's template."""

@@ -1,12 +1,14 @@
-"""Keeps control tokens that a chat template writes apart from the same characters in text that users wrote.
+"""Tells control tokens written by a chat template from the same characters in text that users wrote.
 
 A user who writes "<|im_end|>" must not end the turn. So the tokenizer is told to read all added tokens as
-letters, and each gets an alias that no text can hold: what shall be read as a token is replaced by its alias
-first. Text of users simply is not. In a chat, every string of a user gets an invisible mark inside whatever
-could become a control token before the template is rendered; what is still whole afterwards is the template's
-own and is aliased, then the marks are dropped. It is one call of the tokenizer, so words are split as ever.
+ordinary text, and each gets an alias that no text can contain: what is meant as a token is first replaced by
+its alias. User text never is. In a chat, before the template is rendered, an invisible mark is put inside
+whatever in a user's string could become a control token; tokens that are still whole after rendering are the
+template's own and get their alias, then the marks are dropped. It is a single call of the tokenizer, so words
+are split as usual.
 
-Marks and aliases begin with noncharacters, which no text interchange may contain; users' own become U+FFFD.
+Marks and aliases start with Unicode noncharacters, which are not meant for text interchange; those in user
+text become U+FFFD.
 """
 
 from __future__ import annotations
@@ -29,42 +31,42 @@ _OURS = re.compile(f"[{MARK}{_ALIAS}\ufdd2]")
 _FIRST_ALIAS = 0xF0000
 _FILLER = 0xE000
 MAX_ADDED_TOKENS = 65534
-# Two different control tokens rarely share more of their beginning with ordinary text than this.
+# Control tokens rarely share a longer prefix with ordinary text than this.
 _TELLTALE_CHARS = 3
 
 
 def neutralise(text: str) -> str:
-    """Replace the noncharacters that marks, aliases and tags are made of."""
+    """Replace the noncharacters that marks, aliases and tags are made of with U+FFFD."""
     return _OURS.sub("\ufffd", text)
 
 
 class TextMarker:
-    """Marks strings of users so that no control token survives in them."""
+    """Marks user strings so that no control token survives in them."""
 
     def __init__(self, tokens: Iterable[str]) -> None:
-        """Prepare for these control tokens, each at least two characters long."""
+        """Create a marker for these control tokens, each at least two characters long."""
         telltales = {token[:_TELLTALE_CHARS] for token in tokens if len(token) > 1}
-        # A text that ends in "<|im_" could be joined by the template to one that begins with "end|>"; blanks
+        # The template could join a text that ends in "<|im_" to one that starts with "end|>"; whitespace
         # after it may be trimmed first.
         endings = {telltale[:size] for telltale in telltales for size in range(1, len(telltale))}
         firsts = {telltale[0] for telltale in telltales}
-        # Matches the first character only: another control token may begin within this one.
+        # Matches the first character only: another control token may start within this one.
         self._begin = re.compile(rf"{trie_pattern(firsts)}(?<=(?={trie_pattern(telltales)}).)", re.DOTALL)
         self._ending = re.compile(rf"(?={trie_pattern(endings)}(?:\s|\Z)).", re.DOTALL)
 
     def mark(self, text: str) -> str:
-        """Put a mark after the first character of whatever is, or may begin, a control token."""
+        """Put a mark after the first character of whatever is, or may become, a control token."""
         text = self._begin.sub(_with_mark, neutralise(text))
-        # Only here can an ending have nothing but blanks behind it. Asked for each, whether it has, a text of
-        # blanks would take the square of its length where a control token begins with some.
+        # Only from here on can an ending be followed by nothing but whitespace. Checking this everywhere
+        # would take quadratic time for a text of blanks if a control token starts with some.
         start = max(0, len(text.rstrip()) - _TELLTALE_CHARS + 1)
         return text[:start] + self._ending.sub(_with_mark, text[start:])
 
     def mark_all(self, value: JsonValue) -> JsonValue:
-        """Mark every string in a JSON value, the keys of objects too.
+        """Mark every string in a JSON value, including the keys of objects.
 
         Raises:
-            InvalidRequestError: a key is no string.
+            InvalidRequestError: a key is not a string.
         """
         if isinstance(value, str):
             return self.mark(value)
@@ -84,21 +86,21 @@ def _with_mark(match: re.Match[str]) -> str:
 
 
 class ControlEncoder:
-    """Encodes text in which added tokens are read only where they are meant; for any thread."""
+    """Encodes text, reading added tokens only where they are meant; for any thread."""
 
     def __init__(self, raw: LibraryTokenizer, vocab_size: int, control_ids: Collection[int]) -> None:
-        """Take over a tokenizer: it reads added tokens as letters from now on.
+        """Take ownership of a tokenizer, which reads added tokens as ordinary text from now on.
 
         Args:
-            raw: changed by this.
+            raw: the tokenizer; modified.
             vocab_size: one more than its largest id.
-            control_ids: ids that letters must never give.
+            control_ids: ids that ordinary text must never produce.
 
         Raises:
             ModelLoadError: there are more added tokens than aliases.
         """
         added = raw.added_tokens()
-        # Runs of blanks are no structure, and templates hold them as ordinary text.
+        # Whitespace tokens are not structure, and templates contain them as ordinary text.
         hidden = {token_id: token for token_id, token in added.items() if not token.content.isspace()}
         if len(hidden) > MAX_ADDED_TOKENS:
             raise ModelLoadError(
@@ -122,16 +124,16 @@ class ControlEncoder:
         )
 
     def encode(self, text: str, add_special_tokens: bool, *, parse_special_tokens: bool) -> list[int]:
-        """Encode a text; special tokens in it are read as tokens only if asked for.
+        """Encode a text; special tokens in it are read as tokens only if requested.
 
         Raises:
-            InvalidRequestError: the tokenizer's own model makes a control token out of letters.
+            InvalidRequestError: the tokenizer's model produces a control token from ordinary text.
         """
         pattern = self._all if parse_special_tokens else self._plain
         return self._encode(pattern.sub(self._alias, neutralise(text)), add_special_tokens)
 
     def encode_marked(self, text: str) -> list[int]:
-        """Encode a rendered chat; whole added tokens are read as tokens, marked ones as letters.
+        """Encode a rendered chat; whole added tokens are read as tokens, marked ones as ordinary text.
 
         Raises:
             InvalidRequestError: as encode().
@@ -162,7 +164,7 @@ class ControlEncoder:
             [_like(token, token.content, True) for token in tokens if not token.special], special=True
         )
         self._raw.read_special_tokens_as_text()
-        # New ids are counted on from the number of tokens, which a vocabulary with holes exceeds.
+        # New ids start at the number of tokens; in a vocabulary with holes, existing ids exceed that.
         num_fillers = vocab_size - len(self._raw.vocab())
         self._raw.add_tokens([f"{_ALIAS}{chr(_FILLER)}{i}" for i in range(num_fillers)])
         self._raw.add_tokens([_like(token, self._aliases[token.content], False) for token in tokens])
@@ -180,8 +182,8 @@ def _like(token: AddedToken, content: str, special: bool) -> AddedToken:
         single_word=token.single_word,
         lstrip=token.lstrip,
         rstrip=token.rstrip,
-        # One that is looked for in normalised text (the library's default for tokens that are not special) is
-        # missed after a letter when the normaliser puts "▁" before every text. Ours are always found.
+        # A token that is matched in normalized text (the library's default for non-special tokens) is missed
+        # after a letter if the normalizer puts "▁" before every text. Ours are always found.
         normalized=False,
         special=special,
     )

@@ -1,4 +1,4 @@
-"""What a conversation may hold, over HTTP and in a script, and the one form that templates are given."""
+"""What may a conversation contain, over HTTP and in a script, and in what form do templates get it?"""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Message = Mapping[str, JsonValue]
 MAX_MESSAGES = 4096
 MAX_ROLE_CHARS = 64
 MAX_FUNCTION_NAME_CHARS = 256
-# Type of a content part -> its field that holds the text.
+# Type of a content part -> the field that holds its text.
 PART_FIELDS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
-# Templates know no "developer"; it is OpenAI's newer name of the same role.
+# Templates do not know "developer", OpenAI's newer name for the same role.
 _ROLES = {"developer": "system"}
 _OPTIONAL = ("name", "tool_call_id", "reasoning", "reasoning_content", "thinking")
 
@@ -72,13 +72,13 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
     tool_call_id: str | None = None
 
     def texts(self, param: str = "message") -> list[str]:
-        """Return the texts of its parts, of a plain content one, of no content none.
+        """Return the texts of its parts: one for plain content, none without content.
 
         Args:
             param: path of the message, for the errors.
 
         Raises:
-            InvalidRequestError: a part is no text.
+            InvalidRequestError: a part is not text.
         """
         content = self.refusal if self.content is None else self.content
         if content is None:
@@ -89,19 +89,19 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Conversation(msgspec.Struct, frozen=True):
-    """The messages that a script gave, as the body of a request would have them."""
+    """The messages that a script passed, as a request's body would have them."""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
 
 
 def read_conversation(messages: Sequence[Message]) -> tuple[list[ChatMessage], list[UnknownField]]:
-    """Check the messages of a script as a request's are checked.
+    """Check the messages of a script just as those of a request.
 
     Returns:
-        The messages, and the fields of them that nobody knows and no template sees.
+        The messages, and their unknown fields, which no template sees.
 
     Raises:
-        InvalidRequestError: names the field, such as messages[0].role, and what it may hold.
+        InvalidRequestError: names the field, such as messages[0].role, and what it may contain.
     """
     given = {"messages": messages}
     try:
@@ -112,13 +112,13 @@ def read_conversation(messages: Sequence[Message]) -> tuple[list[ChatMessage], l
 
 
 def template_messages(messages: Sequence[ChatMessage]) -> list[Message]:
-    """Return messages in the one form that templates are rendered from.
+    """Return messages in the form that templates are rendered from.
 
-    Content is a text, a list of parts {"type": "text", "text": ...}, or None beside tool calls. What is not
-    given is left out: templates ask whether a field is there.
+    Content is a text, a list of parts {"type": "text", "text": ...}, or None beside tool calls. Fields not
+    given are left out: templates check whether a field is defined.
 
     Raises:
-        InvalidRequestError: neither content nor a refusal where the role needs it, or a part that is no text.
+        InvalidRequestError: neither content nor a refusal where the role needs it, or a part is not text.
     """
     return [_template_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
 

@@ -1,4 +1,4 @@
-"""One template of a checkpoint: what it wants, what it is given, and where a continued message ends."""
+"""One template of a checkpoint: what input it expects, and where does a continued message end?"""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _PROBE_TOOL: JsonValue = {
 
 
 class NamedTemplate:
-    """One template with what was learnt about it."""
+    """One template and what probing it has shown."""
 
     def __init__(self, name: str, source: str, tokenizer: Tokenizer) -> None:
-        """Prepare to mark what users write; probe() comes before the first render()."""
+        """Prepare the markers for user text; call probe() before the first render()."""
         self._name = name
         self._constants: dict[str, JsonValue] = dict(tokenizer.named_tokens)
         special = tokenizer.control_tokens
-        # A token like <tool_call> is often not special, yet it is structure when the template writes it.
+        # A token like <tool_call> is often not special, yet it is structure if the template writes it.
         structure = [text for text in tokenizer.added_tokens if text in source and not text.isspace()]
         self._marker = TextMarker([*special, *structure])
-        # What the assistant said may hold such structure: templates look for </think> in it.
+        # The assistant's text may contain such structure: templates look for </think> in it.
         self._assistant_marker = TextMarker(special)
         self._wishes = TemplateWishes()
 
     def probe(self, render: Render) -> None:
-        """Find out what the template wants; once, before it renders for anyone."""
+        """Find out what the template expects; once, before its first real rendering."""
 
         def render_probe(messages: list[JsonValue]) -> str:
             variables = {**self._constants, "messages": messages, "tools": [_PROBE_TOOL], "documents": None}
@@ -52,11 +52,11 @@ class NamedTemplate:
     def render(
         self, render: Render, messages: Sequence[Message], options: ChatOptions, max_chars: int
     ) -> str:
-        """Return the text of a conversation, marked where control tokens must not be read.
+        """Return the text of a conversation, marked where control tokens must not be recognized.
 
         Raises:
             InvalidRequestError: there is no message, none to continue, or the template refuses or fails.
-            TemplateTooLargeError: it comes to more than max_chars.
+            TemplateTooLargeError: the text is longer than max_chars.
         """
         prepared = prepare_messages(messages, self._wishes, self._marker, self._assistant_marker)
         final = _tag_final(prepared) if options.continue_final_message else ""
@@ -73,7 +73,7 @@ class NamedTemplate:
 
 
 def _tag_final(messages: list[dict[str, JsonValue]]) -> str:
-    """Append a tag to the last message's text, by which the place to cut is found; return that text."""
+    """Append a tag to the last message's text, which shows where to cut; return that text."""
     content = messages[-1].get("content") if messages else None
     if isinstance(content, str):
         messages[-1]["content"] = content + _TAG

@@ -1,4 +1,4 @@
-"""What a caller may choose about rendering a conversation."""
+"""Which options does a caller have for rendering a conversation?"""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class ChatOptions:
-    """What a caller may choose about rendering.
+    """A caller's options for rendering a conversation.
 
     Attributes:
         add_generation_prompt: end with the opening of the assistant's turn.
-        continue_final_message: leave the last message open, so that the model goes on with it.
+        continue_final_message: leave the last message open, so that the model continues it.
         tools: JSON schemas of functions, passed to the template.
         documents: passed to the template.
-        template_name: which of several named templates; "" picks tool_use when there are tools, else default.
+        template_name: which of several named templates; "" picks tool_use if there are tools, else default.
         variables: further template variables (e.g. enable_thinking); cannot override those above.
 
     Raises:
-        InvalidRequestError: variables or tools are of another type, or a variable cannot be set.
+        InvalidRequestError: variables or tools have the wrong type, or a variable cannot be set.
     """
 
     add_generation_prompt: bool = True
@@ -35,7 +35,7 @@ class ChatOptions:
     variables: Mapping[str, JsonValue] | None = None
 
     def __post_init__(self) -> None:
-        """Check what a script may get wrong."""
+        """Check the types, which a script may get wrong."""
         _check_variables(self.variables)
         tools: object = self.tools
         if tools is not None and not (

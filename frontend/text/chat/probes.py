@@ -1,4 +1,4 @@
-"""What a chat template wants of its messages, found out by rendering short ones; no two families agree."""
+"""What does a chat template expect of its messages? Found by rendering short ones, as families differ."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from splitserve.frontend.text.chat.template_process import TemplateTimeoutError
 Render = Callable[[list[JsonValue]], str]
 
 _PROBE, _SECOND_PROBE = "Xq7 probe", "Xq8 probe"
-# How the list would look if the template took it for text, or wrote it as JSON.
+# How the list would look if the template treated it as text or wrote it as JSON.
 _PRINTED_LISTS = (f"'text': '{_PROBE}'", f'"text": "{_PROBE}"')
 _FUNCTION, _ARGUMENT, _VALUE = "xq7_function", "xq7_argument", "xq7_value"
-# Mistral's templates want ids of nine letters and digits.
+# Mistral's templates require ids of nine letters and digits.
 _CALL_ID = "Xq7probe1"
 _ARGUMENTS: JsonValue = {_ARGUMENT: _VALUE}
 _ARGUMENTS_TEXT: JsonValue = f'{{"{_ARGUMENT}": "{_VALUE}"}}'
@@ -26,7 +26,7 @@ _USER: dict[str, JsonValue] = {"role": "user", "content": "Hello"}
 
 
 class ContentFormat(enum.Enum):
-    """How a template wants a message's content: as one string, as a list of parts, or as it comes."""
+    """How a template expects a message's content: as one string, as a list of parts, or unchanged."""
 
     TEXT = "text"
     PARTS = "parts"
@@ -35,12 +35,12 @@ class ContentFormat(enum.Enum):
 
 @dataclass(slots=True, frozen=True)
 class TemplateWishes:
-    """What a template wants.
+    """What a template expects of its messages.
 
     Attributes:
-        formats: of content, by role.
-        empty_call_content: content of a message that holds nothing but tool calls.
-        wants_argument_text: arguments of tool calls are to be JSON text, not objects.
+        formats: format of the content, by role.
+        empty_call_content: content of a message that has only tool calls.
+        wants_argument_text: whether arguments of tool calls must be JSON text, not objects.
     """
 
     formats: Mapping[str, ContentFormat] = field(default_factory=lambda: MappingProxyType({}))
@@ -48,16 +48,16 @@ class TemplateWishes:
     wants_argument_text: bool = False
 
     def format_of(self, role: JsonValue) -> ContentFormat:
-        """Return the format for a role; one that the template was not asked about is as the user's."""
+        """Return the format for a role; roles that were not probed use the user's."""
         default = self.formats.get("user", ContentFormat.TEXT)
         return self.formats.get(role, default) if isinstance(role, str) else default
 
 
 def find_wishes(render: Render) -> TemplateWishes:
-    """Find out what a template wants; one that is too slow to be asked gets plain text.
+    """Find out what a template expects; one that is too slow to probe gets plain text.
 
     Args:
-        render: renders messages with one tool offered; raises InvalidRequestError.
+        render: renders messages with one tool available; raises InvalidRequestError.
     """
     try:
         return _ask(render)
@@ -82,14 +82,14 @@ def _ask(render: Render) -> TemplateWishes:
 def _format(
     render: Render, role: str, before: list[JsonValue], after: list[JsonValue]
 ) -> ContentFormat | None:
-    """Try both forms, None if it takes neither; who prints the list itself does not understand it."""
+    """Try both forms, None if neither works; a template that prints the list does not understand it."""
 
     def shown(content: JsonValue) -> str:
         message = {"role": role, "content": content, "tool_call_id": _CALL_ID, "name": _FUNCTION}
         return _try(render, [*before, message, *after])
 
     takes_text = _PROBE in shown(_PROBE)
-    # Two, as there are templates that show no more than the first.
+    # Two parts, because some templates show only the first.
     parts = shown([{"type": "text", "text": _PROBE}, {"type": "text", "text": _SECOND_PROBE}])
     is_printed = any(form in parts for form in _PRINTED_LISTS)
     takes_parts = _PROBE in parts and _SECOND_PROBE in parts and not is_printed
@@ -99,21 +99,21 @@ def _format(
 
 
 def _call_form(render: Render, empty: JsonValue) -> tuple[JsonValue, bool]:
-    """Find out how a message with nothing but a tool call has to look for the call to be in the prompt.
+    """Find out how a message with only a tool call must look for the call to appear in the prompt.
 
     Args:
-        render: as find_wishes() has it.
-        empty: content that says nothing, if null is not wanted.
+        render: as for find_wishes().
+        empty: the empty content, if null is not accepted.
 
     Returns:
-        Its content, and whether the arguments are to be text.
+        The message's content, and whether the arguments must be text.
     """
     for arguments, content in itertools.product((_ARGUMENTS, _ARGUMENTS_TEXT), (None, empty)):
         text = _try(render, [_USER, _call(content, arguments)])
         if not _shows_call(text):
             continue
         other = _try(render, [_USER, _call(empty, arguments)])
-        # "None" where there is nothing to say: this template does not expect null.
+        # It prints "None" for empty content: this template does not expect null.
         if content is None and _shows_call(other) and _num_nothings(text) > _num_nothings(other):
             content = empty
         return content, arguments is _ARGUMENTS_TEXT
@@ -127,7 +127,7 @@ def _call(content: JsonValue, arguments: JsonValue) -> JsonValue:
 
 
 def _shows_call(text: str) -> bool:
-    """Whether the arguments are there, neither as Python prints a dict nor as JSON inside a JSON string."""
+    """Whether the arguments appear properly: not as a printed Python dict or as JSON in a JSON string."""
     is_there = _FUNCTION in text and _ARGUMENT in text and _VALUE in text
     return is_there and f"'{_ARGUMENT}'" not in text and f'\\"{_ARGUMENT}' not in text
 
@@ -141,5 +141,5 @@ def _try(render: Render, messages: list[JsonValue]) -> str:
         return render(messages)
     except TemplateTimeoutError:
         raise
-    except InvalidRequestError:  # this form is not for this template
+    except InvalidRequestError:  # the template does not accept this form
         return ""

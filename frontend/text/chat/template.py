@@ -1,4 +1,4 @@
-"""Chat messages to token ids by the checkpoint's template; text of users never becomes a control token."""
+"""Chat messages to token ids with the checkpoint's template; user text never becomes a control token."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DEFAULT_OPTIONS = ChatOptions()
 
 
 class RenderedChat(NamedTuple):
-    """A rendered conversation: the text for people, the ids for the model."""
+    """A rendered conversation: text for people, ids for the model."""
 
     text: str
     token_ids: list[int]
@@ -38,10 +38,10 @@ class ChatTemplate:
     def __init__(
         self, sources: Mapping[str, str], tokenizer: Tokenizer, limits: RenderLimits | None = None
     ) -> None:
-        """Compile templates by name; "default" and "tool_use" are the usual names.
+        """Compile the templates, given by name; "default" and "tool_use" are the usual names.
 
         Raises:
-            ModelLoadError: one of them is no jinja2 template, or the process cannot be started.
+            ModelLoadError: one of them is not a jinja2 template, or the process cannot be started.
         """
         self.sources = dict(sources)
         self._tokenizer = tokenizer
@@ -57,7 +57,7 @@ class ChatTemplate:
 
     @property
     def renderer_pid(self) -> int:
-        """Id of the process that renders, 0 if there is none now."""
+        """Process id of the renderer, 0 if there is none now."""
         return self._renderer.pid
 
     def render(
@@ -70,11 +70,11 @@ class ChatTemplate:
         """Render messages and encode them; control tokens inside message texts are encoded as plain text.
 
         Raises:
-            InvalidRequestError: the template refuses the messages (in its own words), fails on them, or
-                takes more memory or time or renders more than the limits allow.
+            InvalidRequestError: the template refuses the messages (with its own message), fails on them, or
+                exceeds the limits on memory, time or output.
             ContextLengthError: the text cannot fit max_model_len tokens.
-            OverloadedError: too many conversations wait.
-            EngineUnavailableError: the process that renders cannot be started again, or this is closed.
+            OverloadedError: too many conversations are waiting.
+            EngineUnavailableError: the rendering process cannot be restarted, or this is closed.
         """
         return self._finish(self._submit(messages, options, max_model_len).result())
 
@@ -85,14 +85,14 @@ class ChatTemplate:
         *,
         max_model_len: int | None = None,
     ) -> RenderedChat:
-        """Render without holding up the event loop. Raises as render()."""
+        """Render without blocking the event loop. Raises as render()."""
         rendered = await asyncio.wrap_future(self._submit(messages, options, max_model_len))
         if isinstance(rendered, RenderedChat):
             return rendered
         return await asyncio.to_thread(self._encode, rendered)
 
     def close(self) -> None:
-        """End the process; nothing can be rendered afterwards. Also done when this is dropped."""
+        """Stop the process; nothing can be rendered afterwards. Also done when this object is dropped."""
         self._renderer.close()
 
     def _submit(
@@ -103,7 +103,7 @@ class ChatTemplate:
 
         def job(render: Render) -> RenderedChat | str:
             text = _render_within(template, render, (messages, options), max_model_len)
-            # A short text is encoded before another thread had its turn; a long one would hold up others.
+            # A short text is encoded here, faster than switching threads; a long one would delay others.
             return self._encode(text) if len(text) < self._tokenizer.max_chars_at_once else text
 
         return self._renderer.submit(job)
@@ -156,8 +156,8 @@ def _render_within(
 def load_chat_template(directory: str | Path, tokenizer: Tokenizer) -> ChatTemplate | None:
     """Load the templates of a checkpoint directory, None if it has none.
 
-    chat_template.jinja goes before tokenizer_config.json; additional_chat_templates/NAME.jinja add named
-    ones.
+    chat_template.jinja takes precedence over tokenizer_config.json; additional_chat_templates/NAME.jinja add
+    named ones.
 
     Raises:
         ModelLoadError: a template file cannot be read or compiled.
