@@ -1,7 +1,7 @@
-"""Which waiting requests get a row in the next step: those at the head of the queue, while resources last.
+"""Which waiting requests get a row in the next step? Those at the head of the queue, while resources last.
 
 A head that follows a running row (engine_core.scheduler.waiting.followers) is passed over, but a row and the
-blocks of its whole sequence are kept for it, so that whoever passes takes nothing away from it.
+blocks of its whole sequence are reserved for it, so that requests admitted before it take nothing from it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from splitserve.engine_core.scheduler.stopping import StopRules
 from splitserve.engine_core.scheduler.waiting.followers import Followers
 from splitserve.engine_core.scheduler.waiting.queues import WaitingQueue
 
-# A new row travels whole, cached or not: once a step carries this many tokens, further rows wait for the next
-# one. Otherwise many requests over one long cached prompt would not fit the message to the worker.
+# A new row sends all its tokens, cached or not: once a step carries this many, further rows wait for the next
+# step. Otherwise many requests with the same long cached prompt would not fit the message to the worker.
 MAX_NEW_ROW_TOKENS = 2**21
 
 
 class Admitted(NamedTuple):
-    """What one plan admitted.
+    """What was admitted to one step.
 
     Attributes:
         chunks: of the step, those of the new rows last.
-        new_rows: as the worker is told of them.
-        is_short_of_blocks: whether blocks are what the next in the queue waits for.
+        new_rows: as sent to the worker.
+        is_short_of_blocks: whether the next request in the queue waits for blocks.
     """
 
     chunks: Chunks
@@ -63,17 +63,17 @@ class RowAdmission:
         self._stops = stops
         self._followers = Followers(kv, running)
         self._enable_prefix_caching = config.enable_prefix_caching
-        # Admission leaves room for running rows to grow; without it a full pool admits and preempts in turns.
+        # Leaves room for running rows to grow; without it a full pool would admit and preempt in alternation.
         self._num_spare_blocks = max(1, config.num_blocks * config.watermark_percent // 100)
         self.started: list[Request] = []
         self.num_queried_tokens = 0
         self.num_hit_tokens = 0
 
     def admit(self, chunks: Chunks, room: PrefillRoom | None, num_tokens: int, step: int) -> Admitted:
-        """Admit while rows, blocks, tokens and the message to the worker last.
+        """Admit as long as rows, blocks, tokens and the message to the worker allow.
 
         Args:
-            chunks: of the rows that run already.
+            chunks: of the rows already running.
             room: what is left of a cap on prefill; None without one.
             num_tokens: budget of the whole step.
             step: its number.
@@ -97,7 +97,7 @@ class RowAdmission:
                 num_kept_blocks += self._kv.max_blocks_for(request.num_stored_tokens)
                 self._waiting.set_aside(request)
                 continue
-            # Alone it may take the whole pool, which holds any accepted request, and load all at once.
+            # A lone request may take the whole pool, which fits any accepted one, and load all at once.
             num_spare = self._num_spare_blocks + num_kept_blocks if len(self._running) else 0
             if len(self._running) and self._kv.load_ahead(request, num_spare):
                 break

@@ -1,17 +1,17 @@
-"""The running requests in columns: one array entry per row of the worker's batch.
+"""Which requests are running, and how far are they? One array entry per row of the worker's batch.
 
 A steady decode step must not loop over requests in Python, so everything such a step reads or writes is a
-numpy column indexed by row. Tokens sampled since the last block border stand in a row's tail; when they
+numpy column indexed by row. Tokens sampled since the last block boundary are kept in a row's tail; when they
 complete a block they move to the request's token column, so a row's memory does not grow with the context
 length.
 
     column                   meaning for an occupied row
     num_known_tokens         prompt and emitted tokens
-    num_tokens               known tokens and those that steps in flight will sample
+    num_tokens               known tokens plus those that steps in flight will sample
     num_computed_tokens      tokens whose KV is computed, steps in flight included
     max_num_computed_tokens  tokens that ever need computing; the last emitted token's KV is never needed
     max_num_tokens           length at which it ends
-    first_step               step that first computed it; outputs of earlier steps belong to an earlier tenant
+    first_step               step that first computed it; outputs of earlier steps are another request's
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from splitserve.engine_core.request import TOKEN_BYTES, Request, RequestState
 IntColumn = npt.NDArray[np.int64]
 
 NEVER = np.iinfo(np.int64).max
-# As an operand it takes half the time of a Python int, which numpy converts in every operation.
+# Takes half the time of a Python int as an operand, which numpy would convert in every operation.
 ONE: IntColumn = np.array(1)
 
 
@@ -57,7 +57,7 @@ class RunningRows:
         self.first_step = column(NEVER)
         self.next_flush_at = column(NEVER)
         self.tail = np.zeros((max_num_seqs, block_size), np.int32)
-        # Writing by one index takes a third of the time of writing by two.
+        # Writing with one index takes a third of the time of writing with two.
         self._flat_tail = self.tail.reshape(-1)
         self._tail_end = np.arange(1, max_num_seqs + 1) * block_size
         self._order = column()
@@ -76,14 +76,14 @@ class RunningRows:
 
     @property
     def order(self) -> IntColumn:
-        """Occupied rows by sort key, first served first; read-only, replaced when one comes or goes."""
+        """Occupied rows in the order they are served; read-only, replaced when a row comes or goes."""
         if self._served is None:
             self._served = self._order[: self._num_running].copy()
             self._served.setflags(write=False)
         return self._served
 
     def packed(self, rows: IntColumn) -> bytes:
-        """Return rows as an int32 column; the whole order is packed once for all steps it lasts."""
+        """Return rows as an int32 column; `order` itself is packed once for all steps it serves."""
         if rows is not self._served:
             return pack_int32(rows)
         if self._packed is None:
@@ -164,7 +164,7 @@ class RunningRows:
             self._flush_full(rows[full])
 
     def last_tokens(self, rows: IntColumn) -> npt.NDArray[np.int32]:
-        """Return what each of `rows` sampled last; anything for one that has sampled nothing yet."""
+        """Return the token each of `rows` sampled last; arbitrary for a row that has sampled nothing yet."""
         first = self._tail_end[rows] - self.block_size
         return self._flat_tail[first + (self.num_known_tokens[rows] - ONE) % self.block_size]
 
@@ -178,14 +178,14 @@ class RunningRows:
         self.next_flush_at[row] = (known // self.block_size + 1) * self.block_size
 
     def _flush_full(self, rows: IntColumn) -> None:
-        """Move the tails of rows that reach a border; one gather, then 0.3 us per row."""
+        """Move the tails of rows that reach a block boundary; one gather, then 0.3 us per row."""
         tails = self.tail[rows].tobytes()
         self.next_flush_at[rows] += self.block_size
         block_bytes = self.block_size * TOKEN_BYTES
         end = 0
         for request in self.requests_at(rows):
             token_ids = request.token_ids
-            # A row that was admitted inside a block has the block's beginning stored already.
+            # If a row was admitted in the middle of a block, the start of that block is stored already.
             start = end + len(token_ids) % block_bytes
             end += block_bytes
             token_ids += tails[start:end]

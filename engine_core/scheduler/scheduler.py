@@ -1,11 +1,11 @@
-"""What the next step computes: which rows, how many tokens of each, with which blocks.
+"""What does the next step compute: which rows, how many tokens of each, with which blocks?
 
 One rule covers prefill, chunks, prefix hits, resumption and decode: every row wants its num_computed_tokens
 to reach its num_tokens, and a step spends its token budget on that, running rows first, then the
 queue. Planning reads counts only, never token values, so the next step can be planned while the last one
 still runs.
 
-Rows are served and preempted in one total order, (priority or 0, arrival); they are admitted in the policy's.
+Rows are served and preempted in one total order, (priority or 0, arrival); the policy orders admission.
 The first row can always go on: it is served first and never preempted for another, so nobody starves.
 """
 
@@ -39,7 +39,7 @@ from splitserve.engine_core.scheduler.waiting.queues import WaitingQueue
 
 
 class _Growth(NamedTuple):
-    """Blocks appended to running rows in one plan, and whether there were too few."""
+    """Blocks appended to running rows in one step, and whether there were too few."""
 
     rows: list[int]
     block_ids: list[int]
@@ -55,9 +55,9 @@ class Scheduler:
         kv: blocks of the rows.
         stops: which tokens end their request.
         row_admission: moves requests from the queue to free rows.
-        memory_retries: requests that start again after a step without memory.
+        memory_retries: requests that restart after a step ran out of memory.
         run_ahead: whether short steps may be planned beyond the usual number.
-        is_short_of_blocks: whether the last plan could have gone on with more blocks.
+        is_short_of_blocks: whether the last step could have computed more with more blocks.
     """
 
     def __init__(self, config: SchedulerConfig, stops: StopRules, kv: KVCacheManager, costs: KVCosts) -> None:
@@ -82,11 +82,11 @@ class Scheduler:
         self._freed_rows: list[int] = []
 
     def add(self, request: Request) -> None:
-        """Queue a new request; the engine has checked it and the queue's bound."""
+        """Queue a new request; the engine has checked the request and the queue's limits."""
         self.waiting.add(request)
 
     def remove(self, request: Request) -> None:
-        """Take a request out wherever it stands: finished, aborted, failed or timed out."""
+        """Remove a request that has finished, failed, timed out or been aborted, running or waiting."""
         if request.state is RequestState.WAITING:
             self.waiting.remove(request)
         elif request.state is RequestState.RUNNING:
@@ -94,12 +94,12 @@ class Scheduler:
         request.state = RequestState.ENDED
 
     def take_back(self, rows: list[int], num_tokens: int) -> list[Request]:
-        """Take rows off the batch whose step of num_tokens tokens ran out of memory; they enter again later.
+        """Take rows off the batch whose step of num_tokens ran out of memory; they are admitted again later.
 
-        Nothing is lost that a step in flight still computes: the worker leaves these rows alone by now.
+        No work of a step in flight is lost: the worker no longer touches these rows.
 
         Returns:
-            The requests of which this has happened too often; they wait, and have to be removed.
+            The requests to which this has happened too often; they are waiting, and have to be removed.
         """
         return self.memory_retries.take_back([self._suspend(row) for row in rows], num_tokens)
 
@@ -107,8 +107,8 @@ class Scheduler:
         """Plan the next step; None when nothing can run until a step is applied or a request arrives.
 
         Args:
-            cap_beside: tells the cap that holds beside so many decoding rows, at least 1; asked only when the
-                step could prefill. None for no cap beside the budget.
+            cap_beside: returns the prefill cap for a number of decoding rows, at least 1; called only if the
+                step could prefill. None for no cap besides the budget.
         """
         if len(self.in_flight) >= self._max_in_flight and not (
             self._is_closed and self.run_ahead.has_room(self.in_flight)
@@ -142,7 +142,7 @@ class Scheduler:
         check_integrity(self.waiting, self.running, self.kv, self.in_flight)
 
     def _wanted(self, cap_beside: CapBeside | None) -> tuple[Chunks, PrefillRoom | None]:
-        """Return what the running rows compute if blocks suffice, and what is left of a cap."""
+        """Return what the running rows compute if there are enough blocks, and what is left of a cap."""
         running = self.running
         rows = microbatch(running, self._num_stages)
         if len(rows) == 0:
@@ -155,7 +155,7 @@ class Scheduler:
         everyone_decodes = num_decoding == len(rows) <= budget
         room = None
         if cap_beside is not None and num_decoding and not (everyone_decodes and self._is_closed):
-            # Decoding rows keep their token as far as the budget allows: prefill leaves them room.
+            # Every decoding row keeps its token as far as the budget allows: prefill leaves room for them.
             room = PrefillRoom(cap_beside(num_decoding), max(1, budget - num_decoding))
         if everyone_decodes:
             return Chunks(rows, num_tokens, contexts + num_tokens), room
@@ -176,9 +176,9 @@ class Scheduler:
     def _give_blocks(self, chunks: Chunks) -> tuple[Chunks, _Growth]:
         """Allocate the blocks that rows grow into, preempting others if need be.
 
-        A victim stands behind the row that needs its blocks, so it has not been served yet and nothing has to
-        be taken back. With a step in flight nobody is preempted: its output may free blocks, and a victim's
-        token that is still being sampled would be lost work. Nothing is planned then, so that it ends soon.
+        A victim comes after the row that needs its blocks, so it has not been served yet and nothing has to
+        be undone. With a step in flight nobody is preempted: its output may free blocks, and a victim's token
+        that is still being sampled would be wasted work. Nothing is planned then, so that the step ends soon.
         """
         growth = _Growth([], [], False)
         capacity = self.kv.capacity[chunks.rows]
@@ -197,7 +197,7 @@ class Scheduler:
             while self.kv.cache.pool.num_free < count and self.running.requests[row] is not None:
                 self._preempt(self._victims.choose(row))
             if self.running.requests[row] is None:
-                continue  # it gave way
+                continue  # it was preempted
             self._grow(growth, crossing_rows[i : i + 1], counts[i : i + 1])
         served = self.running.first_step[chunks.rows] != NEVER
         return chunks.select(served), growth._replace(is_scarce=True)
@@ -241,7 +241,7 @@ class Scheduler:
         )
 
     def _preempt(self, row: int) -> None:
-        """Take a row off the batch; it goes on later from what is cached of its tokens by then."""
+        """Take a row off the batch; it resumes later from whatever is still cached of its tokens."""
         assert not self.in_flight, "a token in flight would be lost"
         self._suspend(row)
 

@@ -1,4 +1,4 @@
-"""Which sampled tokens end their request: EOS, its stop token ids, or a loop that it is caught in."""
+"""Which sampled tokens end their request? EOS, its stop token ids, or a repetition loop."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from splitserve.engine_core.scheduler.running import IntColumn, RunningRows
 
 
 class StopRules:
-    """Looks whole columns of tokens up in tables over the vocabulary.
+    """Looks up whole columns of tokens in tables over the vocabulary.
 
-    The stop token ids of all running requests are counted in one table, so a step asks Python about a row
-    only when it sampled a token that is a stop token of some running request.
+    The stop token ids of all running requests are counted in one table, so a step needs Python code for a row
+    only if it sampled a token that is a stop token of some running request.
     """
 
     def __init__(self, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
@@ -27,26 +27,26 @@ class StopRules:
 
     @property
     def detects_repetition(self) -> bool:
-        """Whether any running request asked for it; without one, steps need not look."""
+        """Whether any running request asked for repetition detection; if none did, steps skip it."""
         return bool(self._rows_detecting)
 
     def knows(self, token_ids: npt.NDArray[np.int32]) -> bool:
         """Whether all token ids are in the vocabulary; a look-up is cheaper than two reductions."""
         try:
-            # Negative ids become large ones.
+            # Negative ids become large ones and fail the look-up.
             self._is_eos[token_ids.view(np.uint32)]
         except IndexError:
             return False
         return True
 
     def watch(self, request: Request) -> None:
-        """Note the stop token ids of a request that starts to run, and its row if it detects repetition."""
+        """Register a request that starts to run: its stop token ids, and its row if it detects repetition."""
         self._count(request, 1)
         if request.repetition is not None:
             self._rows_detecting[request] = request.row
 
     def unwatch(self, request: Request) -> None:
-        """Drop what watch() noted of a request that no longer runs."""
+        """Undo watch() for a request that no longer runs."""
         self._count(request, -1)
         self._rows_detecting.pop(request, None)
 
@@ -58,7 +58,7 @@ class StopRules:
         Args:
             running: the columns.
             rows: [n].
-            positions: [n], position of each token in its sequence; none counts below min_tokens.
+            positions: [n], position of each token in its sequence; tokens below min_tokens never match.
             token_ids: [n].
         """
         candidates = self._may_stop[token_ids].nonzero()[0]
@@ -73,7 +73,7 @@ class StopRules:
     def repeating(
         self, running: RunningRows, rows: IntColumn, token_ids: npt.NDArray[np.int32]
     ) -> npt.NDArray[np.intp]:
-        """Feed the tokens of rows that detect repetition, each once; return the indices that complete one.
+        """Feed new tokens to the repetition detectors, each once; return the indices that complete a loop.
 
         Args:
             running: the columns.
@@ -87,7 +87,7 @@ class StopRules:
         return found.nonzero()[0]
 
     def stop_token_id(self, request: Request, token_id: int) -> int | None:
-        """Return the token when it is one of the request's own stop ids, None when it matched as EOS."""
+        """Return the token if it is one of the request's own stop ids, None if it matched as EOS."""
         is_eos = bool(self._is_eos[token_id]) and not request.sampling.ignore_eos
         return None if is_eos else token_id
 

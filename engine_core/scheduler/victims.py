@@ -1,8 +1,8 @@
-"""Which row gives way when a row needs a block and none is free.
+"""Which row is preempted when a row needs a block and none is free?
 
-It stands behind the row in need, in the worst priority class there; if nobody does, the row itself gives way.
-Of these "last" takes the last in order, and "cost" the one that is cheapest to bring back per block that it
-frees, the last of equals.
+One that comes after the row in need, from the worst priority class there; if there is none, the row itself.
+Among the candidates "last" takes the last in order, and "cost" the one that is cheapest to bring back per
+block it frees, the last one if several are equal.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from splitserve.engine_core.kv_cache.costs import KVCosts
 from splitserve.engine_core.kv_cache.manager import KVCacheManager
 from splitserve.engine_core.scheduler.running import RunningRows
 
-# Prices are whole numbers; of few nanoseconds, or tokens, per block the fraction counts.
+# Prices are integers, scaled so that fractions of a nanosecond, or token, per block still count.
 SCALE = 2**20
 
 
 class Victims:
-    """Chooses over running rows; keeps nothing."""
+    """Chooses among the running rows; keeps no state."""
 
     def __init__(self, rule: str, kv: KVCacheManager, running: RunningRows, costs: KVCosts) -> None:
         self._by_cost = rule == "cost"
@@ -45,8 +45,8 @@ class Victims:
     def _price(self, row: int) -> int:
         """Return the cost of bringing a row back per block that it frees.
 
-        Blocks that others use too are taken to be its first ones, as with prefixes they are but for rows
-        that computed equal blocks side by side.
+        Shared blocks are assumed to be its first ones, as with prefixes they are, except for rows that
+        computed equal blocks side by side.
         """
         ref_counts, table = self._kv.cache.pool.ref_counts, self._kv.tables[row]
         num_left = self._kv.num_left(row)

@@ -1,12 +1,12 @@
-"""The fair policy: who waits is admitted by what its tenant has had so far, by weight.
+"""Whose request is next under the fair policy? The tenant's with the least service so far, by weight.
 
 Two tenants that both always have requests waiting get tokens in proportion to their weights: their counters
 (tenants.py) never differ by more than the longest prompt plus the output of a full batch,
-over the smaller weight. A tenant that returns starts level with the least served of those who wait, so
-nobody can save up service. Nobody starves: every admission moves its tenant back. A price exists: a
-tenant's counter knows the output of its running requests only as far as they have got.
+over the smaller weight. A tenant that returns starts level with the least served of those waiting, so
+nobody can save up service. Nobody starves: every admission moves its tenant back. One limitation: a
+tenant's counter includes the output of its running requests only as far as they have got.
 
-Within a tenant (priority, arrival) decides. Preempted requests come first of all, in order of arrival:
+Within a tenant (priority, arrival) decides. Preempted requests come before all others, in order of arrival:
 their tokens are paid for, and their clients have begun to read. A request counts once as open in its
 tenant's slot while it waits, and once while it runs.
 """
@@ -25,10 +25,10 @@ from splitserve.engine_core.scheduler.waiting.tenants import TenantCounters
 
 
 class FairQueue(WaitingQueue):
-    """One queue per tenant, and the tenants that wait in a heap by counter.
+    """One queue per tenant, and a heap of the waiting tenants by counter.
 
     Adding, removing and choosing cost O(log n). Counters only grow, so the heap's keys may be too small;
-    one that surfaces is corrected then, which is why settling touches no heap.
+    a key is corrected when it surfaces, so settle() need not touch the heap.
     """
 
     def __init__(self, max_num_seqs: int, weights: Mapping[str, int]) -> None:
@@ -38,7 +38,7 @@ class FairQueue(WaitingQueue):
         self._num_fresh = 0
         self._aside: list[Request] = []
         self._heap: list[tuple[int, int]] = []
-        # Counter of the tenant admitted last: where a tenant starts that comes while nobody waits.
+        # Counter of the tenant admitted last: where a tenant starts that arrives while nobody waits.
         self._level = 0
 
     def __len__(self) -> int:
@@ -60,7 +60,7 @@ class FairQueue(WaitingQueue):
         self._num_fresh += 1
 
     def requeue(self, request: Request) -> None:
-        """Put it before everything that never ran."""
+        """Put it ahead of all requests that never ran."""
         self.counters.reopen(request.fair_slot)
         self._preempted.push(request.sort_key, request)
 
@@ -85,7 +85,7 @@ class FairQueue(WaitingQueue):
             del self._by_slot[request.fair_slot]
 
     def set_aside(self, request: Request) -> None:
-        """Let its tenant's next one pass, and other tenants if there is none; no counter changes."""
+        """Let its tenant's next request pass, or other tenants if there is none; no counter changes."""
         self._aside.append(request)
         if request.was_started:
             self._preempted.pop()
@@ -94,12 +94,12 @@ class FairQueue(WaitingQueue):
         queue.pop()
         self._num_fresh -= 1
         if not len(queue):
-            # Its tenant is the least served, hence at the top.
+            # Its tenant is the least served, hence at the top of the heap.
             del self._by_slot[request.fair_slot]
             heapq.heappop(self._heap)
 
     def restore(self) -> None:
-        """Queue them again, level with where their tenants stood."""
+        """Queue them again, with their tenants' counters as they were."""
         for request in self._aside:
             if request.was_started:
                 self._preempted.push(request.sort_key, request)
@@ -127,7 +127,7 @@ class FairQueue(WaitingQueue):
         self.counters.settle(running)
 
     def position(self, request: Request) -> int:
-        """Count who comes before it in its tenant's queue, or of the preempted if it is one; O(n)."""
+        """Count the requests ahead of it in its tenant's queue, or among the preempted ones; O(n)."""
         if request.was_started:
             return sum(1 for other in self._preempted if other.sort_key < request.sort_key)
         key = (request.priority, request.arrival)
@@ -149,13 +149,13 @@ class FairQueue(WaitingQueue):
         return len(self.counters)
 
     def check_integrity(self, running: RunningRows) -> None:
-        """Raise IntegrityError unless the tenants' counts fit the requests."""
+        """Raise IntegrityError unless the tenants' counts match the requests."""
         num_open = Counter(request.fair_slot for request in self)
         num_open.update(running.request_at(row).fair_slot for row in running.order.tolist())
         self.counters.check_integrity(num_open)
 
     def _begin_to_wait(self, slot: int) -> None:
-        """Enter a tenant into the heap, level with the others; entries of its earlier waits are harmless."""
+        """Add a tenant to the heap, level with the others; entries left from earlier waits are harmless."""
         least = self._least_served()
         self.counters.lift(slot, self._level if least is None else self.counters.virtual(least))
         if len(self._heap) > 2 * len(self._by_slot) + 64:
@@ -164,7 +164,7 @@ class FairQueue(WaitingQueue):
         heapq.heappush(self._heap, (self.counters.virtual(slot), slot))
 
     def _least_served(self) -> int | None:
-        """Return the slot of the least counter among those with requests that never ran."""
+        """Return the slot with the lowest counter among those with requests that never ran."""
         while self._heap:
             key, slot = self._heap[0]
             virtual = self.counters.virtual(slot)

@@ -1,13 +1,13 @@
-"""Which waiting requests wait for a prefix that a running row is computing just now.
+"""Which waiting requests should wait for a prefix that a running row is computing right now?
 
-Requests with equal prefixes often come together: the n sequences of one prompt, or a burst behind one
-system prompt. The first is admitted and computes; the others follow it until the full blocks that they share
+Requests with the same prefix often arrive together: the n sequences of one prompt, or a burst sharing one
+system prompt. The first is admitted and computes; the others follow it until the full blocks they share
 are indexed, and are then admitted with a prefix hit. Without this each of them would compute and store the
-same blocks, as a prefix is found only once it is computed.
+same blocks, as a prefix can be found only once it is computed.
 
-A request follows only a row that stands before it in the order, which is served before it would be, so
-nobody's first token comes later for it by more than the steps in flight. When the leader is preempted or
-ends, its followers look again: one of them goes on, and the others follow that one.
+A request follows only a row that is served before it in the order, so this delays nobody's first token by
+more than the steps in flight. When the leader is preempted or ends, its followers look again: one of them
+goes on, and the others follow that one.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Followers:
     def __init__(self, kv: KVCacheManager, running: RunningRows) -> None:
         self._kv = kv
         self._running = running
-        # Whoever comes next often has the prefix of the last leader, and then need not hash it again.
+        # The next request often has the prefix of the last leader, and then need not hash it again.
         self._last_leader: Request | None = None
 
     def is_held(self, request: Request) -> bool:
-        """Whether a request that could be admitted had better wait; O(1) while its leader goes on."""
+        """Whether a request that could be admitted should wait for its leader; O(1) while the leader runs."""
         leader = request.leader
         if leader is not None:
             if self._computes(leader, request.num_awaited_tokens):
@@ -53,7 +53,7 @@ class Followers:
         return int(self._kv.indexer.next_hash_at[leader.row]) <= num_tokens
 
     def _find_leader(self, request: Request) -> Request | None:
-        """Return the request before it that computes the first full block it lacks."""
+        """Return the request ahead of it that is computing the first full block it lacks."""
         row = self._kv.indexer.row_filling(request, len(self._kv.find_prefix(request)))
         if row is None:
             return None
@@ -61,18 +61,18 @@ class Followers:
         return leader if leader.sort_key < request.sort_key else None
 
     def _adopt_hashes(self, request: Request, other: Request) -> None:
-        """Take over hashes of common blocks: 256 followers of 8,000 tokens would hash for 90 ms."""
+        """Copy the hashes of common blocks: 256 followers of 8,000 tokens would spend 90 ms hashing."""
         num_known = len(request.block_hashes)
         if num_known < len(other.block_hashes) and request.namespace == other.namespace:
             num_blocks = self._num_shared_tokens(request, other) // self._kv.block_size
             request.block_hashes += other.block_hashes[num_known:num_blocks]
 
     def _num_shared_tokens(self, request: Request, other: Request) -> int:
-        """Return the length of their common full blocks, without the last token of the request."""
+        """Return the length in tokens of their common full blocks, excluding the request's last token."""
         block_size = self._kv.block_size
         num_blocks = min(request.num_stored_tokens - 1, other.num_stored_tokens) // block_size
         end = num_blocks * block_size * TOKEN_BYTES
-        # Copies: an array over a request's own column would keep it from growing.
+        # Slices copy: an array that views a request's own column would keep the column from growing.
         ours, theirs = request.token_ids[:end], other.token_ids[:end]
         if ours == theirs:
             return num_blocks * block_size

@@ -1,4 +1,4 @@
-"""A heap of requests from which any entry can be taken out: removal marks it, popping skips it."""
+"""Which request is first, if any may be removed? A heap: removal marks an entry, popping skips it."""
 
 from __future__ import annotations
 

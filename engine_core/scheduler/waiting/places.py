@@ -1,15 +1,16 @@
-"""Whose requests hold the places of a full queue, and which of them makes room for a new request.
+"""Who holds the places in a full queue, and whose request makes room for a new one?
 
-Places, of requests and of tokens alike, are shared by tenants, by weight under the fair policy, and those of
-a tenant by the frontends it comes through. A new request that finds no room takes it from whoever holds more
-than its own side would with it:
+Places, for requests and for tokens alike, are shared among tenants (by weight under the fair policy), and a
+tenant's places among the frontends it comes through. A new request that finds no room takes it from whoever
+holds more than its own tenant or frontend would with it:
 
-    1. the tenant that holds most for its weight, of which the frontend that holds most gives up its last;
-    2. else, of the new request's own tenant, the frontend that holds most;
-    3. else a request of its own tenant and frontend that is less urgent.
+    1. the tenant that holds most for its weight: its frontend that holds most gives up its last request;
+    2. else, within the new request's own tenant, the frontend that holds most;
+    3. else a less urgent request of its own tenant and frontend.
 
-So whoever asks for less than a share always finds room. The last is the one that would be served last. What
-has begun to run holds its places and is never asked to leave. All sequences of a request leave together.
+So whoever asks for less than a fair share always finds room. The last request is the one that would be served
+last. A request that has begun to run keeps its places and is never displaced. All sequences of a request
+leave together.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from splitserve.engine_core.scheduler.waiting.tenants import VIRTUAL_UNIT
 
 
 class QueueBound(enum.IntEnum):
-    """What the queue is full of."""
+    """Which limit of the queue is reached."""
 
     REQUESTS = 0
     TOKENS = 1
 
     @property
     def flag(self) -> str:
-        """Name of the setting that says how much of it may wait."""
+        """Name of the setting for this limit."""
         return "max_num_waiting" if self is QueueBound.REQUESTS else "max_waiting_tokens"
 
 
-# Changes are kept so long for whoever asks next, beside two for each request that may have to leave.
+# Changes kept until the next ranking, in addition to two for each request that may have to leave.
 MAX_UNRANKED = 256
 
 
@@ -46,14 +47,14 @@ def _sizes() -> list[int]:
 
 @dataclass(slots=True)
 class _FrontendPlaces:
-    """What one tenant's requests of one frontend hold; those that may have to leave, the last first."""
+    """What one tenant's requests hold through one frontend; those that may have to leave, the last first."""
 
     sizes: list[int] = field(default_factory=_sizes)
     leaving: Ranking[int, tuple[int, int]] = field(default_factory=Ranking)
 
 
 class _TenantPlaces:
-    """What one tenant's requests hold, and of which frontend most of those are that may have to leave."""
+    """What one tenant's requests hold, and which frontend has most of those that may have to leave."""
 
     __slots__ = ("frontends", "most", "price", "sizes", "weight")
 
@@ -68,8 +69,8 @@ class _TenantPlaces:
 class Places:
     """The waiting requests that never ran, by tenant and frontend; used by the engine's thread.
 
-    A change costs O(log n), and while the queue has room, no more than a few sums: who holds most is found
-    out when somebody has to leave. A tenant or frontend without a waiting request leaves nothing here.
+    A change costs O(log n), and while the queue has room just a few additions: who holds most is worked out
+    only when somebody has to leave. Tenants and frontends without a waiting request take no memory here.
 
     Args:
         weights: 1..1000 by tenant; others have 1.
@@ -86,7 +87,7 @@ class Places:
         self._most: tuple[Ranking[str, int], ...] = tuple(Ranking() for _ in QueueBound)
         # Requests that may have to leave, by arrival.
         self._leaving: dict[int, Siblings] = {}
-        # Tenants and frontends that are not ranked as they are now.
+        # Tenants and frontends whose ranking is out of date.
         self._unranked: set[tuple[str, FrontendId]] = set()
 
     def add(self, siblings: Siblings) -> None:
@@ -97,12 +98,12 @@ class Places:
             holder.leaving.set(siblings.arrival, (-siblings.priority, -siblings.arrival))
 
     def remove(self, siblings: Siblings) -> None:
-        """Take the places of all of them."""
+        """Free the places of all its sequences."""
         holder = self._count(siblings, -len(siblings.waiting), -siblings.num_tokens)
         self._keep(siblings, holder)
 
     def left(self, request: Request) -> None:
-        """Take the place of one sequence: it has been admitted, or has ended."""
+        """Free the place of one sequence that has been admitted, or has ended."""
         siblings, num_tokens = request.siblings, request.num_stored_tokens
         del siblings.waiting[request.arrival]
         siblings.num_tokens -= num_tokens
@@ -111,7 +112,7 @@ class Places:
             self._keep(siblings, holder)
 
     def choose(self, incoming: Siblings, bound: QueueBound) -> Siblings | None:
-        """Return who has to leave for a new request that finds no room; None if nobody has."""
+        """Return the request that has to leave for a new one that finds no room; None if none has to."""
         self._rank()
         own = self._tenants.get(incoming.tenant) or self._new_tenant(incoming.tenant)
         size = incoming.sizes[bound]
@@ -128,13 +129,13 @@ class Places:
         return None
 
     def is_within_share(self, incoming: Siblings, bound: QueueBound, limit: int) -> bool:
-        """Whether the tenant of a new request would hold no more with it than its share of a limit."""
+        """Whether the new request's tenant would, including it, hold at most its share of a limit."""
         own = self._tenants.get(incoming.tenant) or self._new_tenant(incoming.tenant)
         sum_weights = self._sum_weights + (0 if incoming.tenant in self._tenants else own.weight)
         return (own.sizes[bound] + incoming.sizes[bound]) * sum_weights <= limit * own.weight
 
     def check_integrity(self) -> None:
-        """Raise IntegrityError unless the sums agree and only those that wait may have to leave."""
+        """Raise IntegrityError unless the sums agree and only waiting requests may have to leave."""
         holders = [holder for tenant in self._tenants.values() for holder in tenant.frontends.values()]
         for parts in (self._tenants.values(), holders):
             if [sum(part.sizes[bound] for part in parts) for bound in QueueBound] != self.sizes:
@@ -158,7 +159,7 @@ class Places:
         return _TenantPlaces(self._weights.get(name, 1))
 
     def _count(self, siblings: Siblings, num_requests: int, num_tokens: int) -> _FrontendPlaces:
-        """Count, and forget who holds nothing any more."""
+        """Add to the counts, and forget whoever no longer holds anything."""
         name, frontend = siblings.tenant, siblings.frontend
         tenant = self._tenants.get(name)
         if tenant is None:
@@ -168,7 +169,7 @@ class Places:
         if holder is None:
             holder = tenant.frontends[frontend] = _FrontendPlaces()
         for sizes in (self.sizes, tenant.sizes, holder.sizes):
-            # Plain numbers, as those of an enum cost a call each.
+            # Plain indices, as each enum member would cost a call.
             sizes[0] += num_requests
             sizes[1] += num_tokens
         if not holder.sizes[0]:
@@ -182,12 +183,12 @@ class Places:
         return holder
 
     def _keep(self, siblings: Siblings, holder: _FrontendPlaces) -> None:
-        """Ask a request no more to leave: it has begun, or holds nothing."""
+        """Exempt a request from having to leave: it has begun, or holds nothing."""
         self._leaving.pop(siblings.arrival, None)
         holder.leaving.set(siblings.arrival, None)
 
     def _rank(self) -> None:
-        """Rank anew those whose places have changed."""
+        """Update the ranking of those whose places have changed."""
         for name, frontend in self._unranked:
             tenant = self._tenants.get(name)
             holder = None if tenant is None else tenant.frontends.get(frontend)

@@ -1,4 +1,4 @@
-"""Which waiting queue belongs to which scheduling policy."""
+"""Which waiting queue does each scheduling policy use?"""
 
 from __future__ import annotations
 

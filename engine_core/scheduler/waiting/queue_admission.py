@@ -1,4 +1,4 @@
-"""How much may wait, who makes room in a full queue, and how long would a new request wait there?"""
+"""How much may wait, who makes room in a full queue, and how long would a new request wait?"""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from splitserve.engine_core.ipc.messages import FinishReason
 from splitserve.engine_core.request import EndedRequest, Request, Siblings
 from splitserve.engine_core.scheduler.waiting.places import Places, QueueBound
 
-# Bounds of what a client is told; without a measurement it is told the least.
+# Limits of the wait a client is told; without a measurement it is told the minimum.
 MIN_RETRY_S = 1
 MAX_RETRY_S = 600
 RATE_MEMORY_S = 30.0
-# Requests that may have to leave for one that asks for more than its tenant's share, so that looking for them
-# in vain costs little. For one within its share as many leave as it takes.
+# Most requests that leave for one that exceeds its tenant's share, so that a search in vain costs little.
+# For a request within its share as many leave as it takes.
 MAX_DISPLACED = 16
-# What has begun elsewhere has cost work already: it may wait where a new request would be refused.
+# A request that has begun elsewhere has cost work already: it may wait where a new one would be rejected.
 BEGUN_FACTOR = 2
 
 
 class DrainRate:
     """Prompt tokens that leave the queue per second of waiting; the last half minute counts most.
 
-    Time counts while something waits only: an idle engine is not a slow one. Rows that decode for long, full
-    pools and prefix hits are all in it, for it is measured at the queue's exit.
+    Time counts only while something waits: an idle engine is not a slow one. Long decodes, full pools and
+    prefix hits are all accounted for, as the rate is measured where requests leave the queue.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class DrainRate:
 
         Args:
             now_s: monotonic seconds, never less than before.
-            is_waiting: whether anything waits from now on.
+            is_waiting: whether anything waits after the change.
         """
         if self._was_waiting:
             passed_s = now_s - self._last_s
@@ -55,17 +55,17 @@ class DrainRate:
         self._tokens += num_tokens
 
     def seconds_for(self, num_tokens: int) -> int:
-        """Return how long so many tokens take to leave, MIN_RETRY_S to MAX_RETRY_S whole seconds."""
+        """Return how long `num_tokens` take to leave, MIN_RETRY_S to MAX_RETRY_S whole seconds."""
         if num_tokens <= 0 or self._seconds <= 0:
             return MIN_RETRY_S
-        # Multiplied out: nothing may have left at all.
+        # Multiplied instead of divided: nothing may have left at all.
         if num_tokens * self._seconds >= MAX_RETRY_S * self._tokens:
             return MAX_RETRY_S
         return max(MIN_RETRY_S, math.ceil(num_tokens * self._seconds / self._tokens))
 
 
 class Displaced(NamedTuple):
-    """A waiting request that makes room, and its error: as if it had been refused at the door."""
+    """A waiting request that makes room, and its error: the same as if it had been rejected on arrival."""
 
     siblings: Siblings
     error: OverloadedError
@@ -87,7 +87,7 @@ class Displaced(NamedTuple):
 
 
 class QueueAdmission:
-    """Bounds what waits and has not run yet; preempted requests come on top. Owned by the engine.
+    """Limits what waits and has not run yet; preempted requests do not count. Owned by the engine.
 
     Args:
         max_num_waiting: requests.
@@ -112,16 +112,16 @@ class QueueAdmission:
 
     @property
     def num_waiting_tokens(self) -> int:
-        """Tokens of these."""
+        """Tokens of the requests that wait for their first row."""
         return self._places.sizes[1]
 
     def make_room(self, incoming: Siblings, num_free_rows: int, now_s: float) -> list[Displaced]:
         """Find room for all sequences of a request; one request alone may exceed both bounds.
 
         Args:
-            incoming: not added yet. If it has begun elsewhere, twice the bounds hold for it.
-            num_free_rows: rows that requests will take in the next step, who do not count; less those that
-                wait beside the ones that never ran.
+            incoming: not added yet. If it has begun elsewhere, twice the limits apply to it.
+            num_free_rows: as many waiting requests do not count, as they get these rows in the next step;
+                less the rows that requests which have run before will take.
             now_s: monotonic seconds.
 
         Returns:
@@ -153,7 +153,7 @@ class QueueAdmission:
         self._rate.advance(now_s, True)
 
     def started(self, request: Request, now_s: float) -> None:
-        """Count a sequence that got its first row; its request keeps its places from now on."""
+        """Count a sequence that got its first row; from now on its request cannot be displaced."""
         request.siblings.has_begun = True
         self._leave(request, now_s)
         self._rate.left(request.num_stored_tokens)
@@ -168,13 +168,13 @@ class QueueAdmission:
         return self._rate.seconds_for(self.num_waiting_tokens)
 
     def check_integrity(self) -> None:
-        """Raise IntegrityError unless the places agree with themselves."""
+        """Raise IntegrityError unless the places are consistent."""
         self._places.check_integrity()
 
     def _choose(
         self, incoming: Siblings, room: tuple[int, int], chosen: list[tuple[Siblings, QueueBound]]
     ) -> QueueBound | None:
-        """Take out who has to leave; returns the bound for which that is not enough."""
+        """Remove the requests that have to leave; returns the limit for which that is not enough."""
         places = self._places
         for bound in QueueBound:
             while self.num_waiting and places.sizes[bound] + incoming.sizes[bound] > room[bound]:

@@ -1,4 +1,4 @@
-"""In which order waiting requests are admitted: first come first served, or by priority."""
+"""In which order are waiting requests admitted? First come, first served, or by priority."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from splitserve.engine_core.scheduler.waiting.lazy_heap import LazyHeap
 class WaitingQueue(ABC):
     """Waiting requests; the scheduler admits from the head only.
 
-    Within one plan it may set a head aside and look at the next one. What is set aside still waits; nobody
-    calls anything but head(), remove(), admitted() and set_aside() until restore().
+    While planning a step it may set a head aside and look at the next one. Requests set aside still wait;
+    until restore() only head(), remove(), admitted() and set_aside() are called.
     """
 
     @abstractmethod
@@ -32,7 +32,7 @@ class WaitingQueue(ABC):
 
     @abstractmethod
     def requeue(self, request: Request) -> None:
-        """Put a preempted request back, before everything of its rank that arrived later."""
+        """Put a preempted request back, ahead of everything of its rank that arrived later."""
 
     @abstractmethod
     def head(self) -> Request | None:
@@ -44,28 +44,28 @@ class WaitingQueue(ABC):
 
     @abstractmethod
     def set_aside(self, request: Request) -> None:
-        """Let head() pass over the present head until restore()."""
+        """Let head() skip the current head until restore()."""
 
     @abstractmethod
     def restore(self) -> None:
-        """Put what was set aside back to where it was."""
+        """Put what was set aside back in its place."""
 
-    # What follows is for policies that count service; the others ignore it.
+    # The rest is for policies that count service; the others ignore it.
 
     def admitted(self, request: Request, row: int, num_cached_tokens: int) -> None:
-        """Hear that a removed request gets a row; its was_started still tells of earlier rows."""
+        """A removed request gets a row; its was_started still says whether it had one before."""
         return
 
     def released(self, row: int, num_computed_tokens: int) -> None:
-        """Hear that a row is given back."""
+        """A row is freed."""
         return
 
     def settle(self, running: RunningRows) -> None:
-        """Bring what was counted up to date; called before heads are chosen."""
+        """Bring the counts up to date; called before heads are chosen."""
         return
 
     def position(self, request: Request) -> int:
-        """Count the waiting requests that come before a waiting one; O(n), for people who ask."""
+        """Count the waiting requests ahead of a waiting one; O(n), for explain only."""
         return sum(1 for other in self if other.sort_key < request.sort_key)
 
     def num_held_back(self) -> int:
@@ -82,7 +82,7 @@ class WaitingQueue(ABC):
         return 0
 
     def check_integrity(self, running: RunningRows) -> None:
-        """Raise IntegrityError unless what was counted fits the requests."""
+        """Raise IntegrityError unless the counts match the requests."""
         return
 
 
@@ -105,7 +105,7 @@ class FcfsQueue(WaitingQueue):
         self._requests[request.arrival] = request
 
     def requeue(self, request: Request) -> None:
-        """Put it in its place near the front: only those it passed while they were set aside are older."""
+        """Put it in its place near the front: only requests it overtook while set aside are older."""
         older = list(takewhile(lambda arrival: arrival < request.arrival, self._requests))
         self._requests[request.arrival] = request
         self._to_front([*older, request.arrival])
@@ -119,12 +119,12 @@ class FcfsQueue(WaitingQueue):
         del self._requests[request.arrival]
 
     def set_aside(self, request: Request) -> None:
-        """Take the front out for a while."""
+        """Take the first one out for a while."""
         del self._requests[request.arrival]
         self._aside.append(request)
 
     def restore(self) -> None:
-        """Put them back to the front; they are older than all that is left."""
+        """Put them back at the front; they are older than everything that is left."""
         self._requests.update((request.arrival, request) for request in self._aside)
         self._to_front([request.arrival for request in self._aside])
         self._aside.clear()

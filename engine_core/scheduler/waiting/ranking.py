@@ -1,4 +1,4 @@
-"""Which key comes first by a value that changes: a heap that skips what is out of date."""
+"""Which key has the smallest value, if values change? A heap that skips outdated entries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ V = TypeVar("V", int, tuple[int, int])
 class Ranking(Generic[K, V]):
     """Keys by value, smallest first; setting, dropping and looking cost O(log n), amortised.
 
-    Values of before stay in the heap until they surface or outnumber the keys, so its size is at most twice
+    Outdated values stay in the heap until they surface or outnumber the keys, so its size is at most twice
     the number of keys plus a constant.
     """
 
@@ -26,7 +26,7 @@ class Ranking(Generic[K, V]):
         return len(self._values)
 
     def set(self, key: K, value: V | None) -> None:
-        """Enter a key, give it another value, or take it out with None."""
+        """Add a key, change its value, or remove it with None."""
         if value is None:
             self._values.pop(key, None)
             return

@@ -1,12 +1,12 @@
-"""How much service each tenant has had, in integer virtual tokens: the counters behind the fair policy.
+"""How much service has each tenant had? The fair policy's counters, in integer virtual tokens.
 
 Virtual Token Counter of Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024), with weights:
 every token computed for a tenant of weight w adds VIRTUAL_UNIT // w to its counter, and whoever has the least
 is served next. A prompt is charged whole when it is admitted (less its cached prefix), an output token once
 it is computed; what is computed again after a preemption is the engine's doing and costs nothing.
 
-A tenant's counter lives in a slot. Tenants without a request keep theirs until the slots are short, so that
-nobody sheds a debt by leaving for a moment.
+A tenant's counter lives in a slot. Tenants without a request keep theirs until slots run out, so that nobody
+gets rid of a debt by leaving for a moment.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from splitserve.engine_core.scheduler.running import RunningRows
 VIRTUAL_UNIT = 2**20
 MAX_WEIGHT = 1000
 MAX_TENANTS = 1024
-# Tenants beyond the bound share one counter, and so one share.
+# Tenants beyond the limit share one counter, and so one share.
 SHARED_SLOT = MAX_TENANTS
 
 
 class TenantCounters:
-    """One counter per tenant, and what has been charged for each running row; the engine's thread only.
+    """One counter per tenant, and the charge so far for each running row; used by the engine's thread only.
 
     Args:
         max_num_seqs: rows of the running batch.
@@ -104,7 +104,7 @@ class TenantCounters:
             self._charged[rows] += new
 
     def released(self, row: int, num_computed_tokens: int) -> None:
-        """Charge the rest of a row that is given back."""
+        """Charge the rest of a row that is freed."""
         slot = int(self._slot_of_row[row])
         new = num_computed_tokens - int(self._charged[row])
         if new > 0:
