@@ -1,1 +1,1 @@
-"""The contents of a checkpoint directory, read without torch: config, weight files, files for text."""
+"""Reading a checkpoint directory without torch: config, weight files, tokenizer files."""

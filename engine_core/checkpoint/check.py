@@ -1,4 +1,4 @@
-"""All faults of a checkpoint that can be found before its weights are read, in well under a second."""
+"""What is wrong with a checkpoint, as far as can be told without reading its weights, in under a second."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from splitserve.engine_core.checkpoint.weight_files import Checkpoint
 def check_model(directory: Path) -> ModelConfig:
     """Check config.json, generation_config.json, and the headers of all weight files.
 
-    Whether the tensors are those that the model needs is the worker's to say: it knows the layers, and says
-    so before it takes memory.
+    Whether these are the tensors that the model needs is checked by the worker, which knows the layers, and
+    does so before it allocates memory.
 
     Returns:
-        What the worker will build.
+        The model that the worker will build.
 
     Raises:
         ModelLoadError: names the file and what is wrong with it.

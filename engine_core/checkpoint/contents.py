@@ -1,4 +1,4 @@
-"""What a directory without a Hugging Face checkpoint is instead, and what to do about it."""
+"""What a directory is that contains no Hugging Face checkpoint, and what the user can do about it."""
 
 from __future__ import annotations
 

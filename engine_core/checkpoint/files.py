@@ -1,4 +1,4 @@
-"""Reads the small files of a checkpoint as untrusted input: of limited size, and named in errors."""
+"""How a checkpoint's small files are read as untrusted input: of limited size, and named in errors."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pathlib import Path
 from splitserve.engine_core.checkpoint.lfs import refuse_pointer
 from splitserve.engine_core.errors import ModelLoadError
 
-# The largest tokenizer.json in use has 34 MB; the library holds the interpreter lock for 0.1 s per MB.
+# The largest tokenizer.json in use is 34 MB; the library holds the interpreter lock for 0.1 s per MB.
 MAX_FILE_BYTES = 64 * 2**20
 
 
 def read_file(path: Path, max_bytes: int = 0) -> bytes | None:
-    """Read a file whole, None if there is none.
+    """Read a whole file; return None if there is none.
 
     Args:
         path: of the file.
-        max_bytes: largest size; 0 takes 64 MiB.
+        max_bytes: maximum size; 0 means 64 MiB.
 
     Raises:
-        ModelLoadError: it cannot be read, is a pipe or device, is a Git LFS pointer, or has too many bytes.
+        ModelLoadError: it cannot be read, is a pipe or device, is a Git LFS pointer, or is too large.
     """
     limit = max_bytes or MAX_FILE_BYTES
     try:
@@ -41,12 +41,12 @@ def read_file(path: Path, max_bytes: int = 0) -> bytes | None:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    # A pipe would be waited for.
+    # Opening a pipe would block.
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def read_text(path: Path) -> str | None:
-    """Read a UTF-8 text, None if there is no such file.
+    """Read a UTF-8 text; return None if there is no such file.
 
     Raises:
         ModelLoadError: as read_file(), or it is not UTF-8.
@@ -59,10 +59,10 @@ def read_text(path: Path) -> str | None:
 
 
 def read_json(path: Path) -> dict[str, object]:
-    """Read a JSON object, {} if there is no such file.
+    """Read a JSON object; return {} if there is no such file.
 
     Raises:
-        ModelLoadError: as read_file(), or it holds something else.
+        ModelLoadError: as read_file(), or it contains something else.
     """
     data = read_file(path)
     if data is None:

@@ -1,4 +1,4 @@
-"""Git LFS pointers: the few lines that replace a file if a repository was cloned without Git LFS."""
+"""Whether a file is a Git LFS pointer: the lines that replace it in a repository cloned without Git LFS."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MAGIC = b"version https://git-lfs.github.com/spec/"
 
 
 def refuse_pointer(path: Path, head: bytes) -> None:
-    """Refuse a file that begins as a pointer does.
+    """Refuse a file that begins like a pointer.
 
     Args:
         path: of the file, for the error.

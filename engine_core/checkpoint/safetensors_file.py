@@ -1,8 +1,8 @@
-"""Whether one safetensors file is what it claims to be, decided from its header before anything is allocated.
+"""Whether a safetensors file is valid, decided from its header before anything is allocated.
 
 Layout: 8 bytes little-endian header length n, n bytes of JSON, then the tensors. The header maps each name to
-dtype, shape and [begin, end) within the data; `__metadata__` is text we do not read. The data must be covered
-exactly.
+dtype, shape and [begin, end) within the data; `__metadata__` is text that is not read. The tensors must cover
+the data exactly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_TENSORS = 65536
 _MAX_DIMS = 8
 _MAX_NAME_CHARS = 512
 
-# Bytes per element of every dtype of the format, so that a tensor we skip is still measured.
+# Bytes per element of every dtype of the format, so that the size of a skipped tensor is checked too.
 _ITEM_BYTES = {
     "BOOL": 1,
     "U8": 1,
@@ -66,7 +66,7 @@ class TensorEntry(NamedTuple):
 
 
 class SafetensorsFile:
-    """A checked file, kept open so that what is read is what was checked; close() it.
+    """A checked file, kept open so that what is read later is what was checked; close() it.
 
     Attributes:
         path: of the file.
@@ -98,7 +98,7 @@ class SafetensorsFile:
         """Fill target with the file's bytes from offset on.
 
         Raises:
-            ModelLoadError: the file has become shorter, or cannot be read.
+            ModelLoadError: the file was truncated since, or cannot be read.
         """
         try:
             self._file.seek(offset)
@@ -174,7 +174,7 @@ def _entry(name: str, raw: msgspec.Raw, data_begin: int, where: str) -> TensorEn
     if item_bytes is None:
         raise ModelLoadError(f"{where}: tensor {name!r} has the unknown dtype {entry.dtype[:40]!r}")
     begin, end = entry.data_offsets
-    # Python integers do not overflow, so this product is exact however large the sizes are.
+    # Python integers do not overflow, so this product is exact for any sizes.
     num_bytes = math.prod(entry.shape) * item_bytes
     if end - begin != num_bytes:
         raise ModelLoadError(
@@ -185,7 +185,7 @@ def _entry(name: str, raw: msgspec.Raw, data_begin: int, where: str) -> TensorEn
 
 
 def _check_ranges(tensors: dict[str, TensorEntry], data_begin: int, file_bytes: int, where: str) -> None:
-    """Hold the ranges to following each other from the header's end to the file's end."""
+    """Check that the ranges follow each other from the header's end to the file's end."""
     position = data_begin
     for name, entry in sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].num_bytes)):
         if entry.begin < position:

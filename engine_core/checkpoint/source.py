@@ -9,9 +9,9 @@ from splitserve.engine_core.errors import ModelLoadError
 
 DEMO_MODEL = Path(__file__).parents[1] / "demo_model"
 
-# What serving needs. Pickle weights, other frameworks' weights and code stay where they are.
+# The files that serving needs. Pickle weights, other frameworks' weights and code are not downloaded.
 _ALLOWED = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model"]
-# The same weights once more, in the publishers' own layouts.
+# Duplicates of the weights, in the publishers' own layouts.
 _IGNORED = ["consolidated*", "original/*", "onnx/*", "openvino/*", "metal/*"]
 _HUB_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9_][A-Za-z0-9._-]{0,95})?")
 _LOCAL_HINT = "A local directory with config.json, *.safetensors and tokenizer.json works too."
@@ -20,8 +20,8 @@ _LOCAL_HINT = "A local directory with config.json, *.safetensors and tokenizer.j
 def resolve_model(name: str) -> Path:
     """Return the directory of a model, downloading it first if it is a hub id.
 
-    A directory of that name wins over a hub id. Downloads show huggingface_hub's progress bars, and what is
-    already in its cache is not loaded again.
+    A directory of that name takes precedence over a hub id. Downloads show huggingface_hub's progress bars,
+    and files already in its cache are not downloaded again.
 
     Args:
         name: "" for the demo model, a directory, or a hub id such as "Qwen/Qwen3-0.6B".
@@ -33,10 +33,10 @@ def resolve_model(name: str) -> Path:
 
 
 def local_model(name: str) -> Path | None:
-    """Return the directory of a model that is one already, None for a hub id.
+    """Return the directory of a local model, None for a hub id.
 
     Raises:
-        ModelLoadError: the name can be neither.
+        ModelLoadError: the name is neither.
     """
     if not name:
         return _demo_model()
@@ -59,7 +59,7 @@ def _demo_model() -> Path:
 
 
 def _download(name: str) -> Path:
-    # Imported here because it takes longer than the rest of the process's start.
+    # Imported here because the import takes longer than the rest of the start.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -76,7 +76,7 @@ def _download(name: str) -> Path:
     except LocalEntryNotFoundError:
         problem = "is not in the local cache, and the Hugging Face hub is offline or cannot be reached"
     except Exception as error:
-        # The HTTP library below differs between versions, and its errors with it.
+        # The underlying HTTP library, and so its errors, differ between versions.
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ModelLoadError(
             f"model {name!r} could not be downloaded: {reason[:300]}. {_LOCAL_HINT}"

@@ -1,4 +1,4 @@
-"""The files of a checkpoint that frontends read, checked as far as possible without their libraries."""
+"""What is wrong with the files that frontends read, as far as can be told without the tokenizers library."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _CONVERTIBLE = ("tokenizer.model", "vocab.json", "spiece.model", "tekken.json")
 
 
 class _Tokenizer(msgspec.Struct):
-    """The least that tokenizer.json says; the model is read by the tokenizers library."""
+    """The minimum that tokenizer.json must contain; its model is read by the tokenizers library."""
 
     model: dict[str, msgspec.Raw]
 
 
 def check_text_files(directory: Path) -> None:
-    """Check tokenizer.json and what stands beside it, generation_config.json included.
+    """Check tokenizer.json and the files that belong to it, including generation_config.json.
 
     Raises:
-        ModelLoadError: names the file that is missing or is not what its name says.
+        ModelLoadError: names the file that is missing or invalid.
     """
     description = read_tokenizer_json(directory)
     try:

@@ -44,7 +44,7 @@ class Checkpoint:
 
         Raises:
             ModelLoadError: no safetensors file, a shard missing or damaged, a tensor not where the index
-                says.
+                says it is.
         """
         if (directory / SINGLE).exists():
             file = SafetensorsFile(directory / SINGLE)
@@ -68,7 +68,7 @@ class Checkpoint:
             for file in files.values():
                 file.close()
             raise
-        # Tensors that a shard holds and the index does not name are listed too, to be reported as unexpected.
+        # Tensors in a shard that the index does not name are listed too, to be reported as unexpected.
         for file in files.values():
             for name, entry in file.tensors.items():
                 tensors.setdefault(name, CheckpointTensor(name, file, entry))
@@ -95,18 +95,18 @@ class Checkpoint:
 
     @property
     def file_names(self) -> str:
-        """The files, for errors."""
+        """The names of the files, for errors."""
         first = self._files[0].path
         return str(first) if len(self._files) == 1 else f"{first} and {len(self._files) - 1} other shards"
 
 
 def has_weights(directory: Path) -> bool:
-    """Whether there are weight files of the names that are read; nothing is checked."""
+    """Whether there are weight files with the expected names; their contents are not checked."""
     return (directory / SINGLE).exists() or (directory / INDEX).exists()
 
 
 def stored_dtype(directory: Path) -> str:
-    """Return the dtype most of the weights have, "float32", "bfloat16" or "float16", or "" without weights.
+    """Return the dtype of most of the weights, "float32", "bfloat16" or "float16", or "" without weights.
 
     Raises:
         ModelLoadError: the checkpoint is damaged.
@@ -132,7 +132,7 @@ def _weight_map(directory: Path) -> dict[str, str]:
     if not 1 <= len(shards) <= MAX_SHARDS:
         raise index.error("weight_map", f"must name 1 to {MAX_SHARDS} files, got {len(shards)}")
     for shard in shards:
-        # A separator or a leading dot could lead out of the directory.
+        # A separator or a leading dot could escape the directory.
         if not _SHARD_NAME.fullmatch(shard):
             raise index.error(
                 "weight_map", f"names the file {shard[:200]!r}, which is not a plain *.safetensors name"

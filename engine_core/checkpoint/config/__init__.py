@@ -1,1 +1,1 @@
-"""What config.json says: one reader per family of architectures, one ModelConfig for all."""
+"""How config.json is read: one reader per family of architectures, one ModelConfig for all."""

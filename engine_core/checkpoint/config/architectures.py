@@ -1,4 +1,4 @@
-"""The registry of architectures: which config.json can be served, and who reads it."""
+"""Which architectures can be served, and which reader handles the config.json of each."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Architecture(NamedTuple):
     """One entry of the registry.
 
     Attributes:
-        model_type: what the field of that name must say, if it is there. Libraries that build a model by its
-            type would run another one otherwise, with these weights.
-        read: from directory, architecture and fields to the config.
+        model_type: the required value of the field of that name, if it is present. Otherwise libraries that
+            choose a model by its type would run a different one with these weights.
+        read: function of directory, architecture and fields that returns the config.
     """
 
     model_type: str
@@ -40,9 +40,9 @@ ARCHITECTURES = {
     "Qwen2ForCausalLM": Architecture("qwen2", read_qwen2),
     "Qwen3ForCausalLM": Architecture("qwen3", read_qwen3),
 }
-"""By a name in `architectures`, in the order in which errors list them."""
+"""By the name in `architectures`, in the order in which errors list them."""
 
-# What would make another model of any architecture.
+# Fields that would make any architecture a different model.
 _REFUSED = {
     "quantization_config": "quantized checkpoints are not supported",
     "compression_config": "quantized checkpoints are not supported",
@@ -63,7 +63,7 @@ def read_model_config(directory: str | Path) -> ModelConfig:
     for name, reason in _REFUSED.items():
         if config.has(name):
             raise config.unwanted(name, reason)
-    # null counts as false there.
+    # null counts as false here.
     if config.is_null("is_causal") or not config.boolean("is_causal", True):
         raise config.error("is_causal", "must be true or absent: only causal attention is supported")
     model = ARCHITECTURES[architecture].read(path, architecture, config)

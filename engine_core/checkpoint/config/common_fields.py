@@ -1,4 +1,4 @@
-"""The fields of config.json that mean the same in every architecture, and the ranges of sizes."""
+"""Which fields of config.json mean the same in every architecture, and which sizes are accepted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_HEADS = 4096
 MAX_HEAD_DIM = 256
 MAX_WIDTH = 2**20
 MAX_VOCAB = 2**24
-# Four times the longest context published; the rotary table takes this many rows.
+# Four times the longest published context; the rotary table has this many rows.
 MAX_LEN = 2**22
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -23,7 +23,7 @@ def open_config(directory: Path) -> Fields:
     """Return the fields of config.json.
 
     Raises:
-        ModelLoadError: it is missing, which the message explains by what is there instead, or no JSON object.
+        ModelLoadError: it is missing (the message says what is there instead), or is not a JSON object.
     """
     if not directory.is_dir():
         raise ModelLoadError(f"{directory} is not a directory")
@@ -50,7 +50,7 @@ def read_eos_token_ids(path: Path, config: Fields) -> tuple[int, ...]:
     """Return the ids of generation_config.json, where chat models name theirs, or else of config.json.
 
     Raises:
-        ModelLoadError: one is no integer.
+        ModelLoadError: one is not an integer.
     """
     generation_path = path / "generation_config.json"
     if generation_path.exists():
@@ -61,10 +61,10 @@ def read_eos_token_ids(path: Path, config: Fields) -> tuple[int, ...]:
 
 
 def check_head_dim(config: Fields, head_dim: int) -> int:
-    """Return the size of a head if the attention kernels take it.
+    """Return the size of a head if the attention kernels support it.
 
     Raises:
-        ModelLoadError: it is no multiple of 8, or above MAX_HEAD_DIM.
+        ModelLoadError: it is not a multiple of 8, or above MAX_HEAD_DIM.
     """
     if head_dim % 8 or head_dim > MAX_HEAD_DIM:
         raise config.error("head_dim", f"must be a multiple of 8 up to {MAX_HEAD_DIM}, got {head_dim}")

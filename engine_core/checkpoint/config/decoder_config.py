@@ -1,4 +1,4 @@
-"""config.json of Llama, Mistral, Qwen2 and Qwen3: one decoder with other biases, norms and windows."""
+"""How config.json of Llama, Mistral, Qwen2 and Qwen3 is read: one decoder, several variants."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def _qwen3_biases(config: Fields) -> _Biases:
 
 
 class _Variant(NamedTuple):
-    """What one architecture reads differently from the others.
+    """How reading one architecture differs from the others.
 
     Attributes:
-        windows: from the fields and the number of layers to the window of each.
-        biases: from the fields to the biases.
-        max_positions: where max_position_embeddings is absent.
-        num_kv_heads: where num_key_value_heads is absent; 0, as null, for the number of query heads.
-        head_dim: where the field is absent; 0 for hidden_size over the number of heads.
+        windows: function of the fields and the number of layers that returns the window of each layer.
+        biases: function of the fields that returns the biases.
+        max_positions: default of max_position_embeddings.
+        num_kv_heads: default of num_key_value_heads; 0, like null, means the number of query heads.
+        head_dim: default of the field; 0 means hidden_size divided by the number of heads.
         qk_norm: see ModelConfig.
     """
 

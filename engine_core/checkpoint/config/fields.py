@@ -1,4 +1,4 @@
-"""How one field is read from a checkpoint's JSON: typed, range-checked, named in every error."""
+"""How a field is read from a checkpoint's JSON: typed, range-checked, named in every error."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _MAX_TOKEN_ID = 2**31 - 1
 
 
 class Fields:
-    """One JSON object whose values are not trusted; null counts as absent.
+    """One JSON object with untrusted values; null counts as absent.
 
     Args:
         values: the object as decoded.
-        where: file (and parent field) named in errors.
+        where: file (and parent field) to name in errors.
     """
 
     def __init__(self, values: Mapping[str, object], where: str) -> None:
@@ -36,7 +36,7 @@ class Fields:
         if content is None:
             raise ModelLoadError(f"{path} does not exist")
         try:
-            # The standard decoder takes NaN and Infinity, so that the range check can name the field.
+            # The standard decoder accepts NaN and Infinity, so that the range check can name the field.
             values = json.loads(content)
         except (ValueError, RecursionError) as error:
             raise ModelLoadError(f"{path} cannot be read as JSON: {error}") from error
@@ -45,11 +45,11 @@ class Fields:
         return cls(values, str(path))
 
     def has(self, name: str) -> bool:
-        """Whether the field is there and not null."""
+        """Whether the field is present and not null."""
         return self._values.get(name) is not None
 
     def is_null(self, name: str) -> bool:
-        """Whether the field is there and null, which for some fields differs from absent."""
+        """Whether the field is present and null, which for some fields differs from absent."""
         return name in self._values and self._values[name] is None
 
     @property
@@ -58,7 +58,7 @@ class Fields:
         return not self._values
 
     def integer(self, name: str, low: int, high: int, default: int | None = None) -> int:
-        """Return an integer from low to high; absent gives the default, None making it required."""
+        """Return an integer from low to high, or the default if absent; None makes it required."""
         wanted = f"an integer from {low} to {high}"
         value = self._get(name, default, wanted)
         # A JSON writer may turn 4096 into 4096.0; both mean the same.
@@ -69,7 +69,7 @@ class Fields:
         return value
 
     def number(self, name: str, low: float, high: float, default: float | None = None) -> float:
-        """Return a finite number from low to high; absent gives the default, None making it required."""
+        """Return a finite number from low to high, or the default if absent; None makes it required."""
         wanted = f"a number from {low:g} to {high:g}"
         value = self._get(name, default, wanted)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
@@ -84,21 +84,21 @@ class Fields:
         return value
 
     def text(self, name: str, default: str) -> str:
-        """Return a string; absent gives the default."""
+        """Return a string, or the default if absent."""
         value = self._get(name, default, "a string")
         if not isinstance(value, str):
             raise self.error(name, f"must be a string, got {value!r}")
         return value
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Return a list of strings; absent gives none."""
+        """Return a list of strings, empty if absent."""
         value = self._get(name, [], "a list of strings")
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise self.error(name, f"must be a list of strings, got {value!r}")
         return tuple(value)
 
     def token_ids(self, name: str) -> tuple[int, ...]:
-        """Return one token id or a list of them as a tuple, of any vocabulary; absent gives none."""
+        """Return one token id or a list of them as a tuple, empty if absent; any vocabulary is accepted."""
         value = self._get(name, [], "token ids")
         ids = value if isinstance(value, list) else [value]
         if len(ids) > 1024:
@@ -130,11 +130,11 @@ class Fields:
         return [name for name, value in self._values.items() if isinstance(value, dict)]
 
     def unwanted(self, name: str, reason: str) -> ModelLoadError:
-        """Return, not raise, the error for a field that must not be there, with its value."""
+        """Return (not raise) the error for a field that must not be present, with its value."""
         return self.error(name, f"must be absent, got {self._values.get(name)!r:.200}: {reason}")
 
     def error(self, name: str, problem: str) -> ModelLoadError:
-        """Return, not raise, an error that names the file and the field."""
+        """Return (not raise) an error that names the file and the field."""
         return ModelLoadError(f"{self.where}: {name} {problem[:500]}")
 
     def _get(self, name: str, default: object, wanted: str) -> object:

@@ -1,4 +1,4 @@
-"""GPT-2's config.json: learned positions, GELU, and separate scales per layer."""
+"""How GPT-2's config.json is read: learned positions, GELU, and an attention scale per layer."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def read_gpt2(path: Path, architecture: str, config: Fields) -> ModelConfig:
 
 
 def _named(config: Fields, name: str) -> str:
-    """Return the name under which a size is given: the one that other models use takes precedence."""
+    """Return the name under which a size is given; the name that other models use takes precedence."""
     return _COMMON_NAMES[name] if config.has(_COMMON_NAMES[name]) else name
 
 

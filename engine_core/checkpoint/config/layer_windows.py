@@ -6,7 +6,7 @@ from splitserve.engine_core.checkpoint.config.common_fields import MAX_LAYERS, M
 from splitserve.engine_core.checkpoint.config.fields import Fields
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
-# An older name of the same.
+# An older name for the same.
 _ALIASES = {"attention": _FULL}
 
 
@@ -14,13 +14,13 @@ def no_windows(config: Fields, num_layers: int) -> tuple[int, ...]:
     """Return 0 for each layer: this architecture has no windows, whatever `sliding_window` says.
 
     Raises:
-        ModelLoadError: `layer_types` asks for one all the same.
+        ModelLoadError: `layer_types` asks for one anyway.
     """
     return _windows(config, 0, _layer_kinds(config, num_layers) or (_FULL,) * num_layers)
 
 
 def mistral_windows(config: Fields, num_layers: int) -> tuple[int, ...]:
-    """Return Mistral's: those that `layer_types` names, or else every layer.
+    """Return Mistral's windows: for the layers that `layer_types` names, or else for every layer.
 
     Raises:
         ModelLoadError: names the field.
@@ -32,7 +32,7 @@ def mistral_windows(config: Fields, num_layers: int) -> tuple[int, ...]:
 
 
 def qwen_windows(config: Fields, num_layers: int) -> tuple[int, ...]:
-    """Return Qwen's: those that `layer_types` names, or else every layer from `max_window_layers` on.
+    """Return Qwen's windows: for the layers in `layer_types`, or else for those from `max_window_layers` on.
 
     Raises:
         ModelLoadError: names the field.

@@ -1,4 +1,4 @@
-"""A served model in numbers: all that config.json decides about its layers, every value within its range."""
+"""What a model looks like in numbers: everything that config.json decides about its layers, range-checked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         path: checkpoint directory.
         architecture: e.g. "LlamaForCausalLM".
         family: which stack of layers the worker builds, a key of its FAMILIES: "decoder" or "gpt2".
-        dtype: of the checkpoint, "float32", "bfloat16" or "float16"; "" where there are no weights to tell.
+        dtype: of the checkpoint, "float32", "bfloat16" or "float16"; "" if it is not named and there are no
+            weights.
         vocab_size: rows of the embedding.
         hidden_size, intermediate_size: widths of the residual stream and of the MLP.
         num_layers, num_heads, num_kv_heads, head_dim: num_heads is a multiple of num_kv_heads.
@@ -24,9 +25,9 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         norm_eps: epsilon of every norm.
         activation: "silu", "gelu" (exact) or "gelu_tanh".
         tie_word_embeddings: the output head shares the embedding's weight.
-        named_eos_token_ids: what the checkpoint names as such; a small vocabulary may have some of them not.
-        sliding_windows: per layer, how many tokens a query sees, itself included; 0 for all.
-        attention_scales: per layer, what multiplies query times key.
+        named_eos_token_ids: EOS ids named by the checkpoint; some may be outside a small vocabulary.
+        sliding_windows: per layer, how many tokens a query sees, including itself; 0 for all.
+        attention_scales: per layer, the factor of the dot product of query and key.
         qkv_bias, output_bias: query, key and value projections have biases; the attention's output has one.
         mlp_bias: all three MLP projections have one.
         qk_norm: queries and keys are RMS-normalised per head before the rotation.
@@ -67,7 +68,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sliding_window(self) -> int:
-        """The window in tokens if all layers have the same one, otherwise 0: some layer needs every token."""
+        """The window in tokens if all layers have the same one, otherwise 0: some layer needs all tokens."""
         windows = set(self.sliding_windows)
         return windows.pop() if len(windows) == 1 else 0
 
@@ -75,7 +76,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Return this config with a shorter context; 0 keeps the checkpoint's.
 
         Raises:
-            ConfigError: the checkpoint has no positions for so long a context.
+            ConfigError: the checkpoint does not support so long a context.
         """
         if not 0 <= max_model_len <= self.max_model_len:
             raise ConfigError(

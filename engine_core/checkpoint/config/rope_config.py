@@ -1,4 +1,4 @@
-"""Which rotary embedding a checkpoint uses, given as `rope_scaling`, `rope_parameters` or both."""
+"""Which rotary embedding a checkpoint uses, according to `rope_scaling`, `rope_parameters` or both."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         rope_type: one of ROPE_TYPES.
         theta: base of the frequencies.
-        factor: how far the trained context is stretched.
+        factor: by how much the trained context is extended.
         original_max_position_embeddings: trained context in tokens (llama3, yarn).
-        low_freq_factor, high_freq_factor: borders of the llama3 interpolation.
+        low_freq_factor, high_freq_factor: limits of the llama3 interpolation.
         attention_factor: multiplies cos and sin (yarn), 1 otherwise.
-        beta_fast, beta_slow: borders of the yarn ramp, in rotations over the trained context.
-        truncate: whether the yarn borders are rounded outward to whole dimensions.
+        beta_fast, beta_slow: limits of the yarn ramp, in rotations over the trained context.
+        truncate: whether the yarn limits are rounded outward to whole dimensions.
     """
 
     rope_type: str = "default"
@@ -40,9 +40,9 @@ class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
     def extended_len(self, max_position_embeddings: int) -> int:
         """Return the context in tokens that the checkpoint supports.
 
-        Only yarn configs keep the trained length in max_position_embeddings while meaning factor times as
-        much. "dynamic" equals "default" up to max_position_embeddings, and beyond it the frequencies would
-        depend on the length of the sequence, which a KV cache cannot follow; so it is served up to there.
+        Only yarn configs state the trained length in max_position_embeddings and support factor times as
+        much. "dynamic" equals "default" up to max_position_embeddings; beyond it the frequencies would depend
+        on the length of the sequence, which a KV cache cannot support, so that is the limit.
         """
         if self.rope_type != "yarn":
             return max_position_embeddings
@@ -71,7 +71,7 @@ def read_rope_config(config: Fields, max_position_embeddings: int) -> RopeConfig
         return RopeConfig(rope_type=rope_type, theta=theta, factor=rope.number("factor", 1.0, _MAX_FACTOR))
     if rope_type not in ROPE_TYPES:
         raise rope.error("rope_type", f"must be one of {', '.join(ROPE_TYPES)}, got {rope_type!r}")
-    # At the top level of the file, where Phi-3 brought it up, it goes before the one among the parameters.
+    # At the top level of the file, as introduced by Phi-3, it takes precedence over the parameters' own.
     fields = config if config.has("original_max_position_embeddings") else rope
     original = fields.integer("original_max_position_embeddings", 1, 2**22, max_position_embeddings)
     if rope_type == "llama3":
@@ -80,7 +80,7 @@ def read_rope_config(config: Fields, max_position_embeddings: int) -> RopeConfig
 
 
 def _rope_fields(config: Fields) -> Fields:
-    """Return the parameters: `rope_scaling` where there are two, for who adds it to a newer file means it."""
+    """Return the parameters: `rope_scaling` if both exist, as it was added to a newer file on purpose."""
     for name in ("rope_scaling", "rope_parameters"):
         rope = config.nested(name)
         if rope is not None and not rope.is_empty:
@@ -121,13 +121,13 @@ def _read_yarn(rope: Fields, theta: float, original: int, max_position_embedding
         attention_factor=_yarn_attention_factor(rope, factor),
         beta_fast=beta_fast,
         beta_slow=beta_slow,
-        # null is one of Python's ways to say no.
+        # null means false here.
         truncate=not rope.is_null("truncate") and rope.boolean("truncate", True),
     )
 
 
 def _yarn_attention_factor(rope: Fields, factor: float) -> float:
-    """Return the factor of cos and sin: given, or from mscale, or the paper's 0.1 ln(factor) + 1."""
+    """Return the factor of cos and sin: as given, from mscale, or the paper's 0.1 ln(factor) + 1."""
     if rope.has("attention_factor"):
         return rope.number("attention_factor", 0.0, 1e3)
     mscale = rope.number("mscale", 0.0, 1e3, 0.0)

@@ -1,4 +1,4 @@
-"""The sampling parameters that a checkpoint recommends in generation_config.json."""
+"""Which sampling parameters a checkpoint recommends in generation_config.json."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ T = TypeVar("T")
 class SamplingDefaults(msgspec.Struct, frozen=True):
     """Sampling values of generation_config.json; None where the checkpoint says nothing.
 
-    A client's own value goes before these, and these before SamplingParams' defaults. A checkpoint that says
-    `do_sample: false` is greedy by default, whatever temperature it names beside it.
+    A client's own value takes precedence over these, and these over SamplingParams' defaults. A checkpoint
+    that says `do_sample: false` is greedy by default, whatever temperature it gives.
     """
 
     temperature: float | None = None
@@ -52,7 +52,7 @@ def load_sampling_defaults(directory: Path) -> SamplingDefaults:
 
 
 def _check(defaults: SamplingDefaults) -> None:
-    """Hold the values to the ranges of SequenceSampling."""
+    """Check the values against the ranges of SequenceSampling."""
     SequenceSampling(
         temperature=_or(defaults.temperature, 1.0),
         top_p=_or(defaults.top_p, 1.0),
