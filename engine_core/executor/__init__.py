@@ -1,1 +1,1 @@
-"""How a step reaches the workers: in process, over sockets to worker processes, or simulated."""
+"""How does a step reach the workers? In process, over sockets to worker processes, or simulated."""

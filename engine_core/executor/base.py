@@ -1,4 +1,4 @@
-"""What the busy loop needs of an executor, whether workers are processes, an object or a simulation."""
+"""What does the busy loop need from an executor, be its workers processes, an object or simulated?"""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Executor(ABC):
         return ()
 
     def poll_timeout_s(self) -> float | None:
-        """Seconds until receive() has something without any socket becoming readable; None if never."""
+        """Seconds until receive() returns something even if no socket becomes readable; None if never."""
         return None
 
     @abstractmethod
     def start(self) -> None:
-        """Begin to bring the workers up."""
+        """Begin to start the workers."""
 
     @abstractmethod
     def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> None:

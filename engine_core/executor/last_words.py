@@ -1,10 +1,10 @@
-"""Why workers end, in their own words: heard to the end of their connections before anybody is blamed.
+"""Why did a worker end? Every rank's last messages are read before one of them is blamed.
 
-rank                     heard to the end when
-has sent WorkerFailed    it is taken: nothing that counts comes after it
-has sent anything else   nothing can be sent to it any more: libzmq gives a connection up after it has queued
-                         all that the connection brought, and what is queued then is taken
-was never heard of       never: it ended before it connected, or libzmq has yet to read its connection
+rank                     read to the end when
+has sent WorkerFailed    that is read: nothing relevant comes after it
+has sent anything else   nothing can be sent to it any more: libzmq drops a connection only after queuing
+                         all it received from it, and what is queued then is read
+has sent nothing         never: it ended before it connected, or libzmq has yet to read its connection
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from splitserve.engine_core.ipc.codec import encode, from_worker_decoder
 from splitserve.engine_core.ipc.transport import BoundRouter, SendResult
 from splitserve.engine_core.ipc.worker_messages import Shutdown, WorkerFailed
 
-# For a rank that was heard of: its kernel ends the connection at once, but a machine that is gone does not.
+# For a rank that has connected: its kernel closes the connection at once, but a lost machine does not.
 _READ_TO_THE_END_S = 5.0
-# For a rank that was not: on a busy machine libzmq's thread takes its time with a connection that is there.
+# For a rank that has not: on a busy machine libzmq's thread may take a while to read a connection.
 _FIRST_WORD_S = 1.0
-# libzmq tells of new messages, but not that it has given a connection up.
+# libzmq reports new messages, but not that it has dropped a connection: poll for that.
 _ASK_S = 0.01
 
 
@@ -41,11 +41,11 @@ class LastWords:
         self.of: dict[int, WorkerFailed] = {}
 
     def note(self, rank: int, identity: bytes) -> None:
-        """A rank was heard of, so that the end of its connection can be told."""
+        """A rank has sent a message, so that the end of its connection can be detected."""
         self._identity_of[rank] = identity
 
     def hear(self, router: BoundRouter | None, ended: Collection[int]) -> None:
-        """Take what the ranks have sent, to the end, for some seconds at most.
+        """Read what the ranks have sent, to the end, for a few seconds at most.
 
         Whatever else arrives meanwhile is dropped: there are no more steps.
 

@@ -1,4 +1,4 @@
-"""The workers of an engine as processes on its own machine."""
+"""How are workers run on the engine's own machine? As one child process per rank."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LocalWorkers:
 
     @property
     def needs_asking(self) -> bool:
-        """Without pidfd (other systems than Linux) a lost worker is found by asking now and then."""
+        """Without pidfd (on systems other than Linux) a lost worker is found by polling."""
         return any(worker.needs_asking for worker in self._workers)
 
     def start(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:

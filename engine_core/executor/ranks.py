@@ -1,4 +1,4 @@
-"""What the ranks of one engine say, put together as if they were one worker; no I/O.
+"""How do the messages of many ranks become those of one worker? No I/O.
 
 heard                                      what the engine hears
 WorkerHello of every rank                  one of them

@@ -1,4 +1,4 @@
-"""The workers of an engine as actors on a Ray cluster, placed and watched by a launcher process of its own.
+"""How are workers run on a Ray cluster? As actors, placed and watched by a separate launcher process.
 
 Ray stays out of the engine: its driver has threads and blocking calls, and takes a second to import. Nor does
 a step go through Ray, whose call per step costs more than the step's own message: the workers connect to the

@@ -1,4 +1,4 @@
-"""What the executor needs of those who start and watch the workers, on this machine or on a cluster."""
+"""What does the executor need from whatever starts and watches the workers, here or on a cluster?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from splitserve.engine_core.ipc.transport import BoundRouter
 from splitserve.engine_core.ipc.worker_messages import Configure
 from splitserve.engine_core.settings.worker_settings import WorkerSettings
 
-# Of the step's time: who waits for another rank says so before the engine's own deadline, and is not blamed.
+# Of the step timeout: a rank that waits for another reports it before the engine's deadline blames it.
 _EXCHANGE_SHARE = 0.8
 
 
@@ -39,11 +39,11 @@ class WorkerGroup(Protocol):
 
     @property
     def sources(self) -> Sequence[zmq.Socket | int]:
-        """What gets readable when there is something to attend to, beside the router."""
+        """What becomes readable when attend() has something to do, besides the router."""
 
     @property
     def needs_asking(self) -> bool:
-        """Whether the end of a worker shows by asking only."""
+        """Whether the end of a worker is found only by polling."""
 
     def start(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         """Begin to bring the workers up.
@@ -54,7 +54,7 @@ class WorkerGroup(Protocol):
         """
 
     def attend(self) -> None:
-        """Take what is new and pass on what was printed.
+        """Process what has happened and pass on what was printed.
 
         Raises:
             WorkerError: the workers cannot be started or watched any more.
@@ -65,7 +65,7 @@ class WorkerGroup(Protocol):
         """Return what to tell a worker that has said hello."""
 
     def on_met(self) -> None:
-        """Every worker is connected for good: what only served that may go."""
+        """Every worker is connected for good: remove whatever was only needed for connecting."""
 
     def where(self, rank: int) -> str:
         """Return the name of a rank's node, "" if it is this machine or not known yet."""

@@ -1,4 +1,4 @@
-"""Which blocks of known tokens are being filled right now, and by which row.
+"""Which blocks of known tokens are being filled right now, and by which row?
 
 A row that computes known tokens announces the chain hash of the next block that will be indexed for it.
 Whoever is about to be admitted and lacks just this block may wait for it instead of computing it too.
@@ -10,7 +10,7 @@ from splitserve.engine_core.errors import IntegrityError
 
 
 class AnnouncedBlocks:
-    """At most one chain hash per row; of rows that fill equal blocks the first one is named."""
+    """At most one chain hash per row; of several rows that fill equal blocks the first counts."""
 
     def __init__(self) -> None:
         self._hash_of: dict[int, bytes] = {}

@@ -1,4 +1,4 @@
-"""How the KV cache of an engine is put together from its configuration."""
+"""How is an engine's KV cache built from its configuration?"""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def make_kv_cache_manager(
     Args:
         config: limits.
         secret: seeds the hashes of prefixes.
-        sliding_window: tokens that every layer looks back at most; 0 for all, or if layers differ.
-        costs: decide between offloading and computing again.
+        sliding_window: tokens that every layer attends to at most; 0 for no limit, or if layers differ.
+        costs: decides between offloading and recomputing.
         kv_events: told what is cached; None if nobody listens.
     """
     max_chunk = config.max_prefill_tokens or config.max_num_batched_tokens

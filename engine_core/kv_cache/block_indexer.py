@@ -1,4 +1,4 @@
-"""Which full blocks of the running rows can be found as prefixes, and which will be found soon.
+"""Which full blocks of the running rows can be found as prefixes, and which soon will be?
 
 A block is indexed when the step that filled it has been applied. Until then, if all of its tokens are known,
 its row announces it, so that whoever shares the prefix can wait for it.
@@ -25,7 +25,7 @@ class BlockIndexer:
 
     Attributes:
         next_hash_at: int64 [max_num_seqs]; num_computed_tokens at which the row's next block can be indexed;
-            beyond every count for free rows, and without prefix caching.
+            larger than any count for free rows, and without prefix caching.
         announced: blocks of known tokens that rows are filling.
 
     Args:
@@ -48,7 +48,7 @@ class BlockIndexer:
         self._announce(row, request, num_indexed)
 
     def end(self, row: int) -> None:
-        """Index nothing more of a row that becomes free."""
+        """Stop indexing a row that becomes free."""
         self.next_hash_at[row] = NEVER
         self.announced.withdraw(row)
 
@@ -75,8 +75,8 @@ class BlockIndexer:
         tables, block_bytes = self._tables, self._block_bytes
         hashes: list[bytes] = []
         block_ids: list[int] = []
-        # Nearly always one block per row, its hash unknown yet. Slices and ranges for one block would cost
-        # as much as SHA-256.
+        # Nearly always one block per row, not hashed yet. Slices and ranges for one block would cost as much
+        # as SHA-256.
         for row, request, block_idx, end in zip(*filled, strict=True):
             chain, table = request.block_hashes, tables[row]
             while block_idx < end:

@@ -1,4 +1,4 @@
-"""Which KV blocks are in use, by how many rows, and in which order free ones are handed out.
+"""Which KV blocks are in use, by how many rows, and in which order are free ones handed out?
 
 States of a block:
 

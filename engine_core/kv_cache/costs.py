@@ -1,9 +1,9 @@
-"""What does it cost to have the KV of some positions again: to compute them, or to move their blocks?
+"""What is the cheaper way to get the KV of some positions back: recompute them, or move their blocks?
 
-Computing a position costs more the more positions stand before it, a move always the same. So of a run of
+Computing a position costs more the more positions precede it, while every move costs the same. So of a run of
 blocks either all are worth moving or none is: with m of them moved, the cost is a concave function of m,
-least at one of its ends. For the same reason a block is judged by the longest sequence it began, since a
-prefix is found only as far as every block of it is there.
+smallest at one of its ends. For the same reason a block is judged by the longest sequence it belonged to,
+since a prefix is found only as far as all of its blocks are there.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ RecomputeNs = Callable[[int, int], int]
 
 
 def nothing_known(first_token: int, end_token: int) -> int:
-    """Stand in for measured costs before there are any."""
+    """Return 0: used until costs have been measured."""
     return 0
 
 
 class KVCosts:
-    """Compares moving with computing, in whole nanoseconds; what is not known yet speaks for moving.
+    """Compares moving with recomputing, in whole nanoseconds; while costs are unknown, moving is preferred.
 
     Args:
         recompute_ns: see RecomputeNs.
@@ -38,14 +38,14 @@ class KVCosts:
         return self.is_worth_loading(0, num_blocks, 2 * num_blocks)
 
     def is_worth_loading(self, first_block: int, end_block: int, num_moves: int) -> bool:
-        """Whether so many moves take no longer than computing blocks first..end-1."""
+        """Whether num_moves moves take no longer than computing blocks first..end-1."""
         recompute_ns = self._recompute_ns(first_block * self._block_size, end_block * self._block_size)
         return not recompute_ns or num_moves * self._move_block_ns <= recompute_ns
 
     def return_cost(self, first_block: int, num_computed_tokens: int, *, can_move: bool) -> int:
-        """Return the nanoseconds to have blocks from first_block up to so many tokens again, the cheaper way.
+        """Return the nanoseconds to get the KV from first_block to num_computed_tokens back the cheaper way.
 
-        Before anything is known the tokens stand for it.
+        Until costs are known, the number of tokens is returned instead.
         """
         block_size = self._block_size
         recompute_ns = self._recompute_ns(first_block * block_size, num_computed_tokens)

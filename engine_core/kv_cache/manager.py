@@ -1,9 +1,9 @@
-"""Block tables of the running rows: what they take, share, cache and give back.
+"""Which blocks does each running row take, share, cache and give back? The rows' block tables.
 
 A block freed while a step that uses it is still in flight may be handed out by the next plan. That is safe:
 workers run steps in the order they were planned, so every read and write of the older step is over before
 the new owner's first write. Two rules make it so for shared blocks too. A block is indexed only after the
-step that filled it has been applied, so a hit never reads KV that is still to come. And rows only write
+step that filled it has been applied, so a hit never reads KV not yet written. And rows only write
 past their num_computed_tokens, while indexed blocks lie wholly below it, so no step in flight writes to an
 indexed block. A block loaded from the CPU offload is indexed at once: the move is done before the step
 computes that it is planned with, and every step that may use the block comes later.
@@ -58,11 +58,11 @@ class KVCacheManager:
         self._enable_prefix_caching = enable_prefix_caching
 
     def num_blocks_for(self, num_tokens: int) -> int:
-        """Return the blocks that num_tokens take."""
+        """Return how many blocks num_tokens take."""
         return -(-num_tokens // self.block_size)
 
     def max_blocks_for(self, num_tokens: int) -> int:
-        """Return the most blocks that a row holds at once while it computes num_tokens."""
+        """Return the most blocks a row holds at any one time while it computes num_tokens."""
         return min(self.num_blocks_for(num_tokens), self.bounds.max_blocks)
 
     def find_prefix(self, request: Request) -> list[int]:
@@ -100,7 +100,7 @@ class KVCacheManager:
         return len(hits) * self.block_size
 
     def load_ahead(self, request: Request, num_spare_blocks: int) -> bool:
-        """Load the first blocks of a prefix of which more is offloaded than one step may load.
+        """Load the first blocks of a prefix that has more offloaded blocks than one step may load.
 
         They become cached blocks of the pool, the last to be evicted, where the request finds them when the
         next steps have loaded the others.
@@ -110,7 +110,7 @@ class KVCacheManager:
             num_spare_blocks: blocks that must stay free when it is.
 
         Returns:
-            Whether it has to wait for that. False, too, if blocks are what it has to wait for.
+            Whether the request has to wait for that. Also False if it has to wait for free blocks.
         """
         offload = self.cache.offload
         if offload is None:
@@ -183,7 +183,7 @@ class KVCacheManager:
         return self.cache.reset()
 
     def check_integrity(self, num_computed_tokens: dict[int, int]) -> None:
-        """Compare tables, pool, index and columns with each other.
+        """Check that tables, pool, index and columns agree.
 
         Args:
             num_computed_tokens: of every running row.

@@ -1,11 +1,11 @@
-"""Which blocks move between the pool and the CPU offload tier, in which order, and how many per step.
+"""Which blocks move between the pool and the CPU offload tier, in which order, and how many per step?
 
 The tier is a second level of the prefix cache. A block that the pool evicts is saved here unless it is here
-already or cheaper to compute again; a prefix hit that finds a block here only loads it into a block of the
-pool. Loading keeps the slot, so a second eviction costs nothing. Preempted requests need nothing of their
-own: their full blocks are cached prefixes.
+already or cheaper to recompute; a prefix hit on a block that is only here loads it into a block of the
+pool. Loading keeps the slot, so a second eviction costs nothing. Preempted requests need no special
+treatment: their full blocks are cached prefixes.
 
-Moves are kept in one list, in the order of planning, which workers hold: a slot or block may be read by one
+Moves are kept in one list in planning order, and workers keep that order: a slot or block may be read by one
 move and overwritten by a later one, never the reverse, and all are done before the step computes. So a block
 counts as holding its prefix as soon as its load is in the list.
 
@@ -35,19 +35,19 @@ class Moves(NamedTuple):
 
 
 NO_MOVES = Moves()
-# Saves, and loads beside running rows, may each take an eighth of the target for a step.
+# Saves, and loads while rows run, may each take an eighth of a step's target time.
 PARTS_OF_TARGET = 8
 
 
 def max_moves_per_step(target_itl_s: float, move_block_ns: int) -> int:
-    """Return how many blocks a step may save, and load while others run; not limited if either is 0."""
+    """Return how many blocks a step may save, and load while rows run; unlimited if either argument is 0."""
     if target_itl_s <= 0 or move_block_ns == 0:
         return sys.maxsize
     return max(1, int(target_itl_s * 1e9) // PARTS_OF_TARGET // move_block_ns)
 
 
 class Offload:
-    """The CPU offload tier, the moves that no step has taken yet, and what each block of the pool is worth.
+    """The CPU offload tier, the moves not sent with a step yet, and the worth of each block of the pool.
 
     Attributes:
         tier: which prefixes are in host memory.
@@ -78,7 +78,7 @@ class Offload:
         self._sources: list[int] = []
         self._targets: list[int] = []
         self._num_saves = 0
-        # Longest sequence, in blocks, that each cached block of the pool began when a row gave it back.
+        # Per cached block of the pool: length in blocks of the longest sequence that contained it when freed.
         self._chain_blocks = np.zeros(num_blocks, np.int64)
 
     def lookup(self, block_hash: bytes) -> int | None:
@@ -87,11 +87,11 @@ class Offload:
         return None if slot is None else self._num_blocks + slot
 
     def holds(self, place: int) -> bool:
-        """Whether a place is one of the tier."""
+        """Whether a place belongs to the tier."""
         return place >= self._num_blocks
 
     def loads(self, places: list[int]) -> list[int]:
-        """Return the places that are of the tier."""
+        """Return those places that belong to the tier."""
         return [place for place in places if place >= self._num_blocks]
 
     def num_loads_left(self) -> int:
@@ -99,7 +99,7 @@ class Offload:
         return max(0, self._max_moves - (len(self._sources) - self._num_saves))
 
     def is_worth_loading(self, first_block: int, end_block: int, num_loads: int) -> bool:
-        """Whether so many loads are cheaper than computing blocks first..end-1."""
+        """Whether num_loads loads are cheaper than computing blocks first..end-1."""
         return self._costs.is_worth_loading(first_block, end_block, num_loads)
 
     def pin(self, places: list[int]) -> None:
@@ -107,21 +107,21 @@ class Offload:
         self.tier.pin(place - self._num_blocks for place in places)
 
     def load(self, places: list[int], block_ids: list[int]) -> None:
-        """Move pinned places into blocks of the pool and unpin them; the last is given up first."""
+        """Load pinned places into blocks of the pool and unpin them; the last one is evicted first."""
         self._sources += places
         self._targets += block_ids
         self.num_loaded += len(places)
         self.tier.unpin(place - self._num_blocks for place in reversed(places))
 
     def released(self, block_ids: list[int], num_blocks: int) -> None:
-        """Note that a row with so many full blocks gave some of them back."""
+        """Note that a row with num_blocks full blocks gave some of them back."""
         self._chain_blocks[block_ids] = np.maximum(self._chain_blocks[block_ids], num_blocks)
 
     def evicted(self, block_ids: list[int], block_hashes: list[bytes]) -> None:
-        """Save what is worth it of blocks the pool has evicted; of too many for one step the last ones.
+        """Save those evicted blocks that are worth it; if they are too many for one step, the last ones.
 
-        The pool evicts the end of a sequence before its beginning, and the least recently used first. So
-        what is left out here is what a prefix can be found without.
+        The pool evicts the end of a sequence before its beginning, and the least recently used first. So the
+        blocks dropped here are those that shorter prefixes can do without.
         """
         worth = [
             (block_id, block_hash)
@@ -153,7 +153,7 @@ class Offload:
         self._chain_blocks[:] = 0
 
     def check_integrity(self) -> None:
-        """Raise IntegrityError unless the tier agrees with itself and moves lead from level to level."""
+        """Raise IntegrityError unless the tier is consistent and all moves lead between tier and pool."""
         self.tier.check_integrity()
         end = self._num_blocks + self.tier.num_slots
         for source, target in zip(self._sources, self._targets, strict=True):

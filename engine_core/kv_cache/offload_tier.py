@@ -1,4 +1,4 @@
-"""Which prefixes stand in host memory, in which slot, and which one is given up for a new one.
+"""Which prefixes are in host memory, in which slot, and which one is evicted for a new one?
 
 States of a slot:
 

@@ -1,7 +1,7 @@
-"""Which blocks of the pool hold which prefixes: taken, shared, indexed, evicted, and told on.
+"""Which blocks of the pool hold which prefixes? Allocated, shared, indexed, evicted, reported.
 
-Pool, prefix index, CPU offload and KV events say the same in four ways. What changes one of them changes the
-others here:
+Pool, prefix index, CPU offload and KV events are four views of the same state. Whatever changes one of them
+changes the others here:
 
     change      pool        index     offload                KV events
     allocate    takes       forgets   saves what is evicted  removed
@@ -102,7 +102,7 @@ class PrefixCache:
             self.offload.released(block_ids, num_indexed)
 
     def insert(self, hashes: list[bytes], block_ids: list[int]) -> list[int]:
-        """Let blocks in use be found as prefixes; returns those that are, not their equals."""
+        """Index blocks in use as prefixes; returns those now indexed, without duplicates of indexed ones."""
         inserted = self.index.insert(hashes, block_ids)
         self.pool.mark_cached(inserted)
         return inserted
@@ -142,7 +142,7 @@ class PrefixCache:
         return num_cached
 
     def check_integrity(self, references: Counter[int]) -> None:
-        """Compare pool, index and offload with each other and with the references that rows hold.
+        """Check that pool, index, offload and the references that rows hold agree.
 
         Raises:
             IntegrityError: names the first disagreement.

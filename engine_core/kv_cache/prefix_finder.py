@@ -1,6 +1,7 @@
-"""Which places hold the longest cached prefix of a waiting request.
+"""Which places hold the longest cached prefix of a waiting request?
 
-A place is a block of the pool or, behind these, a slot of the CPU offload; see engine_core.kv_cache.offload.
+A place is a block of the pool or a slot of the CPU offload tier, numbered in that order; see
+engine_core.kv_cache.offload.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class PrefixFinder:
         return hits
 
     def _extend_chain(self, request: Request, num_blocks: int) -> None:
-        """Hash the first num_blocks blocks of a request, as far as they are not."""
+        """Hash those of the first num_blocks blocks of a request that are not hashed yet."""
         extend_chain(
             request.block_hashes, request.namespace, request.token_ids, num_blocks, self._block_bytes
         )

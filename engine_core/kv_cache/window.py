@@ -1,4 +1,4 @@
-"""Which blocks a row of a sliding-window model still needs, and how many it holds at most.
+"""Which blocks does a row of a sliding-window model still need, and how many does it hold at most?
 
 A token at position p sees positions p + 1 - window to p. Once a row has computed c tokens all its later
 queries stand at c or behind, so a block whose last position is c - window or before is never read again: it
@@ -12,7 +12,7 @@ import sys
 from typing import NamedTuple
 
 LEFT = -1
-"""Stands in a row's table for a block that has left the window."""
+"""Entry in a row's table for a block that has left the window."""
 
 
 class RowBounds(NamedTuple):

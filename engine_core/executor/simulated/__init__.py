@@ -1,1 +1,1 @@
-"""Workers that make tokens up, for tests and benchmarks of everything but kernels."""
+"""Workers that generate fake tokens, for tests and benchmarks of everything but kernels."""

@@ -1,4 +1,4 @@
-"""Whether every row's block table holds the KV that its tokens imply: a model of the paged cache's content.
+"""Does every row's block table hold the KV of its own tokens? A model of the paged cache's content.
 
 A real cache holds vectors; this one holds (token id, position) per slot. What a worker would compute is right
 exactly when each attended slot holds the row's own token of that position, so a block freed too early, shared
@@ -90,7 +90,7 @@ class ShadowKV:
         self._tokens[row].append(token_id)
 
     def check_last_token(self, row: int, token_id: int) -> None:
-        """Hold the token that the engine names for a row to the last one it has."""
+        """Check that the token the engine names for a row is the row's last one."""
         if self._tokens[row][-1] != token_id:
             raise WorkerError(f"row {row} is told token {token_id}, its last is {self._tokens[row][-1]}")
 

@@ -1,11 +1,11 @@
-"""Which token a simulated model samples: a pure function of the sequence so far, the seed and the options.
+"""Which token does a simulated model sample? A pure function of the sequence so far, seed and options.
 
     state  = sum over positions i of (token_i + 1) * MULTIPLIER**i        modulo 2**64
     mixed  = mix(state XOR mix(seed))                                      mix is SplitMix64's finaliser
     token  = mixed mod vocab_size, moved up to the next id that is not EOS
 
 Every earlier token and its position enter, so one wrong, missing or repeated token changes all later ones.
-The seed counts as 0 when temperature is 0, as greedy sampling draws nothing. EOS comes only where the
+The seed counts as 0 when temperature is 0, as greedy sampling is not random. EOS comes only where the
 options say.
 """
 
