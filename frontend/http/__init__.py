@@ -1,1 +1,1 @@
-"""HTTP as any API of ours needs it: limits, keys, bodies, errors, the log line of a request."""
+"""HTTP handling that every API needs: limits, keys, bodies, errors, request logs."""

@@ -1,4 +1,4 @@
-"""The API keys that an operator names, as hashes; keys themselves are not kept."""
+"""The operator's API keys, kept as hashes only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from splitserve.engine_core.errors import ConfigError
 
 MAX_KEY_CHARS = 512
-# Shorter ones are served, as people have them, with a warning in the log: they can be guessed.
+# Shorter keys are accepted, because people use them, with a warning in the log: they can be guessed.
 MIN_SAFE_KEY_CHARS = 16
 
 
@@ -36,7 +36,7 @@ def hash_keys(keys: Sequence[str], key_file: str) -> tuple[str, ...]:
 
 
 def count_short_keys(keys: Sequence[str], key_file: str) -> int:
-    """Return how many of these keys are so short that they can be guessed. Raises as hash_keys()."""
+    """Return how many of these keys are short enough to be guessed. Raises as hash_keys()."""
     return sum(len(key) < MIN_SAFE_KEY_CHARS for key in set(named_keys(keys, key_file)))
 
 

@@ -1,4 +1,4 @@
-"""API keys: every route needs one but those the operator opened; decided by the path the router reads."""
+"""API keys: every route needs one except those the operator opened; decided by the path the router sees."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from splitserve.frontend.config import FrontendConfig
 from splitserve.frontend.http.errors import HttpError, error_response
 
 ALWAYS_PUBLIC = "/live"
-# Enough of the hash to tell tenants apart; the key cannot be found from it.
+# Enough of the hash to tell tenants apart; the key cannot be recovered from it.
 TENANT_CHARS = 16
 _TENANT = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
-# Matches every path; asked for what it has matched only.
+# Matches every path; used only to see which path was matched.
 _ANY_PATH = Route("/{path:path}", Response, methods=None)
 
 
 class AuthMiddleware:
-    """Answers 401 to requests without a valid key, and names the tenant of the others in scope["state"]."""
+    """Responds 401 to requests without a valid key; puts the others' tenant in scope["state"]."""
 
     def __init__(self, app: ASGIApp, config: FrontendConfig) -> None:
         self._app = app
@@ -52,7 +52,7 @@ class AuthMiddleware:
         await self._app(scope, receive, send)
 
     def _match(self, key: bytes | None) -> bytes | None:
-        """Compare with every key in the same time, whichever matches and whether any does."""
+        """Compare with every key in constant time, whichever matches and whether any does."""
         presented = hashlib.sha256(key or b"").digest()
         found: bytes | None = None
         for known in self._hashes:
@@ -62,19 +62,19 @@ class AuthMiddleware:
 
 
 def routed_path(scope: Scope) -> str | None:
-    """Return the path that the router compares with its routes, None for one that no route could match.
+    """Return the path that the router compares with its routes, None if no route could match it.
 
-    A route that matches everything tells it: nothing here reads the path in a second way.
+    A route that matches everything provides it, so the path is never parsed in a second way here.
     """
     _, matched = _ANY_PATH.matches(scope)
     return "/" + matched["path_params"]["path"] if matched else None
 
 
 def named_tenant(scope: Scope, header: bytes) -> str:
-    """Return the tenant that a header names, "" if it is not there.
+    """Return the tenant that a header names, "" if the header is absent.
 
     Raises:
-        HttpError: 400 "invalid_tenant": it comes twice, or is not 1 to 64 letters, digits and . _ : -
+        HttpError: 400 "invalid_tenant": it appears twice, or is not 1 to 64 letters, digits and . _ : -
     """
     values = [value for name, value in scope["headers"] if name == header]
     if not values:

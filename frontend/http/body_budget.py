@@ -1,13 +1,13 @@
-"""The bytes of all bodies that are on their way or not yet decoded: one budget for the whole process.
+"""One budget for the whole process: the bytes of all request bodies that are arriving or not yet decoded.
 
     a body                  its bytes             if the budget is used up
-    arrives                 are counted           it may be given up, with 429: see below
-    is complete             stay counted          it stays
+    arrives                 are counted           it may be dropped, with 429: see below
+    is complete             stay counted          it is kept
     is decoded or refused   are given back        -
 
-What is given up is the oldest unfinished body of the address that holds most in such bodies. So whoever sends
-many bodies and ends none of them loses its own, and a body that arrives as fast as its network has it is
-safe from those that do not. Waiting instead would let slow senders keep the budget as long as their deadline.
+The body dropped is the oldest unfinished one of the address that holds the most bytes in unfinished bodies.
+So a client that sends many bodies and finishes none loses its own, and a body that arrives at network speed
+is safe from slow ones. Waiting instead would let slow senders hold the budget until their deadline.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _RETRY_S = 1.0
 
 @dataclass(slots=True, eq=False)
 class ArrivingBody:
-    """One body; `give_up` is called at most once, and what it holds is given back when it has ended."""
+    """One body; `give_up` is called at most once, and its bytes are given back when it has ended."""
 
     address: str
     give_up: Callable[[], None]
@@ -39,24 +39,24 @@ class _Address:
 
 
 class BodyBudget:
-    """Counts the bodies of one process; belongs to its event loop.
+    """Counts the bytes of one process's bodies; belongs to its event loop.
 
     Attributes:
-        num_bytes: held now.
+        num_bytes: bytes held now.
     """
 
     def __init__(self, max_bytes: int) -> None:
-        """Prepare; max_bytes is at least the size of the largest body."""
+        """Create a budget; max_bytes is at least the size of the largest body."""
         self.num_bytes = 0
         self._max_bytes = max_bytes
         # At most one per connection.
         self._unfinished: dict[str, _Address] = {}
 
     def add(self, body: ArrivingBody, num_bytes: int) -> None:
-        """Count what has arrived of an unfinished body, and give up others if that is too much.
+        """Count newly arrived bytes of an unfinished body, and drop other bodies if that is too much.
 
         Raises:
-            HttpError: 429, this body is the one to give up.
+            HttpError: 429, this body is the one to drop.
         """
         place = self._unfinished.setdefault(body.address, _Address())
         place.bodies[body] = None
@@ -73,7 +73,7 @@ class BodyBudget:
             victim.give_up()
 
     def complete(self, body: ArrivingBody) -> None:
-        """Keep a body for certain from now on: all of it is here."""
+        """Mark a body as complete: it is no longer dropped."""
         place = self._unfinished.get(body.address)
         if place is None or body not in place.bodies:
             return
@@ -83,14 +83,14 @@ class BodyBudget:
             del self._unfinished[body.address]
 
     def leave(self, body: ArrivingBody) -> None:
-        """Give back what a body holds; safe to call again."""
+        """Give back a body's bytes; safe to call twice."""
         self.complete(body)
         self.num_bytes -= body.num_bytes
         body.num_bytes = 0
 
 
 def given_up_error() -> HttpError:
-    """Return what the client of a body that was given up hears."""
+    """Return the error for the client of a dropped body."""
     return HttpError(
         429, "overloaded", "Too many request bodies are arriving at once; try again shortly.", _RETRY_S
     )

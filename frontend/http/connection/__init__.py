@@ -1,1 +1,1 @@
-"""One client's connection: what uvicorn and asyncio leave open about accepting, heads and bodies."""
+"""One client's connection: what uvicorn and asyncio lack for accepting, request heads and bodies."""

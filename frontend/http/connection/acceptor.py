@@ -1,7 +1,7 @@
-"""Accepting on a socket that the frontends of a launch share, so that each gets its share of connections.
+"""Accepts on a socket shared by the frontends of a launch, so that each gets its share of connections.
 
-The kernel wakes every frontend for a new connection, and the first one to come would take it and all others
-that wait. So each takes one only while no other has clearly fewer open; if one has, it leaves it to that one:
+The kernel wakes every frontend for a new connection, and the first one to react would take all that are
+waiting. So each takes one only while no other has clearly fewer open; otherwise it leaves it to that one:
 
     state     readable                        2 ms later, others have fewer     nobody has fewer
     READING   take connections while nobody   -                                 -
@@ -9,8 +9,8 @@ that wait. So each takes one only while no other has clearly fewer open; if one 
     HOLDING   not asked                       HOLDING; the 4th time READING,    READING
                                               with one connection taken
 
-A frontend that had fewer and took none meanwhile may be stopped or busy: it is not waited for again
-until its count has changed. So no connection waits longer than some milliseconds, whoever hangs.
+A frontend that had fewer and took none meanwhile may be stopped or busy: the others do not wait for it again
+until its count has changed. So no connection waits longer than a few milliseconds, even if a frontend hangs.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ HOLD_S = 0.002
 MAX_HOLDS = 4
 # After an error such as too many open files.
 RETRY_S = 0.5
-# Then the loop turns to the connections that are open.
+# Then the loop serves the open connections.
 MAX_ACCEPTS_PER_TURN = 64
-# One connection more, or an eighth where some have hundreds, is nothing to wait for.
+# A difference of one connection, or of an eighth with hundreds open, is not worth waiting for.
 SLACK_SHARE = 8
 
 
 class Acceptor:
-    """Takes connections of a shared listening socket; belongs to the running event loop.
+    """Accepts connections on a shared listening socket; belongs to the running event loop.
 
     It has the methods of an asyncio.Server that uvicorn calls.
     """
@@ -46,14 +46,14 @@ class Acceptor:
         make_protocol: Callable[[], asyncio.Protocol],
         tls: ssl.SSLContext | None,
     ) -> None:
-        """Begin to accept.
+        """Start accepting.
 
         Args:
-            listener: shared; closing it is the caller's.
-            counts: of all frontends of the launch.
-            number: of this one, from 1 on.
+            listener: shared; the caller closes it.
+            counts: connection counts of all frontends of the launch.
+            number: this frontend's number, from 1 on.
             make_protocol: called for each connection.
-            tls: what it is encrypted with, None for nothing.
+            tls: TLS settings, None for plain text.
         """
         self._listener = listener
         self._counts = counts
@@ -66,19 +66,19 @@ class Acceptor:
         self._num_taken = 0
         self._num_holds = 0
         self._timer: asyncio.TimerHandle | None = None
-        # Number -> the count at which it did not take what was left to it.
+        # Frontend number -> its count when it did not take the connection left to it.
         self._passed: dict[int, int] = {}
         listener.setblocking(False)
         self._publish()
         self._read()
 
     def on_closed(self) -> None:
-        """Take note that a connection has ended."""
+        """Count the end of a connection."""
         self._num_taken -= 1
         self._publish()
 
     def close(self) -> None:
-        """Stop accepting; connections that were taken go on."""
+        """Stop accepting; accepted connections continue."""
         self._loop.remove_reader(self._listener)
         if self._timer is not None:
             self._timer.cancel()
@@ -86,7 +86,7 @@ class Acceptor:
         self._publish()
 
     async def wait_closed(self) -> None:
-        """Return at once: the connections that were taken are waited for by their owner."""
+        """Return at once: the owner of the accepted connections waits for them."""
 
     def _publish(self) -> None:
         self._counts[self._number] = NOT_SERVING if self._is_closed else self._num_taken
@@ -101,7 +101,7 @@ class Acceptor:
             self._hold()
 
     def _accept_share(self) -> bool:
-        """Take what is there while nobody has fewer open; whether somebody has."""
+        """Accept connections while no other frontend has fewer open; return whether one has."""
         for _ in range(MAX_ACCEPTS_PER_TURN):
             if self._emptier():
                 return True
@@ -110,7 +110,7 @@ class Acceptor:
         return False
 
     def _emptier(self) -> list[int]:
-        """Return the frontends that are to be served before this one."""
+        """Return the frontends that should accept before this one."""
         counts = self._counts
         others = [
             number
@@ -144,7 +144,7 @@ class Acceptor:
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return False
         except OSError:
-            # Out of descriptors or memory: asking again at once would only spin.
+            # Out of descriptors or memory: retrying at once would only spin.
             self._loop.remove_reader(self._listener)
             self._timer = self._loop.call_later(RETRY_S, self._read)
             return False
@@ -160,6 +160,6 @@ class Acceptor:
         try:
             await self._loop.connect_accepted_socket(self._make_protocol, connection, ssl=self._tls)
         except OSError:
-            # The client left in its handshake, or does not speak TLS; its protocol has not begun.
+            # The client left during the handshake, or does not speak TLS; its protocol has not started.
             connection.close()
             self.on_closed()

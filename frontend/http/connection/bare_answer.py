@@ -1,4 +1,4 @@
-"""Answers that the connection itself writes, past the application."""
+"""Responses that the connection itself writes, bypassing the application."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import msgspec
 
 from splitserve.frontend.http.errors import HttpError, error_body
 
-# Every client of HTTP/1.1 skips it, whatever it expected.
+# Every HTTP/1.1 client skips it, whatever it expected.
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 def refusal(error: HttpError) -> bytes:
-    """Return a whole response that ends its connection, with the body of every other error."""
+    """Return a complete response that closes its connection, with the usual error body."""
     status, body = error_body(error)
     content = msgspec.json.encode(body)
     lines = [

@@ -1,8 +1,8 @@
-"""Writes the body of one response straight to its connection, from wherever new data arrives.
+"""Writes the body of one response straight to its connection, wherever new data comes from.
 
-ASGI's send() is a coroutine: each piece costs a task's turn, a dict and one call per layer. Here the head and
+ASGI's send() is a coroutine: each piece costs a task switch, a dict and one call per layer. Here the head and
 the end of a response go through ASGI as always, and the pieces between them do not. The HTTP protocol offers
-the way as an extension of the request's scope; what was written is told to the layers by scope["state"].
+this as an extension of the request's scope; the other layers learn from scope["state"] what was written.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-# scope["extensions"] key; the value makes the BodyWriter of the request in progress, given its on_change.
+# scope["extensions"] key; its value, called with on_change, makes the BodyWriter of the current request.
 BODY_EXTENSION = "splitserve.body"
-# scope["state"] key: bytes of body that were written this way.
+# scope["state"] key: number of body bytes written this way.
 BODY_BYTES_STATE = "body_writer_bytes"
 
 
 class BodyWriter:
     """The body of a response of unknown length; used between its head and its last piece.
 
-    The connection's buffer takes what is written while `paused`, too, so whoever writes holds back then and
-    goes on when on_change() is called.
+    The connection's buffer also accepts writes while `paused`, so the caller must hold back and continue when
+    on_change() is called.
 
     Attributes:
-        paused: more bytes than the high-water mark (64 KiB) wait for the client to read.
-        lost: the connection has ended; nothing is written any more.
-        half_closed: the client sends no more, and only what is written now tells whether it still reads.
-        num_bytes: of body written so far.
+        paused: more bytes than the high-water mark (64 KiB) are waiting for the client to read.
+        lost: the connection has ended; nothing more is written.
+        half_closed: the client sends no more, and only a write can tell whether it still reads.
+        num_bytes: body bytes written so far.
     """
 
     __slots__ = (
@@ -49,13 +49,13 @@ class BodyWriter:
         paused: bool,
         chunked: bool = True,
     ) -> None:
-        """Begin.
+        """Start writing a body.
 
         Args:
-            transport: of the connection.
+            transport: the connection's transport.
             on_change: called by the event loop after paused, lost or half_closed has changed.
-            paused: whether the connection's buffer is over its mark now.
-            chunked: each piece is a chunk; False where the connection's end is the body's.
+            paused: whether the connection's buffer is over its high-water mark now.
+            chunked: each piece is a chunk; False if the body ends with the connection.
         """
         self._transport = transport
         self._write = transport.write
@@ -76,11 +76,11 @@ class BodyWriter:
         self._write(b"%x\r\n%b\r\n" % (size, data) if self._chunked else data)
 
     def free_fd(self) -> int | None:
-        """Return the socket, if what is written to it now keeps its order and arrives as it is.
+        """Return the socket if bytes written to it directly would arrive in order and unchanged.
 
-        None while anything waits in the connection's buffer, when that closes, always under TLS and without
-        chunks. Whoever writes there stops before write() is called and when on_change() says that the
-        connection is lost.
+        None while anything is waiting in the connection's buffer, while it is closing, and always under TLS
+        or without chunks. Direct writes must stop before write() is called and when on_change() reports that
+        the connection is lost.
         """
         transport = self._transport
         if (
@@ -97,11 +97,11 @@ class BodyWriter:
         return self._fd if self._fd >= 0 else None
 
     def add_relayed(self, num_bytes: int, unsent: bytes) -> None:
-        """Count what was written past the connection's buffer, and write the rest of it.
+        """Count what was written directly to the socket, and write the rest of it.
 
         Args:
-            num_bytes: of body.
-            unsent: the end of these bytes, with their framing.
+            num_bytes: number of body bytes, including the unsent ones.
+            unsent: the bytes that are not yet written, with their framing.
         """
         self.num_bytes += num_bytes
         if unsent and not self.lost:

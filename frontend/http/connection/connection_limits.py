@@ -1,4 +1,4 @@
-"""How many connections may be open, in all and per address, and how long one may take for its headers."""
+"""How many connections may be open, in total and per address, and how long may one take for its headers?"""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from functools import partial
 
 from splitserve.frontend.config import FrontendConfig
 
-# Refused connections that are still read, so that their clients get the refusal; any more are cut at once.
+# Refused connections that are still read, so that their clients get the refusal; more are closed at once.
 MAX_LINGERING = 64
 
 
 class ConnectionLimits:
-    """The open connections of this process, in all and per address.
+    """The open connections of this process, in total and per address.
 
     Attributes:
-        num_open: connections now.
+        num_open: connections open now.
         on_leave: called when one has ended.
     """
 
@@ -30,25 +30,25 @@ class ConnectionLimits:
         self._num_lingering = 0
 
     def enter(self, address: str) -> bool:
-        """Count a connection; False if it is one too many. Either way leave() follows."""
+        """Count a connection; False if it is one too many. Call leave() afterwards in either case."""
         self.num_open += 1
         self._open[address] += 1
         too_many_there = self._max_per_address and self._open[address] > self._max_per_address
         return self.num_open <= self._max and not too_many_there
 
     def linger(self) -> bool:
-        """Count a refused connection that has left and is still read; False if it is one too many."""
+        """Count a refused connection that is still read after leave(); False if it is one too many."""
         if self._num_lingering >= MAX_LINGERING:
             return False
         self._num_lingering += 1
         return True
 
     def end_linger(self) -> None:
-        """Forget one that lingered."""
+        """Stop counting a lingering connection."""
         self._num_lingering -= 1
 
     def leave(self, address: str) -> None:
-        """Forget a connection."""
+        """Stop counting a connection."""
         self.num_open -= 1
         self._open[address] -= 1
         if not self._open[address]:
@@ -57,10 +57,10 @@ class ConnectionLimits:
 
 
 class ConnectionPlace:
-    """What one connection takes of the limits: a place, or once it is refused that of one that lingers.
+    """One connection's place within the limits; once refused, a lingering connection's place.
 
     Attributes:
-        is_free: whether there was room for it; it is refused otherwise.
+        is_free: whether there was room for it; otherwise it is refused.
     """
 
     def __init__(self, limits: ConnectionLimits, address: str) -> None:
@@ -69,7 +69,7 @@ class ConnectionPlace:
         self.is_free = limits.enter(address)
 
     def refuse(self) -> bool:
-        """Leave room for others at once; return whether this one may still be read for a while."""
+        """Make room for others at once; return whether this one may still be read for a while."""
         self.leave()
         lingers = self._limits.linger()
         if lingers:
@@ -77,10 +77,10 @@ class ConnectionPlace:
         return lingers
 
     def leave(self) -> None:
-        """Give back what it takes; safe to call twice."""
+        """Give the place back; safe to call twice."""
         give_back, self._give_back = self._give_back, partial(_nothing)
         give_back()
 
 
 def _nothing() -> None:
-    """Be the callback of those who want none."""
+    """Do nothing: the default callback."""

@@ -1,4 +1,4 @@
-"""What uvicorn's way of running a request leaves out: where bodies end, and whether they can be read."""
+"""What uvicorn's request cycle leaves out: where bodies end, and whether they can be read."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from splitserve.frontend.http.errors import HttpError
 
 
 def close_delimited(app: ASGIApp, exchange: Exchange) -> ASGIApp:
-    """Return an app whose body of unknown length ends with the connection, as HTTP/1.0 has no chunks.
+    """Return an app whose bodies of unknown length end with the connection, as HTTP/1.0 has no chunks.
 
     Args:
         app: answers the request.
-        exchange: the request; uvicorn's own way is to send chunks to everybody.
+        exchange: the request; uvicorn itself would send chunks to every client.
     """
 
     async def run(scope: Scope, receive: Receive, send: Send) -> None:
@@ -38,9 +38,9 @@ def close_delimited(app: ASGIApp, exchange: Exchange) -> ASGIApp:
 
 
 def closing_unread(app: ASGIApp, exchange: Exchange) -> ASGIApp:
-    """Return an app that ends the connection if it answers without the body that the client asked to send.
+    """Return an app that closes the connection if it responds while the client waits for "100 Continue".
 
-    Whether that body or the next request comes then is the client's choice, and nothing tells which it is.
+    The client may then send either its body or its next request, and nothing tells which one it is.
     """
 
     async def run(scope: Scope, receive: Receive, send: Send) -> None:
@@ -55,11 +55,11 @@ def closing_unread(app: ASGIApp, exchange: Exchange) -> ASGIApp:
 
 
 def with_faults(app: ASGIApp, fault: Callable[[], HttpError | None]) -> ASGIApp:
-    """Return an app that hears, where it reads the body, why the rest of it cannot be read.
+    """Return an app that gets an error on reading the body if the rest of it cannot be read.
 
     Args:
         app: answers the request.
-        fault: returns what is wrong with the chunks that came last, None for nothing.
+        fault: returns what is wrong with the last chunks, None if nothing is.
     """
 
     async def run(scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,4 +1,4 @@
-"""Notices a client that hangs up, while the request's own task is busy with something else."""
+"""Notices that a client hangs up while the request's task is busy with something else."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from starlette.types import Receive
 
 
 class ClientGoneError(Exception):
-    """The client closed the connection before its answer was complete."""
+    """The client closed the connection before the response was complete."""
 
 
 class ClientWatch:
     """Cancels the body of `async with` when the client leaves and turns that into ClientGoneError.
 
-    The request's body must have been read completely before.
+    The request's body must already have been read completely.
     """
 
     def __init__(self, receive: Receive) -> None:
@@ -39,6 +39,6 @@ class ClientWatch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._watcher.cancel()
-        # Another cancellation on top of ours (shutdown, stall) goes its own way.
+        # Another cancellation on top of ours (shutdown, stall) is passed on.
         if self._gone and self._task.uncancel() <= self._num_cancels and kind is asyncio.CancelledError:
             raise ClientGoneError from error

@@ -1,8 +1,8 @@
-"""Does a client that has closed its sending half still wait for its answer?
+"""Is a client that has closed its sending half still waiting for the response?
 
-On TCP one that is gone looks the same: both have sent a FIN. Only what is sent to them tells them apart, as
-the first answers with a reset. So a request whose answer takes its time is probed once, with something that
-clients skip, and its socket is looked at from then on. A Unix socket says it by itself.
+On TCP a client that is gone looks the same: both have sent a FIN. Only sending something tells them apart, as
+a client that is gone replies with a reset. So a client whose response takes long is probed once, with
+something that clients skip, and its socket is checked from then on. A Unix socket shows it without a probe.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ import asyncio
 import select
 from collections.abc import Callable
 
-# Answers that begin sooner are their own probe; a client that is gone costs this much more of the engine.
+# A response that starts sooner is its own probe; a client that is gone costs this much extra engine time.
 PROBE_AFTER_S = 0.2
 _FIRST_LOOK_S = 0.01
 _MAX_LOOK_S = 1.0
 
 
 def is_gone(fd: int) -> bool:
-    """Tell whether the other side has closed or reset both halves of a connected stream socket."""
+    """Return whether the other side has closed or reset both halves of a connected stream socket."""
     poll = select.poll()
-    # Without any event asked for, what is left is POLLHUP and POLLERR.
+    # With no events requested, poll reports only POLLHUP and POLLERR.
     poll.register(fd, 0)
     return bool(poll.poll(0))
 
 
 class HalfClosedWatch:
-    """Looks after one connection until it is cancelled or the client is found to be gone."""
+    """Watches one connection until it is cancelled or the client is found to be gone."""
 
     def __init__(
         self,
@@ -35,13 +35,13 @@ class HalfClosedWatch:
         probe: Callable[[], None],
         on_gone: Callable[[], None],
     ) -> None:
-        """Begin.
+        """Start watching.
 
         Args:
-            loop: of the connection.
-            fd: its socket, open until cancel().
+            loop: the connection's event loop.
+            fd: its socket, which stays open until cancel().
             probe: writes something that the client skips; called once.
-            on_gone: called once, and nothing after it.
+            on_gone: called at most once, as the last callback.
         """
         self._loop = loop
         self._fd = fd
@@ -50,7 +50,7 @@ class HalfClosedWatch:
         self._timer = loop.call_later(PROBE_AFTER_S, self._begin)
 
     def cancel(self) -> None:
-        """End it."""
+        """Stop watching."""
         self._timer.cancel()
 
     def _begin(self) -> None:

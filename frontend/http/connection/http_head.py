@@ -1,4 +1,4 @@
-"""Is the head of a request one that can be served? What the parser lets pass and HTTP forbids."""
+"""Is a request's head valid? Checks what HTTP forbids but the parser accepts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
 
 
 def check_head(http_version: str, headers: Sequence[tuple[bytes, bytes]]) -> None:
-    """Check the Host, and how the body is framed: two readings of one request must not be possible.
+    """Check the Host header and the body's framing: a request must have only one possible reading.
 
     Args:
         http_version: such as "1.1".
@@ -54,5 +54,5 @@ def _check_framing(http_version: str, codings: list[bytes], has_length: bool) ->
 
 
 def bad_http(message: str) -> HttpError:
-    """Return the error of a request that is not valid HTTP."""
+    """Return the error for a request that is not valid HTTP."""
     return HttpError(400, "bad_http", message)

@@ -6,8 +6,8 @@ IDLE, no request in progress    first byte                        closed (keep-a
 HEADERS                         the blank line                    408
 in progress (body, response)    the end of the response           frontend.http.limits
 
-What cannot be read ends the reading. The requests before it are answered, then it is refused, then the
-connection is closed; a body that cannot be read is refused as the answer of its own request.
+Input that cannot be parsed ends the reading. The requests before it are served, then it is refused, then the
+connection is closed; for a body that cannot be parsed, the refusal is the response of its own request.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from splitserve.frontend.http.errors import HttpError
 from splitserve.frontend.http.limits import ABORT_EXTENSION
 
 MAX_PIPELINED = 8
-# A request that is on its way when the process begins to drain arrives within this; then idle links go.
+# Requests already on their way when a drain starts arrive within this; then idle connections are closed.
 DRAIN_GRACE_S = 0.1
-# What a refused client still sends is read for this long, so that it gets the refusal.
+# A refused client's data is still read for this long, so that it gets the refusal.
 LINGER_S = 1.0
 
 
 class BoundedHttpProtocol(UvicornProtocol):
-    """One HTTP connection within the limits; refusals have the body of every other error."""
+    """One HTTP connection within the limits; refusals have the usual error body."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class BoundedHttpProtocol(UvicornProtocol):
         self._draining = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Count the connection and start the time it has for its first request."""
+        """Count the connection and start the timer for its first request."""
         super().connection_made(transport)
         self._place = ConnectionPlace(self._limits, self.client_host or "local")
         if self._place.is_free:
@@ -69,7 +69,7 @@ class BoundedHttpProtocol(UvicornProtocol):
             self._turn_away(self._place, HttpError(503, "overloaded", "too many connections"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Stop counting the connection."""
         if self._place is not None:
             self._place.leave()
         self._cancel_timer()
@@ -83,22 +83,22 @@ class BoundedHttpProtocol(UvicornProtocol):
             self._body.lose()
 
     def pause_writing(self) -> None:
-        """Hold a streamed body back: the client does not read what it has got."""
+        """Hold a streamed body back: the client is not reading."""
         super().pause_writing()
         if self._body is not None:
             self._body.set_paused(True)
 
     def resume_writing(self) -> None:
-        """Let a streamed body go on."""
+        """Let a streamed body continue."""
         super().resume_writing()
         if self._body is not None:
             self._body.set_paused(False)
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Answer what the client asked for before it closed its sending half; False closes the connection."""
+        """Serve what the client requested before it closed its sending half; False closes the connection."""
         fd = self.transport.get_extra_info("socket").fileno()
         last = self._in_progress()
-        # TLS has no half of a connection.
+        # TLS connections cannot be half-closed.
         if self.is_encrypted or last is None or last.has_unread_body or is_gone(fd):
             return False
         if self._refusal is None:
@@ -108,7 +108,7 @@ class BoundedHttpProtocol(UvicornProtocol):
         return True
 
     def data_received(self, data: bytes) -> None:
-        """Parse; time and size of headers count from their first byte to the blank line."""
+        """Parse data; time and size of headers count from their first byte to the blank line."""
         if self._refusal is not None:
             return
         self.stop_idle_timer()
@@ -122,7 +122,7 @@ class BoundedHttpProtocol(UvicornProtocol):
             self._arm_timer()
 
     def on_message_begin(self) -> None:
-        """Begin to count the headers of one request."""
+        """Start counting the headers of one request."""
         super().on_message_begin()
         self._head.begin()
         self.set_extensions({ABORT_EXTENSION: self.transport.abort, BODY_EXTENSION: self._write_body})
@@ -134,7 +134,7 @@ class BoundedHttpProtocol(UvicornProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count one header; a trailer is none, whatever its name."""
+        """Count one header; a trailer is not a header, whatever its name."""
         num_headers = len(self.headers) + 1 if self._head.is_open else 0
         if not self._head.add(len(name) + len(value), num_headers):
             raise self._abandon(head_too_large())
@@ -156,14 +156,14 @@ class BoundedHttpProtocol(UvicornProtocol):
             self.last_read.close_after()
 
     def on_message_complete(self) -> None:
-        """End the request; one that asks for another protocol has its body still to come."""
+        """End the request; if it asks for another protocol, its body is still to come."""
         if not (self.parser.should_upgrade() and has_body(self.headers)):
             super().on_message_complete()
 
     def shutdown(self) -> None:
-        """Begin to drain: what is in progress or on its way is answered, then the connection is closed.
+        """Start to drain: serve requests in progress or on their way, then close the connection.
 
-        Closing an idle connection at once would reset it under a request that was sent but not yet read.
+        Closing an idle connection at once would reset it while a request was sent but not yet read.
         """
         self._draining = True
         if self._in_progress():
@@ -172,14 +172,14 @@ class BoundedHttpProtocol(UvicornProtocol):
             self.loop.call_later(DRAIN_GRACE_S, self._close_if_idle)
 
     def on_response_complete(self) -> None:
-        """Let go of the body; pipelined requests come one after the other, then what could not be read."""
+        """Release the body; then serve the next pipelined request, or refuse what could not be parsed."""
         self._body = None
         super().on_response_complete()
         if self._refusal is not None and not self._in_progress() and not self.transport.is_closing():
             self._refuse_now(self._refusal)
 
     def wrap_app(self, exchange: Exchange, app: ASGIApp) -> ASGIApp:
-        """Return an application that also does what uvicorn leaves out, where the request needs it."""
+        """Return the application, wrapped to do what uvicorn leaves out if the request needs it."""
         if exchange.http_version == "1.0":
             app = close_delimited(app, exchange)
         if exchange.expects_continue:
@@ -194,7 +194,7 @@ class BoundedHttpProtocol(UvicornProtocol):
                 self.parser.feed_data(data)
                 return
             except httptools.HttpParserUpgrade as upgrade:
-                # No protocol but this one is spoken, so it goes on.
+                # No other protocol is supported, so parsing continues.
                 data = data[upgrade.args[0] :]
                 if has_body(self.headers):
                     self.parser = body_parser(self, self.headers)
@@ -203,7 +203,7 @@ class BoundedHttpProtocol(UvicornProtocol):
                 return
 
     def _probe(self) -> None:
-        """Send a client that sends no more something that it skips, if its answer has not ended."""
+        """Send a half-closed client something that it skips, if its response is not complete."""
         exchange = self.running
         if self._body is not None and exchange is not None and exchange.has_started:
             self._body.half_close()
@@ -218,7 +218,7 @@ class BoundedHttpProtocol(UvicornProtocol):
         return self._body
 
     def _in_progress(self) -> Exchange | None:
-        """Return the request that was read last if its response has not ended."""
+        """Return the last request read if its response is not complete."""
         last = self.last_read
         return last if last is not None and not last.is_complete else None
 
@@ -232,7 +232,7 @@ class BoundedHttpProtocol(UvicornProtocol):
             self._timer = None
 
     def _close_if_idle(self) -> None:
-        # Headers that have begun have their own time.
+        # Headers that have started have their own timer.
         if not self._head.is_open and not self._in_progress():
             self.transport.close()
 
@@ -247,11 +247,11 @@ class BoundedHttpProtocol(UvicornProtocol):
             self.transport.close()
 
     def _refuse(self, error: HttpError) -> None:
-        """Read no more, and say why when what was read before is answered."""
+        """Stop reading; send the reason when the requests read before have been served."""
         self._refusal = error
         last = self.last_read
         if last is not None and last.has_unread_body:
-            # The fault is in the body of a request that has an answer of its own.
+            # The fault is in the body of a request that has its own response.
             last.close_after()
             last.wake_reader()
             if last.is_complete:
@@ -260,7 +260,7 @@ class BoundedHttpProtocol(UvicornProtocol):
             self._refuse_now(error)
 
     def _turn_away(self, place: ConnectionPlace, error: HttpError) -> None:
-        """Refuse a connection that is one too many; it is not counted any more, so that others find room."""
+        """Refuse a connection that is one too many; it is no longer counted, to make room for others."""
         self._refusal = error
         if place.refuse():
             self._refuse_now(error)
@@ -272,14 +272,14 @@ class BoundedHttpProtocol(UvicornProtocol):
         self.transport.write(refusal(error))
         self._cancel_timer()
         if self.transport.can_write_eof():
-            # Closing over unread bytes resets the connection, and with it what a client has not read yet.
+            # Closing with unread bytes resets the connection, and the client loses what it has not read yet.
             self.transport.write_eof()
             self._timer = self.loop.call_later(LINGER_S, self.transport.close)
         else:
             self.transport.close()
 
     def _abandon(self, error: HttpError) -> httptools.HttpParserCallbackError:
-        # Raised inside a parser callback it ends parsing, and _parse() finds the reason.
+        # Raised in a parser callback, it ends the parsing, and _parse() finds the reason.
         self._refusal = error
         return httptools.HttpParserCallbackError(error.code)
 

@@ -1,7 +1,7 @@
-"""The body of a request that asks for another protocol too, as Java's HTTP client does with every first one.
+"""The body of a request that also asks for another protocol, as Java's HTTP client does in its first request.
 
-The parser takes what follows such a head for the other protocol. No other is spoken here, so it is the body,
-as the head says: read as the beginning of the next request it would be one that no proxy has seen.
+The parser takes what follows such a head as data of the other protocol. No other protocol is supported here,
+so it is the body, as the head says; parsing it as the next request would create one that no proxy has seen.
 """
 
 from __future__ import annotations
@@ -16,53 +16,53 @@ _NOTHING = b"0 \t"
 
 
 class ParserCallbacks(Protocol):
-    """What a parser of requests calls."""
+    """The callbacks of a request parser."""
 
     def on_message_begin(self) -> None:
-        """Begin a request."""
+        """A request starts."""
 
     def on_url(self, url: bytes) -> None:
-        """Take a piece of its URL."""
+        """A piece of its URL has been parsed."""
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header."""
+        """A header has been parsed."""
 
     def on_headers_complete(self) -> None:
-        """End its head."""
+        """Its head is complete."""
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of its body."""
+        """A piece of its body has been parsed."""
 
     def on_message_complete(self) -> None:
-        """End the request."""
+        """The request is complete."""
 
 
 def has_body(headers: Sequence[tuple[bytes, bytes]]) -> bool:
-    """Tell whether a head announces a body; names are in lower case."""
+    """Return whether a head announces a body; names are in lower case."""
     return any(name in _FRAMING and value.strip(_NOTHING) for name, value in headers)
 
 
 def body_parser(
     callbacks: ParserCallbacks, headers: Sequence[tuple[bytes, bytes]]
 ) -> httptools.HttpRequestParser:
-    """Return a parser that goes on behind a head: with its body, then with the next request.
+    """Return a parser that continues after a head: with its body, then with the next request.
 
     Args:
-        callbacks: told of all that follows.
-        headers: of the head, names in lower case; their framing is good.
+        callbacks: called for everything that follows.
+        headers: headers of the head, names in lower case, with valid framing.
     """
     behind = _BehindHead(callbacks)
     parser = httptools.HttpRequestParser(behind)
     framing = b"".join(name + b": " + value + b"\r\n" for name, value in headers if name in _FRAMING)
     parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n")
     behind.in_head = False
-    # As uvicorn's own has it: what comes behind the last request is not read.
+    # Like uvicorn's own parser: data after the last request is not read.
     parser.set_dangerous_leniencies(lenient_data_after_close=True)
     return parser
 
 
 class _BehindHead:
-    """Passes on what a parser says, but for the head that it is told again."""
+    """Passes on a parser's callbacks, except those of the repeated head."""
 
     def __init__(self, callbacks: ParserCallbacks) -> None:
         self._callbacks = callbacks
