@@ -32,7 +32,7 @@ M = TypeVar("M", WorkerHello, LoadProgress, WorkerReady, KVCacheReady)
 
 
 class Ranks:
-    """Joins the ranks' messages, and knows which rank owes a response since when.
+    """Merges the ranks' messages, and knows which rank owes a response and by when.
 
     Args:
         num_ranks: of the engine.
@@ -59,7 +59,7 @@ class Ranks:
         self._progress: dict[int, LoadProgress] = {}
         self._loaded: dict[int, WorkerReady] = {}
         self._caches: dict[int, KVCacheReady] = {}
-        # Per rank, number and deadline of the steps it has not answered, oldest first.
+        # Per rank: number and deadline of each step it has not answered, oldest first.
         self._owed: list[deque[tuple[int, float]]] = [deque() for _ in range(num_ranks)]
 
     @property
@@ -87,7 +87,7 @@ class Ranks:
             owed.append((step, deadline_s))
 
     def take(self, rank: int, message: FromWorkerMessage) -> FromWorkerMessage | None:
-        """Note what a rank sent; return what the engine is to hear, if anything.
+        """Note what a rank sent; return the message for the engine, if there is one.
 
         Raises:
             WorkerError: the rank speaks another version, or answers another step than it owes.

@@ -1,8 +1,8 @@
 """How are workers run on a Ray cluster? As actors, placed and watched by a separate launcher process.
 
-Ray stays out of the engine: its driver has threads and blocking calls, and takes a second to import. Nor does
-a step go through Ray, whose call per step costs more than the step's own message: the workers connect to the
-engine over TCP, with keys made for this start.
+Ray stays out of the engine: its driver has threads and blocking calls, and takes a second to import. Steps do
+not go through Ray either, as a Ray call costs more than the step's own message: the workers connect to the
+engine over TCP, with keys generated for this start.
 
 state      event            next
 placing    WorkersPlaced    running: the socket is bound, the workers are told to run

@@ -1,4 +1,4 @@
-"""One worker process on this machine: its command line, its life, what it prints."""
+"""How is one worker process started, watched and ended on this machine?"""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class WorkerProcess:
 
     @property
     def descriptors(self) -> list[int]:
-        """What gets readable when it prints or ends."""
+        """What becomes readable when it prints or ends."""
         return [fd for fd in (self._child.pidfd, self._child.output_fd) if fd >= 0]
 
     @property
     def needs_asking(self) -> bool:
-        """Whether its end shows by asking only, for want of a pidfd."""
+        """Whether its end is found only by polling, for lack of a pidfd."""
         return self._child.pidfd < 0
 
     def exit_code(self, timeout_s: float = 0.0) -> int | None:

@@ -1,4 +1,4 @@
-"""Runs the model in worker processes, one per rank: carries steps to them, and names what ends them.
+"""How does the model run in worker processes, one per rank, and what is reported when one ends?
 
 state      event                                  next
 starting   WorkerHello: Configure is sent         starting
@@ -45,9 +45,9 @@ from splitserve.engine_core.ipc.worker_messages import (
 )
 
 _MAX_MESSAGES_PER_CALL = 64
-# Between the loss of the pipe or socket and the exit code being known.
+# Longest wait from losing the pipe or socket until the exit code is known.
 _EXIT_GRACE_S = 2
-# How often to ask meanwhile which ranks have ended or said something.
+# How often to check meanwhile which ranks have ended or sent something.
 _ASK_S = 0.1
 
 
@@ -131,7 +131,7 @@ class WorkersExecutor(Executor):
         self._context.term()
 
     def _configure(self, rank: int) -> None:
-        """Tell a worker how to compute; one that is gone already is noticed with its last words."""
+        """Send a worker its configuration; one that is gone already is noticed by its last words."""
         assert self._group.router is not None, "it has said hello"
         self._group.router.send(self._identities[rank], encode(self._group.configure(rank)))
 
