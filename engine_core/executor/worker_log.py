@@ -1,4 +1,4 @@
-"""What a worker prints: passed on to this process's stderr, its last lines kept for the error message."""
+"""What did a worker print? Passed on to our stderr, with the last lines kept for error messages."""
 
 from __future__ import annotations
 

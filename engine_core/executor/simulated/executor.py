@@ -1,4 +1,4 @@
-"""An executor without worker processes: simulated steps that take time on the clock and fail as scripted.
+"""How is the engine tested without workers? Simulated steps take time on a clock and fail as scripted.
 
 Steps are computed when they are submitted; their outputs, and their faults, come out of receive() when
 their time has come on the clock. Steps run one after the other, as on a real worker.
@@ -24,8 +24,8 @@ from splitserve.engine_core.ipc.worker_messages import FromWorkerMessage, Schedu
 class FaultKind(enum.Enum):
     """What goes wrong.
 
-    ROW_ERROR: one row fails; CRASH: the worker is lost; HANG: nothing comes any more; OUT_OF_MEMORY: the step
-    does not fit the memory.
+    ROW_ERROR: one row fails; CRASH: the worker is lost; HANG: no more messages come; OUT_OF_MEMORY: the step
+    does not fit into memory.
     """
 
     ROW_ERROR = 0

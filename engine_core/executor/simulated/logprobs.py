@@ -1,4 +1,4 @@
-"""Logprobs without a model: a token is the likeliest, and the ids above it follow, each half as likely."""
+"""Which logprobs does a simulated model report? The token is likeliest, each id above it half as likely."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SimulatedLogprobs:
         self._rows: dict[int, _Row] = {}
 
     def enter(self, row: int, sampling: SequenceSampling, prompt: npt.NDArray[np.int32]) -> None:
-        """Take note of a new row, if it asks for any."""
+        """Register a new row if it asks for logprobs."""
         if sampling.logprobs is not None or sampling.prompt_logprobs is not None:
             self._rows[row] = _Row(sampling, prompt.tolist())
 
@@ -44,7 +44,7 @@ class SimulatedLogprobs:
     def of_tokens(
         self, rows: IntColumn, positions: IntColumn, token_ids: npt.NDArray[np.int32]
     ) -> list[TokenLogprobs]:
-        """Return what the rows are told of the tokens they sampled.
+        """Return the logprobs of the tokens that the rows sampled.
 
         Args:
             rows: [n].

@@ -1,4 +1,4 @@
-"""What the simulated executor pretends to serve: vocabulary, limits of a checkpoint, without its weights."""
+"""What does a simulated worker claim to serve? A checkpoint's vocabulary and limits, without its weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from splitserve.engine_core.ipc.wire import ModelInfo
 
 @dataclass(slots=True, frozen=True)
 class SimulatedModel:
-    """What the simulated worker says of itself.
+    """The model that a simulated worker reports.
 
     Attributes:
         rule: how tokens are sampled; vocabulary and EOS ids are taken from it. max_model_len: longest

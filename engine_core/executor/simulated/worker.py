@@ -52,7 +52,7 @@ class SimulatedWorker:
         self._num_places = 0
         self._powers = make_powers(1024)
         self._logprobs = SimulatedLogprobs(model.rule.vocab_size)
-        # By row that has a least number of tokens: what may not end it before.
+        # By row with min_tokens: the tokens that may not end it before.
         self._banned: dict[int, set[int]] = {}
         self._failed: dict[int, RowError] = {}
         self._occupied: set[int] = set()
@@ -64,7 +64,7 @@ class SimulatedWorker:
         self._state = np.zeros(MAX_ROWS, np.uint64)
         self._seed_mix = np.zeros(MAX_ROWS, np.uint64)
         self._stops_at_eos = np.zeros(MAX_ROWS, np.bool_)
-        # Tokens that a stage of a pipeline would know that does not sample.
+        # Tokens known to a pipeline stage that does not sample.
         self._num_told = np.zeros(MAX_ROWS, np.int64)
 
     def load(self) -> WorkerReady:
@@ -200,7 +200,7 @@ class SimulatedWorker:
         num_tokens: IntColumn,
         last_token_ids: npt.NDArray[np.int32],
     ) -> None:
-        """Do as the first stage of a pipeline, which knows no token but those it is told."""
+        """Check as the first stage of a pipeline would, which knows only the tokens it is sent."""
         for row, count, token_id in zip(
             rows.tolist(), num_tokens.tolist(), last_token_ids.tolist(), strict=True
         ):
