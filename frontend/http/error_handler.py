@@ -1,4 +1,4 @@
-"""Answers the errors that routes raise, and warns of those of the server without flooding the log."""
+"""Turns errors raised by routes into responses, and logs server errors without flooding the log."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ MAX_PATH_CHARS = 100
 class ErrorHandler:
     """FastAPI's exception handler for SplitServeError and HTTPException; one per app, for its event loop.
 
-    Errors from 500 up show their words in the request's own log line. Beside it there is a warning for each
-    code, at most one in WARN_INTERVAL_S: with an engine down, every request fails alike. Codes are few, those
-    of our error classes.
+    The message of an error of status 500 or above is in the request's own log line. There is also a
+    warning per code, at most one in WARN_INTERVAL_S: with an engine down, every request fails alike. Codes
+    are few, those of our error classes.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, has_docs: bool = True) -> None:
-        """Begin with nothing warned of.
+        """Start with no warnings logged.
 
         Args:
-            clock: gives seconds.
-            has_docs: /docs is served, so that errors may name it.
+            clock: returns seconds.
+            has_docs: whether /docs is served, so that errors may refer to it.
         """
         self._clock = clock
         self._has_docs = has_docs
@@ -41,7 +41,7 @@ class ErrorHandler:
         self._num_unwarned: dict[str, int] = {}
 
     async def handle(self, request: Request, error: Exception) -> Response:
-        """Log and answer one error."""
+        """Log one error and return its response."""
         if isinstance(error, HTTPException):
             error = self._route_error(request, error)
         if isinstance(error, SplitServeError) and error.status >= 500:

@@ -16,7 +16,7 @@ _TYPES = {
     429: "rate_limit_error",
     501: "invalid_request_error",
 }
-# From 500 up the client gets these words; the real message may name paths or addresses and goes to the log.
+# From 500 up the client gets these messages; the real one may name paths or addresses and goes to the log.
 _PUBLIC_MESSAGES = {
     "engine_unavailable": "No engine is ready to take this request; try again shortly.",
     "request_failed": "The engine could not finish this request; see its log.",
@@ -33,7 +33,7 @@ _PUBLIC_MESSAGES = {
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
-    """What went wrong: words for people, `type` by kind, `param` the dotted field, `code` for programs."""
+    """What went wrong: words for people, `type` of error, `param` the dotted field, `code` for programs."""
 
     message: str
     type: str
@@ -42,13 +42,13 @@ class ErrorDetail(msgspec.Struct, frozen=True):
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
-    """The body of every error response, and of the error event of a stream that had begun."""
+    """The body of every error response, and of the error event of a stream that has started."""
 
     error: ErrorDetail
 
 
 class HttpError(SplitServeError):
-    """A request that this process refuses by itself: route, headers, size, time, credentials."""
+    """A request that this process itself refuses: route, headers, size, time, credentials."""
 
     def __init__(self, status: int, code: str, message: str, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
@@ -58,10 +58,10 @@ class HttpError(SplitServeError):
 
 
 class RouteError(HttpError):
-    """There is no such route (404), or not with this method (405).
+    """The route does not exist (404) or does not accept this method (405).
 
     Attributes:
-        allow: the methods that the route takes, if it is there.
+        allow: the methods that the route accepts, if it exists.
     """
 
     def __init__(self, status: int, code: str, message: str, allow: tuple[str, ...] = ()) -> None:
@@ -70,7 +70,7 @@ class RouteError(HttpError):
 
 
 def error_body(error: Exception) -> tuple[int, ErrorBody]:
-    """Return status and body for any exception; nothing internal leaves in the body."""
+    """Return status and body for any exception; the body reveals nothing internal."""
     if not isinstance(error, SplitServeError):
         return 500, _body(500, "Internal server error.", "internal_error", None)
     message = str(error)
@@ -86,8 +86,8 @@ def error_response(error: Exception) -> Response:
     if status in (429, 503):
         headers["retry-after"] = str(max(1, round(getattr(error, "retry_after_s", 0.0))))
     if status == 408:
-        # The rest of the body does not come. That of one too large does, and is passed over: closed over it,
-        # the connection would be reset under clients that send all before they read.
+        # The rest of this body will not arrive. A body that is too large is read and discarded instead:
+        # closing the connection would reset it for clients that send everything before they read.
         headers["connection"] = "close"
     if status == 401:
         headers["www-authenticate"] = "Bearer"

@@ -1,4 +1,4 @@
-"""Request bytes to one typed struct: structure checked first, types strict, unknown fields told."""
+"""Request bytes to one typed struct: structure checked first, types strict, unknown fields reported."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from splitserve.frontend.typed_json.faults import Fault, find_fault
 from splitserve.frontend.typed_json.unknown import IsKnown, UnknownField, unknown_fields
 
 MAX_DEPTH = 32
-# Strings, objects and arrays of one body. Token ids are neither, so long prompts do not come near it.
+# Most strings, objects and arrays in one body. Token ids are none of these, so long prompts stay far below.
 MAX_TOKENS = 200_000
 # Decoding up to this size stays well under a millisecond; larger bodies are decoded in a thread.
 INLINE_BYTES = 64 * 1024
 
-# One at a time: decoding holds the interpreter, so that several would take turns with the event loop.
+# One at a time: decoding holds the GIL, so several threads would compete with the event loop.
 _DECODING = ThreadPoolExecutor(1, thread_name_prefix="decode")
 
-# Possessive quantifiers: no string can make the scan go back over itself. One set of first characters lets it
-# pass over numbers five times as fast as two alternatives.
+# Possessive quantifiers: no string can make the scan backtrack. A single set of first characters skips
+# numbers five times as fast as two alternatives.
 _TOKEN = re.compile(rb'["\[\]{}](?:(?<=")[^"\\]*+(?:\\.[^"\\]*+)*+("(?:[ \t\r\n]*+:)?+)?+)?+', re.DOTALL)
-# Python makes text of integers up to about this length; longer ones are no value of any field.
+# Python converts integers up to about this length; longer ones are not a valid value of any field.
 _MAX_DIGITS = 4300
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -42,9 +42,9 @@ class DecodedBody(NamedTuple, Generic[T]):
     """A decoded body.
 
     Attributes:
-        value: typed.
-        fields: all of the body as it came, by name.
-        unknown: fields of it, and of structs in it, that its type does not have; see unknown_fields().
+        value: the typed value.
+        fields: all fields of the body as received, by name.
+        unknown: fields of the body, and of structs in it, that its type does not have; see unknown_fields().
     """
 
     value: T
@@ -53,10 +53,10 @@ class DecodedBody(NamedTuple, Generic[T]):
 
 
 class BodyDecoder(Generic[T]):
-    """Decodes the bodies of one endpoint into its struct; made once, used for every request."""
+    """Decodes the bodies of one endpoint into its struct; created once, used for every request."""
 
     def __init__(self, kind: type[T], is_known: IsKnown = lambda pattern, value: False) -> None:
-        """Decode into `kind`; unknown fields of which `is_known` says so are passed over."""
+        """Decode into `kind`; fields for which `is_known` returns True are not reported as unknown."""
         self._kind = kind
         self._is_known = is_known
 
@@ -64,7 +64,7 @@ class BodyDecoder(Generic[T]):
         """Decode a body, in a thread if it is large.
 
         Raises:
-            InvalidRequestError: code "invalid_json" for what is not one well-formed JSON text,
+            InvalidRequestError: code "invalid_json" for a body that is not one well-formed JSON text,
                 "invalid_value" with the field's path as param for wrong types and ranges.
         """
         if len(body) <= INLINE_BYTES:
@@ -91,7 +91,7 @@ class BodyDecoder(Generic[T]):
             raise _not_json(_syntax_fault(body, str(error))) from None
 
     def _read_wide(self, body: bytes) -> Any:
-        """Read a body with numbers that no type holds; in fields that nobody knows they do no harm."""
+        """Read a body with numbers too large for any type; in unknown fields they do no harm."""
         if (lone := _lone_surrogate(body)) is not None:
             raise _not_json(lone)
         try:
@@ -112,7 +112,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def check_utf8(body: bytes) -> None:
-    """Check the encoding of a body; the decoder looks at its strings only.
+    """Check the encoding of a body; the decoder itself checks only the strings.
 
     Raises:
         InvalidRequestError: code "invalid_json".
@@ -172,7 +172,7 @@ def _text(key: bytes) -> str:
 
 
 def _syntax_fault(body: bytes, message: str) -> str:
-    """Say what is wrong and at which byte; the decoder's words for some faults name neither."""
+    """Return what is wrong and at which byte; some of the decoder's messages name neither."""
     if body.startswith(_BYTE_ORDER_MARK):
         return "it begins with a byte order mark (byte 0)"
     if "(byte " in message:

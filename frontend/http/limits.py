@@ -1,4 +1,4 @@
-"""What clients may take of this process: requests, starts per turn, body size and time, unread output."""
+"""How much of this process may clients use: requests, starts per turn, body size and time, unread output?"""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from splitserve.frontend.http.slices import SliceQueue
 from splitserve.frontend.http.turn_gate import TurnGate
 
 ABORT_EXTENSION = "splitserve.abort"
-# How long an aborted connection may take to be reported as gone.
+# How long an aborted connection may take to be reported as closed.
 _ABORT_WAIT_S = 2.0
 
 
 class EndReason(enum.Enum):
-    """Why this process ended a request by itself."""
+    """Why this process itself ended a request."""
 
     STALLED = "stalled"
     SHUTDOWN = "shutdown"
@@ -37,7 +37,7 @@ class InFlightRequest:
     """One request in progress.
 
     Attributes:
-        blocked_since: monotonic time since which a write waits for the client to read; None if none waits.
+        blocked_since: monotonic time since when a write has been blocked by the client; None if none is.
         end_reason: set just before this process cancels the task.
     """
 
@@ -46,17 +46,17 @@ class InFlightRequest:
     end_reason: EndReason | None = None
 
     def end(self, reason: EndReason) -> None:
-        """Cancel the request once, for this reason."""
+        """Cancel the request for this reason; only the first call counts."""
         if self.end_reason is None:
             self.end_reason = reason
             self.task.cancel()
 
 
 class InFlightRequests:
-    """The requests in progress of this process, at most max_open of them.
+    """The requests in progress in this process, at most max_open of them.
 
-    A request takes its place when all of it is here. One whose body is on its way is known, so that it can be
-    ended, and costs a connection (frontend.http.connection.connection_limits) and its bytes
+    A request counts once its body is complete. One whose body is still arriving is known, so that it can be
+    ended, but is limited only by its connection (frontend.http.connection.connection_limits) and its bytes
     (frontend.http.body_budget).
     """
 
@@ -71,7 +71,7 @@ class InFlightRequests:
         return len(self._open)
 
     def arrive(self) -> InFlightRequest:
-        """Know of the current task; leave() follows."""
+        """Register the current task as a request; call leave() at its end."""
         task = asyncio.current_task()
         assert task is not None, "requests run in tasks"
         request = InFlightRequest(task)
@@ -79,10 +79,10 @@ class InFlightRequests:
         return request
 
     def enter(self, request: InFlightRequest) -> None:
-        """Admit a request that is complete.
+        """Admit a request whose body is complete.
 
         Raises:
-            HttpError: 429, the bound is reached.
+            HttpError: 429, the limit is reached.
         """
         if len(self._open) >= self._max_open:
             raise HttpError(
@@ -92,12 +92,12 @@ class InFlightRequests:
         self._open.add(request)
 
     def leave(self, request: InFlightRequest) -> None:
-        """Forget a request that ended."""
+        """Remove a request that has ended."""
         self._open.discard(request)
         self._arriving.discard(request)
 
     def end_stalled(self, now: float) -> int:
-        """Begin to end the requests whose client has not read for the limit; returns how many."""
+        """Start ending the requests whose client has not read for the time limit; return how many."""
         stalled = [
             request
             for request in (*self._open, *self._arriving)
@@ -107,17 +107,17 @@ class InFlightRequests:
         return len(stalled)
 
     def end_all(self, reason: EndReason) -> None:
-        """Begin to end every open request."""
+        """Start ending every open request."""
         self._end((*self._open, *self._arriving), reason)
 
     def _end(self, requests: Iterable[InFlightRequest], reason: EndReason) -> None:
-        # Each in a turn of its own: its last words, its log line and its abort take 0.3 ms.
+        # Each in its own turn of the loop: its last event, log line and abort take 0.3 ms.
         for request in requests:
             self._ends.add(partial(request.end, reason))
 
     @contextlib.asynccontextmanager
     async def watching(self) -> AsyncGenerator[None, None]:
-        """Look for stalled clients four times per limit, for as long as the context is open."""
+        """Check for stalled clients, four times per time limit, while the context is open."""
         watcher = asyncio.create_task(self._watch(), name="stall-watch")
         try:
             yield
@@ -133,7 +133,7 @@ class InFlightRequests:
 
 
 class LimitsMiddleware:
-    """Bounds POST requests; the body is checked when it is first read, so 404 and 405 come first."""
+    """Limits POST requests; the body is checked when it is first read, so 404 and 405 come first."""
 
     def __init__(self, app: ASGIApp, config: FrontendConfig, requests: InFlightRequests) -> None:
         self._app = app
@@ -182,7 +182,7 @@ async def _finish_ended(request: InFlightRequest, sender: _Sender, scope: Scope,
 
 
 class _Sender:
-    """Notes since when a write waits for the client, and whether the response began."""
+    """Records since when a write has been blocked by the client, and whether the response has started."""
 
     def __init__(self, request: InFlightRequest, send: Send) -> None:
         self._request = request
@@ -199,13 +199,13 @@ class _Sender:
 
 
 class BodyReceiver:
-    """Counts the body while it arrives, against a size, an absolute deadline and the budget of the process.
+    """Checks an arriving body against a maximum size, an absolute deadline and the process's budget.
 
-    What follows a body is most of a request's work, so a body that was not there in the turn of begin(), in
-    which the request passed the gate, passes the gate again.
+    Most of a request's work comes after its body, so if the body is complete only in a later turn than
+    begin(), when the request passed the turn gate, it passes the gate again.
 
     Attributes:
-        num_bytes: that have arrived.
+        num_bytes: number of bytes received.
     """
 
     def __init__(
@@ -226,7 +226,7 @@ class BodyReceiver:
         scope["state"][_BODY_STATE] = self
 
     def begin(self, on_complete: Callable[[], None]) -> None:
-        """Start the time of the body; on_complete is called when all of it is here, and may refuse it."""
+        """Start the body's deadline; on_complete is called when the body is complete, and may refuse it."""
         self._turn = self._gate.turn
         self._deadline = time.monotonic() + self._timeout_s
         self._on_complete = on_complete
@@ -236,7 +236,7 @@ class BodyReceiver:
 
         Raises:
             HttpError: 415 for a wrong content type or any content encoding, 413 too large, 408 too slow, 429
-                no place left, or given up for others.
+                if there is no room for the request or its body was dropped in favour of others.
         """
         if self._complete:
             return await self._receive()
@@ -254,7 +254,7 @@ class BodyReceiver:
         return message
 
     def end(self) -> None:
-        """Give the bytes back; safe to call again."""
+        """Give the bytes back to the budget; safe to call twice."""
         self._budget.leave(self._held)
 
     async def _next(self) -> Message:
@@ -271,7 +271,7 @@ class BodyReceiver:
             self._waiting = None
 
     def _give_up(self) -> None:
-        """End a wait for more of the body now."""
+        """Stop waiting for more of the body."""
         if self._waiting is not None:
             self._waiting.reschedule(asyncio.get_running_loop().time())
 
@@ -286,17 +286,17 @@ class BodyReceiver:
 
 
 async def read_body(request: Request) -> bytes:
-    """Return the whole body; release_body() follows when it is not needed any more.
+    """Return the whole body; call release_body() when it is no longer needed.
 
     Raises:
         HttpError: as BodyReceiver.receive().
     """
-    # Unlike body() of the request, which keeps a copy as long as the request lives.
+    # Unlike request.body(), which keeps a copy for the life of the request.
     return b"".join([chunk async for chunk in request.stream()])
 
 
 def release_body(request: Request) -> None:
-    """Give the bytes of a body back that is decoded."""
+    """Give the bytes of a decoded body back to the budget."""
     request.scope["state"][_BODY_STATE].end()
 
 
@@ -305,7 +305,7 @@ _BODY_HEADERS = frozenset((b"content-type", b"content-encoding", b"content-lengt
 
 
 def check_body_headers(headers: list[tuple[bytes, bytes]], max_bytes: int) -> None:
-    """Check what a request says of its body before any of it is read.
+    """Check what a request's headers say about its body before any of it is read.
 
     Raises:
         HttpError: 415 or 413.

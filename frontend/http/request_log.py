@@ -1,4 +1,4 @@
-"""The outermost layer of every request: its id, its log line, its HTTP metrics, the last net for errors."""
+"""The outermost layer of every request: its id, log line and HTTP metrics, and the handler of last resort."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ logger = logging.getLogger("frontend")
 
 MAX_REQUEST_ID_CHARS = 100
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:\-]{1,100}")
-# Probes come every few seconds for ever; they are logged only when they fail.
+# Health probes repeat every few seconds; they are logged only when they fail.
 _QUIET = frozenset(("/live", "/health", "/ready", "/metrics"))
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 
 
 def is_request_id(text: str) -> bool:
-    """Tell whether a client's request id is taken: 1 to 100 letters, digits and . _ : -"""
+    """Return whether a client's request id is accepted: 1 to 100 letters, digits and . _ : -"""
     return _REQUEST_ID.fullmatch(text) is not None
 
 
 class RequestLogMiddleware:
-    """Gives each request an id, answers 500 for what nobody caught, logs and counts the request at its end.
+    """Gives each request an id, responds 500 to uncaught errors, logs and counts each request at its end.
 
     Handlers add fields to the log line through scope["state"]["log"], a dict.
     """
@@ -58,7 +58,7 @@ class RequestLogMiddleware:
         seconds = time.monotonic() - record.started
         route = getattr(scope.get("route"), "path", "unmatched")
         method = scope["method"] if scope["method"] in _METHODS else "OTHER"
-        # 499: the client left before there was an answer.
+        # 499: the client left before there was a response.
         status = record.status or 499
         self._metrics.http.observe(route, method, status, seconds)
         if route in _QUIET and status < 400:
@@ -75,11 +75,11 @@ class RequestLogMiddleware:
 
 
 class _Record:
-    """What the end of the request will be told: status, bytes sent, fields of handlers."""
+    """What is logged at the end of the request: status, bytes sent, fields added by handlers."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._send = send
-        # The connection leaves the body of a response to HEAD out.
+        # The connection omits the body of a response to HEAD.
         self._has_body = scope["method"] != "HEAD"
         self.started = time.monotonic()
         self.status = 0

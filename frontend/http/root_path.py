@@ -1,4 +1,4 @@
-"""The path under which a proxy publishes this server, whether the proxy strips it or not."""
+"""The path prefix under which a proxy publishes this server, whether the proxy strips it or not."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class RootPathMiddleware:
-    """Tells routes, keys and documents the prefix, and leaves the path as it came.
+    """Tells the router, the key check and the API docs the prefix, and leaves the path unchanged.
 
-    Starlette routes by the path behind the prefix where it begins with that, and by the whole path otherwise.
-    A server that is told the prefix would put it before every path, as if all proxies stripped it.
+    Starlette routes by the path after the prefix if the path starts with it, and by the whole path otherwise.
+    A server that knows the prefix would prepend it to every path, as if all proxies stripped it.
     """
 
     def __init__(self, app: ASGIApp, root_path: str) -> None:

@@ -1,7 +1,7 @@
-"""Work that is too much for one turn of the event loop, done slice by slice between everything else.
+"""Work too large for one turn of the event loop, done slice by slice in between everything else.
 
-A large answer, the backlog of a client that reads again, thousands of streams that end together: each of them
-is cut into slices of about a millisecond, and one slice of all that is waiting is done per turn. So such work
+A large response, the backlog of a client that resumes reading, thousands of streams that end together: each
+is cut into slices of about a millisecond, and one slice of all waiting work is done per turn. So such work
 delays the rest of the process by one slice per turn, however much of it there is.
 """
 
@@ -16,17 +16,16 @@ SLICE_VALUES = 512
 
 
 class SliceQueue:
-    """Calls one waiting callback per turn of the loop, first come first served; belongs to one event loop.
+    """Calls one waiting callback per turn of the loop, first come, first served; belongs to one event loop.
 
-    Whoever waits is an open request with one slice at a time, so the queue is as long as there may be of
-    those.
+    Every waiter is an open request with one slice at a time, so the limit on open requests bounds the queue.
     """
 
     def __init__(self) -> None:
         self._queue: deque[Callable[[], None]] = deque()
 
     def add(self, callback: Callable[[], None]) -> None:
-        """Call it in a turn of its own; it must not raise."""
+        """Call the callback in a turn of its own; it must not raise."""
         self._queue.append(callback)
         if len(self._queue) == 1:
             asyncio.get_running_loop().call_soon(self._run_one)

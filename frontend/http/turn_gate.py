@@ -1,7 +1,7 @@
-"""How many new requests one turn of the event loop takes in, so that a burst does not hold up the rest.
+"""How many new requests may one turn of the event loop admit, so that a burst does not delay the rest?
 
-Between two turns the loop looks at its sockets and timers: engines are pinged, tokens are taken and written.
-Without a gate, a thousand requests that arrive at once are all begun in one turn.
+Between two turns the loop checks its sockets and timers: engines are pinged, tokens are read and written.
+Without a gate, a thousand requests that arrive at once would all be started in one turn.
 
     in this turn          enter()              at the next turn
     nobody has passed     passes               -
@@ -19,9 +19,9 @@ PER_TURN = 4
 
 
 class TurnGate:
-    """Lets PER_TURN callers pass per turn, first come first served; belongs to one event loop.
+    """Lets PER_TURN callers pass per turn, first come, first served; belongs to one event loop.
 
-    Whoever waits is a request of its own connection, so the queue is as long as there may be of those.
+    Every waiter is a request on its own connection, so the limit on connections bounds the queue.
 
     Attributes:
         turn: changes with the loop's turns, as far as anybody has passed.
@@ -33,12 +33,12 @@ class TurnGate:
         self._queue: deque[asyncio.Future[None]] = deque()
 
     async def enter(self) -> None:
-        """Return when the caller may begin its work; a caller that is cancelled takes no place."""
+        """Return when the caller may start its work; a cancelled caller takes no place."""
         loop = asyncio.get_running_loop()
         if self._room:
             self._take(loop)
             return
-        # Nobody overtakes: as long as there is a queue, a turn leaves no room.
+        # Nobody overtakes: while there is a queue, a turn leaves no room.
         place = loop.create_future()
         self._queue.append(place)
         await place

@@ -1,8 +1,8 @@
-"""All that this package takes from uvicorn beyond its documentation; nothing else names it.
+"""Everything this package uses of uvicorn beyond its documented API; no other module names it.
 
-Documented are `uvicorn.Config`, `uvicorn.Server`, and that `Config(http=...)` takes a protocol class. The
-classes that uvicorn's own protocol consists of are not, so any minor version may change them: pyproject.toml
-allows those that were tested, and test_uvicorn_adapter.py says which name is gone.
+uvicorn documents `uvicorn.Config`, `uvicorn.Server`, and that `Config(http=...)` takes a protocol class. The
+classes that its own protocol consists of are not documented, so any minor version may change them:
+pyproject.toml allows the tested versions, and test_uvicorn_adapter.py tells which name is gone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Exchange", "ServerState", "UvicornProtocol", "UvicornServer"]
 
 
 class Exchange:
-    """A request whose head was read, and its response: uvicorn's cycle."""
+    """A request whose head has been read, and its response: uvicorn's cycle."""
 
     __slots__ = ("_cycle",)
 
@@ -29,12 +29,12 @@ class Exchange:
 
     @property
     def http_version(self) -> str:
-        """Such as "1.1"."""
+        """The HTTP version, such as "1.1"."""
         return self._cycle.scope["http_version"]
 
     @property
     def headers(self) -> Sequence[tuple[bytes, bytes]]:
-        """Of the request; names are in lower case."""
+        """The request's headers; names are in lower case."""
         return cast(Sequence[tuple[bytes, bytes]], self._cycle.scope["headers"])
 
     @property
@@ -49,12 +49,12 @@ class Exchange:
 
     @property
     def has_started(self) -> bool:
-        """Whether the head of the response was sent."""
+        """Whether the head of the response has been sent."""
         return self._cycle.response_started
 
     @property
     def is_complete(self) -> bool:
-        """Whether the response was sent."""
+        """Whether the whole response has been sent."""
         return self._cycle.response_complete
 
     def close_after(self) -> None:
@@ -62,29 +62,29 @@ class Exchange:
         self._cycle.keep_alive = False
 
     def wake_reader(self) -> None:
-        """Let the application, if it waits for more of the body, receive what is there."""
+        """Wake the application if it is waiting for more of the body."""
         self._cycle.message_event.set()
 
     def disconnect(self) -> None:
-        """Let the application receive that the client has left."""
+        """Tell the application that the client has left."""
         self._cycle.disconnected = True
         self._cycle.message_event.set()
 
     def send_unframed(self) -> None:
-        """Send the body without chunks; expect_piece() comes before each of its pieces."""
+        """Send the body without chunks; call expect_piece() before each of its pieces."""
         self._cycle.chunked_encoding = False
 
     def expect_piece(self, num_bytes: int) -> None:
-        """Take the next piece of an unframed body for all that is left of it."""
+        """Treat the next piece of an unframed body as all that is left of it."""
         self._cycle.expected_content_length = num_bytes
 
     def is_same_as(self, other: Exchange | None) -> bool:
-        """Whether both are one request."""
+        """Return whether both are the same request."""
         return other is not None and self._cycle is other._cycle
 
 
 class UvicornProtocol(HttpToolsProtocol):
-    """One HTTP connection by uvicorn.
+    """One HTTP connection, as uvicorn implements it.
 
     Beside what is declared here its subclass uses uvicorn's transport, loop, parser and headers (of the last
     request), and extends the callbacks of asyncio.Protocol and of httptools' parser, on_response_complete()
@@ -98,14 +98,14 @@ class UvicornProtocol(HttpToolsProtocol):
 
     @property
     def last_read(self) -> Exchange | None:
-        """The exchange whose head was read last; others may wait before it."""
-        # The annotation of uvicorn leaves out that there is none at first.
+        """The exchange whose head was read last; others may be waiting before it."""
+        # uvicorn's annotation omits that there is none at first.
         cycle = cast(RequestResponseCycle | None, self.cycle)
         return None if cycle is None else Exchange(cycle)
 
     @property
     def num_pipelined(self) -> int:
-        """How many requests were read and wait for the responses before theirs."""
+        """Number of requests that were read and wait for earlier responses."""
         return len(self.pipeline)
 
     @property
@@ -115,7 +115,7 @@ class UvicornProtocol(HttpToolsProtocol):
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether this is TLS."""
+        """Whether the connection uses TLS."""
         return self.scheme == "https"
 
     @property
@@ -124,20 +124,20 @@ class UvicornProtocol(HttpToolsProtocol):
         return self.flow.write_paused
 
     def drop_pipelined(self) -> None:
-        """Forget the requests that wait."""
+        """Drop the waiting requests."""
         self.pipeline.clear()
 
     def stop_idle_timer(self) -> None:
-        """End the time after which a connection without a request is closed."""
+        """Stop the timer that closes an idle connection."""
         self._unset_keepalive_if_required()
 
     def set_extensions(self, extensions: dict[str, Callable[..., object]]) -> None:
-        """Give the request whose head is being read what its application may call in this process."""
+        """Give the request being read the extensions that its application may call in this process."""
         # ASGI types extensions as plain data.
         self.scope["extensions"] = cast(Any, extensions)
 
     def wrap_app(self, exchange: Exchange, app: ASGIApp) -> ASGIApp:
-        """Return what answers an exchange that starts now; a subclass may wrap the application."""
+        """Return the application for an exchange that starts now; a subclass may wrap it."""
         return app
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
@@ -146,24 +146,24 @@ class UvicornProtocol(HttpToolsProtocol):
 
 
 class Listener(Protocol):
-    """What uvicorn calls of what accepts its connections, at its end."""
+    """The methods of a listener that uvicorn calls at shutdown."""
 
     def close(self) -> None:
-        """Accept no more."""
+        """Stop accepting."""
 
     async def wait_closed(self) -> None:
-        """Return when that is done."""
+        """Return when it is closed."""
 
 
 class UvicornServer(uvicorn.Server):
     """uvicorn's server; a subclass extends startup(), shutdown(), handle_exit() and sets the exit flags."""
 
     def add_listener(self, listener: Listener) -> None:
-        """Close a listener as uvicorn closes those that it has made itself."""
+        """Have a listener closed as uvicorn closes its own."""
         self.servers.append(cast(Any, listener))
 
     def make_connection(self) -> asyncio.Protocol:
-        """Return the protocol of a connection that somebody else has accepted."""
+        """Return the protocol for a connection that was accepted elsewhere."""
         make = cast(Callable[..., asyncio.Protocol], self.config.http_protocol_class)
         return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
@@ -173,5 +173,5 @@ class UvicornServer(uvicorn.Server):
             connection.transport.abort()
 
     async def end_app(self) -> None:
-        """Let the application end what it began at the start."""
+        """Run the application's shutdown, the counterpart of its startup."""
         await self.lifespan.shutdown()

@@ -1,1 +1,1 @@
-"""Responses that are made while they are sent: event streams and long JSON."""
+"""Responses that are produced while they are sent: event streams and long JSON."""

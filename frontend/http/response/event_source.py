@@ -1,4 +1,4 @@
-"""What an event stream needs of the source of its events, and of the fast path around it."""
+"""The interfaces that an event stream needs: the source of its events, and a native fast path."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ class FastPath(Protocol):
     def hand_over(self, fd: int) -> bool:
         """Let it write what comes next to this socket; return whether it does.
 
-        Then nothing may be taken or written before take_back(), which follows when on_ready is called.
+        If so, nothing may be taken or written before take_back(), which is due when on_ready is called.
         """
 
     def take_back(self) -> Relayed | None:
-        """Return what it did since hand_over(), None if nothing was handed over."""
+        """Return what it has done since hand_over(), None if nothing was handed over."""
 
     def last_write_s(self) -> float:
         """Return the monotonic time of its last event, 0 for none."""
 
 
 class EventSource(Protocol):
-    """Where the events of a stream come from; one stream opens and closes it.
+    """The source of a stream's events; one stream opens and closes it.
 
     Attributes:
         finished: whether take() has returned the last event.
@@ -39,16 +39,16 @@ class EventSource(Protocol):
 
     @property
     def in_event(self) -> bool:
-        """Whether the last take() ended within an event, so that nothing else may follow it."""
+        """Whether the last take() ended within an event, so that only its rest may follow."""
 
     async def open(self, on_ready: Callable[[], None]) -> None:
-        """Begin; on_ready is called whenever take() may have something, or an error to raise."""
+        """Start; on_ready is called whenever take() may return something or raise an error."""
 
     def fast_path(self) -> FastPath | None:
         """Return the fast path of an open source; None if its events are more than plain text."""
 
     def take(self) -> bytes:
-        """Return a slice of what is ready, b"" for nothing; what is not taken is held within bounds."""
+        """Return a slice of what is ready, b"" for nothing; the source bounds what it holds untaken."""
 
     def close(self) -> None:
-        """End what still runs; safe before open() and after the end."""
+        """Stop what is still running; safe before open() and after the end."""

@@ -1,8 +1,8 @@
-"""One JSON text in pieces: long lists and texts are made and encoded only while it is being sent.
+"""One JSON text in pieces: long lists and texts are produced and encoded only while it is being sent.
 
-A struct is encoded with a hole where such a part belongs, and each hole is filled in its turn. A hole is a
-byte that no JSON text holds, with the part's number, so that parts may be made in any order. Items of a list
-may have holes of their own.
+A struct is encoded with a placeholder (a hole) for each such part, and the holes are filled in order. A hole
+is a byte that no JSON text contains, with the part's number, so parts may be created in any order. Items of a
+list may have holes of their own.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _encode = msgspec.json.Encoder().encode
 
 
 class JsonPieces:
-    """Encodes one value; what stands for a part goes into that value and nowhere else."""
+    """Encodes one value; its placeholders may be used only in that value."""
 
     def __init__(self) -> None:
         self._parts: dict[int, Iterator[bytes]] = {}
         self._num_parts = 0
 
     def long_list(self, items: Iterable[T], num_items: int, values_per_item: int = 1) -> list[T]:
-        """Return a list, or what stands for one that is too long for a slice.
+        """Return a list, or a placeholder if it is too long for a slice.
 
         Args:
             items: read once, now or while the text is sent.
-            num_items: their number.
-            values_per_item: what making and encoding one costs, in values (see frontend.http.slices).
+            num_items: number of items.
+            values_per_item: cost of producing and encoding one item, in values (see frontend.http.slices).
         """
         if num_items * values_per_item <= SLICE_VALUES:
             return list(items)
@@ -49,7 +49,7 @@ class JsonPieces:
         return self.long_list(token_ids, len(token_ids))
 
     def long_text(self, texts: Iterable[str]) -> str:
-        """Return what stands for a text that comes in pieces.
+        """Return a placeholder for a text that is produced in pieces.
 
         Args:
             texts: its pieces, each at most a slice's worth; read while the text is sent.
@@ -57,10 +57,10 @@ class JsonPieces:
         return cast(str, self._hole(_text(texts)))
 
     def fill(self, text: bytes) -> Iterator[bytes]:
-        """Yield a text with what belongs in its holes; each step takes about a slice.
+        """Yield a text with its holes filled; each step takes about a slice.
 
         Args:
-            text: JSON text of a value with parts, or one that holds such a text.
+            text: JSON text of a value with placeholders, or a text that contains one.
         """
         held: list[bytes] = []
         num_held = 0
@@ -75,7 +75,7 @@ class JsonPieces:
 
     @property
     def has_parts(self) -> bool:
-        """Whether anything is left to be made while the text is sent."""
+        """Whether anything is left to be produced while the text is sent."""
         return self._num_parts > 0
 
     def _hole(self, part: Iterator[bytes]) -> msgspec.Raw:

@@ -1,13 +1,13 @@
-"""Which streams have been silent for so long that a comment is due? One timer for all of them.
+"""Which streams have been silent for the keep-alive interval and need a comment? One timer serves them all.
 
-A timer of its own per stream wakes the process for each: 670 times a second with 10,000 streams that are
-never silent. Streams are looked at together instead, up to a sixteenth of the interval late.
+A timer per stream would wake the process for each: 670 times a second with 10,000 streams that are never
+silent. Instead, streams are checked in groups, up to a sixteenth of the interval late.
 
     event             effect
-    add               the stream is looked at when the interval is over
-    looked at         silent for the interval: a comment; either way it is looked at again
-    discard           forgotten
-    nothing is added  no timer runs
+    add               the stream is checked after the interval
+    checked           silent for the interval: a comment; either way it will be checked again
+    discard           removed
+    no streams        no timer runs
 """
 
 from __future__ import annotations
@@ -18,60 +18,60 @@ from math import ceil, floor
 from typing import Protocol
 
 TICKS_PER_INTERVAL = 16
-# Streams looked at before the event loop gets its turn; a comment takes some 30 us.
+# Streams checked before the event loop gets to run; a comment takes some 30 us.
 MAX_PER_TURN = 64
 
 
 class SilentStream(Protocol):
-    """A stream that may be silent; told apart by identity."""
+    """A stream that may be silent; compared by identity."""
 
     def silent_since(self) -> float:
-        """Return the monotonic time of the last write, or of the beginning."""
+        """Return the monotonic time of the last write, or of the stream's start."""
 
     def break_silence(self) -> None:
-        """Write a comment; what goes wrong is not raised."""
+        """Write a comment; must not raise."""
 
 
 class Timer(Protocol):
     """What call_later() returns."""
 
     def cancel(self) -> None:
-        """Call it no more."""
+        """Cancel the call."""
 
 
 class TimerLoop(Protocol):
-    """The part of an event loop that is used."""
+    """The part of an event loop that is used here."""
 
     def call_later(self, delay: float, callback: Callable[[], None], /) -> Timer:
-        """Call it once, `delay` seconds from now."""
+        """Call the callback once, `delay` seconds from now."""
 
 
 class KeepAlive:
-    """The open streams of one event loop, by the tick in which they are looked at next."""
+    """The open streams of one event loop, by the tick of their next check."""
 
     def __init__(self, interval_s: float, now_s: Callable[[], float] = time.monotonic) -> None:
-        """Prepare.
+        """Create an empty set of streams.
 
         Args:
-            interval_s: silence after which a comment is due; 0 never.
+            interval_s: silence in seconds after which a comment is due; 0 = never.
             now_s: monotonic clock.
         """
         self._interval_s = interval_s
         self._tick_s = interval_s / TICKS_PER_INTERVAL
         self._now_s = now_s
-        # As many ticks as an interval has, and two; each with as many streams as are open.
+        # At most two ticks more than an interval has, with all open streams among them.
         self._by_tick: dict[int, dict[SilentStream, None]] = {}
         self._tick_of: dict[SilentStream, int] = {}
         self._timer: Timer | None = None
 
     def add(self, stream: SilentStream, loop: TimerLoop) -> None:
-        """Begin to look at a stream."""
+        """Start checking a stream."""
         if self._interval_s:
             self._place(stream, self._now_s() + self._interval_s)
             self._arm(loop)
 
     def discard(self, stream: SilentStream) -> None:
-        """Forget a stream, if it is known."""
+        """Remove a stream, if present."""
         tick = self._tick_of.pop(stream, None)
         if tick is not None:
             del self._by_tick[tick][stream]
@@ -92,7 +92,7 @@ class KeepAlive:
     def _arm(self, loop: TimerLoop) -> None:
         if self._timer is None and self._by_tick:
             delay_s = min(self._by_tick) * self._tick_s - self._now_s()
-            # An event loop that rounds down must not find nothing to do again and again.
+            # An event loop that rounds down must not wake repeatedly with nothing to do.
             self._timer = loop.call_later(max(0.001, delay_s), lambda: self._on_timer(loop))
 
     def _on_timer(self, loop: TimerLoop) -> None:

@@ -1,4 +1,4 @@
-"""A JSON answer that is made while it is sent: one piece per turn, and none that the client does not take."""
+"""A JSON response that is produced while it is sent: one piece per turn, no faster than the client reads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HEAD = {
 
 
 class LongAnswer(Response):
-    """Sends pieces with chunked encoding, as their size is not known before they are made."""
+    """Sends pieces with chunked encoding, as their total size is not known in advance."""
 
     def __init__(self, pieces: Iterator[bytes], slices: SliceQueue) -> None:
         self.background = None
@@ -27,7 +27,7 @@ class LongAnswer(Response):
         self._slices = slices
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it; what is not made when the client leaves is never made."""
+        """Send it; pieces not yet produced when the client leaves are never produced."""
         try:
             async with ClientWatch(receive):
                 await send(_HEAD)

@@ -1,13 +1,13 @@
-"""One event stream in progress: who writes its events, and when.
+"""One event stream in progress: who writes its events, and when?
 
 event                     before the head is sent              after
 source has something      the task sends head and event        written at once, no task runs; plain text is
                                                                handed over to native code from then on
 socket is full            -                                    taken back, written through the transport
 source failed             the error's own status               the error as an event, then [DONE]
-source has finished       head, last events, [DONE]            last events, [DONE]
+source is finished        head, last events, [DONE]            last events, [DONE]
 keep-alive time passed    the task sends head and comment      a comment
-source has much           as above, slice by slice             slice by slice, one per turn of the loop
+source has a backlog      as above, slice by slice             slice by slice, one per turn of the loop
 client does not read      -                                    the source is not asked until it has read
 client hung up            the source is closed                 the source is closed
 client sends no more      -                                    a comment, to see if it is still there
@@ -38,11 +38,11 @@ _now_s = time.monotonic
 
 
 class OpenStream:
-    """One stream in progress: a task that waits for its beginning and its end, and writes in between.
+    """One stream in progress: a task waits for its start and its end; callbacks write in between.
 
     Attributes:
         started: whether the head has been sent.
-        in_event: whether what was written last is the beginning of an event.
+        in_event: whether the last write ended within an event.
     """
 
     __slots__ = (
@@ -88,7 +88,7 @@ class OpenStream:
         self._writer: BodyWriter = scope["extensions"][BODY_EXTENSION](self._on_change)
 
     async def run(self) -> None:
-        """Return when the last event is written.
+        """Run the stream; returns when the last event is written.
 
         Raises:
             ClientGoneError: the client hung up.
@@ -108,7 +108,7 @@ class OpenStream:
                 await self._start()
 
     def close(self) -> None:
-        """Close the source and count what was written; nothing is written any more."""
+        """Close the source and count what was written; nothing more is written."""
         self._closed = True
         self._take_back()
         self._fast_path = None
@@ -126,7 +126,7 @@ class OpenStream:
             self._last_write_s = _now_s()
 
     def _on_ready(self) -> None:
-        """Write what is new; the task gets a turn only for the first event, errors and the end."""
+        """Write what is new; the task is woken only for the first event, errors and the end."""
         if self._awaits_slice:
             return
         try:
@@ -139,7 +139,7 @@ class OpenStream:
                 self._writer.write(data)
                 self._last_write_s = _now_s()
         except Exception as error:
-            # The task raises it: the caller serves other streams, too.
+            # The task raises it: the caller of this callback serves other streams too.
             self._error = error
             self._wake()
             return
@@ -184,9 +184,9 @@ class OpenStream:
     def _on_change(self) -> None:
         """The client hung up, sends no more, does not read, or reads again."""
         if self._writer.lost:
-            # At once: the connection's descriptor is closed, and given to another, after this.
+            # At once: afterwards the connection's descriptor is closed and may be reused.
             self._take_back()
-            # Later: many clients may leave in one turn, and the end of a stream takes 0.3 ms.
+            # Later: many clients may leave in one turn, and ending a stream takes 0.3 ms.
             self._slices.add(self._wake)
             return
         if self._request is not None:
@@ -194,11 +194,11 @@ class OpenStream:
         if self._writer.half_closed and self.started:
             self.break_silence()
         if not self._writer.paused:
-            # Later: many clients may read again in one turn, and much may be waiting for each.
+            # Later: many clients may resume reading in one turn, each with a large backlog.
             self._await_slice()
 
     def silent_since(self) -> float:
-        """Return the monotonic time of the last write, by either way."""
+        """Return the monotonic time of the last write, by Python or native code."""
         if self._handed_over and self._fast_path is not None:
             self._last_write_s = max(self._last_write_s, self._fast_path.last_write_s())
         return self._last_write_s
@@ -212,5 +212,5 @@ class OpenStream:
             self._wake()
         elif not (self._writer.paused or self.in_event):
             self._writer.write(_KEEP_ALIVE)
-            # What was taken back may have brought something.
+            # Taking the stream back may have made new output available.
             self._on_ready()

@@ -1,4 +1,4 @@
-"""A server-sent event stream as a response: starts at the first event, ends with [DONE] or an error."""
+"""A server-sent event stream as a response: starts with the first event, ends with [DONE] or an error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from splitserve.frontend.http.slices import SliceQueue
 logger = logging.getLogger("frontend")
 
 DONE = b"data: [DONE]\n\n"
-# How long a client may take to read the last words of a stream that ends for our reasons.
+# How long a client may take to read the last event of a stream that this process ends.
 _LAST_WORDS_S = 1.0
 
 _encode = msgspec.json.Encoder().encode
@@ -37,9 +37,9 @@ def event(data: bytes) -> bytes:
 class EventStream(Response):
     """Sends the events of a source.
 
-    Until the first event nothing is sent, so that a refusal still gets its own status; a stream that waits
-    longer than the keep-alive interval is opened with a comment instead. An error later becomes one event. A
-    client that hangs up closes the source at once.
+    Nothing is sent before the first event, so that a refusal still gets its own status; a stream that waits
+    longer than the keep-alive interval is opened with a comment instead. A later error becomes an event. When
+    the client hangs up, the source is closed at once.
     """
 
     def __init__(self, source: EventSource, keep_alive: KeepAlive, slices: SliceQueue) -> None:
@@ -66,7 +66,7 @@ class EventStream(Response):
                 raise
         except Exception as error:
             if stream.in_event:
-                # What was begun cannot be completed; without an end the client knows.
+                # The event that was started cannot be completed; the missing end tells the client.
                 raise
             _log(error)
             if not stream.started:
@@ -81,7 +81,7 @@ def _body(data: bytes, *, more: bool) -> dict[str, object]:
 
 
 async def _say_goodbye(scope: Scope, send: Send, stream: OpenStream) -> bool:
-    """Tell a client that is cut off by our shutdown; False if this is another cancellation."""
+    """Tell a client that our shutdown cuts it off; False if this is another cancellation."""
     request: InFlightRequest | None = scope["state"].get("open_request")
     if request is None or request.end_reason is not EndReason.SHUTDOWN:
         return False
