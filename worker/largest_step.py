@@ -1,4 +1,4 @@
-"""The largest steps a worker can be asked for: what they take beside the KV cache has to stay free."""
+"""The largest steps a worker may get, to measure the memory they need in addition to the KV cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.batch.input_batch import BatchLimits
 from splitserve.worker.model_runner import ModelRunner
 
-# Filters, penalties, masks and logprobs, so that their memory is part of the measure.
+# Filters, penalties, masks and logprobs, so that their memory is measured too.
 _SAMPLING = SequenceSampling(
     seed=0,
     top_k=8,
@@ -25,25 +25,25 @@ _SAMPLING = SequenceSampling(
 
 
 def blocks_of_largest_step(limits: BatchLimits) -> int:
-    """KV blocks that the rows of a step take together at most."""
+    """Most KV blocks that the rows of a step take together."""
     return max(sum(_num_blocks(tokens, limits) for tokens in lengths) for lengths in _steps(limits))
 
 
 def run_largest_step(runner: ModelRunner, limits: BatchLimits) -> None:
-    """Prefill as many tokens as fit a step, once of many rows that all sample and once of one.
+    """Prefill as many tokens as fit in a step, once in many rows that all sample and once in one row.
 
     Args:
-        runner: with no row in its batch; has none afterwards either.
-        limits: of its batch.
+        runner: with an empty batch, which is empty again afterwards.
+        limits: of the runner's batch.
 
     Raises:
-        RuntimeError: the device failed; torch.OutOfMemoryError if a step has no room.
+        RuntimeError: the device failed; torch.OutOfMemoryError if a step does not fit.
     """
     for lengths in _steps(limits):
         rows, num_tokens = pack_int32(range(len(lengths))), pack_int32(lengths)
         output = runner.execute(SchedulerOutput(0, rows, num_tokens, new_rows=_new_rows(limits, lengths)))
         for error in output.errors:
-            # Rows that fail otherwise take as much memory as others.
+            # Rows that fail for another reason take as much memory as others.
             if error.code == DeviceMemoryError.code:
                 raise torch.OutOfMemoryError(error.message)
         runner.execute(SchedulerOutput(0, rows=b"", num_tokens=b"", freed_rows=rows))
@@ -58,7 +58,7 @@ def _steps(limits: BatchLimits) -> tuple[list[int], list[int]]:
 
 
 def _num_blocks(tokens: int, limits: BatchLimits) -> int:
-    """Blocks of a prompt and the token that is sampled after it."""
+    """Blocks of a prompt and the token sampled after it."""
     return -(-(tokens + 1) // limits.block_size)
 
 
@@ -72,7 +72,7 @@ def _new_rows(limits: BatchLimits, lengths: list[int]) -> list[NewRow]:
                 token_ids=pack_int32([i % limits.vocab_size for i in range(tokens)]),
                 num_prompt_tokens=tokens,
                 num_computed_tokens=0,
-                # A pool that is smaller than such a step is written to more than once.
+                # In a pool smaller than such a step, blocks are written more than once.
                 block_ids=pack_int32([i % limits.num_blocks for i in range(first_block, end_block)]),
                 sampling=_SAMPLING,
             )

@@ -1,10 +1,10 @@
-"""The life of a worker process on its socket.
+"""The main loop of a worker process: which messages it exchanges with its engine, and in which order.
 
 worker sends         engine sends      then the worker
 WorkerHello          Configure         imports torch, loads
 LoadProgress...
 WorkerReady          InitKVCache       allocates, warms up
-KVCacheReady         SchedulerOutput   computes, and answers ModelRunnerOutput
+KVCacheReady         SchedulerOutput   computes, replies ModelRunnerOutput
 WorkerFailed                           ends
                      Shutdown          ends
 """
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MAX_PROGRESS_PER_S = 10
-# How often a waiting worker looks whether its engine still lives.
+# How often a waiting worker checks that its engine is still alive.
 _PARENT_CHECK_MS = 1000
 _LAST_WORDS_MS = 2000
 
@@ -64,7 +64,7 @@ class EngineGoneError(Exception):
 
 
 class EngineLink:
-    """The worker's end of the link: a DEALER whose identity is the rank; one thread."""
+    """The worker's end of the link: a DEALER socket whose identity is the rank; single-threaded."""
 
     def __init__(
         self,
@@ -73,10 +73,10 @@ class EngineLink:
         parent_pid: int,
         keys: ClientKeys | None = None,
     ) -> None:
-        """Connect; the engine need not be bound yet.
+        """Connect; the engine need not have bound its socket yet.
 
         Raises:
-            ConfigError: libzmq refuses the address.
+            ConfigError: libzmq rejects the address.
         """
         self._parent_pid = parent_pid
         self._socket = connect_engine(context, place.connect, str(place.rank).encode(), keys)
@@ -84,10 +84,10 @@ class EngineLink:
         self._socket.setsockopt(zmq.SNDTIMEO, _PARENT_CHECK_MS)
 
     def send(self, message: FromWorkerMessage) -> None:
-        """Send one message, waiting while the engine is not connected or behind.
+        """Send one message, blocking while the engine is not connected or cannot keep up.
 
         Raises:
-            EngineGoneError: the engine ended meanwhile.
+            EngineGoneError: the engine exited in the meantime.
         """
         frame = encode(message)
         while True:
@@ -100,7 +100,7 @@ class EngineLink:
         """Wait for the next frame.
 
         Raises:
-            EngineGoneError: the engine ended meanwhile.
+            EngineGoneError: the engine exited in the meantime.
         """
         while True:
             try:
@@ -114,11 +114,11 @@ class EngineLink:
         return isinstance(events, int) and bool(events & zmq.POLLIN)
 
     def close(self) -> None:
-        """Close once what was sent has left, or after two seconds."""
+        """Close once pending messages are sent, or after two seconds."""
         self._socket.close(linger=_LAST_WORDS_MS)
 
     def _check_parent(self) -> None:
-        # PR_SET_PDEATHSIG does this at once on Linux; elsewhere this is what ends an orphan.
+        # On Linux PR_SET_PDEATHSIG does this at once; elsewhere this check ends an orphan.
         if os.getppid() != self._parent_pid:
             raise EngineGoneError
 
@@ -138,17 +138,17 @@ class _ProgressReporter:
 
 
 def run(place: WorkerPlace, parent_pid: int, keys: ClientKeys | None = None) -> int:
-    """Serve until Shutdown, a fault, or the end of the engine.
+    """Serve until Shutdown, a fault, or the exit of the engine.
 
     Args:
         place: validated.
-        parent_pid: the engine, or what else started this process; when it is no longer the parent, the worker
-            ends.
+        parent_pid: the process that started this one, usually the engine; once it is no longer the parent,
+            the worker exits.
         keys: for an engine on another machine.
 
     Returns:
-        The exit code: EXIT_OK, EXIT_CONFIG (the settings do not fit the checkpoint), EXIT_MODEL (it cannot be
-        served) or EXIT_WORKER (a later fault, or the engine has gone).
+        The exit code: EXIT_OK, EXIT_CONFIG (the settings do not fit the checkpoint), EXIT_MODEL (the model
+        cannot be served) or EXIT_WORKER (a later fault, or the engine is gone).
 
     Raises:
         ConfigError: the address cannot be used.
@@ -181,8 +181,8 @@ def _begin(link: EngineLink, place: WorkerPlace) -> int:
 
 def _serve(link: EngineLink, config: WorkerConfig) -> int:
     try:
-        # Importing torch takes most of the start; the engine has heard the hello by then. Collections find no
-        # garbage in it but would cost 0.15 s.
+        # Importing torch takes most of the startup time, so the hello is sent first. Collections during
+        # the import would find no garbage and cost 0.15 s.
         gc.disable()
         from splitserve.worker.worker import Worker
 
@@ -232,7 +232,7 @@ def _run(link: EngineLink, worker: Worker, replies: Replies) -> int:
         match message:
             case InitKVCache():
                 ready = worker.init_kv_cache(message.num_blocks, message.num_host_blocks)
-                # What lives now lives on: later collections need not walk it.
+                # Everything allocated so far is permanent: later collections need not scan it.
                 gc.freeze()
                 gc.enable()
                 link.send(ready)
@@ -243,7 +243,7 @@ def _run(link: EngineLink, worker: Worker, replies: Replies) -> int:
 
 
 def _fail(link: EngineLink, error: Exception, exit_code: int) -> int:
-    """Tell the engine why this worker ends; unforeseen errors are logged with their traceback."""
+    """Tell the engine why this worker exits; log unexpected errors with their traceback."""
     known = isinstance(error, SplitServeError)
     if not known:
         log_event(logger, logging.ERROR, "worker_failed", error)

@@ -1,4 +1,4 @@
-"""One step of the model: apply what changed, run the forward pass, sample, answer."""
+"""How a worker runs one step: update the batch, run the forward pass, sample, build the output."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from splitserve.worker.sampling.step_result import StepResult, StepRunning, take
 
 logger = logging.getLogger(__name__)
 
-# Logits are the largest activation: never more than this many bytes of them at once (but at least one row).
+# Logits are the largest activation: at most this many bytes of them at once (but at least one row).
 _MAX_LOGITS_BYTES = 128 << 20
 
 
 def max_logits_rows(vocab_size: int) -> int:
-    """Rows of fp32 logits that may exist at once."""
+    """Most rows of fp32 logits that may exist at once."""
     return max(1, _MAX_LOGITS_BYTES // (4 * vocab_size))
 
 
 class ModelRunner:
-    """Executes steps; owns the sampler, advances the batch, borrows model and KV memory. One thread.
+    """Executes steps; owns the sampler, advances the batch, borrows model and KV memory. Single-threaded.
 
     Attributes:
         batch: the rows.
-        graphs: decodes them; None where every step runs eagerly.
+        graphs: decode graphs; None if every step runs eagerly.
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class ModelRunner:
             placement: of the model.
             model: loaded.
             kv_caches: one per layer.
-            host_blocks: moves blocks of kv_caches out and in.
-            batch: no other runner's.
-            graphs: decodes the rows of this batch; None runs every step eagerly.
+            host_blocks: moves blocks of kv_caches to and from CPU memory.
+            batch: not shared with another runner.
+            graphs: decode graphs of this batch; None runs every step eagerly.
         """
         device, backend, mesh = placement
         self._device = device
@@ -91,13 +91,13 @@ class ModelRunner:
         return output
 
     def can_follow(self, step: SchedulerOutput) -> bool:
-        """Whether a step may begin before the one that runs on the device is finished."""
+        """Whether a step may begin while another is still in flight on the device."""
         return self.graphs is not None and self.graphs.can_follow(step)
 
     def prepare_ahead(self) -> bool:
-        """Do a part of what later steps would have to do first, if no row is in the batch.
+        """If the batch is empty, do some preparation that later steps would otherwise have to do.
 
-        With no step running, and on all ranks together.
+        Call with no step in flight, and on all ranks together.
 
         Returns:
             Whether there was something to do.
@@ -105,16 +105,16 @@ class ModelRunner:
         return self.graphs is not None and self.graphs.prepare_ahead()
 
     def begin(self, step: SchedulerOutput) -> ModelRunnerOutput | StepInFlight:
-        """Run one step, or leave it running on a device that goes on by itself.
+        """Run one step, or on an asynchronous device leave it in flight.
 
-        With a step still running only for steps of which can_follow() says so.
+        While a step is in flight, only steps for which can_follow() is true may begin.
 
         Raises:
             WorkerError: engine and worker disagree about the batch or the KV cache's places.
             ProtocolError: a column is malformed.
-            RuntimeError: the device failed; nothing can be said about any row of the step. Too little memory
-                is no such failure, unless other ranks cannot be told of it: all rows of the step fail.
-            RankLostError: another rank is gone or does not take part in time.
+            RuntimeError: the device failed, and the outcome of the step is unknown. Out of memory fails all
+                rows of the step instead, unless the other ranks cannot be told.
+            RankLostError: another rank is gone or did not respond in time.
         """
         started = time.perf_counter()
         self.batch.apply(step)
@@ -127,7 +127,7 @@ class ModelRunner:
                 return StepInFlight(partial(self._end, step, started, move_s, begun), begun.apply)
             result = begun
         except (RuntimeError, StepAbandonedError) as error:
-            # Nothing takes memory once the ranks have settled a step, so they all give up the same one.
+            # Nothing is allocated once the ranks have settled a step, so they all give up the same one.
             has_no_room = isinstance(error, StepAbandonedError) or is_out_of_memory(error)
             if not has_no_room or not self._can_abandon():
                 raise
@@ -135,14 +135,14 @@ class ModelRunner:
         finally:
             self._kv_caches.wait()
         if result is None:
-            # Here, as the error kept alive what the step had taken.
+            # After the except block: the error kept the memory of the step alive.
             result = self._give_up(step, lack)
         return result.pack(step.step, time.perf_counter() - started, move_s)
 
     def _end(
         self, step: SchedulerOutput, started: float, move_s: float, running: StepRunning
     ) -> ModelRunnerOutput:
-        """Answer a step in flight; a step takes no time of the one before."""
+        """Build the output of a step in flight; its time does not include that of the previous step."""
         result, now = running.wait(), time.perf_counter()
         compute_s, self._last_end = now - max(started, self._last_end), now
         return result.pack(step.step, compute_s, move_s)
@@ -161,12 +161,12 @@ class ModelRunner:
         return result
 
     def _can_abandon(self) -> bool:
-        """Let the other ranks give the step up, too; False if they cannot be told."""
+        """Make the other ranks abandon the step too; False if they cannot be told."""
         group, stage = self._mesh
         return stage is None and (group is None or group.abandon_step())
 
     def _give_up(self, step: SchedulerOutput, lack: str) -> StepResult:
-        """Fail all rows of a step that did not fit the memory; the engine will free them."""
+        """Fail all rows of a step that ran out of memory; the engine will free them."""
         rows, num_tokens = unpack_int32(step.rows).tolist(), int(unpack_int32(step.num_tokens).sum())
         log_event(
             logger,
@@ -205,12 +205,12 @@ class ModelRunner:
     def _run_eagerly(self, step: SchedulerOutput) -> StepResult:
         inputs = self.batch.prepare(step)
         hidden = self._forward(inputs) if len(inputs.rows) else None
-        # No row, or the stages behind go on with them.
+        # Not if there are no rows, or if later stages continue with them.
         return StepResult(inputs.errors) if hidden is None else self._finish(hidden, inputs)
 
     @torch.inference_mode()
     def _finish(self, hidden: torch.Tensor, inputs: StepInputs) -> StepResult:
-        """Score prompts and sample, with every feature that rows may have."""
+        """Score prompts and sample, with all sampling features."""
         result = StepResult(inputs.errors)
         self._score_prompts(hidden, inputs, result)
         self._sample(hidden, inputs, result)
@@ -230,12 +230,12 @@ class ModelRunner:
         for begin in range(0, len(sampling), self._max_logits_rows):
             chunk = sampling[begin : begin + self._max_logits_rows]
             chosen = hidden
-            # They differ where prompts are scored, and where logits of all rows would be too many.
+            # They differ when prompts are scored, and when logits of all rows would take too much memory.
             if len(chunk) != len(hidden):
                 places = torch.from_numpy(inputs.hidden_of(chunk))
                 chosen = hidden[self._device.place([places])[0]]
             logits = self._model.compute_logits(chosen)
-            # Where another rank samples, this one has its part in all rows of logits, whatever fails there.
+            # If another rank samples, this one contributes its shard of all logits, whatever fails there.
             if logits is not None:
                 rows = inputs.rows if len(chunk) == len(inputs.rows) else inputs.rows[chunk]
                 self._take(self._sampler.sample(logits, rows), result)

@@ -1,4 +1,4 @@
-"""The KV caches of all layers, each handed to a step once the blocks that move in it have arrived."""
+"""The KV caches of all layers, each handed to a step once the blocks being moved in have arrived."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from splitserve.worker.kv_cache.layout import KVCache
 
 
 class Arrival(NamedTuple):
-    """Moves of some layers that run beside the step.
+    """Block moves of some layers that run concurrently with the step.
 
     Attributes:
         first_layer: of those layers.
-        wait: lets what the step enqueues from then on wait for them.
+        wait: makes work that the step enqueues later wait for them.
     """
 
     first_layer: int
@@ -22,10 +22,10 @@ class Arrival(NamedTuple):
 
 
 class ArrivingCaches:
-    """Hands a step its caches layer by layer, as a model's layers ask for them; one thread.
+    """Hands a step its caches layer by layer, as the model's layers ask for them; single-threaded.
 
-    So the first layers compute while blocks of the last ones are still on their way. Before a step ends it
-    has waited for all of its moves: nothing is left to the next one, nor to who frees the caches.
+    So the first layers compute while blocks of the last ones are still in transit. A step waits for all of
+    its moves before it ends, so none are left when the next one begins or the caches are freed.
 
     Args:
         caches: one per layer.
@@ -36,15 +36,15 @@ class ArrivingCaches:
         self._arrivals: deque[Arrival] = deque()
 
     def expect(self, arrivals: Iterable[Arrival]) -> None:
-        """Hear of a step's moves, in the order of the layers; all of the step before have been waited for."""
+        """Set a step's moves, in layer order; those of the previous step must have been waited for."""
         self._arrivals.extend(arrivals)
 
     def __iter__(self) -> Iterator[KVCache]:
-        """Each layer's cache; what is enqueued once it is handed out finds the moves of that layer made."""
+        """Yield each layer's cache; work enqueued after that sees the moves of that layer done."""
         return self._as_they_arrive() if self._arrivals else iter(self._caches)
 
     def wait(self) -> None:
-        """Let what is enqueued from here on wait for the moves of all layers."""
+        """Make work enqueued from here on wait for the moves of all layers."""
         self._wait_for(len(self._caches))
 
     def _as_they_arrive(self) -> Iterator[KVCache]:

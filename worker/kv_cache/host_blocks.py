@@ -1,4 +1,4 @@
-"""Where blocks live that have left the KV pool: the CPU offload tier, and the moves between pool and tier."""
+"""The CPU offload tier for KV blocks, and the block moves between it and the KV pool."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from splitserve.worker.parallel.shares import share
 
 Int32 = npt.NDArray[np.int32]
 
-# A move is measured over so much memory, that it does not run within the CPU's caches, in so many rounds.
+# Bytes and rounds for measuring a move; large enough not to stay within the CPU's caches.
 _MEASURED_BYTES = 32 << 20
 _MEASURED_ROUNDS = 4
-# Layers share a launch and an event until so much is moved: at 50 GB/s it takes 80 us, several times what the
+# Layers share a launch and an event until they move this many bytes: 80 us at 50 GB/s, several times what the
 # host needs to enqueue it.
 _GROUP_BYTES = 4 << 20
 
 
 class HostBlocks:
-    """Owns the CPU offload tier and moves blocks; steps compute in the pool only. One thread.
+    """Owns the CPU offload tier and moves blocks; steps compute in the pool only. Single-threaded.
 
-    Host block i is place num_blocks + i of a move, after the pool's blocks. It lies in one piece, so that a
-    device can copy it at once; its pages are backed when they are first written.
+    In a move, host block i is place num_blocks + i, after the pool's blocks. It is contiguous, so a device
+    can copy it in one go; its pages are backed by memory when first written.
     """
 
     def __init__(self, device: Device, pool: torch.Tensor, shape: BlockShape, num_host_blocks: int) -> None:
-        """Take address space for the tier.
+        """Reserve address space for the tier.
 
         Args:
-            device: of the pool.
+            device: where the pool lives.
             pool: what the attention backend allocated, [num_layers, 2, num_blocks, ...].
             shape: of the pool's blocks.
-            num_host_blocks: 0 for no tier; then moves stay within the pool.
+            num_host_blocks: 0 = no tier; moves then stay within the pool.
 
         Raises:
-            ConfigError: the memory is not there; names the flag.
+            ConfigError: there is not enough memory; names the flag.
         """
         self._device = device
         self._pool = pool.view(shape.num_pieces, -1, shape.piece_elements)
@@ -54,7 +54,7 @@ class HostBlocks:
         self._block_bytes = shape.num_bytes
         num_bytes = num_host_blocks * shape.num_bytes
         if num_bytes:
-            # A pool on a CPU takes its pages as they are written, so they count as free still.
+            # The pages of a pool on a CPU are backed as they are written, so they still count as free.
             pool_bytes = pool.nbytes if pool.device.type == "cpu" else 0
             _check_room(num_bytes, available_memory_bytes() - pool_bytes)
         try:
@@ -66,11 +66,11 @@ class HostBlocks:
     def move(self, moves_from: Int32, moves_to: Int32) -> list[Arrival]:
         """Copy the content of each place moves_from[i] to moves_to[i], one after the other.
 
-        What was enqueued before is done first: it may still read what is overwritten, or write what is saved.
+        Work enqueued earlier finishes first: it may read what is overwritten, or write what is copied.
 
         Returns:
-            What has to be waited for before blocks of the pool are used, in the order of the layers; nothing
-            on a device that has no side stream.
+            What to wait for before blocks of the pool are used, in layer order; empty on a device without a
+            side stream.
 
         Raises:
             WorkerError: a place is neither in the pool nor in the tier, or the columns differ in length;
@@ -80,7 +80,7 @@ class HostBlocks:
             raise WorkerError(f"a step moves from {len(moves_from)} places to {len(moves_to)}")
         num_places = self._num_blocks + self._num_host_blocks
         places = np.concatenate((moves_from, moves_to))
-        # Negative places become large ones.
+        # As unsigned numbers, negative places are large, so one comparison is enough.
         if len(places) and places.view(np.uint32).max() >= num_places:
             raise WorkerError(f"a step names places to move beyond the {num_places} there are")
         both = torch.from_numpy(places)
@@ -93,19 +93,19 @@ class HostBlocks:
         return [Arrival(layers.start, wait) for layers, wait in zip(groups, waits, strict=True)]
 
     def _groups(self, num_moves: int) -> list[range]:
-        """Layers that are moved, and waited for, together."""
+        """Groups of layers that are moved, and waited for, together."""
         count = max(1, min(self._num_layers, num_moves * self._block_bytes // _GROUP_BYTES))
         return [share(self._num_layers, i, count) for i in range(count)]
 
     def _move_layers(self, layers: range, moves_from: torch.Tensor, moves_to: torch.Tensor) -> None:
-        # Keys and values. The kernel takes the columns along as arguments, so nobody keeps them.
+        # Keys and values. The kernel copies the columns as arguments, so they need not be kept alive.
         pieces = slice(2 * layers.start, 2 * layers.stop)
         self._device.ops.move_blocks(self._pool[pieces], self._host[:, pieces], moves_from, moves_to)
 
     def measure_ns(self) -> int:
         """Move blocks out and back, and return the median nanoseconds of one move; 0 without a tier.
 
-        At most 32 MiB (or one block) of each side come to be backed by memory, and lose their content.
+        At most 32 MiB (or one block) of each side become backed by memory, and lose their contents.
         """
         count = min(self._num_blocks, self._num_host_blocks, max(1, _MEASURED_BYTES // self._block_bytes))
         if count == 0:

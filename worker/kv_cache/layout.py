@@ -11,8 +11,8 @@ class KVCache(NamedTuple):
     """Keys and values of one layer.
 
     Attributes:
-        k: [num_blocks, num_kv_heads, block_size, head_dim] in the model dtype; token `t` of a row lies in
-            block `block_table[t // block_size]`. The backend lays the last two dimensions out.
+        k: [num_blocks, num_kv_heads, block_size, head_dim] in the model dtype; token `t` of a row is in
+            block `block_table[t // block_size]`. The backend chooses the layout of the last two dimensions.
         v: the same.
     """
 
@@ -41,7 +41,7 @@ class BlockShape(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes one block takes over all layers."""
+        """Bytes that one block takes in all layers together."""
         return self.num_pieces * self.piece_elements * self.dtype.itemsize
 
 

@@ -20,8 +20,8 @@ class HeadLayout(NamedTuple):
 
     Attributes:
         num_heads, num_kv_heads, head_dim: Hq, Hkv, D.
-        scale: multiplies query times key.
-        sliding_window: tokens a query sees, itself included; 0 for all.
+        scale: multiplies the attention scores.
+        sliding_window: tokens a query sees, itself included; 0 = no window.
     """
 
     num_heads: int
@@ -38,7 +38,7 @@ class Attention:
         heads: layout.
         qkv: maps [T, H] to queries, keys and values side by side, [T, (Hq + 2 Hkv) * D].
         output: maps [T, Hq * D] to [T, H].
-        rotary: None where positions enter elsewhere.
+        rotary: None if the model encodes positions elsewhere.
         head_norms: norms of query and key heads before the rotation, None for none.
     """
 
@@ -59,7 +59,7 @@ class Attention:
         self._head_norms = head_norms
 
     def __call__(self, x: torch.Tensor, meta: AttentionMetadata, kv_cache: KVCache) -> torch.Tensor:
-        """Write the keys and values of x [T, H]; return what its tokens attend to, [T, Hq * D]."""
+        """Write the keys and values of x [T, H]; return the attention output, [T, Hq * D]."""
         heads = self._heads
         q, k, v = self._project(x)
         self._backend.write(q, k, v, kv_cache, meta, self._rotation())
@@ -68,7 +68,7 @@ class Attention:
         return out
 
     def project(self, attended: torch.Tensor) -> torch.Tensor:
-        """Map what some tokens attend to, [S, Hq * D], to [S, H] in the buffer of residual deltas."""
+        """Project attention output [S, Hq * D] to [S, H], in the buffer of residual deltas."""
         return self._output(attended)
 
     def _rotation(self) -> Rotation | None:

@@ -1,4 +1,4 @@
-"""What every layer of a model is built from."""
+"""The context passed to every layer of a model when it is built."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class LayerContext(NamedTuple):
 
     Attributes:
         plan: where layers declare their weights.
-        workspace: where they keep activations.
-        backend: what computes attention.
-        ops: the device's kernels for all else.
+        workspace: where they keep their activations.
+        backend: computes attention.
+        ops: the device's kernels for everything else.
         group: the ranks that shard each layer; None if this one holds all of it.
-        stage: of the pipeline; None if this one holds all layers.
+        stage: pipeline stage of this rank; None if it holds all layers.
     """
 
     plan: WeightPlan

@@ -1,4 +1,4 @@
-"""From token ids to vectors, and from vectors to logits; each rank holds some rows of the vocabulary."""
+"""Embedding and output head: ids to vectors, vectors to logits; the vocabulary is sharded over the ranks."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Embedding:
     Args:
         role: name of the output buffer in the workspace.
         name: its tensor in the checkpoint is `name`.weight [num_rows, size].
-        is_head: an output head shares its weight.
-        is_whole: every rank holds all rows.
+        is_head: the output head shares its weight.
+        is_whole: every rank holds all rows instead of a shard.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class OutputHead:
 
     Args:
         name: its tensor in the checkpoint is `name`.weight [V, H].
-        tied: the embedding whose weight it shares, None for a weight of its own.
+        tied: the embedding whose weight it shares; None if it has its own.
     """
 
     def __init__(self, ctx: LayerContext, name: str, shape: tuple[int, int], tied: Embedding | None) -> None:
@@ -85,7 +85,7 @@ class OutputHead:
 
 
 def token_embedding(ctx: LayerContext, config: ModelConfig, name: str) -> Embedding:
-    """Return the embedding that a model begins with; its output is the residual."""
+    """Return the input embedding of a model; its output is the residual."""
     shape = (config.vocab_size, config.hidden_size)
     return Embedding(ctx, "residual", name, shape, is_head=config.tie_word_embeddings)
 
@@ -93,13 +93,13 @@ def token_embedding(ctx: LayerContext, config: ModelConfig, name: str) -> Embedd
 def output_head(
     ctx: LayerContext, config: ModelConfig, embedding_name: str, embedding: Embedding | None
 ) -> OutputHead:
-    """Return the head that a model ends with.
+    """Return the output head of a model.
 
     Args:
-        ctx: of the model.
+        ctx: context of the model.
         config: says whether the head is tied to the embedding.
         embedding_name: of the embedding's tensor.
-        embedding: None if an earlier stage holds it; a tied head is loaded once more then.
+        embedding: None if an earlier stage holds it; a tied head then loads its own copy.
     """
     shape = (config.vocab_size, config.hidden_size)
     if not config.tie_word_embeddings:

@@ -1,8 +1,8 @@
-"""Linear layers by the role they play, so that sharding over ranks is a matter of these classes only.
+"""Linear layers by role, so that only these classes know how layers are sharded over ranks.
 
 A column linear is split along its outputs: each rank computes some heads or some MLP units. A row linear is
-split along its inputs, and its results are summed over the ranks. A decoder layer is, twice, a column linear,
-something that works per head or unit, and a row linear.
+split along its inputs, and its results are summed over the ranks. Both halves of a decoder layer
+are a column linear, an operation per head or unit, and a row linear.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Source(NamedTuple):
     """One linear layer of the checkpoint: its tensors are `name`.weight and `name`.bias [out_features].
 
     Attributes:
-        taken: ranges of its outputs that this rank computes, in the order they come out; () for all.
+        taken: ranges of its outputs that this rank computes, in output order; () for all.
     """
 
     name: str
@@ -35,8 +35,8 @@ class LinearSpec(NamedTuple):
     Attributes:
         in_features: K of the whole layer.
         bias: whether there is a bias.
-        transposed: weights are stored [K, N], as GPT-2's are.
-        inputs: those that this rank holds; None for all.
+        transposed: weights are stored [K, N], as in GPT-2.
+        inputs: input range that this rank holds; None for all.
     """
 
     in_features: int
@@ -67,12 +67,12 @@ class ColumnLinear:
 
 
 class RowLinear:
-    """x [T, K] -> [T, N], back to the residual width; x holds the rank's inputs, the result is all ranks'.
+    """x [T, K] -> [T, N], back to the residual width; x is this rank's shard, the result is the full sum.
 
     Args:
         role: name of the output buffer in the workspace.
         source: the checkpoint layer.
-        spec: inputs must be the rank's.
+        spec: its inputs must be this rank's.
     """
 
     def __init__(self, ctx: LayerContext, role: str, source: Source, spec: LinearSpec) -> None:
@@ -90,7 +90,7 @@ class RowLinear:
         if self._group is None:
             self._ops.linear(out, x, self._weight.weight, bias)
             return out
-        # Rounded once, after the sum, as one rank alone would.
+        # Rounded once, after the sum, as on a single rank.
         partial = self._workspace.take("partial_sums", count, width, torch.float32)
         self._ops.linear(partial, x, self._weight.weight)
         self._group.sum_into(out, partial, bias)

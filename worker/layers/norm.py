@@ -13,7 +13,7 @@ _ROLE = "normed"
 
 
 class Norm(Protocol):
-    """What a decoder asks of its norms."""
+    """The interface of the norms of a decoder."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return the norm of x [T, H] in the norms' shared buffer."""
@@ -45,10 +45,10 @@ class RMSNorm:
 
 
 class HeadNorms:
-    """The RMS norms of every query and key head, which the attention backend computes on its way.
+    """The RMS norms of every query and key head, which the attention backend computes.
 
     Args:
-        names: of the queries' norm and the keys'.
+        names: checkpoint names of the query norm and the key norm.
         head_dim: D.
 
     Attributes:
@@ -63,7 +63,7 @@ class HeadNorms:
 
     @property
     def weights(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of the queries' norm and the keys', [D] each, once they are there."""
+        """Weights of the query norm and the key norm, [D] each, once they are loaded."""
         return self._weights[0].tensor, self._weights[1].tensor
 
 

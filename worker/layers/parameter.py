@@ -1,4 +1,4 @@
-"""How a layer's weights relate to a checkpoint's tensors: declared, checked, and only then allocated."""
+"""How a layer's weights map to checkpoint tensors: declared, checked, and only then allocated."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from splitserve.worker.ops.quantization import WeightForm
 
 
 class Part(NamedTuple):
-    """One checkpoint tensor, or a rank's share of it, and the rows of a parameter that it fills.
+    """One checkpoint tensor, or a rank's shard of it, and the rows of the parameter that it fills.
 
     Attributes:
         name: in the checkpoint.
         shape: in the checkpoint.
         first_row: row of the parameter where it starts.
         transposed: the checkpoint holds [in, out], the parameter [out, in].
-        outputs: which of the outputs this rank holds; None for all.
-        inputs: which of the inputs, of a matrix; None for all.
+        outputs: output range that this rank holds; None for all.
+        inputs: input range that this rank holds, for a matrix; None for all.
     """
 
     name: str
@@ -40,21 +40,21 @@ class Part(NamedTuple):
 
     @property
     def taken_outputs(self) -> range:
-        """Outputs that are taken."""
+        """Outputs that this rank loads."""
         if self.outputs is not None:
             return self.outputs
         return range(self.shape[-1] if self.transposed else self.shape[0])
 
     @property
     def taken_inputs(self) -> range:
-        """Inputs that are taken, of a matrix."""
+        """Inputs that this rank loads, for a matrix."""
         if self.inputs is not None:
             return self.inputs
         return range(self.shape[0] if self.transposed else self.shape[-1])
 
 
 class Window(NamedTuple):
-    """What is read of a checkpoint tensor: ranges of its dimensions, columns None for a vector."""
+    """The region read from a checkpoint tensor: ranges of its dimensions; columns is None for a vector."""
 
     rows: range
     columns: range | None
@@ -70,7 +70,7 @@ class Parameter(ABC):
 
     Args:
         shape: of the parameter, [out, in] for a linear layer.
-        parts: they cover its rows in order and without gaps.
+        parts: must cover its rows in order and without gaps.
     """
 
     __slots__ = ("parts", "shape")
@@ -83,29 +83,29 @@ class Parameter(ABC):
 
     @property
     def num_elements(self) -> int:
-        """How many numbers it holds."""
+        """Number of elements."""
         return math.prod(self.shape)
 
     @abstractmethod
     def allocate(self, dtype: torch.dtype, device: Device) -> None:
-        """Take its memory; the loader fills all of it."""
+        """Allocate its memory; the loader fills all of it."""
 
     def takes_pieces(self, part: Part) -> bool:
-        """Whether fill may be called with some of a part's rows, or only with all of them."""
+        """Whether fill() may be called with some of a part's rows; otherwise only with all of them."""
         return True
 
     @abstractmethod
     def window(self, part: Part) -> Window:
-        """Return what fill has to be given of a part's checkpoint tensor."""
+        """Return the region of a part's checkpoint tensor that fill() needs."""
 
     @abstractmethod
     def fill(self, part: Part, first: int, rows: torch.Tensor) -> None:
-        """Write some rows of a part's window, as the checkpoint has them.
+        """Write some rows of a part's window, in checkpoint order.
 
         Args:
             part: of this parameter.
-            first: index of the first of them within the window.
-            rows: [n, ...] of any dtype that can be loaded, on the CPU or the parameter's device; not kept.
+            first: index of the first row within the window.
+            rows: [n, ...] of any loadable dtype, on the CPU or the parameter's device; not kept.
         """
 
 
@@ -120,16 +120,16 @@ class DenseParameter(Parameter):
 
     @property
     def tensor(self) -> torch.Tensor:
-        """The weight; only there once it is allocated."""
+        """The weight; only available once allocated."""
         assert self._tensor is not None, "the parameter is not allocated"
         return self._tensor
 
     def allocate(self, dtype: torch.dtype, device: Device) -> None:
-        """Take its memory."""
+        """Allocate its memory."""
         self._tensor = torch.empty(self.shape, dtype=dtype, device=device.torch_device)
 
     def window(self, part: Part) -> Window:
-        """Return the rank's elements."""
+        """Return this rank's elements."""
         return Window(part.taken_outputs, None)
 
     def fill(self, part: Part, first: int, rows: torch.Tensor) -> None:
@@ -139,7 +139,7 @@ class DenseParameter(Parameter):
 
 
 class PackedParameter(Parameter):
-    """A matrix in the order and form in which the device's kernels read it, packed while it is loaded.
+    """A matrix in the format that the device's kernels read, packed while it is loaded.
 
     Args:
         form: whether and how it is quantised.
@@ -154,20 +154,20 @@ class PackedParameter(Parameter):
 
     @property
     def weight(self) -> Matrix:
-        """The weight; only there once it is allocated."""
+        """The weight; only available once allocated."""
         assert self._weight is not None, "the parameter is not allocated"
         return self._weight
 
     def allocate(self, dtype: torch.dtype, device: Device) -> None:
-        """Reserve its memory, which is taken as it is filled."""
+        """Reserve its memory, backed as it is filled."""
         self._weight = device.matrix((self.shape[0], self.shape[1]), dtype, self._form)
 
     def takes_pieces(self, part: Part) -> bool:
-        """A scale comes from whole rows, and a piece of a transposed tensor has none."""
+        """False where scales need whole rows and the tensor is stored transposed."""
         return self._form == "plain" or not part.transposed
 
     def window(self, part: Part) -> Window:
-        """Return the rank's rectangle; all inputs where an output's scale comes from all of them."""
+        """Return this rank's rectangle, with all inputs if an output's scale depends on all of them."""
         outputs, inputs = part.taken_outputs, part.taken_inputs
         if self._form == "int8":
             inputs = part._replace(inputs=None).taken_inputs

@@ -1,4 +1,4 @@
-"""The table of rotary angles, for every supported way of stretching a model's context."""
+"""The rotary embedding table, for every supported kind of RoPE scaling."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from splitserve.worker.layers.context import LayerContext
 
 
 class RotaryEmbedding:
-    """The angles by which queries and keys turn; one table serves all layers.
+    """The rotation angles of queries and keys; one table serves all layers.
 
     Args:
-        config: frequencies.
+        config: of the frequencies.
         head_dim: D, even.
         max_len: positions 0..max_len-1 are served.
     """
@@ -24,14 +24,14 @@ class RotaryEmbedding:
 
     @property
     def cos_sin(self) -> torch.Tensor:
-        """The table [max_len, D], once the weights are there; see cos_sin_table."""
+        """The table [max_len, D], once weights are allocated; see cos_sin_table."""
         return self._cos_sin.tensor
 
 
 def cos_sin_table(config: RopeConfig, head_dim: int, max_len: int) -> torch.Tensor:
     """Return fp32 [max_len, head_dim]: cos in the first half of each row, sin in the second.
 
-    Angles are position times frequency in fp32, since that is what the models were trained with.
+    Angles are position times frequency in fp32, as in training.
     """
     angles = torch.outer(torch.arange(max_len, dtype=torch.float32), inverse_frequencies(config, head_dim))
     return torch.cat((angles.cos(), angles.sin()), dim=-1).mul_(config.attention_factor)
@@ -55,7 +55,7 @@ def _periods(config: RopeConfig, head_dim: int) -> torch.Tensor:
 
 
 def _llama3(config: RopeConfig, plain: torch.Tensor) -> torch.Tensor:
-    """Keep high frequencies, divide low ones by the factor, and blend those between."""
+    """Keep high frequencies, divide low ones by the factor, and blend those in between."""
     wavelengths = 2 * math.pi / plain
     turns = config.original_max_position_embeddings / wavelengths
     blend = (turns - config.low_freq_factor) / (config.high_freq_factor - config.low_freq_factor)
@@ -66,7 +66,7 @@ def _llama3(config: RopeConfig, plain: torch.Tensor) -> torch.Tensor:
 
 
 def _yarn(config: RopeConfig, head_dim: int) -> torch.Tensor:
-    """Blend plain and divided frequencies along a linear ramp over the dimensions."""
+    """Blend plain and scaled-down frequencies along a linear ramp over the dimensions."""
     periods = _periods(config, head_dim)
     low = _yarn_border(config, head_dim, config.beta_fast)
     high = _yarn_border(config, head_dim, config.beta_slow)
@@ -76,12 +76,12 @@ def _yarn(config: RopeConfig, head_dim: int) -> torch.Tensor:
     if low == high:
         high += 0.001
     ramp = ((torch.arange(head_dim // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
-    # Written as 1 - (1 - ramp) to round as the reference does.
+    # Written as 1 - (1 - ramp) to round as the reference implementation does.
     keep = 1 - ramp
     return (1.0 / (config.factor * periods)) * (1 - keep) + (1.0 / periods) * keep
 
 
 def _yarn_border(config: RopeConfig, head_dim: int, rotations: float) -> float:
-    """Return the dimension that turns so many times over the trained context."""
+    """Return the dimension that makes this many rotations over the trained context."""
     turns = config.original_max_position_embeddings / (rotations * 2 * math.pi)
     return head_dim * math.log(turns) / (2 * math.log(config.theta))

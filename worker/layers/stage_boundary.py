@@ -1,4 +1,4 @@
-"""Where a model is cut into stages: which layers are this one's, and what passes between stages."""
+"""How a model is split into pipeline stages: which layers this stage holds, what passes between stages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from splitserve.worker.parallel.shares import share
 
 
 class StageBoundary:
-    """Takes the residual, and what is still to be added to it, from the stage before to the next.
+    """Passes the residual, and the delta still to be added to it, from the previous stage to the next.
 
     Args:
         hidden_size: H.
@@ -42,7 +42,7 @@ class StageBoundary:
         return both[:num_tokens], both[num_tokens:]
 
     def hand_on(self, residual: torch.Tensor, delta: torch.Tensor) -> None:
-        """Send residual and delta [T, H] on, copied, as the next step reuses their buffers."""
+        """Send copies of residual and delta [T, H], as the next step reuses their buffers."""
         assert self._stage is not None, "only a pipeline has stages behind"
-        # Not added up here: the next norm adds them in one pass, and rounds as it would without a pipeline.
+        # Not added here: the next norm fuses the addition, and rounds as it would without a pipeline.
         self._stage.send(torch.cat((residual, delta)))

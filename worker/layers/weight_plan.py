@@ -1,4 +1,4 @@
-"""All weights and tables that a model's layers declare, before any memory is taken."""
+"""All weights and tables that a model's layers declare, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from splitserve.worker.ops.quantization import FORMS, WeightForm, WeightForms
 
 
 class Table:
-    """A tensor that a layer computes rather than loads, and that also waits for the checkpoint's check.
+    """A tensor that a layer computes rather than loads; also made only after the checkpoint is checked.
 
     Args:
         make: computes it on the CPU.
@@ -27,7 +27,7 @@ class Table:
 
     @property
     def tensor(self) -> torch.Tensor:
-        """The table; only there once it is allocated."""
+        """The table; only available once allocated."""
         assert self._tensor is not None, "the table is not allocated"
         return self._tensor
 
@@ -40,9 +40,9 @@ class WeightPlan:
     """Every parameter of a model, in the order its layers declared them.
 
     Args:
-        optional_prefix: start of tensor names that some checkpoints of the architecture leave out.
-        ignored_names: tensors that a checkpoint may hold and the model has no use for.
-        forms: in what form matrices are kept.
+        optional_prefix: prefix of tensor names that some checkpoints of the architecture omit.
+        ignored_names: tensors that a checkpoint may hold but the model does not use.
+        forms: storage formats of the matrices.
     """
 
     def __init__(
@@ -62,17 +62,17 @@ class WeightPlan:
 
     @property
     def num_elements(self) -> int:
-        """Numbers this rank holds."""
+        """Number of elements this rank holds."""
         return sum(parameter.num_elements for parameter in self._parameters)
 
     @property
     def num_params(self) -> int:
-        """Parameters of the model in the usual sense: what it was trained with, by all ranks of a layer."""
+        """Parameter count of the model in the usual sense, summed over the ranks that shard a layer."""
         return sum(map(math.prod, self._shapes.values()))
 
     @property
     def names(self) -> list[str]:
-        """Tensors of the checkpoint that it needs, each once."""
+        """Names of the checkpoint tensors it needs, each once."""
         return list(self._shapes)
 
     @property
@@ -80,15 +80,15 @@ class WeightPlan:
         return {part.name: part.shape for parameter in self._parameters for part in parameter.parts}
 
     def declare_linear(self, shape: tuple[int, int], parts: Sequence[Part]) -> PackedParameter:
-        """Add a matrix of attention or MLP made of these parts."""
+        """Declare an attention or MLP matrix made of these parts."""
         return self._declare_matrix(shape, parts, self._forms.linear)
 
     def declare_head(self, name: str, shape: tuple[int, int], rows: range | None = None) -> PackedParameter:
-        """Add an output head, or an embedding that is one too: one checkpoint tensor, or rows of it."""
+        """Declare an output head, or an embedding tied to it: one checkpoint tensor, or rows of it."""
         return self._declare_rows(Part(name, shape, outputs=rows), self._forms.head)
 
     def declare_rows(self, name: str, shape: tuple[int, int], rows: range | None = None) -> PackedParameter:
-        """Add rows that are only looked up, never quantised: one checkpoint tensor, or rows of it."""
+        """Declare a lookup table, never quantised: one checkpoint tensor, or rows of it."""
         return self._declare_rows(Part(name, shape, outputs=rows), "plain")
 
     def _declare_rows(self, part: Part, form: WeightForm) -> PackedParameter:
@@ -102,19 +102,19 @@ class WeightPlan:
         return parameter
 
     def declare_vector(self, size: int, parts: Sequence[Part]) -> DenseParameter:
-        """Add a vector made of these parts."""
+        """Declare a vector made of these parts."""
         parameter = DenseParameter((size,), parts)
         self._parameters.append(parameter)
         return parameter
 
     def declare_table(self, make: Callable[[], torch.Tensor]) -> Table:
-        """Add a computed tensor."""
+        """Declare a computed tensor."""
         table = Table(make)
         self._tables.append(table)
         return table
 
     def allocate(self, dtype: torch.dtype, device: Device) -> None:
-        """Take the memory of every parameter and compute the tables."""
+        """Allocate every parameter and compute the tables."""
         for parameter in self._parameters:
             parameter.allocate(dtype, device)
         for table in self._tables:

@@ -1,4 +1,4 @@
-"""What the model runner asks of a model, whatever its architecture."""
+"""The interface between the model runner and a model of any architecture."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from splitserve.worker.kv_cache.layout import KVCache
 
 
 class Model(Protocol):
-    """A decoder-only language model with its weights; one thread only.
+    """A decoder-only language model with its weights; single-threaded.
 
     Attributes:
-        num_layers: KV caches it needs, one per layer of this stage.
+        num_layers: number of KV caches it needs, one per layer of this stage.
         num_kv_heads, head_dim: shape of each token's key and value in every layer, on this rank.
-        num_params: numbers it was trained with, tied weights counted once.
-        workspace: its activations' buffers. All that a pass computes on its way goes through kernels and lies
-            there, so that the pass can be recorded.
+        num_params: parameter count, tied weights counted once.
+        workspace: its activation buffers. Everything a forward pass computes goes through kernels and is
+            stored there, so that the pass can be captured.
     """
 
     num_layers: int
@@ -36,19 +36,19 @@ class Model(Protocol):
         kv_caches: Iterable[KVCache],
         outputs: torch.Tensor | None = None,
     ) -> torch.Tensor | None:
-        """Run T tokens of any mix of rows through all layers, or those of this stage of a pipeline.
+        """Run T tokens of any mix of rows through all layers, or the layers of this pipeline stage.
 
         Args:
             token_ids: int32 [T], each below the vocabulary size.
             meta: where each token stands; positions are below the config's max_model_len.
-            kv_caches: one per layer, written for these tokens. Each is asked for once the layers before have
-                enqueued their work: its blocks may be on their way until then.
+            kv_caches: one per layer, written for these tokens. Each is taken only after the layers before it
+                have enqueued their work, since its blocks may still be in transit until then.
             outputs: int32 or int64 [S], S >= 1, the tokens whose final hidden states are wanted; None for
-                all T. The others end with the last layer's attention.
+                all T. Other tokens are dropped after the last layer's attention.
 
         Returns:
             Final hidden states [S, H] in the model dtype, in a buffer that the next call overwrites; None on
-            stages that hand their activations on.
+            stages other than the last.
         """
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor | None:

@@ -20,7 +20,7 @@ from splitserve.worker.layers.stage_boundary import StageBoundary
 from splitserve.worker.models.base import Model
 from splitserve.worker.parallel.shares import scaled
 
-# Checkpoints of the bare model leave it out.
+# Checkpoints of the bare model omit it.
 PREFIX = "model."
 EMBEDDING = f"{PREFIX}embed_tokens"
 
@@ -83,7 +83,7 @@ class Decoder:
 
 
 class _DecoderLayer:
-    """Attention and MLP; returns what is still to be added to the residual, so the next norm can fuse it."""
+    """Attention and MLP; returns the delta not yet added to the residual, so the next norm can fuse it."""
 
     def __init__(self, ctx: LayerContext, config: ModelConfig, rotary: RotaryEmbedding, index: int) -> None:
         name = f"{PREFIX}layers.{index}"
@@ -96,12 +96,12 @@ class _DecoderLayer:
     def attend(
         self, delta: torch.Tensor | None, residual: torch.Tensor, meta: AttentionMetadata, kv_cache: KVCache
     ) -> torch.Tensor:
-        """Up to what mixes tokens."""
+        """The part up to and including attention, which mixes tokens."""
         normed = self._input_norm(residual) if delta is None else self._input_norm.add(delta, residual)
         return self._attention(normed, meta, kv_cache)
 
     def finish(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        """What concerns each token by itself."""
+        """The rest of the layer, which works on each token by itself."""
         return self._mlp(self._post_norm.add(self._attention.project(attended), residual))
 
 

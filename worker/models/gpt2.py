@@ -20,7 +20,7 @@ from splitserve.worker.layers.stage_boundary import StageBoundary
 from splitserve.worker.models.base import Model
 from splitserve.worker.parallel.shares import scaled
 
-# The first release of the checkpoints has no prefix.
+# The original checkpoints have no prefix.
 PREFIX = "transformer."
 EMBEDDING = f"{PREFIX}wte"
 
@@ -81,7 +81,7 @@ class GPT2:
 
 
 class _Layer:
-    """Attention and MLP; returns what is still to be added to the residual, so the next norm can fuse it."""
+    """Attention and MLP; returns the delta not yet added to the residual, so the next norm can fuse it."""
 
     def __init__(self, ctx: LayerContext, config: ModelConfig, index: int) -> None:
         name = f"{PREFIX}h.{index}"
@@ -94,11 +94,11 @@ class _Layer:
     def attend(
         self, delta: torch.Tensor, residual: torch.Tensor, meta: AttentionMetadata, kv_cache: KVCache
     ) -> torch.Tensor:
-        """Up to what mixes tokens."""
+        """The part up to and including attention, which mixes tokens."""
         return self._attention(self._first_norm.add(delta, residual), meta, kv_cache)
 
     def finish(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        """What concerns each token by itself."""
+        """The rest of the layer, which works on each token by itself."""
         return self._mlp(self._second_norm.add(self._attention.project(attended), residual))
 
 

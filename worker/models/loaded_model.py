@@ -1,4 +1,4 @@
-"""A model whose weights are in memory, and what is said of it."""
+"""A model whose weights are in memory, and the description of it sent to the engine."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class LoadedModel(NamedTuple):
     placement: Placement[Device]
 
     def block_shape(self, block_size: int) -> BlockShape:
-        """What a block of block_size tokens holds of this model."""
+        """Return the shape of a KV block of block_size tokens."""
         model = self.model
         return BlockShape(model.num_layers, model.num_kv_heads, block_size, model.head_dim, self.dtype)
 
     @property
     def info(self) -> ModelInfo:
-        """What the engine is told."""
+        """Return the description sent to the engine."""
         config = self.config
         return ModelInfo(
             path=config.path,

@@ -1,4 +1,4 @@
-"""Where a rank's part of a model computes, and with whom."""
+"""Where a rank's shard of a model runs: device, attention backend and peer ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DeviceT_co = TypeVar("DeviceT_co", bound=Device, covariant=True)
 
 
 class Placement(NamedTuple, Generic[DeviceT_co]):
-    """What a model is built for and its steps run on.
+    """The device, backend and ranks that a model is built for.
 
     Attributes:
         device: holds the weights, the activations and the KV cache.

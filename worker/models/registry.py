@@ -1,4 +1,4 @@
-"""Which stacks of layers there are, and how a checkpoint becomes a model that can run."""
+"""Which model families exist, and how a checkpoint becomes a runnable model."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from splitserve.worker.weights.tied_head import has_own_head
 
 
 class Family(NamedTuple):
-    """How to make the models of one stack of layers.
+    """How to build the models of one family.
 
     Attributes:
         build: declares the layers and their weights.
-        prefix: start of tensor names that a checkpoint of the bare model leaves out.
-        embedding: of tokens, which the output head may share.
+        prefix: prefix of tensor names that a checkpoint of the bare model omits.
+        embedding: name of the token embedding, which the output head may share.
     """
 
     build: Callable[[LayerContext, ModelConfig], Model]
@@ -42,7 +42,7 @@ FAMILIES = {
     "decoder": Family(decoder.build, decoder.PREFIX, decoder.EMBEDDING),
     "gpt2": Family(gpt2.build, gpt2.PREFIX, gpt2.EMBEDDING),
 }
-"""By ModelConfig.family; the architectures stand in engine_core/checkpoint/config/architectures.py."""
+"""By ModelConfig.family; the architectures are listed in engine_core/checkpoint/config/architectures.py."""
 
 
 def load_model(
@@ -58,15 +58,15 @@ def load_model(
     Args:
         config: from read_model_config, perhaps limited_to a shorter context.
         dtype: of weights and activations.
-        placement: where the weights go and all is computed.
+        placement: where the weights go and the model runs.
         progress: called with (loaded_bytes, total_bytes) from this thread, first with (0, total_bytes).
         quantization: "none", "int8" or "int4"; dtype is bfloat16 unless it is "none".
         loader: fills the weights.
 
     Raises:
-        ConfigError: the model cannot be parted over so many ranks.
-        ModelLoadError: names the file and tensor that is missing, misshapen or damaged; raised before the
-            memory of the weights is taken, unless a file is cut short while it is read.
+        ConfigError: the model cannot be sharded over this many ranks.
+        ModelLoadError: names the file and tensor that is missing, has the wrong shape or is damaged; raised
+            before the weights are allocated, unless a file is truncated while it is read.
     """
     device, backend, mesh = placement
     family = FAMILIES[config.family]
@@ -80,7 +80,7 @@ def load_model(
         check_stages(config, mesh.stage.count)
         whole = WeightPlan(family.prefix)
         family.build(LayerContext(whole, workspace, backend, device.ops), config)
-        # The other stages' tensors are nothing unexpected.
+        # Tensors of other stages are expected too.
         ignored += whole.names
     plan = WeightPlan(family.prefix, ignored, FORMS[quantization])
     model = family.build(LayerContext(plan, workspace, backend, device.ops, *mesh), config)
