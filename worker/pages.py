@@ -1,4 +1,4 @@
-"""Memory straight from the system, in pages that take none until they are written."""
+"""Memory allocated directly from the system, in pages backed only when first written."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def zero_pages(shape: tuple[int, ...], dtype: torch.dtype, huge: bool = False) -
             follows fewer page table entries.
 
     Raises:
-        OSError: the address space is not there.
+        OSError: there is not enough address space.
     """
     num_bytes = math.prod(shape) * dtype.itemsize
     pages = mmap.mmap(-1, max(1, num_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

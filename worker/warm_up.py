@@ -1,6 +1,6 @@
-"""A first pass of each kind, so that no request pays for the first use of buffers, threads and kernels.
+"""A first pass of each kind, so that no request pays for first-use costs.
 
-It shows as well whether the worker can compute at all, before it says that it is ready.
+It also checks that the worker can compute at all before it reports ready.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def warm_up(runner: ModelRunner, limits: BatchLimits) -> None:
         limits: of the runner's batch.
 
     Raises:
-        ConfigError: a step did not fit the memory.
-        ModelLoadError: the model computes nothing that is a number.
+        ConfigError: a step ran out of memory.
+        ModelLoadError: the model produces only NaN.
     """
     room = min(limits.max_model_len, limits.max_num_batched_tokens, limits.num_blocks * limits.block_size) - 1
     num_prompt = min(_PROMPT_TOKENS, room)

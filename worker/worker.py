@@ -1,4 +1,4 @@
-"""One rank's model, KV cache and batch: loaded once, then one step after another."""
+"""One rank's model, KV cache and batch, and how they are loaded and run."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _no_progress(loaded_bytes: int, total_bytes: int) -> None:
 
 
 class Worker:
-    """What the worker process runs, and what tests run without a process.
+    """The core of a worker process; tests run it without a process.
 
     Life: load() -> init_kv_cache() -> execute() any number of times. One thread.
 
@@ -247,20 +247,20 @@ class Worker:
         )
 
     def can_follow(self, step: SchedulerOutput) -> bool:
-        """Whether a step may begin before the one that runs on the device is finished."""
+        """Whether a step may begin while another is still in flight on the device."""
         return self.runner is not None and self.runner.can_follow(step)
 
     def prepare_ahead(self) -> bool:
-        """Use a moment without work, with no step running; returns whether another one would be of use.
+        """Use idle time, with no step in flight; returns whether there is more to prepare.
 
-        Several ranks do nothing: such a moment is one rank's alone.
+        Does nothing with several ranks, as they are not idle at the same time.
         """
         if self.runner is None or self._config.num_ranks > 1:
             return False
         return self.runner.prepare_ahead()
 
     def begin(self, step: SchedulerOutput) -> ModelRunnerOutput | StepInFlight:
-        """Run one step, or leave it running on a device that goes on by itself; see ModelRunner.begin."""
+        """Run one step, or on an asynchronous device leave it in flight; see ModelRunner.begin."""
         if self.runner is None:
             raise WorkerError("a step came before the KV cache was asked for")
         return self.runner.begin(step)

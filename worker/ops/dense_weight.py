@@ -1,4 +1,4 @@
-"""A weight in rows, as torch and our CUDA kernels read it."""
+"""A row-major weight, as torch and the custom CUDA kernels read it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class DenseWeight:
         data: [N, K], contiguous.
 
     Raises:
-        RuntimeError: the memory is not there.
+        RuntimeError: there is not enough memory.
     """
 
     __slots__ = ("data",)

@@ -167,14 +167,14 @@ class Kernels(ABC, Generic[MatrixT_contra]):
         k_norm: Tensor | None = None,
         eps: float = 0.0,
     ) -> None:
-        """Norm queries and keys, turn them by their positions, and write keys and values into the cache.
+        """Normalise and rotate queries and keys, and write keys and values into the cache.
 
-        Element i of a head turns with element i + rot_dim / 2 (NeoX, Llama). Norms are those of rms_norm,
+        Element i of a head pairs with element i + rot_dim / 2 (NeoX, Llama). Norms are those of rms_norm,
         over each head, and rounded before the rotation.
 
         Args:
             q: [T, Hq, D], in place; also of tokens whose slot is negative.
-            k: [T, Hkv, D]; what it holds afterwards is not defined.
+            k: [T, Hkv, D]; its contents are undefined afterwards.
             v: like k, not changed.
             positions: int32 or int64 [T], each below max_pos.
             cos_sin: float32 [max_pos, rot_dim], rot_dim <= D: cosines, then sines, of the rot_dim / 2 angles.

@@ -1,4 +1,4 @@
-"""Weights as operations are given them: a matrix in the form that one device's kernels read."""
+"""The interface of a weight matrix, in the format that one device's kernels read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Exchanges between ranks over torch.distributed: gloo between CPUs, NCCL between GPUs.
 
-Ranks on one machine's CPUs part layers through memory that they share, also where a pipeline's stages talk
-over gloo.
+CPU ranks on one machine exchange partial sums through shared memory, even if pipeline stages use gloo.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class DistributedMeeting:
     """
 
     def __init__(self, config: WorkerConfig, device: Device) -> None:
-        """Return once all ranks have come.
+        """Return once all ranks have joined.
 
         Args:
             config: names the rendezvous, file:///PATH for ranks of one machine, which then talk over

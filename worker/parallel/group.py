@@ -1,9 +1,9 @@
 """The ranks that compute one layer together: their sums, the logits of all, and how a step ends.
 
-The ranks part every sum of a row linear among them. Each receives all partial sums and adds them in the order
-of the ranks, in float32, and rounds once. So all ranks hold the same bits, a run repeats exactly, and a row's
-result does not depend on the rows beside it; none of it holds of an all-reduce, whose order follows the place
-in the buffer and the algorithm that fits its size.
+Each rank computes a partial sum of a row linear, receives those of all ranks, adds them in rank order in
+float32 and rounds once. So all ranks hold the same bits, runs are reproducible, and a row's result does not
+depend on its batch. An all-reduce guarantees none of this: its order of summation depends on the position in
+the buffer and on the algorithm chosen for its size.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ class StepAbandonedError(Exception):
 
 
 class RankGroup(Protocol):
-    """What layers and the runner ask of their ranks; every rank makes the same calls in the same order.
+    """Communication within a group of ranks; every rank must make the same calls in the same order.
 
     Attributes:
         rank: of this process within the group.
         size: how many there are.
-        can_be_captured: exchanges can be part of a recorded step, as kernels of our own or NCCL's are.
+        can_be_captured: exchanges can be part of a captured step, as custom or NCCL kernels can.
     """
 
     rank: int
@@ -32,7 +32,7 @@ class RankGroup(Protocol):
 
     @property
     def generation(self) -> int:
-        """Counts the buffers of exchanges that were made or replaced; while it stays, all lie in place."""
+        """Counts the buffers of exchanges that were made or replaced; while it stays, none has moved."""
 
     def sum_into(self, out: torch.Tensor, partial: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         """Write the sum of all ranks' partial sums, and a bias, to out.
@@ -43,7 +43,7 @@ class RankGroup(Protocol):
             bias: [N], the same on every rank.
 
         Raises:
-            RankLostError: another rank is gone or does not take part in time.
+            RankLostError: another rank is gone or did not respond in time.
         """
 
     def gather_columns(self, out: torch.Tensor | None, columns: torch.Tensor, num_columns: int) -> None:
@@ -55,7 +55,7 @@ class RankGroup(Protocol):
             num_columns: of all ranks together.
 
         Raises:
-            RankLostError: another rank is gone or does not take part in time.
+            RankLostError: another rank is gone or did not respond in time.
         """
 
     def settle(self, values: torch.Tensor) -> None:
@@ -64,17 +64,17 @@ class RankGroup(Protocol):
         On a device that runs by itself it is enqueued: no host waits for another rank.
 
         Raises:
-            RankLostError: another rank is gone or does not take part in time.
+            RankLostError: another rank is gone or did not respond in time.
         """
 
     def abandon_step(self) -> bool:
         """Let all ranks drop a step before its settle(): in the others, exchanges raise StepAbandonedError.
 
-        These have to call this then, too. What the ranks share is as after the step before.
+        They must then call this too. Shared state is as it was after the previous step.
 
         Returns:
             False, and nothing done, where the others cannot be told.
 
         Raises:
-            RankLostError: another rank is gone or does not take part in time.
+            RankLostError: another rank is gone or did not respond in time.
         """

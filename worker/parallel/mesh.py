@@ -9,7 +9,7 @@ from splitserve.worker.parallel.stage import Stage
 
 
 class Mesh(NamedTuple):
-    """Whom a rank computes with.
+    """The peers of a rank.
 
     Attributes:
         group: the ranks that shard each layer with it; None if it holds all of them.

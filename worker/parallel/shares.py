@@ -1,7 +1,7 @@
-"""Which part of a model is a rank's under tensor parallelism, and which models can be parted at all.
+"""Which shard of a model each rank holds under tensor parallelism, and which models can be sharded.
 
-Heads and MLP units are parted evenly. Where there are fewer KV heads than ranks, each rank holds the one that
-its query heads read, so some ranks hold the same one. The vocabulary is parted as evenly as it goes.
+Heads and MLP units are divided evenly. With fewer KV heads than ranks, each rank holds the one that
+its query heads read, so some ranks hold the same one. The vocabulary is divided as evenly as possible.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class HeadShare(NamedTuple):
 
 
 def head_share(config: ModelConfig, rank: int, num_ranks: int) -> HeadShare:
-    """Return a rank's heads; the model can be parted so."""
+    """Return a rank's heads; the model must have passed check_shares()."""
     queries = share(config.num_heads, rank, num_ranks)
     group = config.num_heads // config.num_kv_heads
     return HeadShare(queries, range(queries.start // group, (queries.stop - 1) // group + 1))
@@ -53,7 +53,7 @@ def check_stages(config: ModelConfig, num_stages: int) -> None:
 
 
 def check_shares(config: ModelConfig, num_ranks: int, quantization: str) -> None:
-    """Refuse a model that cannot be parted over so many ranks.
+    """Refuse a model that cannot be sharded over this many ranks.
 
     Raises:
         ConfigError: names the flag, the size that does not divide, and both numbers.

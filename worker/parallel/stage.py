@@ -22,18 +22,18 @@ class Stage(Protocol):
         """Hand a step's activations to the next stage; returns before they have arrived.
 
         Args:
-            activations: contiguous, of any shape; nobody writes to them any more.
+            activations: contiguous, of any shape; must not be written to afterwards.
 
         Raises:
             RankLostError: the next stage is gone, or has not taken those of an earlier step in time.
         """
 
     def receive(self, activations: torch.Tensor) -> None:
-        """Wait for what the stage before has sent of the same step.
+        """Wait for the activations of the same step from the previous stage.
 
         Args:
             activations: contiguous, of the shape and dtype that were sent; written.
 
         Raises:
-            RankLostError: the stage before is gone, or late.
+            RankLostError: the previous stage is gone, or did not send in time.
         """

@@ -1,4 +1,4 @@
-"""What runs on a node: an actor that finds out where it is and then is a worker until that ends."""
+"""The Ray actor that runs on a node: it reports where it is, then runs a worker until that exits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class WorkerActor:
         self._listening: socket.socket | None = None
 
     def locate(self) -> Spot:
-        """Say where it is."""
+        """Return where this actor runs."""
         import ray
 
         context = ray.get_runtime_context()
@@ -52,7 +52,7 @@ class WorkerActor:
         return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
     def run(self, place: WorkerPlace, keys: ClientKeys) -> int:
-        """Be a worker; returns its exit code.
+        """Run a worker; returns its exit code.
 
         Args:
             place: where the engine and the other ranks are.

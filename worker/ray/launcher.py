@@ -1,7 +1,7 @@
 """The launcher, started by an engine-core: `python -m splitserve.worker.ray.launcher FD`.
 
-FD is its end of a socket pair. It is the driver of a Ray job. Ray ends the actors of a job and gives their
-room back when its driver ends, however that comes; and this process ends with its engine, even if that is
+FD is its end of a socket pair. It is the driver of a Ray job. Ray ends the actors of a job and releases
+their resources when its driver exits for any reason; and this process exits with its engine, even if that is
 killed.
 """
 
@@ -36,7 +36,7 @@ Link = LineLink[ToLauncherMessage]
 
 
 class _EngineGoneError(Exception):
-    """The engine has closed its end."""
+    """The engine has closed its end of the socket pair."""
 
 
 class _TerminatedError(BaseException):

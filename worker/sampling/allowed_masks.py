@@ -25,7 +25,7 @@ class RowMasks(NamedTuple):
 class AllowedMasks:
     """A mask for each row of the batch, sent to the device when the row is first sampled.
 
-    The table is taken at its first use: max_num_seqs masks of V / 8 bytes.
+    The table is allocated at first use: max_num_seqs masks of V / 8 bytes.
     """
 
     def __init__(self, device: Device, batch: InputBatch) -> None:

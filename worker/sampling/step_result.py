@@ -1,4 +1,4 @@
-"""What a step has produced, as it comes together, and what comes of one that the device still runs."""
+"""The result of a step as it is assembled, and of a step still in flight on the device."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class StepResult:
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
 
     def add(self, sampled: Sampled) -> None:
-        """Take over what one call of the sampler chose."""
+        """Add the result of one sampler call."""
         self.rows.append(sampled.rows)
         self.token_ids.append(sampled.token_ids)
         self.logprobs += sampled.logprobs
@@ -40,7 +40,7 @@ class StepResult:
 
     @property
     def chosen(self) -> Chosen:
-        """What the ranks have to agree on."""
+        """The outcome that the ranks must agree on."""
         none = np.empty(0, np.int32)
         rows, token_ids = np.concatenate([none, *self.rows]), np.concatenate([none, *self.token_ids])
         return Chosen(rows, token_ids, [error.row for error in self.errors])
@@ -60,7 +60,7 @@ class StepResult:
 
 
 def take_drawn(batch: InputBatch, rows: Int32, drawn: Drawn) -> StepResult:
-    """Take the tokens that a graph has drawn and appended."""
+    """Return the result for tokens that a graph has sampled and appended."""
     sampled = Sampled(rows, drawn.token_ids, [], [])
     if drawn.num_failed:
         sampled = split_errors(rows, drawn.token_ids, [], batch.sampling)

@@ -1,4 +1,4 @@
-"""How a checkpoint's tensors get into a model's fused parameters: matched first, then streamed in."""
+"""How checkpoint tensors are loaded into a model's fused parameters: matched first, then streamed in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a checkpoint that calls its output head tied to the embedding holds another head all the same."""
+"""Whether a checkpoint that claims a tied output head holds a separate one after all."""
 
 from __future__ import annotations
 
