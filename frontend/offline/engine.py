@@ -1,4 +1,4 @@
-"""The engine-core process that an offline LLM starts for itself, and what it said when it failed."""
+"""The engine-core process that an offline LLM starts, and its error message if it fails."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class EngineProcess:
         return self._child.poll() is not None
 
     def failure(self) -> SplitServeError | None:
-        """Return why it ended, in its own words, None while it runs."""
+        """Return why it ended, from its own error message; None while it runs."""
         code = self._child.poll()
         if code is None:
             return None
@@ -90,7 +90,7 @@ class EngineProcess:
         return self._failure
 
     async def wait_end(self, timeout_s: float) -> bool:
-        """Wait until it has ended and all its words are read; return whether that came in time."""
+        """Wait until it has ended and all its output is read; return whether that happened in time."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._output_ended.wait()
@@ -100,7 +100,7 @@ class EngineProcess:
         return self.ended
 
     async def stop(self) -> None:
-        """End it in order, by force when that takes too long; its output is read to the end."""
+        """Shut it down, by force if that takes too long; its output is read to the end."""
         self._child.signal(signal.SIGTERM)
         if not await self.wait_end(STOP_TIMEOUT_S):
             self._child.signal(signal.SIGKILL)
@@ -108,7 +108,7 @@ class EngineProcess:
         self._stop_reading()
         _show(self._output.finish())
         self._child.close()
-        # An engine that ended in order has removed it already.
+        # An engine that shut down cleanly has already removed it.
         shutil.rmtree(os.path.dirname(ipc_path(self.address)), ignore_errors=True)
 
     def _on_output(self) -> None:

@@ -1,4 +1,4 @@
-"""What an engine-core process writes: shown as it comes, but for the last error, which an exception tells."""
+"""An engine-core process's output: shown as it arrives, except a final error, which an exception reports."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class EngineOutput:
         return shown + self._show_begun()
 
     def finish(self) -> bytes:
-        """Return what was held back: no exception has told it."""
+        """Return what was held back, if no exception has reported it."""
         held, self._held = self._held, b""
         return held + self._line[self._num_shown :]
 

@@ -1,4 +1,4 @@
-"""What the offline LLM class takes and returns, in the shapes that users of vLLM know."""
+"""The types that the offline LLM class takes and returns, shaped as vLLM's."""
 
 from __future__ import annotations
 

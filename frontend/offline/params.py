@@ -1,4 +1,4 @@
-"""SamplingParams as a script made them: checked, and fitted to a prompt."""
+"""Checks the SamplingParams that a script made, and fits them to a prompt."""
 
 from __future__ import annotations
 

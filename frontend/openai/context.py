@@ -1,4 +1,4 @@
-"""What every handler needs of its process, and the steps all of them share."""
+"""What every handler needs from its process, and the steps that all handlers share."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def read_struct(
 def make_head(
     request: Request, prefix: str, body_id: str | None, asked: str | None, model: ServedModel
 ) -> ResponseHead:
-    """Make the head of an answer; a valid X-Request-Id goes before the body's request_id.
+    """Make the head of a response; a valid X-Request-Id takes precedence over the body's request_id.
 
     Raises:
         InvalidRequestError: the body's request_id has other characters or is too long.

@@ -1,4 +1,4 @@
-"""One HTTP request's generations: started together, counted and timed, collected or streamed."""
+"""One HTTP request's generations: opened together, counted and timed, then collected or streamed."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class GenerationRun:
         self._generations: list[Generation] = []
         tells_metrics = context.config.enable_per_request_metrics and not plan.body.use_beam_search
         self._tells_metrics = tells_metrics and self._num_open == 1
-        # Tokens that come late and joined could not be timed.
+        # Tokens that arrive late and joined could not be timed.
         streams = bool(plan.body.stream) or self._tells_metrics
         self._requests = generation_requests(plan, getattr(request.state, "tenant", ""), streams=streams)
         self._log: dict[str, object] = request.state.log
@@ -169,7 +169,7 @@ class GenerationRun:
         return self._timers[0].times().metrics() if self._tells_metrics else None
 
     def close(self) -> None:
-        """Abort what is open, and note what it all took; for the one owner, once."""
+        """Abort what is still open and record the totals; called once, by the owner."""
         for generation in self._generations:
             generation.close()
         usage = self.usage.usage()

@@ -1,4 +1,4 @@
-"""A checked request, ready to run: what is asked of the engines, and what the answer is made from."""
+"""A checked request, ready to run: what to ask of the engines, and what the response needs."""
 
 from __future__ import annotations
 

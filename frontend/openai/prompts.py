@@ -1,4 +1,4 @@
-"""The prompt fields of request bodies, read for the encoder of prompts."""
+"""Reads the prompt fields of request bodies for the prompt encoder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long may a request take, and how long may it wait: the fields timeout and queue_timeout."""
+"""How long may a request take, and how long may it wait? The fields timeout and queue_timeout."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ class ServerLoad(msgspec.Struct, frozen=True):
     """The response of /load, with vLLM's field names.
 
     Attributes:
-        server_load: requests in progress in this process, streams included.
+        server_load: requests in flight in this process, streams included.
     """
 
     server_load: int

@@ -1,1 +1,1 @@
-"""Outputs of the engines as the JSON that clients get, whole or in chunks."""
+"""Turns the engines' outputs into the JSON that clients get, whole or in chunks."""

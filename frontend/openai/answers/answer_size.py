@@ -1,4 +1,4 @@
-"""How large an answer may get that a request asks for, before anything of it is computed.
+"""How large may the response to a request become? Checked before anything is computed.
 
 Counted in values are the parts whose size a few bytes of a request multiply, and which are held until they
 are sent: what is repeated of the prompts in each choice, logprobs of prompts, and logprobs of the output

@@ -1,4 +1,4 @@
-"""Text, logprobs and stream events of one completion choice after another."""
+"""Text, logprobs and stream events of completion choices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the text of each token begins in the text of a completion choice, for text_offset of its logprobs."""
+"""Where does each token's text start in a completion choice? For text_offset of its logprobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a refused field would need that is not built, in words for its error."""
+"""Which missing feature does a refused field belong to? Words for its error message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Request fields that the operator may switch on for everybody."""
+"""Request fields that the operator can turn on for every request."""
 
 from __future__ import annotations
 
