@@ -35,7 +35,7 @@ struct KvWriteParams {
   DType dtype;
 };
 
-// What queries and keys go through before they meet.
+// How queries and keys are prepared before attention.
 struct RotaryParams {
   const void* q_norm;  // [head_dim], weights of the RMS norm of each query; nullptr: none
   const void* k_norm;  // [head_dim], of each key

@@ -1,4 +1,4 @@
-// Arguments of the kernel that adds up what the ranks have sent.
+// Arguments of the kernel that adds up the ranks' partial sums.
 #pragma once
 
 #include "common/dtype.h"

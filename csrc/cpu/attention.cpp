@@ -47,7 +47,7 @@ void set_queries(AttentionParams* p, const TensorView& out, const TensorView& q,
   p->q_head_stride = q.stride(1);
 }
 
-// Every block a request's positions name must exist: a wrong table must end in an error, not in foreign
+// Every block a request's positions name must exist: a wrong table must raise an error, not read other
 // memory.
 void check_request(const AttentionParams& p, int64_t r) {
   const int64_t query_len = p.cu_seqlens_q[r + 1] - p.cu_seqlens_q[r], seq_len = p.seq_lens[r];

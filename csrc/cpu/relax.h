@@ -1,4 +1,4 @@
-// What a thread does between two looks at a word that another one is about to write.
+// What a spinning thread does between two reads of a word that another thread will write.
 #pragma once
 
 namespace splitserve {

@@ -83,7 +83,7 @@ class CacheReader {
     const int position = position_of(chunk) + static_cast<int>(threadIdx.x);
     if (threadIdx.x >= kChunk || position < piece_.from || position >= piece_.to) return -1;
     const int entry = position / p_.block_size;
-    // A wrong table must not lead into foreign memory.
+    // A wrong table must not read outside the cache.
     if (entry >= p_.table_width) return -1;
     const int block = p_.block_tables[piece_.item.request * p_.block_table_stride + entry];
     return block < p_.num_blocks ? block : -1;

@@ -1,4 +1,4 @@
-// The instructions C++ has no words for: matrix products, copies that do not wait, clusters of thread blocks.
+// Instructions that C++ cannot express: matrix products, asynchronous copies, thread block clusters.
 //
 // Fragments are those of the PTX ISA, section "Matrix Fragments for mma.m16n8k16 with floating point type".
 #pragma once

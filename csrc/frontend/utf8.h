@@ -1,4 +1,4 @@
-// Where one character of UTF-8 ends, and what is none.
+// Finds where a UTF-8 character ends, and which bytes are invalid.
 #pragma once
 
 #include <cstddef>

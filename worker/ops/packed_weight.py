@@ -34,7 +34,7 @@ class PackedWeight:
         scales: float32 [N] for int8, else None.
 
     Raises:
-        OSError: the address space is not there.
+        OSError: there is not enough address space.
     """
 
     __slots__ = ("data", "dtype", "form", "scales", "shape")

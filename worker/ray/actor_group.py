@@ -92,7 +92,7 @@ class ActorGroup:
 
 
 def describe_end(run: Future[int]) -> str:
-    """Say how a worker ended, from the future of its run."""
+    """Describe how a worker exited, from the future of its run."""
     from ray.exceptions import RayActorError, RayTaskError
 
     error = run.exception()
