@@ -37,7 +37,7 @@ from splitserve.frontend.operator.debug_requests import OpenRequestList, list_re
 from splitserve.frontend.operator.health import Health, HealthProbe
 from splitserve.frontend.operator.load import ServerLoad, server_load
 
-_BODY_ERRORS = (400, 401, 404, 408, 413, 415, 429, 500, 503, 504)
+_post_json = partial(Operation, method="POST", errors=(400, 401, 404, 408, 413, 415, 429, 500, 503, 504))
 
 
 class LiveAnswer(msgspec.Struct, frozen=True):
@@ -71,12 +71,15 @@ def make_routes(operations: Iterable[Operation]) -> list[Route]:
 
 def api_operations(context: ApiContext) -> list[Operation]:
     """Return what clients call."""
-    post_json = partial(Operation, method="POST", errors=_BODY_ERRORS)
-    operations = [
-        post_json(
+    return [*_generation(context), *_models(context), *_tokens(context)]
+
+
+def _generation(context: ApiContext) -> list[Operation]:
+    generation = partial(_post_json, tag="generation")
+    return [
+        generation(
             path="/v1/completions",
             name="completions",
-            tag="generation",
             summary="Complete a text",
             endpoint=partial(create_completion, context),
             request=CompletionRequest,
@@ -84,10 +87,9 @@ def api_operations(context: ApiContext) -> list[Operation]:
             response=CompletionResponse,
             event=CompletionChunk,
         ),
-        post_json(
+        generation(
             path="/v1/chat/completions",
             name="chat_completions",
-            tag="generation",
             summary="Continue a conversation",
             endpoint=partial(create_chat_completion, context),
             request=ChatRequest,
@@ -95,26 +97,33 @@ def api_operations(context: ApiContext) -> list[Operation]:
             response=ChatResponse,
             event=ChatChunk,
         ),
-        Operation(
+    ]
+
+
+def _models(context: ApiContext) -> list[Operation]:
+    models = partial(Operation, method="GET", tag="models")
+    return [
+        models(
             path="/v1/models",
-            method="GET",
             name="models",
-            tag="models",
             summary="List the models served now",
             endpoint=_without_request(lambda: list_models(context)),
             response=ModelList,
         ),
-        Operation(
+        models(
             path="/v1/models/{model_id:path}",
-            method="GET",
             name="model",
-            tag="models",
             summary="Describe one model",
             endpoint=_with_parameter("model_id", lambda _, name: get_model(context, name)),
             response=ModelCard,
             errors=(401, 404, 503),
         ),
-        post_json(
+    ]
+
+
+def _tokens(context: ApiContext) -> list[Operation]:
+    operations = [
+        _post_json(
             path="/tokenize",
             name="tokenize_route",
             tag="tokens",
@@ -124,7 +133,7 @@ def api_operations(context: ApiContext) -> list[Operation]:
             example={"prompt": "Once upon a time"},
             response=TokenizeResponse,
         ),
-        post_json(
+        _post_json(
             path="/detokenize",
             name="detokenize_route",
             tag="tokens",

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 MAX_VALUE_CHARS = 1000
+MAX_ITEMS = 100
 _PLAIN = re.compile(r"[\w.:/@%+,\[\]-]+", re.ASCII)
 # C0 except tab and line feed, DEL, and C1, which terminals interpret too.
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
@@ -112,7 +113,7 @@ def _logger_name(record: logging.LogRecord) -> str:
 
 def _text(value: object) -> str:
     if isinstance(value, (list, tuple)):
-        value = ",".join(str(item) for item in value)
+        value = ",".join(str(item) for item in value[:MAX_ITEMS])
     text = f"{value:.3f}" if isinstance(value, float) else _cut(str(value))
     return text if _PLAIN.fullmatch(text) else json.dumps(text)
 
@@ -121,7 +122,7 @@ def _json_value(value: object) -> object:
     if isinstance(value, float):
         return round(value, 3) if math.isfinite(value) else str(value)
     if isinstance(value, (list, tuple)):
-        return [_json_value(item) for item in value]
+        return [_json_value(item) for item in value[:MAX_ITEMS]]
     return value if isinstance(value, int) else _cut(str(value))
 
 

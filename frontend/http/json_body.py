@@ -12,7 +12,7 @@ import msgspec
 
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.frontend.typed_json.faults import Fault, find_fault
-from splitserve.frontend.typed_json.unknown import IsKnown, UnknownField, unknown_fields
+from splitserve.frontend.typed_json.unknown import IsKnown, UnknownField, knows_nothing, unknown_fields
 
 MAX_DEPTH = 32
 # Most strings, objects and arrays in one body. Token ids are none of these, so long prompts stay far below.
@@ -55,7 +55,7 @@ class DecodedBody(NamedTuple, Generic[T]):
 class BodyDecoder(Generic[T]):
     """Decodes the bodies of one endpoint into its struct; created once, used for every request."""
 
-    def __init__(self, kind: type[T], is_known: IsKnown = lambda pattern, value: False) -> None:
+    def __init__(self, kind: type[T], is_known: IsKnown = knows_nothing) -> None:
         """Decode into `kind`; fields for which `is_known` returns True are not reported as unknown."""
         self._kind = kind
         self._is_known = is_known

@@ -18,6 +18,8 @@ logger = logging.getLogger("frontend")
 
 MAX_REQUEST_ID_CHARS = 100
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:\-]{1,100}")
+# A path is whatever a client writes, and there is a line for every request.
+_MAX_PATH_CHARS = 256
 # Health probes repeat every few seconds; they are logged only when they fail.
 _QUIET = frozenset(("/live", "/health", "/ready", "/metrics"))
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
@@ -66,7 +68,7 @@ class RequestLogMiddleware:
         fields: dict[str, object] = {
             "request_id": record.request_id,
             "method": method,
-            "path": scope["path"],
+            "path": scope["path"][:_MAX_PATH_CHARS],
             "status": status,
             "duration_ms": seconds * 1000,
             "bytes": record.num_bytes + scope["state"].get(BODY_BYTES_STATE, 0),

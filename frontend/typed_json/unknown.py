@@ -16,6 +16,11 @@ MAX_PATTERNS = 256
 IsKnown = Callable[[str, object], bool]
 
 
+def knows_nothing(pattern: str, value: object) -> bool:
+    """Pass over no field."""
+    return False
+
+
 class UnknownField(NamedTuple):
     """A field of an object whose type does not have it."""
 
@@ -36,7 +41,7 @@ class _Known(NamedTuple):
 
 
 def unknown_fields(
-    kind: type[msgspec.Struct], value: object, is_known: IsKnown = lambda pattern, value: False
+    kind: type[msgspec.Struct], value: object, is_known: IsKnown = knows_nothing
 ) -> list[UnknownField]:
     """Return fields that structs in a value do not have, where they let that pass.
 

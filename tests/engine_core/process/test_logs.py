@@ -10,7 +10,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from splitserve.engine_core.process.logs import JsonFormatter, TextFormatter, configure_logging, log_event
+from splitserve.engine_core.process.logs import (
+    MAX_ITEMS,
+    JsonFormatter,
+    TextFormatter,
+    configure_logging,
+    log_event,
+)
 
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} (INFO|ERROR) worker\.loop (.*)", re.DOTALL)
 Read = Callable[[], str]
@@ -110,6 +116,14 @@ def test_any_value_is_one_line_of_valid_json(logger: logging.Logger, value: obje
 
     assert len(read().splitlines()) == 1
     assert "value" in json.loads(read(), parse_constant=refuse)
+
+
+@pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
+def test_long_lists_are_cut(logger: logging.Logger, formatter: logging.Formatter) -> None:
+    read = written(logger, formatter)
+    log_event(logger, logging.INFO, "many", values=[7] * 10**5)
+    assert read().count("7") <= MAX_ITEMS + 20
+    assert len(read()) < 1500
 
 
 def test_no_field_replaces_what_every_record_has(logger: logging.Logger) -> None:
