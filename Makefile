@@ -7,8 +7,10 @@ PORT ?= 8000
 CSRC := $(shell find csrc -type f 2>/dev/null)
 CPP_SOURCES := -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh'
 
-# Seconds of `make soak` and `make soak-server`.
+# Seconds of `make soak`, `make soak-server` and `make fuzz`.
 SECONDS ?= 60
+# Runs of the failover simulation in `make soak`; as many as there is time for if it is left out.
+SEEDS ?=
 # Of the property tests in `make soak`.
 SEED ?= $(shell $(PYTHON) -c 'import secrets; print(secrets.randbits(40))')
 
@@ -20,7 +22,7 @@ export SPLITSERVE_CUDA ?=
 # What was asked for is part of the name, so that asking for something else builds it.
 INSTALLED := $(VENV)/.installed$(SPLITSERVE_CUDA)
 
-.PHONY: serve test test-all soak soak-server bench compare check gpu-wheels gpu-check gpu-sanitize lint types format clean
+.PHONY: serve test test-all soak soak-server fuzz bench compare check gpu-wheels gpu-check gpu-sanitize lint types format clean
 
 $(VENV)/.created:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || (echo "Python 3.11 or newer is needed" >&2; exit 1)
@@ -58,15 +60,21 @@ test: $(VENV)/.installed-test
 test-all: $(VENV)/.installed-test
 	$(BIN)/pytest --cov --cov-report=term
 
-# Random lives of an engine with all bookkeeping checked after every event, then the property tests; new seeds in
-# every run, which the output names: `make soak SEED=5` draws the same examples of the property tests again.
+# Random lives of an engine with all bookkeeping checked after every event, failover under simulated faults, then the
+# property tests; new seeds in every run, which the output names: `make soak SEED=5` draws the same examples of the
+# property tests again, and `make soak SEEDS=100000` plays so many runs of the failover simulation.
 soak: $(VENV)/.installed-test
 	$(BIN)/python -m tests.engine_core.soak --seconds $(SECONDS)
+	$(BIN)/python -m tests.simulation --seconds $(SECONDS) $(if $(SEEDS),--seeds $(SEEDS))
 	$(BIN)/pytest -m hypothesis --hypothesis-profile=fresh --hypothesis-seed=$(SEED)
 
 # Random load on the processes of `splitserve serve`: answers compared with those alone, blocks, memory.
 soak-server: $(VENV)/.installed-test
 	$(BIN)/python -m tests.system.soak --seconds $(SECONDS)
+
+# Mutated frames, requests and model files; what fails is kept, and named with the command that runs it again.
+fuzz: $(VENV)/.installed-test
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
 # What needs no other engine, in under 10 minutes: two random models end to end, scheduler, kernels, frontend.
 bench: $(VENV)/.installed-test

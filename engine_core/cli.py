@@ -5,7 +5,7 @@ exit code   meaning
 1           a bug of ours, see the traceback
 2           a flag or configuration value is wrong
 3           the model cannot be served
-4           the worker was lost
+4           the worker was lost before it was ready, or again and again
 128 + N     ended at once by a second signal N
 """
 
@@ -110,9 +110,18 @@ def _check(config: EngineConfig) -> None:
 
     from splitserve.engine_core.model_check import check_before_start
 
-    if config.model:
+    if config.model and not _has_served(config):
         for note in check_before_start(config, Path(config.model)):
             logging.getLogger("engine_core").warning("%s", note)
+
+
+def _has_served(config: EngineConfig) -> bool:
+    """Whether a predecessor's workers have loaded the model: its files need no second look."""
+    if config.executor != "multiproc":
+        return False
+    from splitserve.engine_core.executor.local_workers import has_served
+
+    return has_served(config)
 
 
 def _executor(config: EngineConfig, clock: Clock) -> Executor:
@@ -132,9 +141,9 @@ def _executor(config: EngineConfig, clock: Clock) -> Executor:
         from splitserve.engine_core.executor.ray_workers import RayWorkers
 
         return WorkersExecutor(config, clock, RayWorkers(config))
-    from splitserve.engine_core.executor.local_workers import LocalWorkers
+    from splitserve.engine_core.executor.local_workers import LocalWorkers, keeping_folder
 
-    return WorkersExecutor(config, clock, LocalWorkers(config))
+    return WorkersExecutor(config, clock, LocalWorkers(config, kept=keeping_folder(config)))
 
 
 def _print_configuration(config: EngineConfig) -> None:

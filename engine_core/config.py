@@ -12,7 +12,7 @@ from splitserve.engine_core.process.runtime_directory import default_engine_addr
 from splitserve.engine_core.settings.checks import check_address
 from splitserve.engine_core.settings.scheduling import SchedulingSettings
 from splitserve.engine_core.settings.setting import Setting, declared
-from splitserve.engine_core.settings.shared import InsecureTcp, KeysDirectory
+from splitserve.engine_core.settings.shared import HeartbeatFd, InsecureTcp, KeysDirectory
 
 EXECUTORS = ("multiproc", "ray", "simulated")
 
@@ -130,12 +130,23 @@ class EngineConfig(SchedulingSettings, frozen=True, kw_only=True):
     step_timeout_s: Annotated[
         float,
         Setting(
-            "seconds after which a step without an answer means that the worker is lost",
+            "seconds after which a step without an answer always means that the worker is lost",
             "model",
             low=1,
             high=3600,
+            docs="; usually that is known [earlier](processes.md#when-a-worker-is-lost)",
         ),
     ] = 60.0
+    worker_wait_s: Annotated[
+        float,
+        Setting(
+            "seconds that workers wait for a successor of an engine that died; 0 = they end with it",
+            "model",
+            low=0,
+            high=86400,
+            docs=", see [processes](processes.md#workers-without-an-engine)",
+        ),
+    ] = 30.0
     simulated_step_ms: Annotated[
         float,
         Setting("duration of a step of the simulated executor", "model", metavar="MS", low=0, high=60000),
@@ -205,6 +216,7 @@ class EngineConfig(SchedulingSettings, frozen=True, kw_only=True):
     ] = 30.0
     curve_dir: KeysDirectory = ""
     allow_insecure_tcp: InsecureTcp = False
+    heartbeat_fd: HeartbeatFd = None
 
     @property
     def output_rank(self) -> int:

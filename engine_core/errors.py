@@ -1,4 +1,30 @@
-"""Every error that can cross a process or reach a client, with code and HTTP status; and the exit codes."""
+"""Every error that can cross a process or reach a client, with code and HTTP status; and the exit codes.
+
+What a fault ends, at most. Nothing else may end more than the request that it belongs to.
+
+    raised as                       ends
+    InvalidRequestError             its request
+    ContextLengthError              its request
+    OverloadedError                 its request, or its connection
+    EngineUnavailableError          its request, once nobody has taken it over in time
+    QueueTimeoutError               its request
+    EngineRequestError              its request: a NaN in its logits, an exception in sampling, no memory even
+                                    for smaller steps (a RowError names the code)
+    UnsafeRequestError              its request
+    ProtocolError                   its message; of a worker, the worker
+    DeviceMemoryError               its step, which is tried again smaller
+    WorkerError                     all ranks of the worker: lost, late, or of another mind than the engine.
+                                    Also the engine if that comes before the first worker is ready, or again
+                                    and again
+    RankLostError                   likewise
+    RuntimeError of torch, kernels  the worker: nobody knows what the device has done
+    ModelLoadError                  the engine
+    ConfigError                     the process that was configured
+    IntegrityError                  the engine, whose bookkeeping can no longer be trusted
+    any other exception             its row, request, message or stream; in the busy loop itself, the engine
+
+A worker that ended is started again by its engine, which keeps its requests; an engine by its supervisor.
+"""
 
 from __future__ import annotations
 
@@ -132,6 +158,12 @@ class EngineRequestError(SplitServeError):
     """The engine ended this one request because of a fault that belongs to it."""
 
     code = "request_failed"
+
+
+class UnsafeRequestError(EngineRequestError):
+    """Engines or workers died of this request as far as can be told, so it is not tried again."""
+
+    code = "request_unsafe"
 
 
 class ProtocolError(SplitServeError):

@@ -160,7 +160,7 @@ class ApiSettings(Settings, frozen=True, kw_only=True):
         Setting(
             "seconds an engine has to answer a health probe", "limits of each frontend", low=0.01, high=600
         ),
-    ] = 5.0
+    ] = 0.8
     shutdown_timeout_s: Annotated[
         float,
         Setting(

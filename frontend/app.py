@@ -30,6 +30,7 @@ from splitserve.frontend.http.root_path import RootPathMiddleware
 from splitserve.frontend.http.slices import SliceQueue
 from splitserve.frontend.launch import Launch
 from splitserve.frontend.metrics.engines import collect_engines, collect_pool
+from splitserve.frontend.metrics.failover import collect_failover
 from splitserve.frontend.metrics.process import FrontendMetrics
 from splitserve.frontend.metrics.queues import collect_queues
 from splitserve.frontend.metrics.scrape import Scrape
@@ -180,5 +181,7 @@ class _OwnFigures(Collector):
             if status.model is not None:
                 # Its histograms begin with no request.
                 metrics.model(status.model.names[0])
-        yield from collect_pool(pool.status(), pool.stats(), metrics.frontend_id)
+        stats = pool.stats()
+        yield from collect_pool(pool.status(), stats, metrics.frontend_id)
+        yield from collect_failover(stats.failover, stats.num_displaced, metrics.frontend_id)
         yield from metrics.collect(len(owners.requests), owners.connections.num_open)

@@ -12,11 +12,16 @@ from splitserve.engine_core.ipc.addresses import check_keys
 from splitserve.engine_core.process.runtime_directory import default_engine_address
 from splitserve.engine_core.settings.checks import check_address
 from splitserve.engine_core.settings.setting import Setting, Settings, declared
-from splitserve.engine_core.settings.shared import InsecureTcp, KeysDirectory, LogFormat, LogLevel
+from splitserve.engine_core.settings.shared import (
+    MAX_DESCRIPTOR,
+    HeartbeatFd,
+    InsecureTcp,
+    KeysDirectory,
+    LogFormat,
+    LogLevel,
+)
 from splitserve.frontend.api_settings import ApiSettings
 
-# A descriptor is a C int.
-MAX_DESCRIPTOR = 2**31 - 1
 # Paths an operator may open to callers without a key; nothing that runs a model or reads a prompt is here.
 OPENABLE_PATHS = ("/health", "/ready", "/ping", "/load", "/version", "/metrics", "/docs", "/openapi.json")
 # Own paths begin with these; published under one of them, a path could be read with and without the prefix.
@@ -79,6 +84,26 @@ class FrontendConfig(ApiSettings, frozen=True, kw_only=True):
             serve=False,
         ),
     ] = "frontend-0"
+    max_migrations: Annotated[
+        int,
+        Setting(
+            "number of engines that may be lost under a request before it ends with an error",
+            "failover",
+            metavar="N",
+            low=0,
+            high=1000,
+        ),
+    ] = 3
+    failover_wait_s: Annotated[
+        float,
+        Setting(
+            "maximum time that requests wait for an engine when theirs was lost, in seconds; 0 = none",
+            "failover",
+            metavar="SECONDS",
+            low=0,
+            high=3600,
+        ),
+    ] = 30.0
     curve_dir: KeysDirectory = ""
     allow_insecure_tcp: InsecureTcp = False
     host: Host = "127.0.0.1"
@@ -122,6 +147,7 @@ class FrontendConfig(ApiSettings, frozen=True, kw_only=True):
             serve=False,
         ),
     ] = None
+    heartbeat_fd: HeartbeatFd = None
     api_key_hashes: tuple[str, ...] = ()
     public_paths: Annotated[
         tuple[str, ...],

@@ -24,11 +24,14 @@ from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.ipc.addresses import remove_stale_socket
 from splitserve.engine_core.process.children import DeathSignals
 from splitserve.engine_core.process.file_limit import raise_file_limit
+from splitserve.engine_core.process.heartbeats import join_heartbeats
+from splitserve.engine_core.process.kill_points import reach
 from splitserve.engine_core.process.logs import log_event
 from splitserve.frontend.app import AppOwners, create_app
 from splitserve.frontend.config import FrontendConfig
 from splitserve.frontend.engines.pool import EnginePool
 from splitserve.frontend.http.connection.acceptor import Acceptor
+from splitserve.frontend.http.connection.dead_peers import end_dead_connections
 from splitserve.frontend.http.connection.http_protocol import protocol_factory
 from splitserve.frontend.http.connection.uvicorn_adapter import UvicornServer
 from splitserve.frontend.http.limits import EndReason
@@ -41,6 +44,10 @@ BACKLOG = 2048
 KEEP_ALIVE_S = 75
 # What remains of a request after its shutdown time: its last words, and the engine's abort.
 GRACE_S = 5
+# How long the event loop may stand still. Loading a large tokenizer may hold it for seconds.
+SERVING_SILENCE_S = 5.0
+STARTING_SILENCE_S = 30.0
+BEAT_S = 0.25
 
 
 def run_server(config: FrontendConfig) -> int:
@@ -106,9 +113,11 @@ class FrontendServer(UvicornServer):
         self._pool = pool
         self._launch = launch
         self._shutdown_timeout_s = config.shutdown_timeout_s
+        self._write_stall_s = config.write_stall_s
         self._address = address
         self._death_signals = DeathSignals()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._heart = join_heartbeats(config.heartbeat_fd, config.launch_number, STARTING_SILENCE_S)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Connect to the engines, start the application, then accept.
@@ -117,6 +126,8 @@ class FrontendServer(UvicornServer):
             ConfigError: an engine's address or the keys cannot be used.
         """
         self._loop = asyncio.get_running_loop()
+        for listener in sockets or ():
+            end_dead_connections(listener, self._write_stall_s)
         await self._pool.start()
         if self._launch is not None and self._launch.others and sockets:
             await super().startup([])
@@ -126,6 +137,8 @@ class FrontendServer(UvicornServer):
         # What start-up made lives as long as the process; collections need not look at it again.
         gc.collect()
         gc.freeze()
+        self._beat()
+        reach("frontend.started")
         log_event(_log, logging.INFO, "listening", address=self._address, pid=os.getpid())
 
     def _share(self, listener: socket.socket, launch: Launch) -> None:
@@ -133,6 +146,14 @@ class FrontendServer(UvicornServer):
         acceptor = Acceptor(listener, launch.counts, launch.number, self.make_connection, self.config.ssl)
         self._owners.connections.on_leave = acceptor.on_closed
         self.add_listener(acceptor)
+
+    def _beat(self) -> None:
+        assert self._loop is not None, "called by the loop"
+        if self._pool.models():
+            self._heart.limit(SERVING_SILENCE_S)
+            self._heart.serve(True)
+        self._heart.beat()
+        self._loop.call_later(BEAT_S, self._beat)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting, let requests end, then leave the engines."""
@@ -143,6 +164,8 @@ class FrontendServer(UvicornServer):
                 await self.end_app()
         finally:
             await self._pool.close()
+            # The loop ends in a moment; whoever asked for it waits only so long.
+            self._heart.leave()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Take a signal; called between two byte codes of the main thread."""
@@ -228,6 +251,8 @@ def make_pool(config: FrontendConfig) -> EnginePool:
         curve_dir=config.curve_dir,
         assets_dir=config.assets_dir,
         allow_insecure_tcp=config.allow_insecure_tcp,
+        max_migrations=config.max_migrations,
+        failover_wait_s=config.failover_wait_s,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from splitserve.engine_core.errors import ConfigError
-from splitserve.engine_core.ipc.connection_counts import ConnectionCounts
+from splitserve.engine_core.ipc.connection_counts import UNUSED, ConnectionCounts
 from splitserve.frontend.config import FrontendConfig
 
 
@@ -14,7 +14,8 @@ class Launch(NamedTuple):
 
     Attributes:
         directory: private; the frontends' own sockets lie there.
-        number: of this frontend, from 1 on; its successor after a crash has the same.
+        number: of this frontend, from 1 on; its successor after a crash has the same, the one in a rolling
+            restart another.
         counts: open connections of all frontends.
     """
 
@@ -23,14 +24,10 @@ class Launch(NamedTuple):
     counts: ConnectionCounts
 
     @property
-    def size(self) -> int:
-        """How many frontends the launch has."""
-        return len(self.counts)
-
-    @property
     def others(self) -> list[int]:
-        """The numbers of the other frontends."""
-        return [number for number in range(1, self.size + 1) if number != self.number]
+        """The numbers of the other frontends that are there now, or expected to be."""
+        numbers = range(1, len(self.counts) + 1)
+        return [number for number in numbers if number != self.number and self.counts[number] != UNUSED]
 
 
 def join_launch(config: FrontendConfig) -> Launch | None:

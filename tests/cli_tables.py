@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 from splitserve.engine_core.config import EngineConfig
+from splitserve.engine_core.launcher.restart import RESTART
 from splitserve.engine_core.launcher.serve_settings import FRONTEND, SERVE
 from splitserve.engine_core.settings.setting import Declared, declared
 from splitserve.frontend.config import FRONTEND_SETTINGS
@@ -20,6 +21,7 @@ PAGES = (DOCS / "cli.md", DOCS / "offline.md")
 SETTINGS: dict[str, tuple[Declared, ...]] = {
     "engine-core": declared(EngineConfig),
     "serve": (*SERVE, *FRONTEND),
+    "restart": RESTART,
     "api-frontend": tuple(each for each in FRONTEND_SETTINGS if each not in FRONTEND),
 }
 _HEAD = "| flag | default | values | meaning |\n| --- | --- | --- | --- |\n"

@@ -11,25 +11,27 @@ ENGINE_CORE = {
     "settings": "errors",
     "clock": "",
     "near_names": "",
-    "process": "clock",
+    "suspects": "",
+    "process": "clock errors",
     "ranges": "errors",
     "sequence_sampling": "errors ranges",
     "sampling_params": "errors near_names ranges sequence_sampling",
     "ipc": "errors process sequence_sampling settings",
+    "kept": "errors ipc process",
     "config": "errors ipc process settings",
     "repetition": "sequence_sampling",
     "request": "errors ipc repetition sequence_sampling",
     "checkpoint": "errors sequence_sampling",
     "kv_events": "clock config errors ipc process request",
-    "kv_cache": "config errors ipc kv_events request",
+    "kv_cache": "config errors ipc kept kv_events request",
     "scheduler": "config errors ipc kv_cache request",
-    "executor": "checkpoint clock config errors ipc process sequence_sampling settings",
+    "executor": "checkpoint clock config errors ipc kept process sequence_sampling settings",
     "model_check": "checkpoint config executor",
-    "engine": "clock config errors ipc kv_cache kv_events request scheduler",
+    "engine": "clock config errors ipc kept kv_cache kv_events request scheduler suspects",
     "server": "clock config engine errors executor ipc kv_cache kv_events process request "
     "sequence_sampling settings",
     "cli": "checkpoint clock config errors executor model_check process server settings",
-    "launcher": "checkpoint clock config errors ipc model_check process settings",
+    "launcher": "checkpoint clock config errors ipc kept model_check process settings",
 }
 FRONTEND = {
     "_native": "",
@@ -72,10 +74,14 @@ WORKER = {
     "largest_step": "batch model_runner",
     "warm_up": "batch model_runner",
     "gpu_ranks": "batch device largest_step model_runner",
+    "numerics": "config device models ops",
     "worker": "attention batch config device gpu_ranks graphs host kv_cache largest_step model_runner models "
-    "ops parallel warm_up weights",
-    "loop": "batch config worker",
-    "cli": "loop",
+    "numerics ops parallel warm_up weights",
+    "death_signal": "",
+    "engine_link": "",
+    "serving": "batch config death_signal engine_link worker",
+    "loop": "config engine_link serving worker",
+    "cli": "death_signal loop",
     "ray": "cli",
 }
 ROOMS = {"engine_core": ENGINE_CORE, "frontend": FRONTEND, "worker": WORKER}
@@ -83,8 +89,9 @@ ROOMS = {"engine_core": ENGINE_CORE, "frontend": FRONTEND, "worker": WORKER}
 # What the other packages may import of engine_core: the wire, what both sides of it check, how processes are
 # started, and how commands read flags and word their errors.
 SHARED = {
-    "frontend": "checkpoint config errors ipc near_names process sampling_params sequence_sampling settings",
-    "worker": "checkpoint config errors ipc process sequence_sampling settings",
+    "frontend": "checkpoint config errors ipc kept near_names process sampling_params sequence_sampling "
+    "settings suspects",
+    "worker": "checkpoint config errors ipc kept process sequence_sampling settings",
 }
 
 # Imports against the table, module -> module, each with the reason why it stands.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -15,9 +14,8 @@ from splitserve.engine_core.settings.arguments import add_flags, given_values, m
 from splitserve.engine_core.settings.parser import CommandParser
 from splitserve.engine_core.settings.setting import declared
 from splitserve.engine_core.settings.worker_settings import WorkerPlace
+from splitserve.worker.death_signal import end_with_parent
 from splitserve.worker.loop import run
-
-_PR_SET_PDEATHSIG = 1
 
 
 def read_place(argv: Sequence[str]) -> WorkerPlace:
@@ -36,7 +34,7 @@ def read_place(argv: Sequence[str]) -> WorkerPlace:
 def main() -> int:
     """Run a worker as a process of its own; returns its exit code."""
     parent_pid = os.getppid()
-    _end_with_parent()
+    end_with_parent()
     # Ctrl-C reaches the whole process group, but the engine decides when its workers exit.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -51,7 +49,7 @@ def run_worker(place: WorkerPlace, parent_pid: int, keys: ClientKeys | None = No
 
     Args:
         place: address of its engine and its place among the ranks.
-        parent_pid: the worker exits when this process does.
+        parent_pid: its engine, or whoever stands for it; see run().
         keys: for an engine on another machine.
 
     Returns:
@@ -66,12 +64,6 @@ def run_worker(place: WorkerPlace, parent_pid: int, keys: ClientKeys | None = No
     if os.getppid() != parent_pid:
         return EXIT_OK
     return run(place, parent_pid, keys)
-
-
-def _end_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent dies, even in the middle of a load or a step."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _let_idle_threads_sleep() -> None:

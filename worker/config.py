@@ -22,11 +22,13 @@ class WorkerConfig(WorkerSettings, frozen=True, kw_only=True):
         place: the worker's place among the ranks.
         num_local_ranks: ranks that share this machine's cores and memory.
         exchange_timeout_s: longest wait for the other ranks within a step.
+        worker_wait_s: how long it waits for a successor of its engine; 0 for not at all.
     """
 
     place: WorkerPlace = NOWHERE
     num_local_ranks: int = 1
     exchange_timeout_s: float = 60.0
+    worker_wait_s: float = 0.0
 
     @classmethod
     def of(cls, place: WorkerPlace, told: Configure) -> Self:
@@ -40,6 +42,7 @@ class WorkerConfig(WorkerSettings, frozen=True, kw_only=True):
             place=place,
             num_local_ranks=told.num_local_ranks,
             exchange_timeout_s=told.exchange_timeout_s,
+            worker_wait_s=told.worker_wait_s,
         )
         config.validate()
         return config
@@ -54,5 +57,6 @@ class WorkerConfig(WorkerSettings, frozen=True, kw_only=True):
         check_range("--rank", self.place.rank, 0, self.num_ranks - 1)
         check_range("the number of ranks on a machine", self.num_local_ranks, 1, self.num_ranks)
         check_range("the longest wait for other ranks", self.exchange_timeout_s, 0.1, 3600)
+        check_range("the wait for another engine", self.worker_wait_s, 0, 86400)
         if self.num_ranks > 1 and not self.place.rendezvous:
             raise ConfigError(f"--rendezvous must be given to each of {self.num_ranks} ranks")

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
 from functools import partial
 
+import numpy as np
 import torch
 
 from splitserve.engine_core.errors import DeviceMemoryError
-from splitserve.engine_core.ipc.codec import unpack_int32
+from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowError, SchedulerOutput
 from splitserve.engine_core.process.logs import log_event
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.batch.agreement import Agreement
 from splitserve.worker.batch.input_batch import InputBatch
+from splitserve.worker.batch.row_faults import may_be_a_rows, row_fault
 from splitserve.worker.batch.step_graphs import Drawn, StepGraphs, StepInFlight
 from splitserve.worker.batch.step_inputs import StepInputs
 from splitserve.worker.device.base import Device
@@ -23,6 +26,7 @@ from splitserve.worker.kv_cache.arriving_caches import ArrivingCaches
 from splitserve.worker.kv_cache.host_blocks import HostBlocks
 from splitserve.worker.models.base import Model
 from splitserve.worker.models.placement import Placement
+from splitserve.worker.ops.columns import Int32
 from splitserve.worker.parallel.group import StepAbandonedError
 from splitserve.worker.sampling.prompt_scorer import PromptScorer
 from splitserve.worker.sampling.sampler import Sampled, Sampler
@@ -89,6 +93,11 @@ class ModelRunner:
         output = started.finish()
         started.apply()
         return output
+
+    def forget_batch(self) -> None:
+        """Free all rows, with no step in flight: whoever scheduled them is gone."""
+        rows = np.flatnonzero(self.batch.occupied)
+        self.batch.apply(SchedulerOutput(0, b"", b"", freed_rows=pack_int32(rows)))
 
     def can_follow(self, step: SchedulerOutput) -> bool:
         """Whether a step may begin while another is still in flight on the device."""
@@ -238,7 +247,29 @@ class ModelRunner:
             # If another rank samples, this one contributes its shard of all logits, whatever fails there.
             if logits is not None:
                 rows = inputs.rows if len(chunk) == len(inputs.rows) else inputs.rows[chunk]
-                self._take(self._sampler.sample(logits, rows), result)
+                for sampled in self._sample_logits(logits, rows, chosen):
+                    self._take(sampled, result)
+
+    def _sample_logits(self, logits: torch.Tensor, rows: Int32, hidden: torch.Tensor) -> Iterator[Sampled]:
+        """Sample all rows at once; if that raises what may be a row's fault, each by itself."""
+        try:
+            yield self._sampler.sample(logits, rows)
+            return
+        except Exception as error:
+            # The logits are changed by now, and the other ranks are not there to compute them again.
+            if self._agreement is not None or not may_be_a_rows(error):
+                raise
+        for i in range(len(rows)):
+            yield self._sample_alone(self._model.compute_logits(hidden[i : i + 1]), rows[i : i + 1])
+
+    def _sample_alone(self, logits: torch.Tensor | None, row: Int32) -> Sampled:
+        assert logits is not None
+        try:
+            return self._sampler.sample(logits, row)
+        except Exception as error:
+            if not may_be_a_rows(error):
+                raise
+            return Sampled(row[:0], row[:0], [], [row_fault(int(row[0]), error)])
 
     def _take(self, sampled: Sampled, result: StepResult) -> None:
         if self.batch.failures:

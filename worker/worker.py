@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
 import torch
 
 from splitserve.engine_core.checkpoint.config.architectures import read_model_config
@@ -39,6 +40,7 @@ from splitserve.worker.model_runner import ModelRunner, max_logits_rows
 from splitserve.worker.models.loaded_model import LoadedModel
 from splitserve.worker.models.placement import Placement
 from splitserve.worker.models.registry import load_model
+from splitserve.worker.numerics import numerics
 from splitserve.worker.ops.cpu import ops
 from splitserve.worker.parallel.mesh import ALONE, Mesh
 from splitserve.worker.parallel.shared_memory import SharedMemoryMeeting, can_share_memory
@@ -120,7 +122,7 @@ class Worker:
             if isinstance(self._device, CudaDevice):
                 self._device.longest_wait_s = self._config.exchange_timeout_s
         return WorkerReady(
-            model=loaded.info,
+            model=msgspec.structs.replace(loaded.info, numerics=numerics(self._config, loaded)),
             block_bytes=loaded.block_shape(self._config.block_size).num_bytes,
             available_bytes=self._config.kv_cache_memory_bytes or self._default_cache_bytes(),
             load_s=time.perf_counter() - started,
@@ -245,6 +247,15 @@ class Worker:
             num_blocks=num_blocks,
             vocab_size=config.vocab_size,
         )
+
+    def forget_batch(self) -> None:
+        """Free all rows, as a step would that names them; KV cache and recorded steps stay.
+
+        Call with no step in flight.
+        """
+        if self.runner is not None:
+            self.runner.forget_batch()
+            self._device.synchronize()
 
     def can_follow(self, step: SchedulerOutput) -> bool:
         """Whether a step may begin while another is still in flight on the device."""

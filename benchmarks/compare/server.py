@@ -38,7 +38,7 @@ class Server:
         self._engine = engine
         self._model = model
         port = free_port()
-        self._url = f"http://127.0.0.1:{port}"
+        self.url = f"http://127.0.0.1:{port}"
         start = time.perf_counter()
         command = engine.server_command(root, model, port)
         self.process = EngineProcess(command, engine.environment(root), log, pausable=engine.pausable)
@@ -82,7 +82,7 @@ class Server:
         bodies = [{**fields, "prompt": prompt, "temperature": 0, "stream": True} for prompt in prompts]
         server_s, client_s = cpu_s(self.process.pid), time.thread_time()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            finished = runner.run(stream(self._url, bodies, scenario.concurrency))
+            finished = runner.run(stream(self.url, bodies, scenario.concurrency))
         client_s, server_s = time.thread_time() - client_s, cpu_s(self.process.pid) - server_s
         counts = {completion.num_tokens for completion in finished}
         if counts != {scenario.num_new}:
@@ -91,7 +91,7 @@ class Server:
 
     def _healthy(self) -> bool:
         try:
-            with _DIRECT.open(self._url + self._engine.health_path, timeout=5) as answer:
+            with _DIRECT.open(self.url + self._engine.health_path, timeout=5) as answer:
                 return bool(answer.status == 200)
         except (urllib.error.URLError, OSError):
             return False

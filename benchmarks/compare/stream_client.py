@@ -68,7 +68,7 @@ class _Connection(asyncio.Protocol):
             self.closed.set_result(None)
 
 
-def request_bytes(url: str, body: Mapping[str, object]) -> bytes:
+def request_bytes(url: str, body: Mapping[str, object], request_id: str = "") -> bytes:
     """Return a completion request that asks the server to close the connection after its answer."""
     content = json.dumps(body).encode()
     head = [
@@ -78,6 +78,7 @@ def request_bytes(url: str, body: Mapping[str, object]) -> bytes:
         f"Content-Length: {len(content)}",
         # Servers differ in how they treat kept connections; opening one costs all of them the same.
         "Connection: close",
+        *([f"X-Request-Id: {request_id}"] if request_id else []),
     ]
     return "\r\n".join(head).encode() + b"\r\n\r\n" + content
 
@@ -110,32 +111,59 @@ async def stream(url: str, bodies: Sequence[Mapping[str, object]], concurrency: 
 
 def read_answer(sent_s: float, arrivals: Sequence[Arrival]) -> Completion:
     """Return what the bytes of one HTTP answer mean; raises StreamError for a refusal or an error event."""
-    raw = b"".join(data for _, data in arrivals)
-    head, _, _ = raw.partition(b"\r\n\r\n")
-    if head.split(b"\r\n", 1)[0].split()[1:2] != [b"200"]:
+    status, events = read_events(arrivals)
+    if status != 200:
+        raw = b"".join(data for _, data in arrivals)
         raise StreamError(raw[:500].decode(errors="replace") or "closed without an answer")
-    ends = list(itertools.accumulate(len(data) for _, data in arrivals))
     times: list[float] = []
     usage: dict[str, Any] = {}
-    for end, event in _events(_pieces(raw, len(head) + 4, b"chunked" in head.lower())):
+    for time_s, event in events:
         if "error" in event:
             raise StreamError(json.dumps(event))
         usage = event.get("usage") or usage
         if any(choice.get("text") for choice in event.get("choices") or ()):
-            times.append(arrivals[bisect.bisect_right(ends, end)].time_s)
+            times.append(time_s)
     if not times:
         raise StreamError("a stream ended without text")
     num_tokens = usage.get("completion_tokens", len(times))
     return Completion(sent_s, arrivals[-1].time_s, times, num_tokens, usage.get("prompt_tokens", 0))
 
 
+def read_events(arrivals: Sequence[Arrival]) -> tuple[int, Iterator[tuple[float, dict[str, Any]]]]:
+    """Return the status of an answer, 0 if there is none, and its whole JSON events with their times.
+
+    The JSON body of a refusal is one event; one that is no JSON raises msgspec.DecodeError there.
+    """
+    raw = b"".join(data for _, data in arrivals)
+    head, separator, _ = raw.partition(b"\r\n\r\n")
+    if not separator:
+        return 0, iter(())
+    status = int(head.split(maxsplit=2)[1])
+    pieces = _pieces(raw, len(head) + 4, b"chunked" in head.lower())
+    return status, _timed(pieces, arrivals) if status == 200 else _body(pieces, arrivals[-1].time_s)
+
+
+def _timed(
+    pieces: Iterable[tuple[int, bytes]], arrivals: Sequence[Arrival]
+) -> Iterator[tuple[float, dict[str, Any]]]:
+    ends = list(itertools.accumulate(len(data) for _, data in arrivals))
+    for end, event in _events(pieces):
+        yield arrivals[bisect.bisect_right(ends, end)].time_s, event
+
+
+def _body(pieces: Iterable[tuple[int, bytes]], time_s: float) -> Iterator[tuple[float, dict[str, Any]]]:
+    yield time_s, msgspec.json.decode(b"".join(data for _, data in pieces), type=dict[str, Any])
+
+
 def _pieces(raw: bytes, start: int, chunked: bool) -> Iterator[tuple[int, bytes]]:
-    """Yield offset and content of each piece of a body; chunked transfer is that of RFC 9112, 7.1."""
+    """Yield offset and content of each piece of a body, which may be cut off (chunks: RFC 9112, 7.1)."""
     if not chunked:
         yield start, raw[start:]
         return
     while start < len(raw):
-        line_end = raw.index(b"\r\n", start)
+        line_end = raw.find(b"\r\n", start)
+        if line_end < 0:  # cut off here
+            return
         size = int(raw[start:line_end].split(b";")[0], 16)
         yield line_end + 2, raw[line_end + 2 : line_end + 2 + size]
         start = line_end + 2 + size + 2

@@ -69,6 +69,9 @@ def read_json(path: Path) -> dict[str, object]:
         return {}
     try:
         value = json.loads(data)
+        if b"\\u" in data or not data.isascii():
+            # Half of a surrogate pair is a character to the decoder, but can be neither sent nor written.
+            json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise ModelLoadError(f"cannot read {path}: {error}") from None
     if not isinstance(value, dict):

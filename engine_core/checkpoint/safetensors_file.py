@@ -169,7 +169,9 @@ def _entry(name: str, raw: msgspec.Raw, data_begin: int, where: str) -> TensorEn
     try:
         entry = msgspec.json.decode(raw, type=_RawEntry)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ModelLoadError(f"{where}: tensor {name!r} has an invalid description: {error}") from error
+        raise ModelLoadError(
+            f"{where}: tensor {name!r} has an invalid description: {str(error)[:300]}"
+        ) from error
     item_bytes = _ITEM_BYTES.get(entry.dtype)
     if item_bytes is None:
         raise ModelLoadError(f"{where}: tensor {name!r} has the unknown dtype {entry.dtype[:40]!r}")

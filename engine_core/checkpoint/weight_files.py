@@ -151,6 +151,6 @@ def _locate(name: str, file: SafetensorsFile) -> CheckpointTensor:
     entry = file.tensors.get(name)
     if entry is None:
         raise ModelLoadError(
-            f"tensor {name!r} is missing from {file.path}, where it should be according to {INDEX}"
+            f"tensor {name[:200]!r} is missing from {file.path}, where it should be according to {INDEX}"
         )
     return CheckpointTensor(name, file, entry)

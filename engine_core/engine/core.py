@@ -6,6 +6,7 @@ The busy loop (engine_core.server.busy_loop) feeds it:
     expire                          once per round
     plan -> submit                  while the executor takes steps
     apply                           when a step's output arrives
+    start_over                      when the workers are lost
     take_outputs -> send            after either
 
 plan() says how many steps may be in flight: as many as config.max_steps_in_flight, short ones as many as
@@ -22,7 +23,10 @@ from splitserve.engine_core.config import SchedulerConfig
 from splitserve.engine_core.engine.explain import explain, find_requests
 from splitserve.engine_core.engine.lifecycle import RequestLifecycle
 from splitserve.engine_core.engine.listeners import NO_LISTENERS, Listeners
+from splitserve.engine_core.engine.quarantine import Quarantine
 from splitserve.engine_core.engine.stats import StepCounters, engine_stats, queue_stats
+from splitserve.engine_core.engine.step_times import StepTimes
+from splitserve.engine_core.errors import UnsafeRequestError
 from splitserve.engine_core.ipc.messages import (
     AddRequest,
     EngineStats,
@@ -33,11 +37,13 @@ from splitserve.engine_core.ipc.messages import (
 )
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
+from splitserve.engine_core.kept.ledger import Ledger
 from splitserve.engine_core.kv_cache.assembly import make_kv_cache_manager
 from splitserve.engine_core.kv_cache.costs import KVCosts
 from splitserve.engine_core.request import EndedRequest, FrontendId, RequestLimits
 from splitserve.engine_core.scheduler.apply import AppliedStep, StepApplier
-from splitserve.engine_core.scheduler.output import OutputCollector
+from splitserve.engine_core.scheduler.in_flight import requests_in_flight
+from splitserve.engine_core.scheduler.output import NEVER, OutputCollector
 from splitserve.engine_core.scheduler.pacing.step_costs import StepCosts
 from splitserve.engine_core.scheduler.pacing.step_pacer import StepPacer
 from splitserve.engine_core.scheduler.scheduler import Scheduler
@@ -51,6 +57,7 @@ class EngineCore:
 
     Attributes:
         scheduler: plans the steps; belongs to this engine.
+        step_times: how long they take.
     """
 
     def __init__(
@@ -62,6 +69,7 @@ class EngineCore:
         *,
         secret: bytes | None = None,
         listeners: Listeners = NO_LISTENERS,
+        ledger: Ledger | None = None,
     ) -> None:
         """Build an idle engine.
 
@@ -72,12 +80,15 @@ class EngineCore:
             clock: for queue times, timeouts and ages.
             secret: 32 bytes that seed the prefix-cache hashes; random if left out.
             listeners: told of cached prefixes, ended requests and long waits.
+            ledger: of the workers' KV cache; the secret is then the one that it names, if it does.
         """
         self._clock = clock
         self._costs = StepCosts(config.max_num_batched_tokens, model.sliding_window)
         kv_costs = KVCosts(self._costs.recompute_ns, config.move_block_ns, config.block_size)
         secret = os.urandom(32) if secret is None else secret
-        kv = make_kv_cache_manager(config, secret, model.sliding_window, kv_costs, listeners.kv_events)
+        kv = make_kv_cache_manager(
+            config, secret, model.sliding_window, kv_costs, listeners.kv_events, ledger
+        )
         self.scheduler = Scheduler(config, StopRules(model.vocab_size, model.eos_token_ids), kv, kv_costs)
         self._started = self.scheduler.row_admission.started
         self._applier = StepApplier(self.scheduler)
@@ -95,6 +106,10 @@ class EngineCore:
         )
         self._table = self._requests.table
         self._counters = StepCounters(last_step_s=clock.monotonic())
+        self._in_flight = self.scheduler.in_flight
+        self.step_times = StepTimes(self._in_flight, self._costs, config.num_stages, clock.monotonic())
+        self._quarantine = Quarantine(self.scheduler.running.known_tokens_of)
+        self.scheduler.row_admission.suspects = self._quarantine.held
 
     @property
     def max_num_tokens(self) -> int:
@@ -107,9 +122,14 @@ class EngineCore:
         return len(self._table) > 0
 
     @property
+    def num_requests(self) -> int:
+        """Requests in flight, running or waiting."""
+        return len(self._table)
+
+    @property
     def num_steps_in_flight(self) -> int:
         """Planned steps whose output has not been applied."""
-        return len(self.scheduler.in_flight)
+        return len(self._in_flight)
 
     def add(self, frontend: FrontendId, message: AddRequest, *siblings: AddRequest) -> None:
         """Queue the sequences of one request, all or none; other waiting requests may be displaced.
@@ -131,10 +151,22 @@ class EngineCore:
         """End all requests of a frontend that is gone and drop its pending output."""
         self._requests.drop_frontend(frontend)
 
-    def abort_all(self, reason: str) -> None:
-        """End every request in flight with a Finished that says ABORT and why."""
-        for request in list(self._table):
-            self._requests.end(EndedRequest(request, FinishReason.ABORT, error_message=reason))
+    def abort_all(self) -> None:
+        """End every request in flight without a Finished: their frontends were told to go elsewhere."""
+        self._requests.abort_all()
+
+    def start_over(self) -> None:
+        """The workers are lost, with all KV and the steps in flight: requests go on from their tokens so far.
+
+        They wait again, ahead of those that never ran. One that workers die of ends with "request_unsafe".
+        """
+        unsafe = self._quarantine.worker_lost(requests_in_flight(self._in_flight, self.scheduler.running))
+        self.scheduler.start_over()
+        self._counters.num_worker_restarts += 1
+        for request in unsafe:
+            code, status = UnsafeRequestError.code, UnsafeRequestError.status
+            message = "workers were lost twice while they computed this request, so it is not tried again"
+            self._requests.end(EndedRequest(request, FinishReason.ERROR, None, code, message, status))
 
     def expire(self) -> None:
         """End requests whose time has passed, with "timeout" (504) or "queue_timeout" (503)."""
@@ -142,7 +174,13 @@ class EngineCore:
 
     def plan(self) -> SchedulerOutput | None:
         """Plan the next step; None when nothing can run or enough steps are in flight."""
+        is_first = not self._in_flight
+        if is_first and self._quarantine:
+            # Those on trial may have ended without a step.
+            self._quarantine.look()
         output = self.scheduler.schedule(self._cap_beside)
+        if is_first and output is not None:
+            self.step_times.begin(self._clock.monotonic())
         if self._started:
             self._counters.prompt_tokens += sum(request.num_prompt_tokens for request in self._started)
             self._requests.started(self._started)
@@ -161,12 +199,20 @@ class EngineCore:
         if not result.ran_out_of_memory:
             self._costs.observe(step.packed_num_tokens, step.num_computed_tokens, compute_s)
             self.scheduler.run_ahead.observe(compute_s)
-        self._counters.step(output, self._clock.monotonic())
+        now_s = self._clock.monotonic()
+        self._counters.step(output, now_s)
+        self.step_times.end(now_s)
         self._report(result)
+        if self._quarantine:
+            self._quarantine.look()
 
-    def take_outputs(self) -> dict[FrontendId, StepOutputs]:
-        """Return the output due now by frontend; frontends without any are left out."""
-        return self._outputs.take(self._clock.monotonic())
+    def take_outputs(self, *, everything: bool = False) -> dict[FrontendId, StepOutputs]:
+        """Return the output due now by frontend; frontends without any are left out.
+
+        Args:
+            everything: also what is gathered to be sent later.
+        """
+        return self._outputs.take(NEVER if everything else self._clock.monotonic())
 
     @property
     def outputs_due_s(self) -> float:
@@ -188,7 +234,8 @@ class EngineCore:
 
     def stats(self) -> EngineStats:
         """Return counters since start and gauges of now; see engine_core.engine.stats."""
-        return engine_stats(self.scheduler, self._requests, self._counters, self._clock.monotonic())
+        now_s = self._clock.monotonic()
+        return engine_stats(self.scheduler, self._requests, self._counters, self.step_times, now_s)
 
     def check_integrity(self) -> None:
         """Check that all bookkeeping is consistent; takes time in proportion to blocks and requests.

@@ -99,6 +99,11 @@ class RequestLifecycle:
             if request is not None:
                 self._close(request, FinishReason.ABORT)
 
+    def abort_all(self) -> None:
+        """End every request without a Finished."""
+        for request in list(self.table):
+            self._close(request, FinishReason.ABORT)
+
     def drop_frontend(self, frontend: FrontendId) -> None:
         """End all requests of a frontend that is gone and drop its pending output."""
         for request in self.table.of_frontend(frontend):

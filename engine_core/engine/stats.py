@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from splitserve.engine_core.engine.explain import waiting_by_reason
 from splitserve.engine_core.engine.lifecycle import RequestLifecycle
+from splitserve.engine_core.engine.step_times import StepTimes
 from splitserve.engine_core.ipc.messages import EngineStats, QueueStats
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput
 from splitserve.engine_core.scheduler.scheduler import Scheduler
@@ -18,6 +19,7 @@ class StepCounters:
     Attributes:
         last_step_s: when the last step was applied, in seconds of the engine's clock; its start before any.
         worker_compute_s, worker_wait_s: seconds the worker computed, and waited for steps.
+        num_worker_restarts: times the workers were lost.
     """
 
     last_step_s: float
@@ -26,6 +28,7 @@ class StepCounters:
     generation_tokens: int = 0
     worker_compute_s: float = 0.0
     worker_wait_s: float = 0.0
+    num_worker_restarts: int = 0
 
     def step(self, output: ModelRunnerOutput, now_s: float) -> None:
         """Count a step that was applied."""
@@ -36,7 +39,11 @@ class StepCounters:
 
 
 def engine_stats(
-    scheduler: Scheduler, requests: RequestLifecycle, counters: StepCounters, now_s: float
+    scheduler: Scheduler,
+    requests: RequestLifecycle,
+    counters: StepCounters,
+    step_times: StepTimes,
+    now_s: float,
 ) -> EngineStats:
     """Return the statistics of an engine; num_frontends counts those with requests in flight."""
     kv, admission = scheduler.kv, scheduler.row_admission
@@ -63,6 +70,8 @@ def engine_stats(
         num_used_host_blocks=len(offload.tier) if offload else 0,
         num_saved_blocks=offload.num_saved if offload else 0,
         num_loaded_blocks=offload.num_loaded if offload else 0,
+        median_step_s=step_times.median_s(),
+        num_worker_restarts=counters.num_worker_restarts,
     )
 
 

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import zmq
 
 from splitserve.engine_core.ipc.worker_messages import FromWorkerMessage, SchedulerOutput
+from splitserve.engine_core.kept.ledger import Ledger
 
 
 class Executor(ABC):
     """Carries steps to the workers and their messages back; owned and called by the busy loop's thread only.
 
     Life: start() -> LoadProgress... WorkerReady -> init_kv_cache() -> KVCacheReady -> submit() and receive()
-    -> shutdown().
-    No method but shutdown() blocks.
+    -> shutdown(). When the workers are lost: restart() instead of start().
+    No method but shutdown() and leave() blocks, besides receive() for some seconds when a worker was lost
+    and the others have to tell why.
+
+    Attributes:
+        before_waiting: called before receive() does that.
     """
+
+    before_waiting: Callable[[], None] = staticmethod(lambda: None)
 
     @property
     def sockets(self) -> Sequence[zmq.Socket | int]:
@@ -30,6 +37,14 @@ class Executor(ABC):
     @abstractmethod
     def start(self) -> None:
         """Begin to start the workers."""
+
+    @abstractmethod
+    def restart(self) -> None:
+        """End all workers at once, by force, and start them again; nothing of the old ones arrives any more.
+
+        Raises:
+            WorkerError: they cannot be started.
+        """
 
     @abstractmethod
     def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> None:
@@ -46,6 +61,26 @@ class Executor(ABC):
         Raises:
             WorkerError: a worker was lost, sent garbage or missed its step deadline.
         """
+
+    def owing(self) -> str:
+        """Name the workers that owe the output of the oldest step."""
+        return "the worker"
+
+    def stopped(self) -> str:
+        """Name the workers whose process was stopped by a signal; "" if none was, or it cannot be known."""
+        return ""
+
+    def discount(self, pause_s: float) -> None:
+        """Move all deadlines by a time in which the engine itself stood still."""
+        return
+
+    def ledger(self) -> Ledger | None:
+        """Return where a successor of this engine reads what the KV cache holds; None if there is none."""
+        return None
+
+    def leave(self) -> None:
+        """Leave the workers to the engine's successor, in place of shutdown(); those that cannot wait end."""
+        self.shutdown(0.0)
 
     @abstractmethod
     def shutdown(self, timeout_s: float) -> None:

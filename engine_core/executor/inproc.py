@@ -52,6 +52,10 @@ class InprocExecutor(Executor):
         """Load at the next receive()."""
         self._pending.append(self._worker.load)
 
+    def restart(self) -> None:
+        """Raise WorkerError: the object is the caller's, and failed for a reason that will be there again."""
+        raise WorkerError("a worker object cannot be started again")
+
     def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> None:
         """Allocate at the next receive()."""
         self._pending.append(lambda: self._worker.init_kv_cache(num_blocks, num_host_blocks))

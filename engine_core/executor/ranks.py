@@ -121,6 +121,18 @@ class Ranks:
             names = " and ".join(map(self.name, silent))
             raise WorkerError(f"{names} did not finish step {step} within {self._step_timeout_s:g} s")
 
+    def discount(self, pause_s: float) -> None:
+        """Give every rank more time: the engine itself stood still for so long."""
+        for owed in self._owed:
+            for i, (step, deadline_s) in enumerate(owed):
+                owed[i] = (step, deadline_s + pause_s)
+
+    def owing(self) -> str:
+        """Name the ranks that owe the oldest step."""
+        oldest = min((owed[0][0] for owed in self._owed if owed), default=None)
+        late = [rank for rank, owed in enumerate(self._owed) if owed and owed[0][0] == oldest]
+        return " and ".join(map(self.name, late))
+
     def _end_step(self, rank: int, step: int) -> None:
         owed = self._owed[rank]
         expected = owed.popleft()[0] if owed else None

@@ -40,6 +40,7 @@ from splitserve.engine_core.ipc.launcher_messages import (
 from splitserve.engine_core.ipc.line_link import LineLink
 from splitserve.engine_core.ipc.transport import BoundRouter
 from splitserve.engine_core.ipc.worker_messages import Configure
+from splitserve.engine_core.kept.ledger import Ledger
 from splitserve.engine_core.process.children import describe_exit, python_module
 from splitserve.engine_core.settings.worker_settings import WorkerPlace
 
@@ -57,6 +58,7 @@ class RayWorkers:
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._killed_s: float | None = None
         self._directory = ""
         self._launcher: WorkerProcess | None = None
         self._link: LineLink[FromLauncherMessage] | None = None
@@ -66,6 +68,7 @@ class RayWorkers:
         self._configurations: list[Configure] = []
         self._ended: dict[int, str] = {}
         self.router: BoundRouter | None = None
+        self.ledger: Ledger | None = None
 
     @property
     def sources(self) -> Sequence[zmq.Socket | int]:
@@ -140,9 +143,32 @@ class RayWorkers:
         self._await_ends({rank}, timeout_s)
         return self._ended.get(rank)
 
+    def is_stopped(self, rank: int) -> bool:
+        """Return False: that cannot be seen from here."""
+        return False
+
+    def kill(self) -> None:
+        """Close the launcher's messages, which ends it and all workers."""
+        self._killed_s = time.monotonic()
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+    def have_ended(self) -> bool:
+        """Whether the launcher has ended; one that takes too long is killed."""
+        if self._launcher is None:
+            return True
+        if self._killed_s is not None and time.monotonic() > self._killed_s + _LAUNCHER_END_S:
+            self._launcher.end(signal.SIGKILL)
+        return self._launcher.exit_code() is not None
+
     def last_lines(self, rank: int) -> str:
         """Return the end of what all workers printed; Ray names the process and node of each line."""
         return self._launcher.last_lines() if self._launcher is not None else ""
+
+    def leave(self) -> None:
+        """End the workers: Ray ends its actors with the job of the launcher, which ends with this engine."""
+        self.end(0.0)
 
     def end(self, timeout_s: float) -> None:
         """Close the launcher's messages, which ends it and all workers; by force if it takes too long."""
@@ -167,6 +193,8 @@ class RayWorkers:
         if self._directory:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = ""
+        self._killed_s = None
+        self._nodes, self._configurations, self._ended = [], [], {}
 
     def _await_ends(self, ranks: Collection[int], timeout_s: float) -> None:
         """Hear the launcher until all these ranks have ended, at most timeout_s seconds in all."""

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 
 from splitserve.engine_core.errors import WorkerError
 from splitserve.engine_core.executor.worker_log import WorkerLog
-from splitserve.engine_core.process.children import Child, python_module
+from splitserve.engine_core.kept.processes import ProcessName, name_process
+from splitserve.engine_core.process.children import Child, describe_exit, python_module
 from splitserve.engine_core.settings.arguments import flag_words
 from splitserve.engine_core.settings.setting import declared
 from splitserve.engine_core.settings.worker_settings import WorkerPlace
@@ -61,9 +62,19 @@ class WorkerProcess:
         """Whether its end is found only by polling, for lack of a pidfd."""
         return self._child.pidfd < 0
 
+    @property
+    def name(self) -> ProcessName:
+        """Names it for a later engine."""
+        return name_process(self._child.pid)
+
     def exit_code(self, timeout_s: float = 0.0) -> int | None:
         """Return the exit code once it has ended, -N after signal N; None if it still runs after the time."""
         return self._child.wait(timeout_s) if timeout_s else self._child.poll()
+
+    def how_it_ended(self, timeout_s: float = 0.0) -> str | None:
+        """Say how it ended, "exit code 3" for example; None if it still runs after the time."""
+        code = self.exit_code(timeout_s)
+        return None if code is None else describe_exit(code)
 
     def pass_on_output(self) -> None:
         """Print what it has printed since the last call, at most 64 KiB."""

@@ -8,7 +8,10 @@ loaded     init_kv_cache(), KVCacheReady of all   serving
 serving    submit(), ModelRunnerOutput            serving
 any        process ended, WorkerFailed, garbage,  lost: receive() raises WorkerError, or ModelLoadError
            step deadline passed                   when a worker refused the checkpoint
-any        shutdown()                             closed
+any        restart()                              ending: all are killed
+ending     the last one has ended                 starting
+ending     they do not end                        lost; restart() raises WorkerError
+any        shutdown(), leave()                    closed
 """
 
 from __future__ import annotations
@@ -43,12 +46,18 @@ from splitserve.engine_core.ipc.worker_messages import (
     WorkerFailed,
     WorkerHello,
 )
+from splitserve.engine_core.kept.ledger import Ledger
 
 _MAX_MESSAGES_PER_CALL = 64
 # Longest wait from losing the pipe or socket until the exit code is known.
 _EXIT_GRACE_S = 2
 # How often to check meanwhile which ranks have ended or sent something.
 _ASK_S = 0.1
+# The same while killed workers end, and for how long: a device may take seconds to free its memory.
+_ASK_ENDING_S = 0.005
+_END_S = 30.0
+# And how often to look whether they are alive where no descriptor tells.
+_ASK_ALIVE_S = 0.5
 
 
 class WorkersExecutor(Executor):
@@ -64,24 +73,34 @@ class WorkersExecutor(Executor):
         self._clock = clock
         self._group = group
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._config = config
         self._all_ranks = range(config.num_ranks)
         self._identities = [str(rank).encode() for rank in self._all_ranks]
-        self._ranks = Ranks(config.num_ranks, config.output_rank, config.step_timeout_s, clock, group.where)
+        self._killed_s: float | None = None
+        self._next_ask_s = 0.0
+        self._forget()
+
+    def _forget(self) -> None:
+        """Know nothing of the workers: none has been started, or others are."""
+        config, where = self._config, self._group.where
+        self._ranks = Ranks(config.num_ranks, config.output_rank, config.step_timeout_s, self._clock, where)
         self._last_words = LastWords(self._rank_of)
 
     @property
     def sockets(self) -> Sequence[zmq.Socket | int]:
         """The workers' socket, once it is bound, and what tells of their processes."""
+        if self._killed_s is not None:
+            return ()
         router = self._group.router
         own = [router.socket, router.connections.monitor] if router is not None else []
         return (*own, *self._group.sources)
 
     def poll_timeout_s(self) -> float | None:
-        """Seconds until the oldest step misses its deadline."""
-        deadline_s = self._ranks.deadline_s()
-        if deadline_s is not None:
-            return max(0.0, deadline_s - self._clock.monotonic())
-        return 0.5 if self._group.needs_asking else None
+        """Seconds until the oldest step misses its deadline, or the workers have to be asked."""
+        due_s = self._ranks.deadline_s()
+        if self._killed_s is not None or self._group.needs_asking:
+            due_s = self._next_ask_s if due_s is None else min(due_s, self._next_ask_s)
+        return None if due_s is None else max(0.0, due_s - self._clock.monotonic())
 
     def start(self) -> None:
         """Start the workers.
@@ -90,6 +109,18 @@ class WorkersExecutor(Executor):
             WorkerError: a process cannot be started.
         """
         self._group.start(self._context)
+
+    def restart(self) -> None:
+        """Kill all workers; new ones are started once the last of them has ended.
+
+        Raises:
+            WorkerError: they were killed before, and have not ended.
+        """
+        if self._killed_s is not None:
+            raise WorkerError("the workers were killed, but their processes do not end")
+        self._forget()
+        self._group.kill()
+        self._killed_s = self._clock.monotonic()
 
     def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> None:
         """Tell the workers the size of their KV cache and of its CPU offload tier."""
@@ -108,6 +139,9 @@ class WorkersExecutor(Executor):
             ModelLoadError: a worker refused the checkpoint.
             ConfigError: a worker refused the configuration.
         """
+        if self._killed_s is not None:
+            self._await_end(self._killed_s)
+            return []
         router = self._group.router
         frames = list(router.receive(_MAX_MESSAGES_PER_CALL)) if router is not None else []
         messages = [
@@ -120,7 +154,28 @@ class WorkersExecutor(Executor):
             if router is not None:
                 router.look_after(self._clock.monotonic())
             self._check_alive()
+            self._next_ask_s = self._clock.monotonic() + _ASK_ALIVE_S
         return messages
+
+    def owing(self) -> str:
+        """Name the ranks that owe the output of the oldest step."""
+        return self._ranks.owing()
+
+    def stopped(self) -> str:
+        """Name the ranks whose process was stopped by a signal."""
+        return " and ".join(
+            self._ranks.name(rank) for rank in self._all_ranks if self._group.is_stopped(rank)
+        )
+
+    def discount(self, pause_s: float) -> None:
+        """Move the step deadlines."""
+        self._ranks.discount(pause_s)
+
+    def leave(self) -> None:
+        """Leave the workers to a successor, if they can wait for one."""
+        self._group.leave()
+        # After a bug there may be sockets that nobody closed, for which term() would wait for ever.
+        self._context.destroy(linger=0)
 
     def shutdown(self, timeout_s: float) -> None:
         """Ask the workers to end; terminate, then kill those that do not."""
@@ -129,6 +184,23 @@ class WorkersExecutor(Executor):
                 self._group.router.send(identity, encode(Shutdown()))
         self._group.end(timeout_s)
         self._context.term()
+
+    def _await_end(self, killed_s: float) -> None:
+        """Start new workers once the killed ones have ended."""
+        self._group.attend()
+        now_s = self._clock.monotonic()
+        if self._group.have_ended():
+            self._group.end(0.0)
+            self._killed_s = None
+            self._group.start(self._context)
+        elif now_s >= killed_s + _END_S:
+            raise WorkerError(f"the workers were killed, but have not ended within {_END_S:g} s")
+        else:
+            self._next_ask_s = now_s + _ASK_ENDING_S
+
+    def ledger(self) -> Ledger | None:
+        """Return the ledger of the workers' KV cache, if they may outlive this engine."""
+        return self._group.ledger
 
     def _configure(self, rank: int) -> None:
         """Send a worker its configuration; one that is gone already is noticed by its last words."""
@@ -176,6 +248,7 @@ class WorkersExecutor(Executor):
 
     def _loss(self, rank: int, reason: str) -> SplitServeError:
         """Name the cause of a worker's end as well as it can be known."""
+        self.before_waiting()
         how = self._group.how_it_ended(rank, _EXIT_GRACE_S) or reason or "it ended"
         # What it sent and printed before it ended tells more than its exit code.
         self._last_words.hear(self._group.router, self._ended())
@@ -191,6 +264,7 @@ class WorkersExecutor(Executor):
         """Return what ended a rank: its own words, or the loss of the rank it waited for."""
         if failed.code != RankLostError.code:
             return self._failure(rank, failed)
+        self.before_waiting()
         # Others may tell the same, and the one that is lost may be about to end, or to say why it does.
         end_s = time.monotonic() + _EXIT_GRACE_S
         while True:

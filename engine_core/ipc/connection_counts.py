@@ -1,19 +1,17 @@
 """How many connections does each api-frontend of a launch have open? A few numbers in shared memory.
 
-Each number is written by its own frontend only, except that the supervisor clears it when that frontend has
-ended. Each is eight aligned bytes, so a reader sees either the old or the new value and no lock is needed.
+Each number is written by its own frontend only, except that the supervisor sets it before that frontend
+starts and after it has ended.
 """
 
 from __future__ import annotations
 
-import mmap
-import os
-import tempfile
-
-from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.process.shared_memory import create_words, map_words
 
 NOT_SERVING = -1
-_BYTES = 8
+# No frontend has this number now, nor is one expected.
+UNUSED = -2
+ABSENT = (NOT_SERVING, UNUSED)
 MAX_COUNTS = 1024
 
 
@@ -26,13 +24,7 @@ class ConnectionCounts:
         Raises:
             ConfigError: the descriptor is something else.
         """
-        try:
-            size = os.fstat(fd).st_size
-            if size % _BYTES or not 0 < size <= MAX_COUNTS * _BYTES:
-                raise ConfigError(f"descriptor {fd} does not contain the connection counts of a launch")
-            self._counts = memoryview(mmap.mmap(fd, size)).cast("q")
-        except OSError as error:
-            raise ConfigError(f"descriptor {fd} cannot be used: {error.strerror}") from None
+        self._counts = map_words(fd, MAX_COUNTS, "the connection counts of a launch")
         self.fd = fd
 
     @classmethod
@@ -42,11 +34,7 @@ class ConnectionCounts:
         Raises:
             ConfigError: the system is out of memory or file descriptors.
         """
-        try:
-            fd = _anonymous_file()
-            os.ftruncate(fd, num_frontends * _BYTES)
-        except OSError as error:
-            raise ConfigError(f"cannot create memory that frontends share: {error.strerror}") from None
+        fd = create_words("splitserve-connections", num_frontends)
         counts = cls(fd)
         for number in range(1, num_frontends + 1):
             counts[number] = NOT_SERVING
@@ -60,10 +48,3 @@ class ConnectionCounts:
 
     def __setitem__(self, number: int, count: int) -> None:
         self._counts[number - 1] = count
-
-
-def _anonymous_file() -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("splitserve-connections")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())

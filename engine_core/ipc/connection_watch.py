@@ -7,6 +7,7 @@ which the monitor reports, is shut down instead; to libzmq that looks as if the 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import socket
 import struct
@@ -31,6 +32,9 @@ WARN_INTERVAL_S = 10.0
 CHECK_S = 0.25
 # Where Linux's TCP_INFO holds the number of bytes received.
 _RECEIVED = struct.Struct("=128xQ")
+# Names of monitors. libzmq frees that of a closed socket some time later, so none may be used again: an
+# object's id would be.
+_numbers = itertools.count()
 
 
 class Changes(NamedTuple):
@@ -64,7 +68,7 @@ class ConnectionWatch:
         self._sock = sock
         self._address = ""
         self._family = socket.AF_UNIX
-        name = f"inproc://connections-{id(self)}"
+        name = f"inproc://connections-{next(_numbers)}"
         sock.monitor(name, _EVENTS)
         self.monitor: zmq.Socket[bytes] = sock.context.socket(zmq.PAIR)
         # Once 1,000 events and this many are unread, libzmq stops accepting connections.

@@ -231,6 +231,8 @@ class EngineStats(Wire, frozen=True):
             included. As long as requests are always running, the latter is the engine's overhead.
         num_host_blocks, num_used_host_blocks: blocks of the CPU offload tier, and those that hold a prefix.
         num_saved_blocks, num_loaded_blocks: blocks moved from the pool to the CPU offload tier, and back.
+        median_step_s: median time between the ends of recent steps; 0 before there were any.
+        num_worker_restarts: how often the workers were lost and started again.
     """
 
     num_running: int = 0
@@ -255,6 +257,8 @@ class EngineStats(Wire, frozen=True):
     num_used_host_blocks: int = 0
     num_saved_blocks: int = 0
     num_loaded_blocks: int = 0
+    median_step_s: float = 0.0
+    num_worker_restarts: int = 0
 
 
 class QueueStats(Wire, frozen=True):
@@ -278,13 +282,19 @@ class QueueStats(Wire, frozen=True):
 
 
 class Pong(Wire, frozen=True, tag=6):
-    """The busy loop's answer to Ping; epoch 0 tells a frontend without a lease to send a Hello."""
+    """The busy loop's answer to Ping; epoch 0 tells a frontend without a lease to send a Hello.
+
+    Attributes:
+        stalled: why no step can end at the moment, although the loop answers: a stopped or lost worker, a
+            step that takes much longer than expected; "" if all is well.
+    """
 
     nonce: int
     epoch: int
     draining: bool
     stats: EngineStats
     queue: QueueStats = msgspec.field(default_factory=QueueStats)
+    stalled: str = ""
 
 
 class RequestStage(enum.IntEnum):
@@ -346,4 +356,25 @@ class CallResult(Wire, frozen=True, tag=7):
     requests: list[RequestInfo] = []
 
 
-EngineMessage = Loading | Ready | Refused | Rejected | StepOutputs | Draining | Pong | CallResult
+class HandOver(Wire, frozen=True, tag=8):
+    """The engine gives all requests of this frontend back, unfinished: they go on where there is an engine.
+
+    It has forgotten them, and sends nothing more for them. This is no death: none of them is suspected.
+    """
+
+    reason: str
+
+
+class Recovering(Wire, frozen=True, tag=9):
+    """The engine lost its workers and starts them again; it keeps its requests.
+
+    Sent once per stage and every second until Ready with the same epoch; new requests are rejected.
+    """
+
+    stage: str
+    fraction: float
+
+
+EngineMessage = (
+    Loading | Ready | Refused | Rejected | StepOutputs | Draining | Pong | CallResult | HandOver | Recovering
+)

@@ -167,6 +167,7 @@ def connect_engine(
     keys: ClientKeys | None = None,
     *,
     allow_insecure_tcp: bool = False,
+    retry_max_ms: int = 500,
 ) -> S:
     """Connect a DEALER to an engine-core; works with zmq.Context and zmq.asyncio.Context alike.
 
@@ -183,6 +184,7 @@ def connect_engine(
             bytes for each one, as the engine does not hand over an identity whose owner may still be alive.
         keys: needed for TCP beyond loopback; unused on ipc.
         allow_insecure_tcp: permit TCP beyond loopback without keys.
+        retry_max_ms: longest pause between two attempts to connect.
 
     Raises:
         ConfigError: the address needs keys, or libzmq refuses it.
@@ -191,7 +193,7 @@ def connect_engine(
     dealer = context.socket(zmq.DEALER)
     dealer.setsockopt(zmq.ROUTING_ID, identity)
     dealer.setsockopt(zmq.RECONNECT_IVL, 20)
-    dealer.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+    dealer.setsockopt(zmq.RECONNECT_IVL_MAX, retry_max_ms)
     set_limits(dealer, address, SocketLimits(MAX_MESSAGE_BYTES, CLIENT_HWM, CLIENT_HWM))
     if keys is not None and not is_ipc(address):
         dealer.setsockopt(zmq.CURVE_PUBLICKEY, keys.public)

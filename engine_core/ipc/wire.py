@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import msgspec
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 
 class Wire(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
@@ -38,6 +38,8 @@ class ModelInfo(Wire, frozen=True):
         num_params: number of parameters.
         sliding_window: attention window in tokens, 0 for full attention.
         quantization: format of the quantized weights, "int8" or "int4", or "none".
+        numerics: names what decides the last bit of a logit besides the weights: release, device, instruction
+            set, attention backend, split. Engines with the same value compute the same bits.
     """
 
     path: str
@@ -49,6 +51,7 @@ class ModelInfo(Wire, frozen=True):
     num_params: int = 0
     sliding_window: int = 0
     quantization: str = "none"
+    numerics: str = ""
 
 
 class TokenLogprobs(Wire, frozen=True):

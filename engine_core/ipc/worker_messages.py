@@ -86,14 +86,30 @@ class Configure(Wire, frozen=True, tag=3):
         settings: the engine's settings that workers need, by name.
         num_local_ranks: ranks that share the worker's machine, its cores and memory.
         exchange_timeout_s: longest wait for the other ranks within a step.
+        worker_wait_s: how long the worker, once it serves, waits for a successor if its engine dies; 0 for
+            not at all.
     """
 
     settings: WorkerSettings
     num_local_ranks: int = 1
     exchange_timeout_s: float = 60.0
+    worker_wait_s: float = 0.0
 
 
-ToWorkerMessage = Configure | InitKVCache | SchedulerOutput | Shutdown
+class Adopt(Wire, frozen=True, tag=4):
+    """The answer to WorkerWaiting: this engine takes the worker over.
+
+    The worker then says hello. It answers Configure and InitKVCache, which are the ones it has been sent by
+    its first engine, with what it has: nothing is loaded, allocated or run.
+
+    Attributes:
+        engine_pid: of the engine, which is not the worker's parent; the worker watches it.
+    """
+
+    engine_pid: int
+
+
+ToWorkerMessage = Configure | InitKVCache | SchedulerOutput | Shutdown | Adopt
 
 # --- worker -> engine-core ---
 
@@ -183,4 +199,18 @@ class WorkerFailed(Wire, frozen=True, tag=5):
     message: str
 
 
-FromWorkerMessage = WorkerHello | LoadProgress | WorkerReady | KVCacheReady | ModelRunnerOutput | WorkerFailed
+class WorkerWaiting(Wire, frozen=True, tag=6):
+    """The engine of this worker is gone; it has model, KV cache and an empty batch, and waits for another.
+
+    Attributes:
+        num_steps: steps it has computed in its life; the same for all ranks unless some missed one.
+    """
+
+    rank: int
+    pid: int
+    num_steps: int
+
+
+FromWorkerMessage = (
+    WorkerHello | LoadProgress | WorkerReady | KVCacheReady | ModelRunnerOutput | WorkerFailed | WorkerWaiting
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from splitserve.engine_core.config import SchedulerConfig, max_steps_in_flight
+from splitserve.engine_core.kept.ledger import Ledger
 from splitserve.engine_core.kv_cache.costs import KVCosts
 from splitserve.engine_core.kv_cache.manager import KVCacheManager
 from splitserve.engine_core.kv_cache.offload import make_offload
@@ -17,8 +18,9 @@ def make_kv_cache_manager(
     sliding_window: int,
     costs: KVCosts,
     kv_events: KVEventRecorder | None,
+    ledger: Ledger | None = None,
 ) -> KVCacheManager:
-    """Return an engine's block tables and cache, with nothing in use.
+    """Return an engine's block tables and cache, with nothing in use, and what the ledger says is cached.
 
     Args:
         config: limits.
@@ -26,11 +28,21 @@ def make_kv_cache_manager(
         sliding_window: tokens that every layer attends to at most; 0 for no limit, or if layers differ.
         costs: decides between offloading and recomputing.
         kv_events: told what is cached; None if nobody listens.
+        ledger: of the workers' KV cache, if they outlive the engine.
     """
     max_chunk = config.max_prefill_tokens or config.max_num_batched_tokens
     num_ahead = max_steps_in_flight(config.num_stages) - 1
     bounds = bound_rows(config.num_blocks, config.block_size, max_chunk, sliding_window, num_ahead)
-    cache = PrefixCache(config.num_blocks, secret, make_offload(config, costs, kv_events), kv_events)
+    held = ledger.open(config.num_blocks, config.block_size) if ledger is not None else None
+    if held is not None and config.enable_prefix_caching:
+        secret = held.secret
+    elif ledger is not None:
+        ledger.begin(secret)
+        held = None
+    offload = make_offload(config, costs, kv_events)
+    cache = PrefixCache(config.num_blocks, secret, offload, kv_events, ledger)
+    if held is not None:
+        cache.restore(held.hash_of)
     return KVCacheManager(
         cache, bounds, config.max_num_seqs, enable_prefix_caching=config.enable_prefix_caching
     )

@@ -79,11 +79,25 @@ class BlockPool:
             else:
                 self._plain.append(block_id)
 
+    def restore(self, block_ids: Iterable[int]) -> None:
+        """Note that free blocks hold indexed prefixes; the first becomes the first to be evicted."""
+        self._lru.update(dict.fromkeys(block_ids))
+        for block_id in self._lru:
+            assert self.ref_counts[block_id] == 0, "restored before anything is used"
+            self._is_cached[block_id] = 1
+        self._plain = [block_id for block_id in self._plain if block_id not in self._lru]
+
     def mark_cached(self, block_ids: Iterable[int]) -> None:
         """Note that used blocks hold an indexed prefix."""
         for block_id in block_ids:
             assert self.ref_counts[block_id] > 0, "a free block cannot become cached"
             self._is_cached[block_id] = 1
+
+    def uncache(self, block_ids: Iterable[int]) -> None:
+        """Note that used blocks that hold an indexed prefix are to be found no more."""
+        for block_id in block_ids:
+            assert self.ref_counts[block_id] > 0, "free blocks are evicted"
+            self._is_cached[block_id] = 0
 
     def uncache_all(self) -> None:
         """Turn every cached block into a plain one."""

@@ -176,6 +176,10 @@ class KVCacheManager:
         self.next_leave_at[row] = NEVER
         self.indexer.end(row)
 
+    def distrust(self, row: int) -> None:
+        """Let nobody find the blocks of a row: what they hold may be why its request failed."""
+        self.cache.uncache(self.tables[row][self.num_left(row) :])
+
     def reset_prefix_cache(self) -> int:
         """Forget every cached prefix; returns how many blocks held one. Running rows keep their blocks."""
         # Chains of running rows start from the old secret, so nobody will look for them.

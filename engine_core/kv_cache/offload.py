@@ -144,8 +144,12 @@ class Offload:
         if not self._sources:
             return NO_MOVES
         moves = Moves(pack_int32(self._sources), pack_int32(self._targets))
-        self._sources, self._targets, self._num_saves = [], [], 0
+        self.drop_moves()
         return moves
+
+    def drop_moves(self) -> None:
+        """Forget the moves not sent yet: the workers that would make them are gone."""
+        self._sources, self._targets, self._num_saves = [], [], 0
 
     def reset(self) -> None:
         """Forget every prefix; moves that were planned are still made."""

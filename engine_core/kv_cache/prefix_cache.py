@@ -8,6 +8,7 @@ changes the others here:
     hold        shares      inserts   loads                  stored
     insert      marks       inserts   -                      stored, by report_stored
     release     gives back  -         learns its worth       -
+    uncache     unmarks     forgets   -                      removed
     reset       unmarks     forgets   forgets                cleared
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 
 from splitserve.engine_core.errors import IntegrityError
+from splitserve.engine_core.kept.ledger import Ledger
 from splitserve.engine_core.kv_cache.block_pool import BlockPool
 from splitserve.engine_core.kv_cache.offload import Offload
 from splitserve.engine_core.kv_cache.prefix_index import PrefixIndex
@@ -38,6 +40,7 @@ class PrefixCache:
         secret: seeds the hashes of the index.
         offload: None for none.
         kv_events: told what the pool holds; None if nobody listens.
+        ledger: where a successor of this engine reads it; None for no successor.
     """
 
     def __init__(
@@ -46,9 +49,10 @@ class PrefixCache:
         secret: bytes,
         offload: Offload | None = None,
         kv_events: KVEventRecorder | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         self.pool = BlockPool(num_blocks)
-        self.index = PrefixIndex(secret)
+        self.index = PrefixIndex(secret, ledger)
         self.offload = offload
         self.reports_events = kv_events is not None
         self._kv_events = kv_events
@@ -90,7 +94,9 @@ class PrefixCache:
         block_ids = self.allocate(len(loads))
         self.offload.load(loads, block_ids)
         block_of = dict(zip(loads, block_ids, strict=True))
-        self.insert([request.block_hashes[i] for i, place in enumerate(hits) if place in block_of], block_ids)
+        hashes = [request.block_hashes[i] for i, place in enumerate(hits) if place in block_of]
+        # The step that loads them is yet to be sent.
+        self.insert(hashes, block_ids, are_filled=False)
         held = [block_of.get(place, place) for place in hits]
         self.report_stored(request, 0, held, set(block_ids))
         return held
@@ -101,9 +107,17 @@ class PrefixCache:
         if self.offload is not None:
             self.offload.released(block_ids, num_indexed)
 
-    def insert(self, hashes: list[bytes], block_ids: list[int]) -> list[int]:
-        """Index blocks in use as prefixes; returns those now indexed, without duplicates of indexed ones."""
-        inserted = self.index.insert(hashes, block_ids)
+    def restore(self, hash_of: dict[int, bytes]) -> None:
+        """Index free blocks as prefixes that a predecessor's steps have filled; nothing is in use yet."""
+        self.index.restore(hash_of)
+        self.pool.restore(hash_of)
+
+    def insert(self, hashes: list[bytes], block_ids: list[int], *, are_filled: bool = True) -> list[int]:
+        """Index blocks in use as prefixes; returns those now indexed, without duplicates of indexed ones.
+
+        With `are_filled` the steps that fill them have been applied.
+        """
+        inserted = self.index.insert(hashes, block_ids, are_filled=are_filled)
         self.pool.mark_cached(inserted)
         return inserted
 
@@ -129,6 +143,14 @@ class PrefixCache:
                 first = block_idx + 1
         if first < end:
             events.stored(request, first, end)
+
+    def uncache(self, block_ids: list[int]) -> None:
+        """Forget the prefixes that blocks in use hold, if they do; whoever shares them keeps them."""
+        cached = [block_id for block_id in block_ids if self.pool.is_cached(block_id)]
+        hashes = [self.index.forget(block_id) for block_id in cached]
+        self.pool.uncache(cached)
+        if self._kv_events is not None and hashes:
+            self._kv_events.removed(hashes)
 
     def reset(self) -> int:
         """Forget every prefix; returns how many blocks held one. Blocks in use stay in use."""

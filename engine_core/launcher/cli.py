@@ -1,4 +1,4 @@
-"""The splitserve command: serve a model with all its processes, make keys, describe the machine."""
+"""The splitserve command: serve a model with all its processes, restart them, make keys, and others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     parser = make_parser()
     args = parser.parse_args(argv)
-    commands = {"serve": _serve, "env": _env, "keys": _keys}
+    commands = {"serve": _serve, "restart": _restart, "env": _env, "keys": _keys}
     if args.command is None:
         parser.print_help(sys.stderr)
         return EXIT_CONFIG
@@ -48,6 +48,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"%(prog)s {software_version()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     _add_serve(commands)
+    _add_restart(commands)
     commands.add_parser(
         "env", help="print versions, processor and memory, for bug reports", allow_abbrev=False
     )
@@ -81,6 +82,19 @@ def _add_serve(commands: argparse._SubParsersAction[CommandParser]) -> None:
     add_flags(serve, (*SERVE, *FRONTEND, *ENGINE))
 
 
+def _add_restart(commands: argparse._SubParsersAction[CommandParser]) -> None:
+    from splitserve.engine_core.launcher.restart import RESTART
+    from splitserve.engine_core.settings.arguments import add_flags
+
+    command = commands.add_parser(
+        "restart",
+        allow_abbrev=False,
+        help="replace the processes of a running server one after another",
+        description="Replaces all processes of a running `splitserve serve` but itself, while it serves.",
+    )
+    add_flags(command, RESTART)
+
+
 def _serve(args: argparse.Namespace) -> int:
     from splitserve.engine_core.config import EngineConfig
     from splitserve.engine_core.launcher.serve_settings import (
@@ -106,7 +120,8 @@ def _serve(args: argparse.Namespace) -> int:
     _check_model(config, api.assets_dir)
 
     from splitserve.engine_core.clock import SystemClock
-    from splitserve.engine_core.launcher.launcher import Launcher, LaunchOptions
+    from splitserve.engine_core.launcher.launcher import Launcher
+    from splitserve.engine_core.launcher.options import LaunchOptions
 
     options = LaunchOptions(
         model=args.model,
@@ -186,6 +201,14 @@ def _check_model_is_not_swallowed(
                     raise ConfigError(
                         f"{each.flag} took the directory {last} as one of its values: put MODEL first"
                     )
+
+
+def _restart(args: argparse.Namespace) -> int:
+    from splitserve.engine_core.launcher.restart import RESTART, RestartSettings, restart
+    from splitserve.engine_core.settings.arguments import given_values, make_settings
+
+    settings = make_settings(RestartSettings, given_values(args, RESTART))
+    return restart(settings, lambda text: print(text, file=sys.stderr, flush=True))
 
 
 def _env(args: argparse.Namespace) -> int:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
-
-from tqdm import tqdm
+from typing import TYPE_CHECKING
 
 from splitserve.engine_core.clock import Clock
 from splitserve.engine_core.process.logs import log_event
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 _log = logging.getLogger("engine_core")
 
@@ -33,6 +35,9 @@ class StartupReport:
         if not sys.stderr.isatty():
             return
         if self._bar is None:
+            # Only for a terminal: it takes a sixth of an engine's imports.
+            from tqdm import tqdm
+
             self._bar = tqdm(
                 total=total_bytes, desc=self._stage, unit="B", unit_scale=True, leave=False, file=sys.stderr
             )

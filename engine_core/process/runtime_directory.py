@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 
+from splitserve.engine_core.process.server_record import remove_orphan
+
 
 def runtime_directory() -> str:
     """Return the default directory of this user's sockets: private to the user, gone after a reboot."""
@@ -23,6 +25,7 @@ def leave_runtime_directory(directory: str) -> None:
     """
     runtime = runtime_directory()
     if os.path.dirname(directory) == runtime:
+        remove_orphan(directory)
         with contextlib.suppress(OSError):
             os.rmdir(directory)
         with contextlib.suppress(OSError):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
 
+
+@cache
 def software_version() -> str:
     """Return the version of the installed distribution, "0+unknown" when run from a bare checkout."""
     from importlib.metadata import PackageNotFoundError, version

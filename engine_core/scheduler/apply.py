@@ -51,6 +51,7 @@ class StepApplier:
         self._retries = scheduler.memory_retries
         self._running = scheduler.running
         self._stops = scheduler.stops
+        self._kv = scheduler.kv
         self._indexer = scheduler.kv.indexer
         self._recipients = Recipients(scheduler.running, np.zeros(0, np.int64))
 
@@ -62,8 +63,10 @@ class StepApplier:
         Raises:
             WorkerError: the output does not answer the oldest step in flight, or breaks the protocol.
         """
-        planned = self._take_step(output)
+        planned = self._oldest_step(output)
+        # Whatever may be wrong is found before anything changes: the step is still in flight then.
         rows, token_ids = self._sampled_columns(output, planned)
+        self._in_flight.popleft()
         ended = self._end_failed_rows(output, planned)
         ran_out_of_memory = self._take_back(output, planned, ended)
         self._index_full_blocks(planned)
@@ -80,12 +83,12 @@ class StepApplier:
         ended += self._finish(finishing)
         return AppliedStep(planned, tokens, ended, logprobs, prompt_logprobs, ran_out_of_memory)
 
-    def _take_step(self, output: ModelRunnerOutput) -> PlannedStep:
+    def _oldest_step(self, output: ModelRunnerOutput) -> PlannedStep:
         in_flight = self._in_flight
         if not in_flight or in_flight[0].step != output.step:
             expected = in_flight[0].step if in_flight else "none"
             raise WorkerError(f"output of step {output.step} arrived, expected step {expected}")
-        return in_flight.popleft()
+        return in_flight[0]
 
     def _sampled_columns(
         self, output: ModelRunnerOutput, planned: PlannedStep
@@ -106,6 +109,11 @@ class StepApplier:
             )
         if not self._stops.knows(token_ids):
             raise WorkerError(f"output of step {output.step} holds token ids outside the vocabulary")
+        for logprobs in output.prompt_logprobs:
+            if not 0 <= logprobs.key < len(self._running.requests):
+                raise WorkerError(
+                    f"output of step {output.step} names row {logprobs.key}, which does not exist"
+                )
         return rows, token_ids
 
     def _end_failed_rows(self, output: ModelRunnerOutput, planned: PlannedStep) -> list[EndedRequest]:
@@ -118,6 +126,8 @@ class StepApplier:
     def _end_failed_row(self, error: RowError, planned: PlannedStep, ended: list[EndedRequest]) -> None:
         request = self._request_in(error.row, planned.step)
         if request is not None:
+            if error.status >= 500:
+                self._kv.distrust(error.row)
             self._scheduler.remove(request)
             ended.append(
                 EndedRequest(request, FinishReason.ERROR, None, error.code, error.message, error.status)
@@ -244,8 +254,6 @@ class StepApplier:
     def _request_in(self, row: int, step: int) -> Request | None:
         """Return the row's request if it is the one that `step` computed."""
         running = self._running
-        if not 0 <= row < len(running.requests):
-            raise WorkerError(f"output of step {step} names row {row}, which does not exist")
         return running.requests[row] if running.first_step[row] <= step else None
 
 

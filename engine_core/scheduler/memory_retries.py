@@ -78,10 +78,5 @@ class MemoryRetries:
             request: restart
             for request, restart in self._restarts.items()
             if request.state is not RequestState.ENDED
-            and self._num_known_tokens(request) == restart.num_known_tokens
+            and self._running.known_tokens_of(request) == restart.num_known_tokens
         }
-
-    def _num_known_tokens(self, request: Request) -> int:
-        if request.row < 0:
-            return request.num_stored_tokens
-        return int(self._running.num_known_tokens[request.row])

@@ -140,7 +140,11 @@ class OutputCollector:
         self._pending.pop(frontend, None)
 
     def take(self, now_s: float) -> dict[FrontendId, StepOutputs]:
-        """Return one message per frontend whose output is due, and start afresh for these."""
+        """Return one message per frontend whose output is due, and start afresh for these.
+
+        Args:
+            now_s: the time; inf for everything.
+        """
         ready = [frontend for frontend, pending in self._pending.items() if _is_ready(pending, now_s)]
         return {frontend: self._message(self._pending.pop(frontend)) for frontend in ready}
 

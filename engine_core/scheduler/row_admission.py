@@ -6,6 +6,7 @@ blocks of its whole sequence are reserved for it, so that requests admitted befo
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import NamedTuple
 
 import numpy as np
@@ -46,6 +47,7 @@ class RowAdmission:
 
     Attributes:
         started: requests that left the queue for the first time since the engine last cleared this list.
+        suspects: requests that have to wait until they are tried, see engine_core.engine.quarantine.
         num_queried_tokens, num_hit_tokens: prefix-cache lookups and hits since start, in tokens.
     """
 
@@ -66,6 +68,7 @@ class RowAdmission:
         # Leaves room for running rows to grow; without it a full pool would admit and preempt in alternation.
         self._num_spare_blocks = max(1, config.num_blocks * config.watermark_percent // 100)
         self.started: list[Request] = []
+        self.suspects: Set[Request] = frozenset()
         self.num_queried_tokens = 0
         self.num_hit_tokens = 0
 
@@ -81,7 +84,7 @@ class RowAdmission:
         new_rows: list[NewRow] = []
         new_tokens: list[int] = []
         budget = num_tokens - int(chunks.num_tokens.sum())
-        num_held = num_kept_blocks = 0
+        num_aside = num_held = num_kept_blocks = 0
         num_sendable = MAX_NEW_ROW_TOKENS
         is_short_of_blocks = False
         if self._running.num_free_rows:
@@ -92,10 +95,13 @@ class RowAdmission:
             request = self._waiting.head()
             if request is None:
                 break
-            if self._followers.is_held(request):
-                num_held += 1
-                num_kept_blocks += self._kv.max_blocks_for(request.num_stored_tokens)
+            is_suspect = request in self.suspects
+            if is_suspect or self._followers.is_held(request):
                 self._waiting.set_aside(request)
+                num_aside += 1
+                if not is_suspect:
+                    num_held += 1
+                    num_kept_blocks += self._kv.max_blocks_for(request.num_stored_tokens)
                 continue
             # A lone request may take the whole pool, which fits any accepted one, and load all at once.
             num_spare = self._num_spare_blocks + num_kept_blocks if len(self._running) else 0
@@ -111,7 +117,7 @@ class RowAdmission:
             budget -= new_tokens[-1]
             num_sendable -= request.num_stored_tokens
             new_rows.append(new_row)
-        if num_held:
+        if num_aside:
             self._waiting.restore()
         if new_rows:
             chunks = self._chunks_of(new_rows, new_tokens).behind(chunks)

@@ -106,6 +106,10 @@ class RunningRows:
         # One call for all: request_at() takes 0.1 us per row.
         return [request for row in rows.tolist() if (request := requests[row]) is not None]
 
+    def known_tokens_of(self, request: Request) -> int:
+        """Return how many tokens of a request are known, whether it runs or waits."""
+        return int(self.num_known_tokens[request.row]) if request.row >= 0 else request.num_stored_tokens
+
     def admit(self, row: int, request: Request, *, step: int, num_cached_tokens: int) -> None:
         """Fill lowest_free_row() with a waiting request that step `step` computes first."""
         taken = heapq.heappop(self._free_rows)

@@ -103,6 +103,27 @@ class Scheduler:
         """
         return self.memory_retries.take_back([self._suspend(row) for row in rows], num_tokens)
 
+    def start_over(self) -> None:
+        """Forget the steps in flight and all KV, which went with the workers; running requests wait again.
+
+        They keep their places in the order and their tokens, without those that steps in flight sample: these
+        are sampled again, and are the same.
+        """
+        running = self.running
+        rows = running.order
+        self.in_flight.clear()
+        # Nobody pays twice for a token that is computed again.
+        known = running.num_known_tokens[rows]
+        running.num_computed_tokens[rows] = np.minimum(running.num_computed_tokens[rows], known)
+        # Last in order first: each is then the head of the queue, which is found at once.
+        for row in rows[::-1].tolist():
+            self._requeue(row)
+        self._freed_rows.clear()
+        self.is_short_of_blocks = False
+        self.reset_prefix_cache()
+        if self._offload is not None:
+            self._offload.drop_moves()
+
     def schedule(self, cap_beside: CapBeside | None = None) -> SchedulerOutput | None:
         """Plan the next step; None when nothing can run until a step is applied or a request arrives.
 
@@ -246,11 +267,15 @@ class Scheduler:
         self._suspend(row)
 
     def _suspend(self, row: int) -> Request:
+        request = self._requeue(row)
+        request.num_preemptions += 1
+        self.num_preemptions += 1
+        return request
+
+    def _requeue(self, row: int) -> Request:
         self.running.flush_tail(row)
         request = self._leave_row(row)
         request.state = RequestState.WAITING
-        request.num_preemptions += 1
-        self.num_preemptions += 1
         self.waiting.requeue(request)
         return request
 

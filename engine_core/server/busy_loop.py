@@ -1,8 +1,8 @@
 """What happens in each round of the engine-core: one thread polls frontends, worker and signals.
 
 round: wait for an event or the next deadline
-       handle signals, key checks, frontends' messages (for a bounded time), the worker's messages
-       plan and submit steps while the executor has room
+       handle signals, key checks, frontends' messages (for a bounded time), the workers' messages
+       plan and submit steps while the executor has room; if the workers are lost, start them again
        send outputs, then do what is due by the clock
 """
 
@@ -21,28 +21,31 @@ from splitserve.engine_core.clock import Clock
 from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.engine.listeners import Listeners
-from splitserve.engine_core.errors import EXIT_OK, WorkerError
+from splitserve.engine_core.errors import EXIT_OK, SplitServeError
 from splitserve.engine_core.executor.base import Executor
 from splitserve.engine_core.ipc.addresses import ipc_path, is_ipc
 from splitserve.engine_core.ipc.curve import KeyGuard, ServerKeys, load_server_keys
 from splitserve.engine_core.ipc.sockets import SocketLimits
 from splitserve.engine_core.ipc.transport import SEND_HWM, BoundRouter
-from splitserve.engine_core.ipc.worker_messages import FromWorkerMessage, ModelRunnerOutput
 from splitserve.engine_core.kv_events.publisher import KVEventPublisher
 from splitserve.engine_core.process.children import DeathSignals
 from splitserve.engine_core.process.file_limit import raise_file_limit
+from splitserve.engine_core.process.heartbeats import join_heartbeats
+from splitserve.engine_core.process.kill_points import reach
 from splitserve.engine_core.process.logs import log_event
 from splitserve.engine_core.process.progress import StartupReport
 from splitserve.engine_core.process.runtime_directory import leave_runtime_directory
 from splitserve.engine_core.process.signals import SignalInbox
 from splitserve.engine_core.request import TOKEN_BYTES
-from splitserve.engine_core.server.frontend_handler import FrontendHandler, Phase
+from splitserve.engine_core.server.frontend_handler import FrontendHandler
 from splitserve.engine_core.server.frontends import MAX_FRONTENDS, FrontendTable
 from splitserve.engine_core.server.inbox import Inbox
+from splitserve.engine_core.server.phase import Phase
 from splitserve.engine_core.server.reception import Reception
 from splitserve.engine_core.server.request_log import RequestLog
 from splitserve.engine_core.server.startup import Loaded, Startup
-from splitserve.engine_core.server.upkeep import NEVER, Upkeep
+from splitserve.engine_core.server.upkeep import NEVER, SERVING_SILENCE_S, Upkeep
+from splitserve.engine_core.server.worker_side import WorkerSide
 from splitserve.engine_core.settings.worker_settings import MAX_SEQUENCE_TOKENS
 
 _log = logging.getLogger("engine_core")
@@ -53,7 +56,12 @@ HELLO_PATIENCE_S = 30.0
 # The maximum number of frontends, and as many again that have yet to say hello or were dropped.
 MAX_CONNECTIONS = 2 * MAX_FRONTENDS
 SHUTDOWN_LINGER_MS = 1000
+# Give all requests back to the frontends, leave the workers to a successor, end.
+HAND_OVER = signal.SIGUSR1
 WORKER_SHUTDOWN_S = 5.0
+# How long the loop may stand still while it starts and ends, when it waits for processes and files.
+STARTING_SILENCE_S = 30.0
+ENDING_SILENCE_S = 30.0
 
 
 def frontend_limits(config: EngineConfig) -> SocketLimits:
@@ -84,6 +92,7 @@ class BusyLoop:
         """
         raise_file_limit()
         keys = load_server_keys(config.curve_dir) if config.curve_dir else None
+        self._heart = join_heartbeats(config.heartbeat_fd, 0, STARTING_SILENCE_S)
         self._config = config
         self._executor = executor
         self._clock = clock
@@ -97,21 +106,29 @@ class BusyLoop:
             allow_insecure_tcp=config.allow_insecure_tcp,
             limits=frontend_limits(config),
         )
-        self._signals = SignalInbox()
+        reach("engine.bound")
+        self._signals = SignalInbox(HAND_OVER)
         self._death_signals = DeathSignals()
         self._report = StartupReport(clock)
         self._startup = Startup(config, executor, self._report)
         table = FrontendTable(self._router.send, config.lease_s)
-        self._handler = FrontendHandler(config, clock, self._epoch, table, self._startup)
+        self._handler = FrontendHandler(
+            config, clock, self._epoch, table, self._startup, lambda: self._workers.stalled()
+        )
         self._request_log = RequestLog(table)
-        self._upkeep = Upkeep(clock, self._handler, table)
+        self._upkeep = Upkeep(clock, self._handler, table, self._heart)
+        self._workers = WorkerSide(
+            executor, self._startup, self._handler, clock, self._serve, self._upkeep.on_work
+        )
         self._reception = Reception(self._router, self._handler, table, clock, Inbox())
         self._kv_events = self._publish_kv_events(keys) if config.kv_events_address else None
         self._engine: EngineCore | None = None
         self._poller = zmq.Poller()
-        self._polled: tuple[zmq.Socket | int, ...] = ()
         self._drain_end_s = NEVER
         self._exit_code: int | None = None
+        self._leaves_workers = False
+        self._serves = False
+        executor.before_waiting = lambda: self._heart.announce(STARTING_SILENCE_S)
 
     def _publish_kv_events(self, keys: ServerKeys | None) -> KVEventPublisher:
         try:
@@ -134,6 +151,12 @@ class BusyLoop:
             while self._exit_code is None:
                 self._round()
             return self._exit_code
+        except (SplitServeError, KeyboardInterrupt):
+            raise
+        except Exception:
+            # A bug of ours; the workers know nothing of it.
+            self._executor.leave()
+            raise
         finally:
             self._close()
 
@@ -147,8 +170,9 @@ class BusyLoop:
             self._poller.register(source, zmq.POLLIN)
 
     def _round(self) -> None:
-        self._watch_executor()
+        self._workers.register(self._poller)
         ready = dict(self._poller.poll(self._poll_timeout_ms()))
+        self._heart.beat()
         if self._signals.fileno() in ready:
             for number in self._signals.take():
                 self._on_signal(number)
@@ -161,32 +185,21 @@ class BusyLoop:
             self._look_after_connections()
         if self._router.socket in ready or self._reception.has_messages:
             self._reception.run()
-        if self._executor_is_due(ready):
-            for message in self._executor.receive():
-                self._on_worker_message(message)
-        if self._engine is not None:
-            self._submit_steps(self._engine)
+        self._workers.attend(ready)
+        self._show_phase()
         self._upkeep.run(self._engine)
         self._handler.send_outputs()
         if self._kv_events is not None:
             self._kv_events.run(ready)
         self._end_drain()
 
-    def _watch_executor(self) -> None:
-        wanted = tuple(self._executor.sockets)
-        if wanted == self._polled:
-            return
-        for source in self._polled:
-            self._poller.unregister(source)
-        for source in wanted:
-            self._poller.register(source, zmq.POLLIN)
-        self._polled = wanted
-
-    def _executor_is_due(self, ready: dict[zmq.Socket | int, int]) -> bool:
-        if any(source in ready for source in self._polled):
-            return True
-        timeout_s = self._executor.poll_timeout_s()
-        return timeout_s is not None and timeout_s <= 0
+    def _show_phase(self) -> None:
+        """Tell whoever watches this process whether it serves."""
+        phase = self._handler.phase
+        if phase.is_accepting != self._serves:
+            self._serves = phase.is_accepting
+            self._heart.limit(STARTING_SILENCE_S if phase.is_starting else SERVING_SILENCE_S)
+            self._heart.serve(self._serves)
 
     def _poll_timeout_ms(self) -> int | None:
         if self._reception.has_messages:
@@ -194,10 +207,9 @@ class BusyLoop:
         due_s = min(self._upkeep.next_due_s(self._engine), self._reception.next_due_s(), self._drain_end_s)
         if self._kv_events is not None:
             due_s = min(due_s, self._kv_events.next_due_s())
+        due_s = min(due_s, self._workers.next_due_s())
         due_s -= self._clock.monotonic()
-        executor_s = self._executor.poll_timeout_s()
-        if executor_s is not None:
-            due_s = min(due_s, executor_s)
+        due_s = min(due_s, self._heart.interval_s)
         # Rounded up; otherwise the loop would spin for the last millisecond before a deadline.
         return None if due_s == NEVER else max(0, math.ceil(due_s * 1000))
 
@@ -205,18 +217,8 @@ class BusyLoop:
         if self._reception.look_after():
             self._upkeep.on_disconnect()
 
-    def _on_worker_message(self, message: FromWorkerMessage) -> None:
-        if self._engine is None:
-            loaded = self._startup.on_message(message)
-            if loaded is not None:
-                self._serve(loaded)
-        elif isinstance(message, ModelRunnerOutput):
-            self._engine.apply(message)
-        else:
-            raise WorkerError(f"the worker sent {type(message).__name__} while serving")
-
-    def _serve(self, loaded: Loaded) -> None:
-        self._engine = EngineCore(
+    def _serve(self, loaded: Loaded) -> EngineCore:
+        engine = EngineCore(
             loaded.scheduler,
             loaded.model,
             self._epoch,
@@ -226,22 +228,27 @@ class BusyLoop:
                 on_end=self._request_log.ended,
                 on_wait=self._request_log.waits,
             ),
+            ledger=self._executor.ledger(),
         )
-        self._handler.serve(self._engine, loaded)
+        self._engine = engine
+        self._handler.serve(engine, loaded)
         log_event(_log, logging.INFO, "ready", address=self._router.address, took_s=self._report.done())
-
-    def _submit_steps(self, engine: EngineCore) -> None:
-        while (output := engine.plan()) is not None:
-            self._executor.submit(output)
-            self._upkeep.on_work()
+        return engine
 
     def _on_signal(self, number: signal.Signals) -> None:
+        if number == HAND_OVER and self._engine is not None:
+            log_event(_log, logging.INFO, "handing over", signal=number.name)
+            self._handler.hand_over("the engine is being replaced")
+            self._leaves_workers = True
+            self._exit_code = EXIT_OK
+            return
         if self._death_signals.is_repetition(self._clock.monotonic()):
             return
-        if self._handler.phase is Phase.DRAINING:
+        phase = self._handler.phase.current
+        if phase is Phase.DRAINING:
             log_event(_log, logging.WARNING, "second signal, ending at once", signal=number.name)
             self._exit_code = 128 + number
-        elif self._handler.phase is Phase.LOADING:
+        elif phase is Phase.LOADING:
             log_event(_log, logging.INFO, "ending before it was ready", signal=number.name)
             self._exit_code = EXIT_OK
         else:
@@ -251,18 +258,18 @@ class BusyLoop:
             self._drain_end_s = self._clock.monotonic() + timeout_s
 
     def _end_drain(self) -> None:
-        if self._handler.phase is not Phase.DRAINING or self._engine is None:
+        if not self._handler.phase.is_draining or self._engine is None:
             return
         if self._engine.has_requests:
             if self._clock.monotonic() < self._drain_end_s:
                 return
-            self._engine.abort_all("the engine is shutting down")
-            self._handler.send_outputs()
+            self._handler.hand_over("the engine is shutting down")
         if self._exit_code is None:
             self._exit_code = EXIT_OK
 
     def _close(self) -> None:
         orderly = self._exit_code == EXIT_OK
+        self._heart.announce(ENDING_SILENCE_S)
         self._report.close()
         with contextlib.ExitStack() as rest:
             # In reverse order, and everything, even if ending the executor fails.
@@ -276,8 +283,11 @@ class BusyLoop:
                 # After the socket has been removed from it.
                 rest.callback(leave_runtime_directory, os.path.dirname(ipc_path(self._config.listen)))
             rest.callback(self._router.close, SHUTDOWN_LINGER_MS if orderly else 0)
-            # A worker that is still loading would not read the message that asks it to end.
-            self._executor.shutdown(WORKER_SHUTDOWN_S if orderly and self._engine is not None else 0.0)
+            if self._leaves_workers:
+                self._executor.leave()
+            else:
+                # A worker that is still loading would not read the message that asks it to end.
+                self._executor.shutdown(WORKER_SHUTDOWN_S if orderly and self._engine is not None else 0.0)
         log_event(
             _log, logging.INFO, "ended", code=self._exit_code if self._exit_code is not None else "error"
         )

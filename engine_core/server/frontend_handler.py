@@ -1,17 +1,12 @@
 """What each message of a frontend does, and what frontends are told; no sockets, no polling.
 
-    phase      Hello            AddRequest       outputs   left by
-    LOADING    Loading          Rejected 503     none      serve() -> SERVING, Ready is pushed
-    SERVING    Ready            engine.add       yes       drain() -> DRAINING, Draining is pushed
-    DRAINING   Ready, Draining  Rejected 503     yes       end of the process
-
-Abort, Ping and Call are answered in every phase.
+Hello and AddRequest depend on the phase, see engine_core.server.phase. Abort, Ping and Call do not.
 """
 
 from __future__ import annotations
 
-import enum
 import logging
+from collections.abc import Callable
 
 import msgspec
 
@@ -19,7 +14,6 @@ from splitserve.engine_core.clock import Clock
 from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.errors import (
-    EngineUnavailableError,
     InvalidRequestError,
     OverloadedError,
     ProtocolError,
@@ -36,12 +30,11 @@ from splitserve.engine_core.ipc.messages import (
     EngineMessage,
     EngineStats,
     FrontendMessage,
+    HandOver,
     Hello,
-    Loading,
     Ping,
     Pong,
     QueueStats,
-    Ready,
     Refused,
     Rejected,
     StepOutputs,
@@ -49,11 +42,12 @@ from splitserve.engine_core.ipc.messages import (
 from splitserve.engine_core.ipc.peers import PeerFaults
 from splitserve.engine_core.ipc.transport import Content, SendResult
 from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
+from splitserve.engine_core.process.kill_points import reach
 from splitserve.engine_core.process.logs import log_event
 from splitserve.engine_core.process.version import software_version
-from splitserve.engine_core.sequence_sampling import MAX_STEP_LOGPROBS
 from splitserve.engine_core.server.arrivals import Arrivals
 from splitserve.engine_core.server.frontends import FrontendTable
+from splitserve.engine_core.server.phase import EnginePhase
 from splitserve.engine_core.server.startup import Loaded, Startup
 
 _log = logging.getLogger("engine_core")
@@ -64,37 +58,37 @@ MAX_CALL_IDS = 16
 _DROP_REASONS = {SendResult.GONE: "connection gone", SendResult.FULL: "reads too slowly"}
 
 
-class Phase(enum.Enum):
-    """See the table above."""
-
-    LOADING = 0
-    SERVING = 1
-    DRAINING = 2
-
-
 class FrontendHandler:
     """The engine as its frontends see it; owned by the busy loop's thread.
+
+    Attributes:
+        phase: how far the engine is.
+        faults: what peers have done wrong.
 
     Args:
         epoch: identifies this run of the engine process.
         table: the connected frontends.
-        startup: asked for stage and fraction while loading.
+        startup: asked for stage and fraction while workers start.
+        stalled: tells why no step can end, "" if all is well.
     """
 
     def __init__(
-        self, config: EngineConfig, clock: Clock, epoch: int, table: FrontendTable, startup: Startup
+        self,
+        config: EngineConfig,
+        clock: Clock,
+        epoch: int,
+        table: FrontendTable,
+        startup: Startup,
+        stalled: Callable[[], str] = lambda: "",
     ) -> None:
-        self._config = config
         self._clock = clock
         self._epoch = epoch
         self._table = table
-        self._startup = startup
+        self._stalled = stalled
         self._arrivals = Arrivals(config.max_num_seqs + config.max_num_waiting)
         self._engine: EngineCore | None = None
-        self._ready: Ready | None = None
-        self._drain_end_s = 0.0
         self._software_version = software_version()
-        self.phase = Phase.LOADING
+        self.phase = EnginePhase(config, clock, epoch, startup)
         self.faults = PeerFaults()
 
     def on_frame(self, identity: bytes, frame: Content | ProtocolError) -> None:
@@ -127,8 +121,7 @@ class FrontendHandler:
                     if self._engine is not None:
                         self._engine.abort(identity, handles)
                 case Ping(nonce=nonce):
-                    draining = self.phase is Phase.DRAINING
-                    self.post(identity, Pong(nonce, self._epoch, draining, self.stats(), self._queue_stats()))
+                    self.post(identity, self._pong(nonce))
                 case Call():
                     self._call(identity, message)
 
@@ -148,18 +141,24 @@ class FrontendHandler:
             return
         if not known:
             log_event(_log, logging.INFO, "frontend joined", frontend=self._table.name(identity))
-        if self._ready is None:
-            self.post(identity, self._loading())
-            return
-        self.post(identity, msgspec.structs.replace(self._ready, lease_renewed=known))
-        if self.phase is Phase.DRAINING:
-            self.post(identity, Draining(timeout_s=max(0.0, self._drain_end_s - self._clock.monotonic())))
+        for message in self.phase.messages(lease_renewed=known):
+            self.post(identity, message)
+
+    def _pong(self, nonce: int) -> Pong:
+        return Pong(
+            nonce=nonce,
+            epoch=self._epoch,
+            draining=self.phase.is_draining,
+            stats=self.stats(),
+            queue=self._queue_stats(),
+            stalled=self._stalled(),
+        )
 
     def _on_stranger(self, identity: bytes, message: FrontendMessage) -> None:
         """Ignore a peer without a lease; a ping is answered with epoch 0, so that it says hello again."""
         self.faults.stranger(identity, type(message).__name__)
         if isinstance(message, Ping):
-            draining = self.phase is Phase.DRAINING
+            draining = self.phase.is_draining
             pong = Pong(nonce=message.nonce, epoch=NO_LEASE_EPOCH, draining=draining, stats=EngineStats())
             self._table.send_once(identity, encode(pong))
 
@@ -175,11 +174,9 @@ class FrontendHandler:
         if not messages:
             return
         try:
-            if self._engine is None:
-                raise EngineUnavailableError(f"the engine is {self._startup.stage}")
-            if self.phase is Phase.DRAINING:
-                raise EngineUnavailableError("the engine is shutting down")
-            self._engine.add(identity, *messages)
+            engine = self.phase.accepting_engine()
+            engine.add(identity, *messages)
+            reach("engine.request_added")
         except SplitServeError as error:
             if isinstance(error, ProtocolError):
                 self.faults.protocol_error(identity, self._table.name(identity), error)
@@ -205,11 +202,6 @@ class FrontendHandler:
                     requests = self._engine.explain(call.request_ids[:MAX_CALL_IDS], call.tenant)
             result = CallResult(call.call_id, ok=True, requests=requests)
         self.post(identity, result)
-
-    def _loading(self) -> Loading:
-        return Loading(
-            engine_id=self._config.engine_id, stage=self._startup.stage, fraction=self._startup.fraction
-        )
 
     def stats(self) -> EngineStats:
         """Return the engine's statistics together with those of the connections."""
@@ -245,39 +237,54 @@ class FrontendHandler:
         self._table.drop(identity)
         log_event(_log, logging.INFO, "frontend left", frontend=name, reason=reason)
 
-    def announce_loading(self) -> None:
-        """Tell every frontend how far loading is."""
-        self.post_all(self._loading())
+    def announce(self) -> None:
+        """Tell every frontend how far the start of the workers is."""
+        self.post_all(self.phase.progress())
 
     def serve(self, engine: EngineCore, loaded: Loaded) -> None:
         """Begin to serve, and notify every frontend."""
         self._engine = engine
-        self._ready = Ready(
-            protocol_version=PROTOCOL_VERSION,
-            software_version=self._software_version,
-            engine_id=self._config.engine_id,
-            epoch=self._epoch,
-            model=msgspec.structs.replace(loaded.model, max_model_len=engine.max_num_tokens),
-            served_model_names=self._config.served_model_names or [self._config.model],
-            max_num_seqs=self._config.max_num_seqs,
-            max_logprobs=MAX_STEP_LOGPROBS,
-            lease_s=self._config.lease_s,
-            max_num_waiting=self._config.max_num_waiting,
-        )
-        self.phase = Phase.SERVING
-        self.post_all(self._ready)
+        self.phase.serve(engine, loaded.model)
+        self._post_phase(lease_renewed=False)
+
+    def recover(self) -> None:
+        """Accept no new requests until recovered() is called, and notify every frontend."""
+        self.phase.is_recovering = True
+        self.announce()
+
+    def recovered(self) -> None:
+        """The workers are back, and requests go on; notify every frontend."""
+        self.phase.is_recovering = False
+        self._post_phase(lease_renewed=True)
 
     def drain(self, timeout_s: float) -> None:
         """Accept no new requests from now on, and notify every frontend."""
-        self.phase = Phase.DRAINING
-        self._drain_end_s = self._clock.monotonic() + timeout_s
+        self.phase.drain(timeout_s)
         self.post_all(Draining(timeout_s=timeout_s))
+
+    def hand_over(self, reason: str) -> None:
+        """Give every frontend its requests back, after all their tokens so far."""
+        self.send_outputs()
+        if self._engine is not None:
+            self._engine.abort_all()
+            # What was gathered for later.
+            for identity, outputs in self._engine.take_outputs(everything=True).items():
+                self.post(identity, outputs)
+        self.post_all(HandOver(reason=reason))
+        reach("engine.handing_over")
+
+    def _post_phase(self, *, lease_renewed: bool) -> None:
+        for message in self.phase.messages(lease_renewed=lease_renewed):
+            self.post_all(message)
 
     def send_outputs(self) -> None:
         """Send what the engine has for each frontend, one message each."""
         if self._engine is not None:
-            for identity, outputs in self._engine.take_outputs().items():
+            outputs_of = self._engine.take_outputs()
+            for identity, outputs in outputs_of.items():
                 self.post(identity, outputs)
+            if outputs_of:
+                reach("engine.outputs_sent")
 
     def probe(self) -> None:
         """Find frontends whose connection is gone by sending each an empty message."""

@@ -56,6 +56,8 @@ class Startup:
         self._executor = executor
         self._report = report
         self._sized: _Sized | None = None
+        self._is_loaded = False
+        self._is_again = False
         self.stage = ""
         self.fraction = 0.0
 
@@ -64,12 +66,26 @@ class Startup:
         self._enter("starting the worker")
         self._executor.start()
 
+    def begin_again(self) -> None:
+        """Start lost workers again; their KV cache gets the size that the first ones' had.
+
+        Raises:
+            WorkerError: they cannot be started.
+        """
+        assert self._sized is not None, "the first workers were ready"
+        self._is_loaded = False
+        self._is_again = True
+        self.fraction = 0.0
+        self._enter("starting the worker")
+        self._executor.restart()
+
     def on_message(self, message: FromWorkerMessage) -> Loaded | None:
         """Handle one message of the worker; return the result once the KV cache is allocated.
 
         Raises:
             ConfigError: the KV cache or the context length asked for does not fit the model or the memory.
-            WorkerError: the message is not expected at this stage.
+            WorkerError: the message is not expected at this stage, or workers that were started again serve
+                another model.
         """
         match message:
             case WorkerHello():
@@ -77,24 +93,35 @@ class Startup:
             case LoadProgress(loaded_bytes=loaded, total_bytes=total):
                 self.fraction = loaded / total if total > 0 else 0.0
                 self._report.progress(loaded, total)
-            case WorkerReady() if self._sized is None:
+            case WorkerReady() if not self._is_loaded:
                 self._on_weights(message)
-            case KVCacheReady() if self._sized is not None:
+            case KVCacheReady() if self._is_loaded and self._sized is not None:
+                self._is_loaded = False
                 return self._on_cache(message, self._sized)
             case _:
                 raise WorkerError(f"the worker sent {type(message).__name__} while {self.stage}")
         return None
 
     def _on_weights(self, ready: WorkerReady) -> None:
-        size = size_kv_cache(self._config, ready)
-        self._sized = _Sized(ready.model, size)
+        if self._sized is None:
+            self._sized = _Sized(ready.model, size_kv_cache(self._config, ready))
+            self._log_model(*self._sized)
+        elif ready.model != self._sized.model:
+            raise WorkerError("the checkpoint was replaced by another model while it was served")
+        size = self._sized.size
+        self._is_loaded = True
         self.fraction = 1.0
         self._enter("allocating the KV cache")
-        self._log_model(ready.model, size)
         self._executor.init_kv_cache(size.num_blocks, size.num_host_blocks)
 
     def _on_cache(self, cache: KVCacheReady, sized: _Sized) -> Loaded:
         model, size = sized
+        if self._is_again and cache.num_blocks != size.num_blocks:
+            raise WorkerError(
+                f"the worker has {cache.num_blocks} blocks instead of {size.num_blocks}, as it had before"
+            )
+        self._sized = sized._replace(size=size._replace(num_blocks=cache.num_blocks))
+        self._enter("")
         if size.num_host_blocks:
             log_event(
                 _log,

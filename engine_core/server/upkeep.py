@@ -6,8 +6,9 @@ import logging
 
 from splitserve.engine_core.clock import Clock
 from splitserve.engine_core.engine.core import EngineCore
+from splitserve.engine_core.process.heartbeats import Heart
 from splitserve.engine_core.process.logs import log_event
-from splitserve.engine_core.server.frontend_handler import FrontendHandler, Phase
+from splitserve.engine_core.server.frontend_handler import FrontendHandler
 from splitserve.engine_core.server.frontends import FrontendTable
 
 _log = logging.getLogger("engine_core")
@@ -20,6 +21,12 @@ INTEGRITY_DELAY_S = 1.0
 MAX_INTEGRITY_SHARE = 0.001
 # libzmq reports the end of a connection a moment before a send to it fails.
 PROBE_DELAYS_S = (0.02, 0.5)
+# How long the loop may stand still while it serves: it waits for nothing, but steps may take all processors.
+SERVING_SILENCE_S = 2.0
+SILENT_STEPS = 20
+SILENCE_INTERVAL_S = 1.0
+# With a pool of a hundred million tokens.
+CHECK_SILENCE_S = 30.0
 NEVER = float("inf")
 
 
@@ -29,10 +36,22 @@ class Upkeep:
     An idle engine has nothing due but the next lease, so its loop sleeps.
     """
 
-    def __init__(self, clock: Clock, handler: FrontendHandler, table: FrontendTable) -> None:
+    def __init__(
+        self, clock: Clock, handler: FrontendHandler, table: FrontendTable, heart: Heart | None = None
+    ) -> None:
+        """Prepare it.
+
+        Args:
+            clock: of the loop.
+            handler: of the frontends' messages.
+            table: of the frontends.
+            heart: told how long the loop may stand still; None if nobody watches.
+        """
         self._clock = clock
         self._handler = handler
         self._table = table
+        self._heart = heart or Heart(SERVING_SILENCE_S)
+        self._silence_due_s = clock.monotonic() + SILENCE_INTERVAL_S
         self._probes_s: list[float] = []
         self._loading_s = clock.monotonic()
         self._expire_s = NEVER
@@ -57,7 +76,7 @@ class Upkeep:
             due.append(expiry_s)
         if self._table.has_stalled:
             due.append(self._clock.monotonic() + STALLED_RETRY_S)
-        if self._handler.phase is Phase.LOADING:
+        if self._handler.phase.is_starting:
             due.append(self._loading_s)
         if engine is not None and engine.has_requests:
             due += (self._expire_s, engine.outputs_due_s)
@@ -74,15 +93,18 @@ class Upkeep:
         if self._probes_s and now_s >= self._probes_s[0]:
             self._probes_s.pop(0)
             self._handler.probe()
-        if self._handler.phase is Phase.LOADING and now_s >= self._loading_s:
+        if self._handler.phase.is_starting and now_s >= self._loading_s:
             self._loading_s = now_s + LOADING_INTERVAL_S
-            self._handler.announce_loading()
+            self._handler.announce()
         if engine is not None:
             self._look_after(engine, now_s)
 
     def _look_after(self, engine: EngineCore, now_s: float) -> None:
         engine.expire()
         self._expire_s = now_s + EXPIRE_INTERVAL_S
+        if now_s >= self._silence_due_s and self._handler.phase.is_accepting and engine.has_requests:
+            self._silence_due_s = now_s + SILENCE_INTERVAL_S
+            self._heart.limit(max(SERVING_SILENCE_S, SILENT_STEPS * engine.step_times.median_s()))
         if now_s >= self._integrity_s:
             self._integrity_s = NEVER
             if not engine.has_requests:
@@ -90,6 +112,7 @@ class Upkeep:
 
     def _check_integrity(self, engine: EngineCore) -> None:
         begin_s = self._clock.monotonic()
+        self._heart.announce(CHECK_SILENCE_S)
         engine.check_integrity()
         end_s = self._clock.monotonic()
         self._no_integrity_before_s = end_s + (end_s - begin_s) / MAX_INTEGRITY_SHARE

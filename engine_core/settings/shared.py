@@ -6,6 +6,8 @@ from typing import Annotated
 
 from splitserve.engine_core.settings.setting import Setting
 
+# A descriptor is a C int.
+MAX_DESCRIPTOR = 2**31 - 1
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 
@@ -30,5 +32,16 @@ InsecureTcp = Annotated[
         "allow TCP beyond this machine without keys: anyone who reaches the port controls the engine",
         "connections",
         flag="--insecure",
+    ),
+]
+HeartbeatFd = Annotated[
+    int | None,
+    Setting(
+        "inherited memory where its loop shows that it turns",
+        "launch",
+        low=0,
+        high=MAX_DESCRIPTOR,
+        default="none",
+        serve=False,
     ),
 ]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from splitserve.frontend.engines.beam.driver import BeamRun
 from splitserve.frontend.engines.beam.search_generation import SearchGeneration
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence, SequenceHost
+from splitserve.frontend.engines.failover.owner import Failover
 from splitserve.frontend.engines.generation import GenerationRequest
 from splitserve.frontend.engines.replica import EngineReplica
 from splitserve.frontend.engines.request_check import check_num_sequences
@@ -30,14 +31,18 @@ class Target(NamedTuple):
 class Dispatcher:
     """Opens requests on the engines of a pool."""
 
-    def __init__(self, find_targets: Callable[[str], list[Target]], stats: PoolStats) -> None:
+    def __init__(
+        self, find_targets: Callable[[str], list[Target]], failover: Failover, stats: PoolStats
+    ) -> None:
         """Create a dispatcher.
 
         Args:
             find_targets: returns the engines that accept requests for a model, at least one, or raises.
+            failover: owns the requests.
             stats: the pool's counters; every generation counts itself.
         """
         self._find_targets = find_targets
+        self._failover = failover
         self._stats = stats
 
     def open(
@@ -59,7 +64,7 @@ class Dispatcher:
         generations: dict[int, Generation] = {}
         try:
             for target, part in zip(targets, parts, strict=True):
-                opened = self._open_on(target, model, [requests[i] for i in part], on_ready)
+                opened = self._open_on(target, [requests[i] for i in part], on_ready)
                 generations |= zip(part, opened, strict=True)
         except BaseException:
             for generation in generations.values():
@@ -68,35 +73,23 @@ class Dispatcher:
         return [generations[i] for i in range(len(requests))]
 
     def _open_on(
-        self,
-        target: Target,
-        name: str,
-        requests: Sequence[GenerationRequest],
-        on_ready: Callable[[], None],
+        self, target: Target, requests: Sequence[GenerationRequest], on_ready: Callable[[], None]
     ) -> list[Generation]:
         """Send one engine its share, which it accepts or rejects as a whole unless it is beam searches."""
-        client, model = target.replica.client, target.model
+        model = target.model
         for request in requests:
             check_num_sequences(1, request.sampling, model.max_num_open)
         if any(request.sampling.use_beam_search for request in requests):
-            choose = self._stay_with(target.replica, name)
-            runs = [BeamRun(request, model, choose) for request in requests]
+            runs = [BeamRun(request, model, self._begin(target)) for request in requests]
             return [SearchGeneration(run.run(), on_ready, self._stats) for run in runs]
+        host = self._begin(target)
         messages = [split_request(request) for request in requests]
-        sources = iter(client.open(list(chain.from_iterable(messages)), on_ready))
+        sources = iter(host.open(list(chain.from_iterable(messages)), on_ready))
         streams = [_streams(request, model, islice(sources, request.sampling.n)) for request in requests]
-        return [EngineGeneration(client, each, self._stats) for each in streams]
+        return [EngineGeneration(host, each, self._stats) for each in streams]
 
-    def _stay_with(self, replica: EngineReplica, name: str) -> Callable[[], SequenceHost]:
-        """Return a function that keeps choosing one engine while it can: its prefix cache holds the beams."""
-
-        def choose() -> SequenceHost:
-            nonlocal replica
-            if not replica.takes_requests:
-                replica = min(self._find_targets(name), key=lambda target: target.replica.num_open).replica
-            return replica.client
-
-        return choose
+    def _begin(self, target: Target) -> SequenceHost:
+        return self._failover.begin(target.model.identity, target.replica)
 
 
 def _streams(

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 
 import zmq
 
-from splitserve.engine_core.errors import EngineUnavailableError, InvalidRequestError
+from splitserve.engine_core.errors import EngineUnavailableError, InvalidRequestError, SplitServeError
 from splitserve.engine_core.ipc.curve import load_client_keys
 from splitserve.engine_core.process.version import software_version
 from splitserve.frontend.engines.assets_cache import AssetsCache
+from splitserve.frontend.engines.connection.calls import SHUTTING_DOWN
 from splitserve.frontend.engines.connection.client import EngineClient
 from splitserve.frontend.engines.connection.session import EngineSession
 from splitserve.frontend.engines.dispatch import Dispatcher, Target
+from splitserve.frontend.engines.failover.driver import FailoverDriver
+from splitserve.frontend.engines.failover.owner import Failover
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
 from splitserve.frontend.engines.readiness import Readiness
 from splitserve.frontend.engines.replica import EngineReplica
@@ -23,6 +27,9 @@ from splitserve.frontend.engines.served_model import ServedModel
 from splitserve.frontend.engines.status import EngineStatus, Explanation, PoolStats
 from splitserve.frontend.engines.stream.engine_generation import Generation
 from splitserve.frontend.text.bad_words import spell_bad_words
+
+MAX_MIGRATIONS = 3
+FAILOVER_WAIT_S = 30.0
 
 
 class EnginePool:
@@ -36,6 +43,8 @@ class EnginePool:
         curve_dir: str = "",
         assets_dir: str = "",
         allow_insecure_tcp: bool = False,
+        max_migrations: int = MAX_MIGRATIONS,
+        failover_wait_s: float = FAILOVER_WAIT_S,
     ) -> None:
         """Create the pool; start() connects.
 
@@ -45,6 +54,8 @@ class EnginePool:
             curve_dir: folder with this frontend's key pair and the engine's public key; "" for none.
             assets_dir: folder of the tokenizer and templates; "" means the path that the engine names.
             allow_insecure_tcp: permit TCP beyond loopback without keys.
+            max_migrations: engines that may be lost under a request before it ends in an error.
+            failover_wait_s: how long a request whose engine is lost waits for one; 0 = not at all.
         """
         assert addresses, "a pool needs at least one engine"
         self._addresses = list(dict.fromkeys(addresses))
@@ -54,9 +65,13 @@ class EnginePool:
         self._allow_insecure_tcp = allow_insecure_tcp
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._replicas: list[EngineReplica] = []
-        self._readiness = Readiness(self._replicas)
+        self._readiness = Readiness(self._replicas, failover_wait_s)
         self._stats = PoolStats()
-        self._dispatcher = Dispatcher(self._find_targets, self._stats)
+        self._failover = Failover(
+            self._replicas, time.monotonic, max_migrations=max_migrations, wait_s=failover_wait_s
+        )
+        self._driver = FailoverDriver(self._failover)
+        self._dispatcher = Dispatcher(self._find_targets, self._failover, self._stats)
 
     async def start(self) -> None:
         """Connect to all engines; returns at once, before they are ready.
@@ -66,6 +81,7 @@ class EnginePool:
         """
         keys = load_client_keys(self._curve_dir) if self._curve_dir else None
         self._readiness.start()
+        self._driver.start()
         self._context = zmq.Context()
         try:
             for address in self._addresses:
@@ -73,7 +89,7 @@ class EnginePool:
                 client = EngineClient(
                     self._context, session, keys, allow_insecure_tcp=self._allow_insecure_tcp
                 )
-                replica = EngineReplica(client, self._assets, self._readiness.note_change)
+                replica = EngineReplica(client, self._assets, self._failover, self._note_change)
                 replica.start()
                 self._replicas.append(replica)
         except BaseException:
@@ -88,14 +104,21 @@ class EnginePool:
         """
         await self._readiness.wait(timeout_s)
 
-    async def settle(self) -> None:
-        """If no engine is ready, wait while only this frontend may be the reason (see Readiness.settle())."""
-        await self._readiness.settle()
+    def give_up(self, error: SplitServeError) -> None:
+        """End all requests that wait for an engine: none will come."""
+        self._failover.close(error)
+
+    async def settle(self, model: str = "") -> None:
+        """If no engine is ready for a model, wait while that may change soon (see Readiness.settle())."""
+        await self._readiness.settle(model)
 
     async def close(self) -> None:
         """Abort this frontend's open sequences and close the sockets; safe to call twice."""
         replicas = self._replicas.copy()
         self._replicas.clear()
+        self._driver.close()
+        self._readiness.close()
+        self._failover.close(EngineUnavailableError(SHUTTING_DOWN))
         for replica in replicas:
             await replica.close()
         await self._assets.close()
@@ -151,7 +174,8 @@ class EnginePool:
             OverloadedError: this frontend has too many open sequences.
             EngineUnavailableError: no engine is ready.
         """
-        # Before choosing engines: this may wait, and a chosen engine could be gone by then.
+        # Before choosing engines: these may wait, and a chosen engine could be gone by then.
+        await self._readiness.outlast_absence(model, lambda: self._has_taker(model))
         requests = [await self._spell_bad_words(model, request) for request in requests]
         return self._dispatcher.open(model, requests, on_ready)
 
@@ -202,7 +226,10 @@ class EnginePool:
 
     def stats(self) -> PoolStats:
         """Return a snapshot of this process's counters."""
-        stats = replace(self._stats)
+        num_displaced = self._failover.num_displaced
+        stats = replace(
+            self._stats, failover=self._failover.stats, num_displaced=num_displaced, num_open=num_displaced
+        )
         for replica in self._replicas:
             replica.count_into(stats)
         return stats
@@ -222,6 +249,20 @@ class EnginePool:
         if not serving:
             raise self._readiness.nothing_ready()
         return await asyncio.gather(*(replica.explain(request_ids, tenant, timeout_s) for replica in serving))
+
+    def _note_change(self) -> None:
+        # Requests that are displaced go on before new ones are let in.
+        self._driver.kick()
+        self._readiness.note_change()
+
+    def _has_taker(self, model: str) -> bool:
+        """Return whether an engine accepts requests for a model."""
+        return any(
+            replica.takes_requests
+            and replica.served is not None
+            and (not model or model in replica.served.names)
+            for replica in self._replicas
+        )
 
     async def _spell_bad_words(self, model: str, request: GenerationRequest) -> GenerationRequest:
         if not request.sampling.bad_words:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from splitserve.engine_core.errors import EngineUnavailableError
 from splitserve.frontend.engines.replica import EngineReplica
@@ -18,15 +18,27 @@ TOKENIZER_WAIT_S = 5.0
 class Readiness:
     """Lets callers wait for the replicas of a pool; belongs to its event loop."""
 
-    def __init__(self, replicas: Sequence[EngineReplica]) -> None:
-        """Watch the replicas; the pool adds to them and calls start() and note_change()."""
+    def __init__(self, replicas: Sequence[EngineReplica], failover_wait_s: float) -> None:
+        """Watch the replicas; the pool adds to them and calls start() and note_change().
+
+        Args:
+            replicas: the list is kept, and may grow.
+            failover_wait_s: for how long after an engine was lost requests wait for it.
+        """
+        self._failover_wait_s = failover_wait_s
         self._replicas = replicas
         self._changed = asyncio.Event()
         self._started_s = 0.0
+        self._closed = False
 
     def start(self) -> None:
         """Start the clock for the engines' first messages."""
         self._started_s = asyncio.get_running_loop().time()
+
+    def close(self) -> None:
+        """Let nobody wait any more."""
+        self._closed = True
+        self._changed.set()
 
     def note_change(self) -> None:
         """Wake the waiting callers: a replica's state or model has changed."""
@@ -47,12 +59,28 @@ class Readiness:
         if not self._any_serves():
             raise self.nothing_ready()
 
-    async def settle(self) -> None:
-        """If no engine is ready, wait while only this frontend may be the reason.
+    async def outlast_absence(self, model: str, is_over: Callable[[], bool]) -> None:
+        """Wait while an engine is away that served a model a moment ago; returns in any case.
 
-        That is, it has just started to connect or is loading the tokenizer of a ready engine; meanwhile
-        another frontend behind the same address could serve what this one would refuse. Returns in any case.
+        Args:
+            model: any name of it; "" for any model.
+            is_over: whether nobody needs to wait, since there is an engine.
         """
+        while not self._closed and not is_over() and (until_s := self._back_until_s(model)) is not None:
+            try:
+                async with asyncio.timeout_at(until_s):
+                    await self._change()
+            except TimeoutError:
+                return
+
+    async def settle(self, model: str) -> None:
+        """If no engine is ready, wait while only this frontend may be the reason, or one is briefly away.
+
+        This frontend may be the reason when it has just started to connect or is loading the tokenizer of a
+        ready engine; meanwhile another frontend behind the same address could serve what this one would
+        refuse. An engine is briefly away when it served the model a moment ago. Returns in any case.
+        """
+        await self.outlast_absence(model, lambda: self._any_serves(model))
         end_s = asyncio.get_running_loop().time() + TOKENIZER_WAIT_S
         while not self._any_serves():
             if any(replica.loads_assets for replica in self._replicas):
@@ -72,15 +100,32 @@ class Readiness:
         states = [f"{replica.address} is {_describe(replica.status())}" for replica in self._replicas]
         return EngineUnavailableError(f"no engine is ready: {'; '.join(states) or 'the pool is closed'}")
 
-    def _any_serves(self) -> bool:
-        return any(replica.served for replica in self._replicas)
+    def _back_until_s(self, model: str) -> float | None:
+        """Return until when an engine of a model that is away may come back; None if none may."""
+        since = [
+            replica.gone_since_s
+            for replica in self._replicas
+            if replica.gone_since_s is not None and _knows(replica, model)
+        ]
+        until_s = max(since, default=0.0) + self._failover_wait_s
+        return until_s if since and asyncio.get_running_loop().time() < until_s else None
+
+    def _any_serves(self, model: str = "") -> bool:
+        return any(
+            replica.served and (not model or model in replica.served.names) for replica in self._replicas
+        )
 
     async def _change(self) -> None:
         self._changed.clear()
         await self._changed.wait()
 
 
+def _knows(replica: EngineReplica, model: str) -> bool:
+    """Return whether a replica serves a model, or did when it was last ready; "" is any model."""
+    return model in replica.known_names if model else bool(replica.known_names)
+
+
 def _describe(status: EngineStatus) -> str:
-    if status.state == "loading":
-        return f"loading ({status.stage}, {status.fraction:.0%})"
+    if status.state in ("loading", "recovering"):
+        return f"{status.state} ({status.stage}, {status.fraction:.0%})"
     return f"{status.state} ({status.message})" if status.message else status.state

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from splitserve.engine_core.errors import EngineUnavailableError, ModelLoadError
-from splitserve.engine_core.ipc.messages import CallKind, Ready
+from splitserve.engine_core.errors import EngineUnavailableError, ModelLoadError, SplitServeError
+from splitserve.engine_core.ipc.messages import AddRequest, CallKind, Loading, Ready
 from splitserve.engine_core.process.logs import log_event
 from splitserve.frontend.engines.assets_cache import AssetsCache
 from splitserve.frontend.engines.connection.client import EngineClient
-from splitserve.frontend.engines.connection.session import EngineState
+from splitserve.frontend.engines.connection.displacement import DisplacedBy
+from splitserve.frontend.engines.connection.open_sequence import OpenSequence
+from splitserve.frontend.engines.connection.session import SERVING, EngineState
+from splitserve.frontend.engines.failover.owner import Failover
 from splitserve.frontend.engines.served_model import ServedModel
 from splitserve.frontend.engines.status import EngineStatus, Explanation, PoolStats
 
@@ -24,23 +27,32 @@ class EngineReplica:
 
     Attributes:
         client: its connection, through which requests are sent.
+        gone_since_s: when it was lost, began to recover, or handed over; None if it has not served yet, or
+            serves.
     """
 
-    def __init__(self, client: EngineClient, assets: AssetsCache, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, client: EngineClient, assets: AssetsCache, failover: Failover, on_change: Callable[[], None]
+    ) -> None:
         """Take ownership of a client; start() connects it.
 
         Args:
             client: not yet started.
             assets: shared by the replicas of a pool.
+            failover: owns the sequences that the engine loses.
             on_change: called when the state or the model has changed.
         """
         self.client = client
         self._session = client.session
         self._assets = assets
+        self._failover = failover
         self._on_change = on_change
         self._model: ServedModel | None = None
         self._assets_error = ""
         self._loader: asyncio.Task[None] | None = None
+        self._num_losses = 0
+        self.gone_since_s: float | None = None
+        client.session.owner = self
         client.on_change = self._session_changed
 
     @property
@@ -50,8 +62,8 @@ class EngineReplica:
 
     @property
     def served(self) -> ServedModel | None:
-        """The model while the engine is ready or draining and its assets are loaded."""
-        serving = self._session.state in (EngineState.READY, EngineState.DRAINING)
+        """The model while the engine is ready, draining or recovering, and its assets are loaded."""
+        serving = self._session.state in SERVING
         current = self._model is not None and self._model.epoch == self._epoch
         return self._model if serving and current else None
 
@@ -59,6 +71,22 @@ class EngineReplica:
     def takes_requests(self) -> bool:
         """Whether a new request may be sent here."""
         return self._session.state is EngineState.READY and self.served is not None
+
+    @property
+    def known_names(self) -> tuple[str, ...]:
+        """Names of the model it served last, or serves."""
+        return self._model.names if self._model is not None else ()
+
+    @property
+    def takes_model(self) -> str | None:
+        """Identity of the model for which a request may be sent here; None if none may."""
+        served = self.served if self._session.state is EngineState.READY else None
+        return None if served is None else served.identity
+
+    @property
+    def numerics(self) -> str:
+        """What decides the last bit of its results; "" while it has said nothing."""
+        return self._session.ready.model.numerics if self._session.ready else ""
 
     @property
     def num_open(self) -> int:
@@ -85,7 +113,41 @@ class EngineReplica:
                 self._loader.cancel()
             self._assets_error = ""
             self._loader = asyncio.create_task(self._load(ready))
+        self._note_absence()
         self._on_change()
+
+    def _note_absence(self) -> None:
+        session = self._session
+        is_leaving = session.has_handed_over or session.state is EngineState.RECOVERING
+        if session.num_losses > self._num_losses or is_leaving:
+            # An engine that is lost again before it was ready has been gone since the first time.
+            if self.gone_since_s is None:
+                self.gone_since_s = asyncio.get_running_loop().time()
+        elif session.state is EngineState.READY and self.served is not None:
+            self.gone_since_s = None
+        self._num_losses = session.num_losses
+
+    def open(self, requests: Sequence[AddRequest], wake: Callable[[], None]) -> list[OpenSequence]:
+        """Send new sequences of one request; see EngineClient.open()."""
+        return self.client.open(requests, wake)
+
+    def adopt(self, sequences: Sequence[OpenSequence], requests: Sequence[AddRequest]) -> None:
+        """Continue displaced sequences of one request; see EngineClient.adopt()."""
+        self.client.adopt(sequences, requests)
+
+    def abort(self, sequences: Iterable[OpenSequence]) -> None:
+        """Abort those of the sequences that are still open."""
+        self.client.abort(sequences)
+
+    def displaced(
+        self, sequences: Sequence[OpenSequence], cause: DisplacedBy, error: SplitServeError
+    ) -> None:
+        """Give sequences that the engine no longer runs back to their owner."""
+        self._failover.displaced(self, sequences, cause, error)
+
+    def returned(self, *, same_life: bool) -> None:
+        """Tell the owner that the engine is ready again."""
+        self._failover.returned(self, same_life=same_life)
 
     def start(self) -> None:
         """Connect; returns at once.
@@ -101,11 +163,15 @@ class EngineReplica:
         age_s = (
             None if session.last_pong_s is None else asyncio.get_running_loop().time() - session.last_pong_s
         )
-        is_loading = session.state is EngineState.LOADING and loading is not None
+        is_loading = session.state in (EngineState.LOADING, EngineState.RECOVERING)
         return EngineStatus(
             address=session.address,
             state=self.state,
-            engine_id=session.ready.engine_id if session.ready else loading.engine_id if loading else "",
+            engine_id=session.ready.engine_id
+            if session.ready
+            else loading.engine_id
+            if isinstance(loading, Loading)
+            else "",
             stage="tokenizer" if self._lacks_assets else loading.stage if is_loading and loading else "",
             fraction=loading.fraction if is_loading and loading else 0.0,
             message=self._assets_error or session.message,
@@ -115,6 +181,7 @@ class EngineReplica:
             model=self.served,
             stats=session.last_pong.stats if session.last_pong else None,
             queue=session.last_pong.queue if session.last_pong else None,
+            stalled=session.last_pong.stalled if session.last_pong else "",
         )
 
     def count_into(self, stats: PoolStats) -> None:
@@ -183,4 +250,5 @@ class EngineReplica:
                 created=created,
                 max_num_waiting=ready.max_num_waiting,
             )
+        self._note_absence()
         self._on_change()

@@ -31,6 +31,15 @@ class ServedModel:
     max_num_waiting: int = 4096
 
     @property
+    def identity(self) -> str:
+        """What two engines have in common if a request of one can go on at the other.
+
+        The name alone does not do: an engine may come back with another checkpoint under the same one.
+        """
+        info = self.info
+        return f"{self.names[0]} {info.architecture} {info.num_params} {info.vocab_size} {info.eos_token_ids}"
+
+    @property
     def max_num_open(self) -> int:
         """Most requests that one engine holds, running and waiting."""
         return self.max_num_seqs + self.max_num_waiting

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from splitserve.engine_core.ipc.messages import EngineStats, QueueStats, RequestInfo
+from splitserve.frontend.engines.failover.stats import FailoverStats
 from splitserve.frontend.engines.served_model import ServedModel
 
 
@@ -13,11 +14,12 @@ class EngineStatus:
     """What this frontend knows of one engine.
 
     Attributes:
-        state: "connecting", "loading", "ready", "draining", "lost" or "refused".
-        stage, fraction: progress while loading, fraction 0..1.
+        state: "connecting", "loading", "ready", "draining", "recovering", "lost" or "refused".
+        stage, fraction: progress while loading or recovering, fraction 0..1.
         message: why it was refused or lost, "" otherwise.
         last_pong_age_s: seconds since the busy loop last answered; None before its first answer.
         num_open: this frontend's open requests on it.
+        stalled: why no step of it can end, as its last Pong said; "" if all is well.
         stats, queue: from its last Pong; None before the first.
     """
 
@@ -33,6 +35,7 @@ class EngineStatus:
     model: ServedModel | None = None
     stats: EngineStats | None = None
     queue: QueueStats | None = None
+    stalled: str = ""
 
 
 @dataclass(slots=True, frozen=True)
@@ -48,7 +51,8 @@ class Explanation:
 class PoolStats:
     """Counters of this process since start, for /metrics; per-engine figures are in its EngineStatus.
 
-    A request with n > 1 counts once in the requests_ fields and n times in num_open.
+    A request with n > 1 counts once in the requests_ fields and n times in num_open, which includes the
+    num_displaced that wait for an engine.
     """
 
     num_open: int = 0
@@ -59,6 +63,8 @@ class PoolStats:
     engines_lost: int = 0
     stale_outputs: int = 0
     protocol_errors: int = 0
+    num_displaced: int = 0
+    failover: FailoverStats = field(default_factory=FailoverStats)
 
     def count_end(self, *, finished: bool, failed: bool) -> None:
         """Count a request that ended: in an error, normally, or because its owner left."""

@@ -20,6 +20,8 @@ _TYPES = {
 _PUBLIC_MESSAGES = {
     "engine_unavailable": "No engine is ready to take this request; try again shortly.",
     "request_failed": "The engine could not finish this request; see its log.",
+    "request_unsafe": "This request seems to have brought the engine down more than once and is not tried "
+    "again; change it, or see the server's log.",
     "numerical_error": "The model's output for this request is not a number, and will not be if you retry: "
     "change the prompt, or check the model.",
     "out_of_memory": "The device ran out of memory on this request, even in smaller steps; "

@@ -12,7 +12,7 @@ from splitserve.engine_core.ipc.messages import EngineStats, FinishReason
 from splitserve.frontend.engines.status import EngineStatus, PoolStats
 from splitserve.frontend.metrics.process import PREFIX
 
-STATES = ("connecting", "loading", "ready", "draining", "lost", "refused")
+STATES = ("connecting", "loading", "ready", "draining", "recovering", "lost", "refused")
 
 
 class _Series(NamedTuple):
@@ -62,6 +62,7 @@ _COUNTERS = (
     _Series("engine_steps", "Steps run.", lambda s: s.num_steps),
     _Series("worker_compute_seconds", "Time the worker spent in steps.", lambda s: s.worker_compute_s),
     _Series("worker_wait_seconds", "Time the worker waited for steps.", lambda s: s.worker_wait_s),
+    _Series("worker_restarts", "Times workers were lost and started again.", lambda s: s.num_worker_restarts),
     _Series("engine_protocol_errors", "Invalid messages the engine received.", lambda s: s.protocol_errors),
 )
 _LABELS = ("model_name", "engine")

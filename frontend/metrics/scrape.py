@@ -45,7 +45,7 @@ class Scrape:
         """
         self._pool = pool
         self._launch = launch
-        self._siblings = SiblingFrontends(launch) if launch is not None and launch.others else None
+        self._siblings = SiblingFrontends(launch) if launch is not None else None
         self._shared: asyncio.Task[bytes] | None = None
         self._engines = engines
         # Separate registries: the library's global one would tie two apps of one process together.
@@ -97,6 +97,6 @@ def _frontends_up(launch: Launch, others: dict[int, bytes]) -> Metric:
         "1 for a frontend of the launch that answered this scrape, 0 for one that did not.",
         labels=["frontend"],
     )
-    for number in range(1, launch.size + 1):
+    for number in sorted({launch.number, *launch.others, *others}):
         gauge.add_metric([str(number)], float(number == launch.number or number in others))
     return gauge

@@ -78,8 +78,8 @@ class SiblingFrontends:
             return b""
 
     def _path(self, number: int) -> str:
-        # Not longer than the engine's own name, engine.sock, for up to 64 frontends.
-        return f"{self._launch.directory}/api-{number}.sock"
+        # Not longer than the engine's own name, engine.sock, for up to 130 numbers.
+        return f"{self._launch.directory}/api{number}.sock"
 
 
 async def _bind_when_possible(path: str) -> socket.socket:

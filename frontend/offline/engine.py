@@ -21,7 +21,9 @@ from splitserve.engine_core.errors import (
     SplitServeError,
 )
 from splitserve.engine_core.ipc.addresses import ipc_path
+from splitserve.engine_core.kept.folder import end_kept_workers
 from splitserve.engine_core.process.children import Child, describe_exit, python_module
+from splitserve.engine_core.process.heartbeats import HeartbeatPage, HeartbeatWatch
 from splitserve.frontend.offline.engine_output import EngineOutput
 
 STOP_TIMEOUT_S = 15.0
@@ -48,19 +50,28 @@ class EngineProcess:
         address: where it listens.
     """
 
-    def __init__(self, flags: Sequence[str]) -> None:
+    def __init__(self, flags: Sequence[str], address: str = "") -> None:
         """Start it.
 
         Args:
             flags: engine-core's flags besides --listen.
+            address: where a predecessor listened that has ended; its workers may wait there.
 
         Raises:
             OSError: it cannot be started.
+            ConfigError: the system is out of memory or file descriptors.
         """
-        self.address = private_address()
+        self.address = address or private_address()
         self._output = EngineOutput()
-        argv = [*python_module("splitserve.engine_core.cli"), "--listen", self.address, *flags]
-        self._child = Child(argv, death_signal=signal.SIGTERM, capture_output=True)
+        page = HeartbeatPage.create(1)
+        self._watch = HeartbeatWatch(page)
+        shared = ["--listen", self.address, f"--heartbeat-fd={page.fd}"]
+        argv = [*python_module("splitserve.engine_core.cli"), *shared, *flags]
+        try:
+            self._child = Child(argv, death_signal=signal.SIGTERM, pass_fds=(page.fd,), capture_output=True)
+        finally:
+            # The memory stays mapped.
+            os.close(page.fd)
         self._failure: SplitServeError | None = None
         self._loop = asyncio.get_running_loop()
         self._output_fd = self._child.output_fd
@@ -99,15 +110,26 @@ class EngineProcess:
                     await asyncio.sleep(_REAP_POLL_S)
         return self.ended
 
+    def kill_if_hung(self) -> None:
+        """Kill it if its loop stands still; to be called every LOOK_INTERVAL_S."""
+        if self._watch.look(self._loop.time()):
+            self._child.signal(signal.SIGKILL)
+
+    def leave(self) -> None:
+        """Release what is left of a process that has ended, for a successor at the same address."""
+        self._stop_reading()
+        _show(self._output.finish())
+        self._child.close()
+
     async def stop(self) -> None:
         """Shut it down, by force if that takes too long; its output is read to the end."""
         self._child.signal(signal.SIGTERM)
         if not await self.wait_end(STOP_TIMEOUT_S):
             self._child.signal(signal.SIGKILL)
             self._child.wait(STOP_TIMEOUT_S)
-        self._stop_reading()
-        _show(self._output.finish())
-        self._child.close()
+        self.leave()
+        # Of an engine that was killed.
+        end_kept_workers(self.address)
         # An engine that shut down cleanly has already removed it.
         shutil.rmtree(os.path.dirname(ipc_path(self.address)), ignore_errors=True)
 

@@ -1,16 +1,29 @@
-"""A thread with an event loop, an engine-core process and a pool connected to it, for the LLM class."""
+"""A thread with an event loop, an engine-core process and a pool connected to it, for the LLM class.
+
+Once it has served, an engine that ends or hangs is started again, as often as `splitserve serve` would;
+requests go on with the next one. After that, or if the model cannot be served any more, they fail with the
+engine's error.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
 import contextlib
+import math
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from splitserve.engine_core.errors import EngineUnavailableError
+from splitserve.engine_core.errors import (
+    ConfigError,
+    EngineUnavailableError,
+    ModelLoadError,
+    SplitServeError,
+)
+from splitserve.engine_core.process.heartbeats import LOOK_INTERVAL_S
+from splitserve.engine_core.process.restart_intensity import RestartIntensity
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
 from splitserve.frontend.engines.pool import EnginePool
 from splitserve.frontend.engines.served_model import ServedModel
@@ -40,6 +53,9 @@ class OfflineRunner:
         self._thread.start()
         self._engine: EngineProcess | None = None
         self._pool: EnginePool | None = None
+        self._flags: Sequence[str] = ()
+        self._keeper: asyncio.Task[None] | None = None
+        self._failure: SplitServeError | None = None
 
     @property
     def engine_pid(self) -> int:
@@ -60,8 +76,10 @@ class OfflineRunner:
         Raises:
             SplitServeError: what the engine ended with, or EngineUnavailableError after timeout_s.
         """
-        self.run(self._start(flags))
-        return self.run(self._wait_ready(timeout_s), lambda: on_progress(self.run(self._status())))
+        self.run(self._start(flags, timeout_s))
+        served = self.run(self._wait_ready(timeout_s), lambda: on_progress(self.run(self._status())))
+        self.run(self._keep())
+        return served
 
     def run(self, coroutine: Coroutine[Any, Any, T], on_poll: Callable[[], None] = _do_nothing) -> T:
         """Run a coroutine on the loop and wait for it; an interrupt of the calling thread cancels it.
@@ -90,11 +108,9 @@ class OfflineRunner:
         try:
             async with contextlib.aclosing(self._pool.generate("", request)) as deltas:
                 async for delta in deltas:
-                    if delta.finish_reason == "abort":
-                        raise EngineUnavailableError("the engine is shutting down")
                     yield delta
         except EngineUnavailableError as error:
-            raise await self._last_words() or error from None
+            raise self._failure or error from None
 
     def close(self) -> None:
         """End process, pool and thread; safe to call twice."""
@@ -111,10 +127,44 @@ class OfflineRunner:
             self._thread.join()
             self._loop.close()
 
-    async def _start(self, flags: Sequence[str]) -> None:
+    async def _start(self, flags: Sequence[str], timeout_s: float) -> None:
         self._engine = EngineProcess(flags)
-        self._pool = EnginePool([self._engine.address], "offline")
+        # Nobody else could answer: requests wait for the engine as long as for the first start.
+        self._pool = EnginePool([self._engine.address], "offline", failover_wait_s=timeout_s)
         await self._pool.start()
+        self._flags = flags
+
+    async def _keep(self) -> None:
+        """Restart the engine from now on whenever it ends or hangs."""
+        self._keeper = asyncio.create_task(self._keep_running(), name="engine-keeper")
+
+    async def _keep_running(self) -> None:
+        intensity = RestartIntensity()
+        while True:
+            assert self._engine is not None
+            if not await self._engine.wait_end(LOOK_INTERVAL_S):
+                self._engine.kill_if_hung()
+                continue
+            failure = self._engine.failure()
+            intensity.count_end(self._loop.time())
+            delay_s = intensity.delay_s()
+            # The same error would come again.
+            if isinstance(failure, ConfigError | ModelLoadError) or math.isinf(delay_s):
+                await self._give_up(failure)
+                return
+            await asyncio.sleep(delay_s)
+            try:
+                successor = EngineProcess(self._flags, self._engine.address)
+            except (OSError, ConfigError) as error:
+                await self._give_up(EngineUnavailableError(f"the engine-core cannot be restarted: {error}"))
+                return
+            self._engine.leave()
+            self._engine = successor
+
+    async def _give_up(self, failure: SplitServeError | None) -> None:
+        assert self._pool is not None
+        self._failure = failure
+        await self._pool.close()
 
     async def _wait_ready(self, timeout_s: float) -> ServedModel:
         assert self._engine is not None
@@ -141,6 +191,9 @@ class OfflineRunner:
         return self._engine.failure()
 
     async def _stop(self) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
         if self._pool is not None:
             await self._pool.close()
         if self._engine is not None:

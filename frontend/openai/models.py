@@ -55,7 +55,7 @@ async def find_model(context: ApiContext, name: str | None) -> ServedModel:
         InvalidRequestError: status 404, no engine serves the name.
         EngineUnavailableError: no engine is ready.
     """
-    await context.pool.settle()
+    await context.pool.settle(name or "")
     model = context.pool.find_model(name or "")
     if name == "":
         error = InvalidRequestError("the model '' does not exist", "model", "model_not_found")

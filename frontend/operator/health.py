@@ -13,13 +13,16 @@ from splitserve.frontend.engines.pool import EnginePool
 from splitserve.frontend.engines.status import EngineStatus
 from splitserve.frontend.metrics.engines import engine_names
 
+_STARTING = ("loading", "recovering")
+
 
 class EngineHealth(msgspec.Struct, frozen=True, kw_only=True):
     """One engine as this frontend sees it.
 
     Attributes:
-        state: connecting, loading, ready, draining, lost or refused.
+        state: connecting, loading, ready, draining, recovering, lost or refused.
         answered: whether it replied to this probe in time.
+        stalled: why no step can end although it replied, such as a stopped worker; null if all is well.
         last_step_age_s: time since its last step ended; keeps growing while the engine is idle.
         last_answer_age_s: time since its busy loop last replied.
     """
@@ -27,6 +30,7 @@ class EngineHealth(msgspec.Struct, frozen=True, kw_only=True):
     engine: str
     state: str
     answered: bool
+    stalled: str | None = None
     models: list[str]
     loading_stage: str | None = None
     loading_fraction: float | None = None
@@ -37,7 +41,11 @@ class EngineHealth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """The response of /health and /ready; status is "ok", "loading", "draining" or "unavailable"."""
+    """The response of /health and /ready.
+
+    Attributes:
+        status: "ok", "loading", "recovering", "draining" or "unavailable".
+    """
 
     status: str
     engines: list[EngineHealth]
@@ -63,7 +71,10 @@ class HealthProbe:
         with contextlib.suppress(EngineUnavailableError):
             answered = {status.address for status in await self._pool.ping(self._timeout_s)}
         statuses = self._pool.status()
-        serving = any(status.state == "ready" and status.address in answered for status in statuses)
+        serving = any(
+            status.state == "ready" and status.address in answered and not status.stalled
+            for status in statuses
+        )
         health = Health(self._verdict(serving, statuses), _engines(statuses, answered))
         status_code = 200 if health.status == "ok" else 503
         return Response(msgspec.json.encode(health), status_code, media_type="application/json")
@@ -74,7 +85,7 @@ class HealthProbe:
         if serving:
             return "ok"
         states = {status.state for status in statuses}
-        for state in ("loading", "draining"):
+        for state in ("loading", "recovering", "draining"):
             if state in states:
                 return state
         return "unavailable"
@@ -86,9 +97,10 @@ def _engines(statuses: list[EngineStatus], answered: set[str]) -> list[EngineHea
             engine=name,
             state=status.state,
             answered=status.address in answered,
+            stalled=status.stalled or None,
             models=list(status.model.names) if status.model else [],
-            loading_stage=status.stage if status.state == "loading" else None,
-            loading_fraction=status.fraction if status.state == "loading" else None,
+            loading_stage=status.stage if status.state in _STARTING else None,
+            loading_fraction=status.fraction if status.state in _STARTING else None,
             last_step_age_s=status.stats.last_step_age_s if status.stats else None,
             last_answer_age_s=status.last_pong_age_s,
             num_running=status.stats.num_running if status.stats else None,

@@ -85,7 +85,7 @@ class Tokenizer:
         self.named_tokens = _named_tokens(self.config, read_json(directory / "special_tokens_map.json"))
         try:
             self._load(with_prefix_space(description, self.config))
-        except (InvalidRequestError, msgspec.MsgspecError, ModelLoadError) as error:
+        except (InvalidRequestError, msgspec.MsgspecError, ModelLoadError, UnicodeDecodeError) as error:
             raise ModelLoadError(f"cannot read {path}: {error}") from None
         except RecursionError:
             raise ModelLoadError(f"cannot read {path}: it is nested too deeply") from None
@@ -106,6 +106,7 @@ class Tokenizer:
         has_unknown = has_unknown_pattern([parts.normalizer, parts.pre_tokenizer])
         self.max_chars_at_once = 0 if has_unknown else _MAX_CHARS_AT_ONCE
         self.vocab_size = _vocab_size(self.raw.vocab())
+        _check_special_ids(self.raw, self.vocab_size)
         self._rules = read_decode_rules(parts.decoder)
         self._pieces = _PieceTables(self.raw, self._rules, self.special_ids, self.vocab_size)
         self._encoder = ControlEncoder(self.raw, self.vocab_size, self.control_tokens.values())
@@ -263,6 +264,17 @@ def _vocab_size(vocab: dict[str, int]) -> int:
             f"ids are unused"
         )
     return size
+
+
+def _check_special_ids(raw: LibraryTokenizer, vocab_size: int) -> None:
+    """Refuse a post-processor that adds what is no token: every request would fail on it.
+
+    Raises:
+        ModelLoadError: names the id.
+    """
+    largest = max(raw.add_special_tokens_to(raw.encode("")), default=-1)
+    if largest >= vocab_size:
+        raise ModelLoadError(f"its post-processor adds the token id {largest}, which it does not have")
 
 
 def _named_tokens(*configs: dict[str, object]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from splitserve.engine_core.clock import ManualClock
 from splitserve.engine_core.config import SchedulerConfig
 from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.engine.listeners import Listeners
+from splitserve.engine_core.errors import WorkerError
 from splitserve.engine_core.executor.simulated.executor import ScriptedFault, SimulatedExecutor
 from splitserve.engine_core.executor.simulated.model import SimulatedModel
 from splitserve.engine_core.executor.simulated.tokens import TokenRule, reference_output
@@ -64,6 +65,7 @@ class EngineDriver:
         sliding_window: int = 0,
         step_s: float = STEP_S,
         fits_memory: Callable[[SchedulerOutput], bool] = lambda step: True,
+        survives: Callable[[SchedulerOutput], bool] = lambda step: True,
     ) -> None:
         self.config = config
         self._step_s = step_s
@@ -78,11 +80,15 @@ class EngineDriver:
             sliding_window=sliding_window,
         )
         self.executor = SimulatedExecutor(
-            self.clock, model, step_time_s=step_s, faults=faults, fits_memory=fits_memory
+            self.clock,
+            model,
+            step_time_s=step_s,
+            faults=faults,
+            fits_memory=fits_memory,
+            survives=survives,
         )
         self.executor.start()
-        self.executor.init_kv_cache(config.num_blocks, config.num_host_blocks)
-        self.executor.receive()
+        self._allocate()
         self._kv_events = KVEventRecorder(config.block_size, has_offload_tier=config.num_host_blocks > 0)
         self.router = Router()
         self.engine = EngineCore(
@@ -172,6 +178,26 @@ class EngineDriver:
             if sequence.frontend == frontend and sequence.is_open:
                 sequence.was_aborted = True
 
+    def lose_worker(self) -> None:
+        """The worker dies; the engine starts over with a new one."""
+        self.executor.lose()
+        try:
+            self.executor.receive()
+        except WorkerError:
+            self.start_over()
+
+    def start_over(self) -> None:
+        self.engine.start_over()
+        self.check()
+        assert self.engine.num_steps_in_flight == 0
+        self.executor.restart()
+        self._allocate()
+        self.take_outputs()
+
+    def _allocate(self) -> None:
+        self.executor.init_kv_cache(self.config.num_blocks, self.config.num_host_blocks)
+        self.executor.receive()
+
     def plan(self) -> SchedulerOutput | None:
         """Plan and submit one step."""
         output = self.engine.plan()
@@ -186,7 +212,12 @@ class EngineDriver:
     def apply(self) -> None:
         """Let the oldest step in flight end and apply it."""
         self.clock.advance(self._step_s)
-        for message in self.executor.receive():
+        try:
+            messages = self.executor.receive()
+        except WorkerError:
+            self.start_over()
+            return
+        for message in messages:
             assert isinstance(message, ModelRunnerOutput)
             self.engine.apply(message)
             self.check()

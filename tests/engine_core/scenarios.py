@@ -14,11 +14,14 @@ from splitserve.engine_core.config import SHORT_STEP_S, SchedulerConfig
 from splitserve.engine_core.errors import OverloadedError
 from splitserve.engine_core.executor.simulated.executor import FaultKind, ScriptedFault
 from splitserve.engine_core.executor.simulated.tokens import TokenRule
+from splitserve.engine_core.ipc.codec import unpack_int32
+from splitserve.engine_core.ipc.worker_messages import SchedulerOutput
 from splitserve.engine_core.sequence_sampling import RepetitionDetection
-from tests.engine_core.engine_driver import COMPLETE, STEP_S, EngineDriver
+from tests.engine_core.engine_driver import COMPLETE, STEP_S, EngineDriver, Tracked
 
 STEM_LEN = 24
 TENANTS = ("", "", "a", "b")
+POISON_SEED = 666
 FRONTENDS = (b"frontend-0", b"frontend-1", b"frontend-2")
 
 
@@ -35,6 +38,8 @@ class Tally(NamedTuple):
     failed: int
     timed_out: int
     displaced: int
+    worker_losses: int
+    unsafe: int
 
 
 def run_scenario(seed: int, max_events: int = 16) -> Tally:
@@ -50,6 +55,21 @@ def run_scenario(seed: int, max_events: int = 16) -> Tally:
         raise AssertionError(f"scenario {seed}: {type(error).__name__}: {error}; again: {again}") from error
 
 
+class Poison:
+    """Kills the worker with every step that computes a row of POISON_SEED."""
+
+    def __init__(self) -> None:
+        self._rows: set[int] = set()
+
+    def survives(self, step: SchedulerOutput) -> bool:
+        self._rows.difference_update(unpack_int32(step.freed_rows).tolist())
+        self._rows.update(new.row for new in step.new_rows if new.sampling.seed == POISON_SEED)
+        if self._rows.isdisjoint(unpack_int32(step.rows).tolist()):
+            return True
+        self._rows.clear()
+        return False
+
+
 class _Scenario:
     def __init__(self, chance: Random) -> None:
         self._chance = chance
@@ -61,6 +81,7 @@ class _Scenario:
                 ScriptedFault(FaultKind.ROW_ERROR, step=chance.randint(1, 30), place=chance.randint(0, 3))
             ]
         self._restarts = 1
+        self._num_losses = 0
         if chance.random() < 0.2:
             steps = chance.sample(range(1, 40), 4)
             self._restarts += len(steps)
@@ -72,7 +93,9 @@ class _Scenario:
             step_s=chance.choice([STEP_S, STEP_S, SHORT_STEP_S / 2]),
             faults=faults,
             sliding_window=chance.choice([0, 0, 0, chance.randint(1, 24)]),
+            survives=Poison().survives,
         )
+        self._is_poison_left = chance.random() < 0.1
         # Few stems and tokens make equal prefixes common.
         self._stems = [[chance.randrange(vocab_size) for _ in range(STEM_LEN)] for _ in range(2)]
         self._vocab_size = vocab_size
@@ -113,7 +136,7 @@ class _Scenario:
 
     def _event(self) -> None:
         kind = self._chance.choices(
-            ["arrive", "turns", "plan", "abort", "leave", "reset"], [50, 30, 8, 6, 2, 4]
+            ["arrive", "turns", "plan", "abort", "leave", "reset", "lose"], [50, 30, 8, 6, 2, 4, 4]
         )[0]
         if kind == "arrive":
             for _ in range(self._chance.choice([1, 1, 1, 5])):
@@ -130,6 +153,10 @@ class _Scenario:
                 self.driver.abort(self._chance.choice(sequences))
         elif kind == "leave":
             self.driver.leave(self._chance.choice(FRONTENDS))
+        elif kind == "lose":
+            self._restarts += 1
+            self._num_losses += 1
+            self.driver.lose_worker()
         else:
             self.driver.engine.reset_prefix_cache()
             self.driver.check()
@@ -160,8 +187,16 @@ class _Scenario:
             prompt_logprobs=chance.choice([None, None, None, 0]),
             repetition_detection=chance.choice([None, None, None, RepetitionDetection(2)]),
             temperature=1.0,
-            seed=chance.randint(0, 3),
+            seed=POISON_SEED if self._takes_poison() else chance.randint(0, 3),
         )
+
+    def _takes_poison(self) -> bool:
+        """Whether the next request is the one that kills workers, if there is to be one at all."""
+        if not self._is_poison_left or self._chance.random() < 0.7:
+            return False
+        self._is_poison_left = False
+        self._restarts += 5
+        return True
 
     def _max_turns(self) -> int:
         """The first in order needs two turns per token; others start again, but those of fcfs with "last".
@@ -176,9 +211,12 @@ class _Scenario:
 
     def _tally(self) -> Tally:
         sequences = self.driver.sequences.values()
+        if not self._num_losses:
+            assert {s.sampling.seed for s in sequences if _is_unsafe(s)} <= {POISON_SEED}
         ends = [sequence.finished for sequence in sequences if sequence.finished is not None]
         codes = [end.error_code for end in ends if end.reason not in COMPLETE]
-        assert set(codes) <= {"simulated_fault", "timeout", "out_of_memory", "overloaded"}, codes
+        known = {"simulated_fault", "timeout", "out_of_memory", "overloaded", "request_unsafe"}
+        assert set(codes) <= known, codes
         stats = self.driver.engine.stats()
         return Tally(
             requests=len(sequences),
@@ -191,4 +229,10 @@ class _Scenario:
             failed=codes.count("simulated_fault"),
             timed_out=codes.count("timeout"),
             displaced=codes.count("overloaded"),
+            worker_losses=stats.num_worker_restarts,
+            unsafe=codes.count("request_unsafe"),
         )
+
+
+def _is_unsafe(sequence: Tracked) -> bool:
+    return sequence.finished is not None and sequence.finished.error_code == "request_unsafe"

@@ -10,9 +10,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import httpx
 import psutil
@@ -22,6 +23,7 @@ from tests.frontends import ready_frontends
 ROOT = Path(__file__).resolve().parent.parent.parent
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
+NO_ENV: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass
@@ -58,15 +60,16 @@ class Process:
 
 @contextlib.contextmanager
 def run(
-    log: Path, *args: str, runtime_dir: str = "", pass_fds: tuple[int, ...] = (), cwd: Path = ROOT
+    log: Path,
+    *args: str,
+    env: Mapping[str, str] = NO_ENV,
+    pass_fds: tuple[int, ...] = (),
+    cwd: Path = ROOT,
 ) -> Iterator[Process]:
     """Start a command of this project (`python -P -m MODULE ...`); it is stopped when the block ends.
 
-    With `runtime_dir` its sockets are made there, and not where XDG_RUNTIME_DIR says. It inherits `pass_fds`.
+    `env` is added to the environment; XDG_RUNTIME_DIR says where sockets are made. It inherits `pass_fds`.
     """
-    env = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    if runtime_dir:
-        env["XDG_RUNTIME_DIR"] = runtime_dir
     with log.open("wb") as stream:
         popen = subprocess.Popen(
             [sys.executable, "-P", "-m", *args],
@@ -74,7 +77,7 @@ def run(
             stdout=stream,
             stderr=stream,
             stdin=subprocess.DEVNULL,
-            env=env,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **env},
             pass_fds=pass_fds,
         )
     process = Process(popen, log)
@@ -128,7 +131,9 @@ class Server:
 
 
 @contextlib.contextmanager
-def frontend(folder: Path, *engines: str, flags: tuple[str, ...] = ()) -> Iterator[tuple[str, Process]]:
+def frontend(
+    folder: Path, *engines: str, flags: tuple[str, ...] = (), env: Mapping[str, str] = NO_ENV
+) -> Iterator[tuple[str, Process]]:
     """An api-frontend over the given engines; yields its URL and the process, not waited for.
 
     It inherits its listening socket: a port that is only known to be free may be another's a moment later.
@@ -140,17 +145,19 @@ def frontend(folder: Path, *engines: str, flags: tuple[str, ...] = ()) -> Iterat
             for address in engines:
                 args += ["--engine", address]
             log = folder / f"frontend-{port}.log"
-            process = stack.enter_context(run(log, *args, pass_fds=(fd,)))
+            process = stack.enter_context(run(log, *args, env=env, pass_fds=(fd,)))
         yield f"http://127.0.0.1:{port}", process
 
 
 @contextlib.contextmanager
 def serve_command(
-    log: Path, *flags: str, runtime_dir: str = "", cwd: Path = ROOT
+    log: Path, *flags: str, runtime_dir: str = "", env: Mapping[str, str] = NO_ENV, cwd: Path = ROOT
 ) -> Iterator[tuple[str, Process]]:
     """`splitserve serve` on a port of its own; yields its URL and the process, not waited for."""
+    if runtime_dir:
+        env = {**env, "XDG_RUNTIME_DIR": runtime_dir}
     args = ("splitserve.engine_core.launcher.cli", "serve", "--port", "0", *flags)
-    with run(log, *args, runtime_dir=runtime_dir, cwd=cwd) as process:
+    with run(log, *args, env=env, cwd=cwd) as process:
         _wait_until(lambda: " listening on " in process.text(), process)
         (url,) = re.findall(r" listening on (http://\S+)\n", process.text())
         yield url, process

@@ -131,13 +131,18 @@ def test_two_ranks_on_two_nodes_generate_what_one_process_does(
     wait_until(nodes.is_empty, lambda: str(nodes.ask("state")))
 
 
-def test_an_actor_that_is_killed_ends_the_engine_which_names_its_node(folder: Path, nodes: Nodes) -> None:
+def test_an_actor_that_is_killed_is_named_and_all_are_placed_again(folder: Path, nodes: Nodes) -> None:
     with engine(folder, *FLAGS, "-tp", "2", "--ray-address", nodes.address) as (_, core):
         wait_ready(core)
-        nodes.workers()[0].kill()
-        assert core.popen.wait(DEADLINE_S) == 4
+        lost = nodes.workers()
+        lost[0].kill()
+        wait_until(lambda: "workers are back" in core.text(), core.text)
         expected = rf"the worker of rank [01] on node {NODE} was lost: its process died"
         assert re.search(expected, core.text()), core.text()
+        assert len(nodes.workers()) == 2
+        assert not set(lost) & set(nodes.workers())
+        core.stop(signal.SIGTERM)
+        assert core.popen.wait(DEADLINE_S) == 0
     wait_until(nodes.is_empty, lambda: str(nodes.ask("state")))
 
 
@@ -167,13 +172,15 @@ def test_a_cluster_without_room_is_described_in_time(folder: Path, nodes: Nodes)
     wait_until(nodes.is_empty, lambda: str(nodes.ask("state")))
 
 
-def test_a_node_that_is_lost_ends_the_engine_which_names_it(folder: Path, nodes: Nodes) -> None:
+def test_a_node_that_is_lost_is_named_and_its_engine_goes_on(folder: Path, nodes: Nodes) -> None:
     with engine(folder, *FLAGS, "-tp", "2", "--ray-address", nodes.address) as (_, core):
         wait_ready(core)
         nodes.ask("lose")
-        assert core.popen.wait(DEADLINE_S) == 4
-        expected = rf"the worker of rank 1 on node {NODE} was lost: its (process|node) died"
-        assert re.search(expected, core.text()), core.text()
+        # How it is said to have ended depends on who notices first, Ray or the engine.
+        expected = rf"workers lost error=\"the worker of rank 1 on node {NODE} was lost: "
+        wait_until(lambda: re.search(expected, core.text()) is not None, core.text)
+        # Whether there is room for all on the other node is Ray's to find out; the engine ends meanwhile.
+        assert core.stop(signal.SIGTERM) == 0
     wait_until(nodes.is_empty, lambda: str(nodes.ask("state")))
 
 

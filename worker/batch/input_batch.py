@@ -13,6 +13,7 @@ from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow, RowError, SchedulerOutput
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.batch.block_tables import BlockTables
+from splitserve.worker.batch.row_faults import row_fault
 from splitserve.worker.batch.sampling_state import Feature, SamplingState
 from splitserve.worker.batch.step_inputs import StepInputs
 from splitserve.worker.ops.columns import Array, BatchColumns, Index, Int32, Width, allocate
@@ -220,11 +221,17 @@ class InputBatch:
             self._check_tokens(token_ids)
             self.sampling.add(new.row, new.sampling, new.num_prompt_tokens, len(token_ids))
         except InvalidRequestError as error:
-            self.fail(RowError(new.row, error.code, str(error)))
-            self._refused.add(new.row)
+            self._refuse(RowError(new.row, error.code, str(error), error.status))
+            return
+        except Exception as error:
+            self._refuse(row_fault(new.row, error))
             return
         self.tokens[new.row, : len(token_ids)] = token_ids
         self.num_tokens[new.row] = len(token_ids)
+
+    def _refuse(self, error: RowError) -> None:
+        self.fail(error)
+        self._refused.add(error.row)
 
     def _check_rows(self, rows: Int32) -> None:
         try:

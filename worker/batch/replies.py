@@ -46,3 +46,7 @@ class Replies:
         held, self._held = self._held, None
         if held is not None:
             self._send(held)
+
+    def drop(self) -> None:
+        """Forget a held reply: nobody is there to take it."""
+        self._held = None

@@ -79,6 +79,11 @@ class StepPipeline:
             step, wait_s = unanswered
             self._answer(step.finish(), wait_s)
 
+    def finish(self) -> None:
+        """Wait for the step in flight, if any, and apply it to the batch; its reply is dropped."""
+        self._send = _drop
+        self._apply()
+
     def _apply(self) -> None:
         """Answer the last step and apply its output to the batch, unless that is already done."""
         self.settle()
@@ -88,3 +93,7 @@ class StepPipeline:
 
     def _answer(self, output: ModelRunnerOutput, wait_s: float) -> None:
         self._send(msgspec.structs.replace(output, wait_s=wait_s))
+
+
+def _drop(output: ModelRunnerOutput) -> None:
+    pass

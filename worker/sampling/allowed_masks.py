@@ -7,7 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from splitserve.engine_core.ipc.worker_messages import RowError
 from splitserve.worker.batch.input_batch import InputBatch
+from splitserve.worker.batch.row_faults import row_fault
 from splitserve.worker.batch.sampling_state import Feature
 from splitserve.worker.device.base import Device
 from splitserve.worker.ops.columns import Index, Int32
@@ -34,15 +36,22 @@ class AllowedMasks:
         self._state = batch.sampling
         self._table: torch.Tensor | None = None
 
-    def take(self, index: Index, vocab_size: int) -> RowMasks:
-        """Return the masks for sampling the rows of `index` [S] from logits of vocab_size tokens."""
+    def take(self, index: Index, vocab_size: int, faults: dict[int, RowError]) -> RowMasks:
+        """Return the masks for sampling the rows of `index` [S] from logits of vocab_size tokens.
+
+        `faults` gets the errors of rows whose mask raised an exception; such a row may draw anything.
+        """
         state = self._state
         if self._table is None:
             shape = len(state.features), -(-vocab_size // _WORD_BITS)
             self._table = torch.zeros(shape, dtype=torch.int32, device=self._device.torch_device)
         has_mask = state.features[index] & np.uint16(Feature.ALLOWED_TOKEN_IDS) != 0
         for row in index[has_mask & state.is_mask_new[index]].tolist():
-            mask = _mask_of(state.allowed_token_ids[row], self._table.shape[1])
+            try:
+                mask = _mask_of(state.allowed_token_ids[row], self._table.shape[1])
+            except Exception as error:
+                faults[row] = row_fault(row, error)
+                continue
             self._table[row].copy_(self._device.place([torch.from_numpy(mask)])[0])
         state.is_mask_new[index] = False
         rows = np.where(has_mask, index, -1).astype(np.int32)

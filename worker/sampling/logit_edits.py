@@ -8,7 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from splitserve.engine_core.ipc.worker_messages import RowError
 from splitserve.worker.batch.input_batch import InputBatch
+from splitserve.worker.batch.row_faults import row_fault
 from splitserve.worker.batch.sampling_state import Feature
 from splitserve.worker.device.base import Device
 from splitserve.worker.ops.columns import Int32
@@ -36,18 +38,23 @@ class LogitEditor:
         self._batch = batch
         self._state = batch.sampling
 
-    def apply(self, logits: torch.Tensor, rows: Int32) -> None:
+    def apply(self, logits: torch.Tensor, rows: Int32, faults: dict[int, RowError]) -> None:
         """Edit in place; nothing is waited for.
 
         Args:
             logits: float32 [S, V].
             rows: int32 [S], distinct rows of the batch; logits[i] belongs to rows[i].
+            faults: gets the errors of rows whose edits raised an exception; their logits stay as they are.
         """
         indices = self._state.rows_with(_EDITING, rows)
         edits: list[_Edits] = []
         ends = [0]
         for row in rows[indices].tolist():
-            own = self._of_row(row)
+            own: list[_Edits] = []
+            try:
+                own = self._of_row(row)
+            except Exception as error:
+                faults[row] = row_fault(row, error)
             edits += own
             ends.append(ends[-1] + sum(len(some.token_ids) for some in own))
         if not ends[-1]:

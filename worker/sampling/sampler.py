@@ -12,6 +12,7 @@ import torch
 from splitserve.engine_core.ipc.wire import TokenLogprobs
 from splitserve.engine_core.ipc.worker_messages import RowError
 from splitserve.worker.batch.input_batch import InputBatch
+from splitserve.worker.batch.row_faults import may_be_a_rows, row_fault
 from splitserve.worker.batch.sampling_state import ADJUSTING, MASKING, Feature, SamplingState
 from splitserve.worker.device.base import Device
 from splitserve.worker.ops.columns import Array, DrawColumns, Index, Int32, SamplingColumns, allocate
@@ -31,7 +32,8 @@ class Sampled(NamedTuple):
         rows: int32 [m] rows that got a token.
         token_ids: int32 [m].
         logprobs: of the rows that asked, `key` is the row.
-        errors: rows whose logits hold a NaN, or whose parameters forbid every token.
+        errors: rows whose logits hold a NaN, whose parameters forbid every token, or which raised an
+            exception.
     """
 
     rows: Int32
@@ -100,23 +102,28 @@ class Sampler:
         index = rows.astype(np.intp)
         features = int(np.bitwise_or.reduce(self._state.features[index], initial=0))
         if not features:
-            return split_errors(rows, self._draw(logits, index, features), [], self._state)
+            return split_errors(rows, self._draw(logits, index, features, {}), [], self._state)
+        faults: dict[int, RowError] = {}
         asking = self._state.rows_with(Feature.LOGPROBS, rows)
         raw, raw_indices = logits, asking
         if features & ADJUSTING:
             raw, raw_indices = logits[self._place(asking)], np.arange(len(asking))
-            self._adjust(logits, rows)
-        token_ids = self._draw(logits, index, features)
+            self._adjust(logits, rows, faults)
+        token_ids = self._draw(logits, index, features, faults)
         has_token = token_ids[asking] >= 0
         asking, raw_indices = asking[has_token], raw_indices[has_token]
-        logprobs = self._logprobs(raw, raw_indices, rows[asking], token_ids[asking])
+        logprobs = self._logprobs_or_faults(raw, raw_indices, rows[asking], token_ids[asking], faults)
         if any(entry.rank == NO_RANK for entry in logprobs):
             broken = [entry.key for entry in logprobs if entry.rank == NO_RANK]
             token_ids[np.isin(rows, broken)] = _NOT_A_NUMBER
-        return split_errors(rows, token_ids, logprobs, self._state)
+        sampled = split_errors(rows, token_ids, logprobs, self._state)
+        if not faults:
+            return sampled
+        sampled = sampled.without(faults)
+        return sampled._replace(errors=[*sampled.errors, *faults.values()])
 
-    def _adjust(self, logits: torch.Tensor, rows: Int32) -> None:
-        self._editor.apply(logits, rows)
+    def _adjust(self, logits: torch.Tensor, rows: Int32, faults: dict[int, RowError]) -> None:
+        self._editor.apply(logits, rows, faults)
         penalised = self._state.rows_with(Feature.PENALTIES, rows)
         if len(penalised):
             self._penalise(logits, rows, penalised)
@@ -140,14 +147,40 @@ class Sampler:
         """Indices on the device of the logits."""
         return self._device.place([torch.from_numpy(array)])[0]
 
-    def _draw(self, logits: torch.Tensor, index: Index, features: int) -> Int32:
+    def _draw(self, logits: torch.Tensor, index: Index, features: int, faults: dict[int, RowError]) -> Int32:
         """Returns int32 [S], _NOT_A_NUMBER or _NOTHING_LEFT where there is no token."""
         if len(index) != self._gathered.count:
             self._gathered = _Gathered(self._device, self._batch, len(index))
         token_ids = self._device.empty((len(index),), torch.int32)
-        masks = self._masks.take(index, logits.shape[1]) if features & Feature.ALLOWED_TOKEN_IDS else ()
+        has_masks = features & Feature.ALLOWED_TOKEN_IDS
+        masks = self._masks.take(index, logits.shape[1], faults) if has_masks else ()
         self._device.ops.sampling.sample(token_ids, logits, *self._gathered.take(index), *masks)
         return self._device.fetch(token_ids)
+
+    def _logprobs_or_faults(
+        self,
+        raw: torch.Tensor,
+        indices: npt.NDArray[np.intp],
+        rows: Int32,
+        token_ids: Int32,
+        faults: dict[int, RowError],
+    ) -> list[TokenLogprobs]:
+        """Logprobs of all rows; if that raises, of each alone, and `faults` gets those that raise again."""
+        try:
+            return self._logprobs(raw, indices, rows, token_ids)
+        except Exception as error:
+            if not may_be_a_rows(error):
+                raise
+        found: list[TokenLogprobs] = []
+        for i, row in enumerate(rows.tolist()):
+            one = slice(i, i + 1)
+            try:
+                found += self._logprobs(raw, indices[one], rows[one], token_ids[one])
+            except Exception as error:
+                if not may_be_a_rows(error):
+                    raise
+                faults[row] = row_fault(row, error)
+        return found
 
     def _logprobs(
         self, raw: torch.Tensor, indices: npt.NDArray[np.intp], rows: Int32, token_ids: Int32

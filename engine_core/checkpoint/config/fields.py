@@ -135,7 +135,9 @@ class Fields:
 
     def error(self, name: str, problem: str) -> ModelLoadError:
         """Return (not raise) an error that names the file and the field."""
-        return ModelLoadError(f"{self.where}: {name} {problem[:500]}")
+        message = f"{self.where}: {name} {problem[:500]}"
+        # JSON can hold halves of surrogate pairs, which no message to another process can.
+        return ModelLoadError(message.encode("utf-8", "backslashreplace").decode())
 
     def _get(self, name: str, default: object, wanted: str) -> object:
         value = self._values.get(name)

@@ -61,6 +61,7 @@ class SimulatedExecutor(Executor):
         hang_deadline_s: float = 0.0,
         faults: Sequence[ScriptedFault] = (),
         fits_memory: Callable[[SchedulerOutput], bool] = lambda step: True,
+        survives: Callable[[SchedulerOutput], bool] = lambda step: True,
     ) -> None:
         """Build an executor that start() brings up at once.
 
@@ -71,13 +72,16 @@ class SimulatedExecutor(Executor):
             hang_deadline_s: seconds after which a hang becomes a WorkerError; 0 for never.
             faults: what fails and when.
             fits_memory: whether a step finds the memory it needs.
+            survives: whether the worker does not crash in a step.
         """
         self._clock = clock
-        self._worker = SimulatedWorker(model or SimulatedModel())
+        self._model = model or SimulatedModel()
+        self._worker = SimulatedWorker(self._model)
         self._step_time_s = step_time_s
         self._hang_deadline_s = hang_deadline_s
         self._faults = {fault.step: fault for fault in faults}
         self._fits_memory = fits_memory
+        self._survives = survives
         self._due: deque[_Due] = deque()
         self._free_at_s = 0.0
         self._is_lost = False
@@ -99,6 +103,8 @@ class SimulatedExecutor(Executor):
         if self._is_lost:
             return
         fault = self._faults.get(output.step)
+        if fault is None and not self._survives(output):
+            fault = ScriptedFault(FaultKind.CRASH, output.step)
         if fault is not None and fault.kind in (FaultKind.CRASH, FaultKind.HANG):
             self._lose(fault)
             return
@@ -131,6 +137,21 @@ class SimulatedExecutor(Executor):
             self._due.popleft()
             arrived.append(message)
         return arrived
+
+    def lose(self) -> None:
+        """Lose the worker now: what was computed is lost too, and receive() raises."""
+        self._due.clear()
+        self._is_lost = True
+        self._free_at_s = 0.0
+        self._reply(WorkerError("the simulated worker was lost"), 0.0)
+
+    def restart(self) -> None:
+        """Put a worker without rows and KV in the place of the one that was lost."""
+        self._due.clear()
+        self._worker = SimulatedWorker(self._model)
+        self._free_at_s = 0.0
+        self._is_lost = False
+        self.start()
 
     def shutdown(self, timeout_s: float) -> None:
         """Forget what is still due."""

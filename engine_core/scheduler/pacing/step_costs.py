@@ -186,6 +186,28 @@ class StepCosts:
             return None
         return PrefillCost(self._prefill.at(0), self._prefill.slope, self._window)
 
+    def step_s(self, packed_num_tokens: bytes, num_computed_tokens: IntColumn) -> float | None:
+        """Return the seconds that a step should take; None while too little is known.
+
+        Args:
+            packed_num_tokens: int32 column [n]; tokens of each row.
+            num_computed_tokens: int64 [n]; the rows' counts after the step.
+        """
+        num_tokens = unpack_int32(packed_num_tokens)
+        prefills = num_tokens > 1
+        num_decoding = len(num_tokens) - int(np.count_nonzero(prefills))
+        decode_s = self.decode_s(num_decoding)
+        if num_decoding and not self._decode.is_known:
+            return None
+        if num_decoding == len(num_tokens):
+            return decode_s
+        cost = self.prefill()
+        if cost is None:
+            return None
+        ends = num_computed_tokens[prefills].tolist()
+        chunks = num_tokens[prefills].tolist()
+        return decode_s + sum(cost.seconds(end - n, end) for end, n in zip(ends, chunks, strict=True))
+
     def recompute_ns(self, first_token: int, end_token: int) -> int:
         """Return the nanoseconds it would take to recompute the KV of these positions.
 

@@ -14,12 +14,11 @@ from collections.abc import Callable, Sequence
 
 from splitserve.engine_core.errors import (
     EngineRequestError,
-    EngineUnavailableError,
     InvalidRequestError,
     ProtocolError,
 )
 from splitserve.engine_core.ipc.codec import pack_int32
-from splitserve.engine_core.ipc.messages import AddRequest, FinishReason
+from splitserve.engine_core.ipc.messages import AddRequest
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.frontend.engines.beam.answer import make_deltas
 from splitserve.frontend.engines.beam.search import Beam, BeamSearch, SearchRules
@@ -63,7 +62,7 @@ class BeamRun:
         self,
         request: GenerationRequest,
         served: ServedModel,
-        choose: Callable[[], SequenceHost],
+        host: SequenceHost,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare; nothing is sent.
@@ -71,7 +70,7 @@ class BeamRun:
         Args:
             request: already checked against the model.
             served: the model.
-            choose: returns the engine that takes the next step.
+            host: takes the steps.
             clock: returns seconds; used for the request's timeout.
 
         Raises:
@@ -79,7 +78,7 @@ class BeamRun:
         """
         self._request = request
         self._served = served
-        self._choose = choose
+        self._host = host
         self._clock = clock
         self._deadline_s = math.inf
         self._rules = search_rules(request, served)
@@ -95,17 +94,12 @@ class BeamRun:
             One delta for each of the n best outputs, best first, holding the whole output.
 
         Raises:
-            EngineUnavailableError: no engine accepted a step, or two steps in a row lost their engine.
-            SplitServeError: any other error of a step, as EnginePool.generate() raises it.
+            SplitServeError: the error of a step, as EnginePool.generate() raises it.
         """
         timeout_s = self._request.timeout_s
         self._deadline_s = self._clock() + timeout_s if timeout_s else math.inf
         while not self._search.done:
-            try:
-                sources = await self._step(self._search.beams)
-            except EngineUnavailableError:
-                # A lost step can be repeated; a second failure in a row ends the search.
-                sources = await self._step(self._search.beams)
+            sources = await self._step(self._search.beams)
             self._first = self._first or sources[0]
             self._search.advance([self._candidates(source) for source in sources])
         assert self._first is not None, "a search has at least one step"
@@ -126,7 +120,7 @@ class BeamRun:
 
     async def _step(self, beams: Sequence[Beam]) -> list[OpenSequence]:
         """Run one step and return its finished requests, one per beam."""
-        host, changed, timeout_s = self._choose(), asyncio.Event(), self._left_s()
+        host, changed, timeout_s = self._host, asyncio.Event(), self._left_s()
         sampling = self._step_sampling(is_first=self._first is None)
         requests = [self._add_request(i, beam, sampling, timeout_s) for i, beam in enumerate(beams)]
         sources = host.open(requests, changed.set)
@@ -183,12 +177,8 @@ def _has_ended(source: OpenSequence) -> bool:
     """Return whether a request has produced its token.
 
     Raises:
-        SplitServeError: it failed, or the engine is shutting down.
+        SplitServeError: it failed.
     """
     if source.error is not None:
         raise source.error
-    if source.finished is None:
-        return False
-    if source.finished.reason is FinishReason.ABORT:
-        raise EngineUnavailableError("the engine is shutting down")
-    return True
+    return source.finished is not None

@@ -18,7 +18,8 @@ import zmq
 from splitserve.engine_core.errors import EngineUnavailableError, ProtocolError
 from splitserve.engine_core.ipc.codec import engine_decoder
 from splitserve.engine_core.ipc.curve import ClientKeys
-from splitserve.engine_core.ipc.messages import AddRequest, CallKind, CallResult, Pong
+from splitserve.engine_core.ipc.messages import AddRequest, CallKind, CallResult, Pong, StepOutputs
+from splitserve.engine_core.process.kill_points import reach
 from splitserve.engine_core.process.logs import log_event
 from splitserve.frontend.engines.connection.calls import SHUTTING_DOWN, PendingCalls
 from splitserve.frontend.engines.connection.engine_socket import EngineSocket
@@ -110,13 +111,33 @@ class EngineClient:
             self.abort(sequences)
             raise
         self._socket.send(self.session.outbox)
+        reach("frontend.request_sent")
         return sequences
+
+    def adopt(self, sequences: Sequence[OpenSequence], requests: Sequence[AddRequest]) -> None:
+        """Continue displaced sequences of one client's request, all of them or none.
+
+        Args:
+            sequences: in no table.
+            requests: one per sequence; this sets their handle and `more`.
+
+        Raises:
+            EngineUnavailableError, OverloadedError: as EngineSession.check_room(); nothing is sent.
+        """
+        self.session.check_room(len(sequences))
+        last = len(sequences) - 1
+        for i, (sequence, request) in enumerate(zip(sequences, requests, strict=True)):
+            handle = self.session.next_handle()
+            self.session.adopt(sequence, msgspec.structs.replace(request, handle=handle, more=i < last))
+        self._socket.send(self.session.outbox)
+        # A stream that has tokens left to write may be handed over to native code before any message comes.
+        self._socket.look_again()
 
     def abort(self, sequences: Iterable[OpenSequence]) -> None:
         """Abort those of the sequences that are still open; does nothing after close()."""
         if self._closed:
             return
-        self.session.abort([sequence.request.handle for sequence in sequences])
+        self.session.abort([sequence.handle for sequence in sequences])
         self._socket.send(self.session.outbox)
 
     async def ping(self, timeout_s: float) -> Pong:
@@ -146,7 +167,7 @@ class EngineClient:
         self.session.connected(now_s)
 
     def on_disconnected(self, now_s: float) -> None:
-        """Fail the open sequences, if there was an engine at all."""
+        """Give the open sequences back, if there was an engine at all."""
         self.session.disconnected(now_s)
 
     def on_message(self, frames: list[bytes], now_s: float) -> None:
@@ -157,11 +178,14 @@ class EngineClient:
             message = engine_decoder.decode(frames[0])
             self.session.receive(message, now_s)
         except ProtocolError as error:
+            self.session.garbled()
             self.protocol_errors += 1
             if self.protocol_errors == 1:
                 engine = self.session.address
                 log_event(logger, logging.WARNING, "invalid message", engine=engine, detail=str(error))
             return
+        if isinstance(message, StepOutputs):
+            reach("frontend.outputs_received")
         self._calls.settle(message)
 
     def on_wakeup(self) -> None:

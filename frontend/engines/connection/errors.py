@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 from splitserve.engine_core.errors import (
     ContextLengthError,
     EngineRequestError,
@@ -12,6 +15,11 @@ from splitserve.engine_core.errors import (
     SplitServeError,
 )
 from splitserve.engine_core.ipc.messages import Finished, FinishReason, Rejected
+
+# An engine that is not sound must not decide what no client and no log expects.
+_CODE = re.compile("[a-z0-9_]{1,64}")
+_STATUSES = range(400, 600)
+_MAX_RETRY_S = 3600.0
 
 
 def rejected_error(rejected: Rejected) -> SplitServeError:
@@ -34,9 +42,13 @@ def _error(
     status: int, code: str, message: str, param: str | None = None, retry_after_s: float = 0.0
 ) -> SplitServeError:
     error: SplitServeError
+    if status not in _STATUSES or not _CODE.fullmatch(code):
+        return EngineRequestError(message)
     if status == OverloadedError.status:
         error = OverloadedError(message)
-        error.retry_after_s = retry_after_s
+        error.retry_after_s = (
+            min(max(0.0, retry_after_s), _MAX_RETRY_S) if math.isfinite(retry_after_s) else 0.0
+        )
     elif 400 <= status < 500:
         kind = ContextLengthError if code == ContextLengthError.code else InvalidRequestError
         error = kind(message, param, code)

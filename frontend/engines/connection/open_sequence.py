@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -23,31 +24,47 @@ class OpenSequence:
     """One sequence on an engine: the request, and every token received so far.
 
     Holds what is needed to continue it elsewhere: prompt and parameters in `request`, output in `token_ids`.
+    While it is displaced, that is, between two engines, it is in no table, and has no relay.
 
     Attributes:
-        token_ids: the output so far, four bytes per token.
+        request: as it was first sent.
         wake: called when there is something new to take; each callable once per SequenceTable.wake_up().
-        relay: the engine's relay; native code that can write the stream.
+        relay: the engine's relay, native code that can write the stream; None while it is displaced.
+        handle: on the engine that runs it, or ran it last.
+        deadline_s: monotonic time at which it times out.
+        token_ids: the output so far, four bytes per token.
+        host: that opened it, and is its owner while it is displaced.
+        place: the engine that runs it; None while it is displaced, and once it was aborted.
+        was_displaced: whether an engine that had taken it was lost, or gave it back.
+        watched: whether each token has to be seen here as it comes, so that native code must not take it.
+        has_started: whether an engine has begun to run it.
         relayed: set while native code writes the stream; its new tokens are kept there, not in token_ids.
         returned: what native code did, once the stream is taken back; read by the one that handed it over.
         num_taken: how many of token_ids the stream has taken.
         logprobs: logprobs of the tokens not yet taken.
         prompt_logprobs: empty, or one per prompt token; None for those that have not arrived.
-        num_cached_tokens: prompt tokens found in the prefix cache.
-        queue_time_s: how long it waited on the engine before it first ran.
+        num_cached_tokens: prompt tokens found in the prefix cache of the first engine.
+        queue_time_s: how long it waited on that engine before it first ran.
         finished: set when the engine has finished it.
         error: set if it failed instead.
     """
 
     request: AddRequest
     wake: Callable[[], None]
-    relay: TokenRelay
+    relay: TokenRelay | None = None
+    handle: int = 0
+    deadline_s: float = math.inf
     token_ids: array[int] = field(default_factory=_no_tokens)
     num_taken: int = 0
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)
     num_cached_tokens: int = 0
     queue_time_s: float = 0.0
+    host: SequenceHost | None = None
+    place: Place | None = None
+    was_displaced: bool = False
+    watched: bool = False
+    has_started: bool = False
     finished: Finished | None = None
     error: SplitServeError | None = None
     relayed: RelayedStream | None = None
@@ -67,6 +84,11 @@ class OpenSequence:
             self.prompt_logprobs = [None] * num_prompt_tokens
         self.prompt_logprobs[entry.token_index] = entry
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more will come."""
+        return self.finished is not None or self.error is not None
+
     def fail(self, error: SplitServeError) -> None:
         """End with an error and notify the stream at once."""
         self.recall()
@@ -74,15 +96,16 @@ class OpenSequence:
         self.wake()
 
     def hand_over(self, route: Route, text: TextState) -> None:
-        """Let native code write all tokens not yet taken, until recall().
+        """Let native code write all tokens not yet taken, until recall(); only while it is in a table.
 
         Args:
             route: where to write them.
             text: the detokenizer's state.
         """
+        assert self.relay is not None, "it is displaced"
         new = self.token_ids[self.num_taken :]
         del self.token_ids[self.num_taken :]
-        self.relayed = self.relay.attach(self.request.handle, route, text, new, self.num_taken)
+        self.relayed = self.relay.attach(self.handle, route, text, new, self.num_taken)
 
     def recall(self) -> None:
         """Take the stream back from native code if it is there; Python writes the rest."""
@@ -93,10 +116,17 @@ class OpenSequence:
         self.num_taken += self.returned.num_taken
 
 
-class SequenceHost(Protocol):
-    """Opens and aborts sequences: all that a stream or a beam search needs of an engine.
+class Place(Protocol):
+    """Where sequences run; compared by identity."""
 
-    The connection of one engine is such a host (frontend.engines.connection.client).
+    def abort(self, sequences: Iterable[OpenSequence]) -> None:
+        """Abort those of the sequences that are still open."""
+
+
+class SequenceHost(Protocol):
+    """Opens and aborts sequences: all that a stream or a beam search needs of the engines.
+
+    It is the owner of a client's request (frontend.engines.failover), which outlives the engine that runs it.
     """
 
     def open(self, requests: Sequence[AddRequest], wake: Callable[[], None]) -> list[OpenSequence]:

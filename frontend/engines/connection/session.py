@@ -4,33 +4,43 @@ It decides whether requests may be sent to the engine and whether its outputs ar
 sequences are kept by its SequenceTable (frontend.engines.connection.sequence_table).
 
 Events are method calls with the time of the event; messages to send collect in `outbox`. In the table, "lose"
-means: every open sequence fails with EngineUnavailableError, and `orphans` remembers their handles.
+means: the owner gets every open sequence back, alive, and `orphans` remembers their handles. A serving state
+is ready, draining or recovering.
 
-    event, in state       connecting, lost, refused    loading           ready, draining
+    event, in state       connecting, lost, refused    loading           serving
     connected             hello                        hello             hello
     Loading               -> loading                   new progress      lose, -> loading
-    Ready, same epoch     -> ready                     -> ready          stays; lose if the lease was over
+    Ready, same epoch     -> ready                     -> ready          -> ready (draining stays);
+                                                                         lose if the lease was over
     Ready, other epoch    -> ready                     -> ready          lose, -> ready
     Refused               -> refused                   -> refused        lose, -> refused
     Draining              -                            -                 -> draining
+    Recovering            -                            -                 -> recovering (draining stays)
+    HandOver              -                            -                 -> draining, the owner gets all back
     Pong, same epoch      hello                        hello             keeps it; -> draining if it says so
     Pong, other epoch     hello                        hello             lose, -> lost, hello
     disconnected          refused -> lost              -> lost           lose, -> lost
-    silence of 10 s       -                            -> lost           lose, -> lost, hello
+    silence               -                            -> lost           lose, -> lost, hello
 
-Hello is repeated every second until the engine replies (every ten seconds when refused); a ready or draining
-engine is pinged every second, or four times per lease if that is more often, which renews our lease. After
-this process was stopped for longer than its lease it assumes nothing: the engine's Pong has epoch 0 if it
-dropped us. On Ready of the same epoch and lease, orphans are aborted: they are still running there.
+A serving engine is silent after 2 s, or twenty of its steps if that is longer; a loading one after 10 s.
+Hello is repeated every second until the engine replies (every ten seconds when refused); a serving engine is
+pinged twice a second, or four times per lease if that is more often, which renews our lease. After this
+process was stopped for longer than its lease it assumes nothing: the engine's Pong has epoch 0 if it dropped
+us. On Ready of the same epoch and lease, orphans are aborted: they are still running there.
 """
 
 from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from splitserve.engine_core.errors import EngineUnavailableError, OverloadedError
+from splitserve.engine_core.errors import (
+    ContextLengthError,
+    EngineUnavailableError,
+    OverloadedError,
+    SplitServeError,
+)
 from splitserve.engine_core.ipc.messages import (
     MAX_HANDLES,
     Abort,
@@ -41,26 +51,24 @@ from splitserve.engine_core.ipc.messages import (
     Draining,
     EngineMessage,
     FrontendMessage,
+    HandOver,
     Hello,
     Loading,
     Ping,
     Pong,
     Ready,
+    Recovering,
     Refused,
     Rejected,
     StepOutputs,
 )
 from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
+from splitserve.frontend.engines.connection.displacement import DisplacedBy, NoOwner, SequenceOwner
 from splitserve.frontend.engines.connection.errors import rejected_error
+from splitserve.frontend.engines.connection.liveness import LOADING_SILENCE_S, Liveness, max_silence_s
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence
 from splitserve.frontend.engines.connection.sequence_table import SequenceTable
 
-HELLO_INTERVAL_S = 1.0
-REFUSED_INTERVAL_S = 10.0
-PING_INTERVAL_S = 1.0
-# A lease shorter than four seconds needs more frequent pings.
-PINGS_PER_LEASE = 4
-SILENCE_S = 10.0
 MAX_OPEN_SEQUENCES = MAX_HANDLES
 
 
@@ -71,11 +79,12 @@ class EngineState(enum.Enum):
     LOADING = "loading"
     READY = "ready"
     DRAINING = "draining"
+    RECOVERING = "recovering"
     LOST = "lost"
     REFUSED = "refused"
 
 
-_SERVING = (EngineState.READY, EngineState.DRAINING)
+SERVING = (EngineState.READY, EngineState.DRAINING, EngineState.RECOVERING)
 
 
 class EngineSession:
@@ -85,7 +94,10 @@ class EngineSession:
         outbox: messages to send, in order.
         sequences: the engine's open sequences; sequences.wake_up() notifies their streams.
         orphans: handles of sequences that may still run on an engine that was lost.
+        owner: gets the sequences that the engine no longer runs.
+        has_handed_over: whether it has given its requests back, since when it is on its way out.
         num_losses: how often a serving engine was lost.
+        loading: its last progress, of loading or of recovering.
     """
 
     def __init__(self, frontend_id: str, software_version: str, address: str = "") -> None:
@@ -93,19 +105,18 @@ class EngineSession:
         self.address = address
         self.outbox: deque[FrontendMessage] = deque()
         self.sequences = SequenceTable()
+        self.owner: SequenceOwner = NoOwner()
         self.orphans: list[int] = []
         self.num_losses = 0
-        self.loading: Loading | None = None
+        self.loading: Loading | Recovering | None = None
         self.ready: Ready | None = None
         self.last_pong: Pong | None = None
         self.last_pong_s: float | None = None
         self.message = ""
         self._hello = Hello(PROTOCOL_VERSION, frontend_id, software_version)
         self._next_id = 0
-        self._last_hello_s = float("-inf")
-        self._last_ping_s = float("-inf")
-        self._last_heard_s = 0.0
-        self._last_tick_s: float | None = None
+        self._liveness = Liveness()
+        self.has_handed_over = False
 
     # --- events ---
 
@@ -116,19 +127,18 @@ class EngineSession:
     def disconnected(self, now_s: float) -> None:
         """The socket lost its connection: the engine's process ended, or the network failed."""
         if self.state is not EngineState.CONNECTING:
-            self._lose("the connection to the engine was lost")
+            self._lose("the connection to the engine was lost", DisplacedBy.DISCONNECTED)
 
     def tick(self, now_s: float) -> None:
         """Run the timers; call it a few times a second."""
-        gap_s = 0.0 if self._last_tick_s is None else now_s - self._last_tick_s
-        self._last_tick_s = now_s
-        if self.state in _SERVING:
-            self._tick_serving(now_s, gap_s)
+        is_serving = self.state in SERVING
+        self._liveness.tick(now_s, is_serving=is_serving)
+        if is_serving:
+            self._tick_serving(now_s)
             return
-        interval_s = REFUSED_INTERVAL_S if self.state is EngineState.REFUSED else HELLO_INTERVAL_S
-        if self.state is EngineState.LOADING and now_s - self._last_heard_s > SILENCE_S:
-            self._lose(f"the engine has been silent for {SILENCE_S:.0f} s")
-        if now_s - self._last_hello_s >= interval_s:
+        if self.state is EngineState.LOADING and self._liveness.is_silent(now_s, LOADING_SILENCE_S):
+            self._lose(f"the engine has been silent for {LOADING_SILENCE_S:.0f} s", DisplacedBy.SILENT)
+        if self._liveness.wants_hello(now_s, was_refused=self.state is EngineState.REFUSED):
             self._say_hello(now_s)
 
     def receive(self, message: EngineMessage, now_s: float) -> None:
@@ -137,27 +147,40 @@ class EngineSession:
         Raises:
             ProtocolError: its columns do not match each other; nothing was applied.
         """
-        self._last_heard_s = now_s
+        self._liveness.heard(now_s)
         match message:
             case StepOutputs():
                 self._receive_outputs(message)
             case Pong():
                 self._receive_pong(message, now_s)
             case Rejected():
-                self.sequences.fail(message.handle, rejected_error(message))
+                self._receive_rejected(message)
             case Ready():
                 self._receive_ready(message, now_s)
             case Loading():
-                self._leave_serving("the engine was restarted")
+                self._leave_serving("the engine was restarted", DisplacedBy.RESTARTED)
                 self.state, self.loading = EngineState.LOADING, message
             case Refused():
-                self._leave_serving(message.message)
+                self._leave_serving(message.message, DisplacedBy.RESTARTED)
                 self.state, self.message = EngineState.REFUSED, message.message
             case Draining():
-                if self.state is EngineState.READY:
+                if self.state in SERVING:
                     self.state = EngineState.DRAINING
+            case Recovering():
+                self.loading = message
+                if self.state is EngineState.READY:
+                    self.state = EngineState.RECOVERING
+            case HandOver():
+                self._receive_hand_over(message)
             case CallResult():
                 pass
+
+    def garbled(self) -> None:
+        """A message could not be read: whatever it said is lost, so open sequences go on anew."""
+        released = self.sequences.release()
+        if released:
+            self.outbox.append(Abort([sequence.handle for sequence in released]))
+            self._displace(released, "an invalid message was received", DisplacedBy.GARBLED)
 
     # --- commands ---
 
@@ -170,17 +193,35 @@ class EngineSession:
         """Send a request.
 
         Raises:
+            EngineUnavailableError, OverloadedError: as check_room().
+        """
+        self.check_room(1)
+        self.outbox.append(request)
+        return self.sequences.add(request, wake)
+
+    def adopt(self, sequence: OpenSequence, request: AddRequest) -> None:
+        """Send the request that continues a displaced sequence.
+
+        Raises:
+            EngineUnavailableError, OverloadedError: as check_room().
+        """
+        self.check_room(1)
+        self.outbox.append(request)
+        self.sequences.adopt(sequence, request.handle)
+
+    def check_room(self, num_sequences: int) -> None:
+        """Check that so many more sequences may be sent.
+
+        Raises:
             EngineUnavailableError: the engine is not ready.
-            OverloadedError: this frontend already has the most sequences open that an engine allows it.
+            OverloadedError: this frontend would have more open than an engine allows it.
         """
         if self.state is not EngineState.READY:
             raise EngineUnavailableError(f"the engine at {self.address} is {self.state.value}")
-        if len(self.sequences) >= MAX_OPEN_SEQUENCES:
+        if len(self.sequences) + num_sequences > MAX_OPEN_SEQUENCES:
             raise OverloadedError(
                 f"{MAX_OPEN_SEQUENCES} sequences are already in flight on the engine at {self.address}"
             )
-        self.outbox.append(request)
-        return self.sequences.add(request, wake)
 
     def abort(self, handles: Sequence[int]) -> None:
         """Abort those of the sequences that are still open; their later output is ignored."""
@@ -191,7 +232,7 @@ class EngineSession:
     def ping(self, now_s: float) -> int:
         """Send a ping now and return its nonce, which the Pong repeats."""
         nonce = self.next_handle()
-        self._last_ping_s = now_s
+        self._liveness.pinged(now_s)
         self.outbox.append(Ping(nonce))
         return nonce
 
@@ -204,41 +245,54 @@ class EngineSession:
     # --- inside ---
 
     def _say_hello(self, now_s: float) -> None:
-        self._last_hello_s = now_s
+        self._liveness.said_hello(now_s)
         # At most one is queued while there is no connection.
         if self._hello not in self.outbox:
             self.outbox.append(self._hello)
 
-    def _tick_serving(self, now_s: float, gap_s: float) -> None:
+    def _tick_serving(self, now_s: float) -> None:
         assert self.ready is not None
-        if gap_s > PING_INTERVAL_S:
-            # Our own process was stopped. What the engine sent meanwhile is still unread; only the engine
-            # knows whether it has dropped us, and its Pong to the ping below will tell.
-            self._last_heard_s += gap_s
-        if now_s - self._last_heard_s > SILENCE_S:
-            self._lose(f"the engine has been silent for {SILENCE_S:.0f} s")
+        silence_s = max_silence_s(self.last_pong.stats.median_step_s if self.last_pong else 0.0)
+        if self._liveness.is_silent(now_s, silence_s):
+            self._lose(f"the engine has been silent for {silence_s:.3g} s", DisplacedBy.SILENT)
             self._say_hello(now_s)
-        elif now_s - self._last_ping_s >= min(PING_INTERVAL_S, self.ready.lease_s / PINGS_PER_LEASE):
+        elif self._liveness.wants_ping(now_s, self.ready.lease_s):
             self.ping(now_s)
 
     def _receive_ready(self, ready: Ready, now_s: float) -> None:
         same_life = self.ready is not None and self.ready.epoch == ready.epoch
         if not same_life:
-            self._leave_serving("the engine was restarted")
+            self._leave_serving("the engine was restarted", DisplacedBy.RESTARTED)
         elif not ready.lease_renewed and self.sequences:
-            self._leave_serving("the engine had dropped this frontend")
-        if same_life and ready.lease_renewed and self.orphans:
-            for start in range(0, len(self.orphans), MAX_HANDLES):
-                self.outbox.append(Abort(self.orphans[start : start + MAX_HANDLES]))
+            self._leave_serving("the engine had dropped this frontend", DisplacedBy.RESTARTED)
+        if same_life and ready.lease_renewed:
+            self.outbox.extend(_aborts(self.orphans))
         self.orphans = []
         if not (same_life and self.state is EngineState.DRAINING):
             self.state = EngineState.READY
         self.ready, self.message = ready, ""
+        self.has_handed_over = self.has_handed_over and same_life
+        self.owner.returned(same_life=same_life)
         self.ping(now_s)
 
+    def _receive_hand_over(self, hand_over: HandOver) -> None:
+        if self.state not in SERVING:
+            return
+        self.state, self.has_handed_over = EngineState.DRAINING, True
+        reason = f"it gave its requests back: {hand_over.reason[:200]}"
+        self._displace(self.sequences.release(), reason, DisplacedBy.HANDED_OVER)
+
+    def _receive_rejected(self, rejected: Rejected) -> None:
+        """End a request that was rejected for good; one that may be taken elsewhere, or later, goes back."""
+        error, handle = rejected_error(rejected), rejected.handle
+        if handle in self.sequences and _may_be_taken(self.sequences[handle], error):
+            self.owner.displaced(self.sequences.release([handle]), DisplacedBy.REJECTED, error)
+        else:
+            self.sequences.fail(handle, error)
+
     def _receive_pong(self, pong: Pong, now_s: float) -> None:
-        if self.state not in _SERVING or self.ready is None or pong.epoch != self.ready.epoch:
-            if self._leave_serving("the engine was restarted"):
+        if self.state not in SERVING or self.ready is None or pong.epoch != self.ready.epoch:
+            if self._leave_serving("the engine was restarted", DisplacedBy.RESTARTED):
                 self.state = EngineState.LOST
             self._say_hello(now_s)
             return
@@ -250,24 +304,50 @@ class EngineSession:
         if self.ready is None or outputs.epoch != self.ready.epoch:
             self.sequences.stale_outputs += 1
             return
-        given_up = self.sequences.receive(outputs)
-        if given_up:
-            self.outbox.append(Abort(given_up))
+        faulty, handed_back = self.sequences.receive(outputs)
+        if faulty:
+            self.outbox.append(Abort([sequence.handle for sequence in faulty]))
+            lost = [sequence for sequence in faulty if sequence.error is None]
+            self._displace(lost, "tokens of the output were lost", DisplacedBy.GARBLED)
+        if handed_back:
+            # Counted, unless it ends: a faulty engine must not be sent them for ever.
+            is_ending = self.state is EngineState.DRAINING
+            cause = DisplacedBy.HANDED_OVER if is_ending else DisplacedBy.GARBLED
+            self._displace(handed_back, "it gave requests up", cause)
 
-    def _leave_serving(self, reason: str) -> bool:
-        if self.state not in _SERVING:
+    def _leave_serving(self, reason: str, cause: DisplacedBy) -> bool:
+        if self.state not in SERVING:
             return False
-        self._lose(reason)
+        self._lose(reason, cause)
         return True
 
-    def _lose(self, reason: str) -> None:
+    def _lose(self, reason: str, cause: DisplacedBy) -> None:
+        self.num_losses += self.state in SERVING
         self.state, self.message = EngineState.LOST, reason
-        self.num_losses += 1
         # Its last report belongs to an epoch, or to a connection, that has ended.
         self.last_pong = None
-        for message in self.outbox:
-            if isinstance(message, Abort):
-                self.orphans.extend(message.handles)
-        self.outbox.clear()
+        released = self.sequences.release()
         # Bounded by MAX_OPEN_SEQUENCES per loss; Ready empties it before anything new can be opened.
-        self.orphans += self.sequences.fail_all(f"engine {self.address}: {reason}")
+        self.orphans += [handle for m in self.outbox if isinstance(m, Abort) for handle in m.handles]
+        self.orphans += [sequence.handle for sequence in released]
+        self.outbox.clear()
+        # An engine that has handed over ends: that is no death, even if a request crossed its last message.
+        self._displace(released, reason, DisplacedBy.HANDED_OVER if self.has_handed_over else cause)
+
+    def _displace(self, sequences: list[OpenSequence], reason: str, cause: DisplacedBy) -> None:
+        error = EngineUnavailableError(f"engine {self.address}: {reason}")
+        self.owner.displaced(sequences, cause, error)
+
+
+def _may_be_taken(sequence: OpenSequence, error: SplitServeError) -> bool:
+    """Return whether a rejected sequence may be taken elsewhere, or later.
+
+    A client can repeat a request for which there was no room, but not the rest of one that has been running.
+    """
+    # What fitted the first engine may not fit one with a smaller context.
+    is_too_small = isinstance(error, OverloadedError | ContextLengthError)
+    return error.status == EngineUnavailableError.status or (is_too_small and sequence.was_displaced)
+
+
+def _aborts(handles: list[int]) -> Iterator[Abort]:
+    return (Abort(handles[i : i + MAX_HANDLES]) for i in range(0, len(handles), MAX_HANDLES))

@@ -120,12 +120,12 @@ class SequenceStream:
 
         Returns:
             Whether this was possible. It is not if anything besides text is requested, if the text has only
-            begun, or if the sequence has ended.
+            begun, or if the sequence has ended, is displaced, or is watched.
         """
         source = self.source
         asks_more = self._stops is not None or self._wants_logprobs or self._wants_prompt_logprobs
         state = self._detokenizer.state()
-        if asks_more or state is None or source.finished is not None or source.error is not None:
+        if asks_more or state is None or source.has_ended or source.relay is None or source.watched:
             return False
         source.hand_over(route, state)
         return True

@@ -20,7 +20,7 @@ import socket
 import ssl
 from collections.abc import Callable
 
-from splitserve.engine_core.ipc.connection_counts import NOT_SERVING, ConnectionCounts
+from splitserve.engine_core.ipc.connection_counts import ABSENT, NOT_SERVING, ConnectionCounts
 
 HOLD_S = 0.002
 MAX_HOLDS = 4
@@ -115,7 +115,7 @@ class Acceptor:
         others = [
             number
             for number in range(1, len(counts) + 1)
-            if number != self._number and counts[number] not in (NOT_SERVING, self._passed.get(number))
+            if number != self._number and counts[number] not in (*ABSENT, self._passed.get(number))
         ]
         lowest = min((counts[number] for number in others), default=0)
         if not others or counts[self._number] <= lowest + 1 + lowest // SLACK_SHARE:

@@ -79,6 +79,8 @@ class BoundedHttpProtocol(UvicornProtocol):
         if self.running is not None and not self.running.is_complete:
             self.running.disconnect()
         super().connection_lost(exc)
+        # After a reset uvicorn leaves this running, and with it all of the connection for another 75 s.
+        self.stop_idle_timer()
         if self._body is not None:
             self._body.lose()
 

@@ -10,6 +10,7 @@ import pytest
 
 from splitserve.engine_core.checkpoint.config.architectures import read_model_config
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
+from splitserve.engine_core.checkpoint.weight_files import Checkpoint
 from splitserve.engine_core.errors import ConfigError, ModelLoadError
 
 LLAMA = {
@@ -240,3 +241,10 @@ def test_a_shorter_context_may_be_asked_for_but_no_longer_one(tmp_path: Path) ->
     assert config.limited_to(0).max_model_len == 512
     with pytest.raises(ConfigError, match="--max-model-len 513"):
         config.limited_to(513)
+
+
+def test_a_refusal_can_be_sent_to_another_process_whatever_it_quotes(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"\\ud800": 1}}')
+    with pytest.raises(ModelLoadError, match="ud800") as caught:
+        Checkpoint.open(tmp_path)
+    assert str(caught.value).encode()

@@ -8,14 +8,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import zmq
 
 from splitserve.engine_core.executor.simulated.model import SimulatedModel
 from splitserve.engine_core.executor.simulated.worker import SimulatedWorker
-from splitserve.engine_core.ipc.codec import encode, to_worker_decoder
+from splitserve.engine_core.ipc.codec import encode, to_worker_decoder, unpack_int32
 from splitserve.engine_core.ipc.transport import connect_engine
 from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
 from splitserve.engine_core.ipc.worker_messages import (
@@ -30,6 +33,9 @@ from splitserve.engine_core.ipc.worker_messages import (
     WorkerHello,
 )
 
+POISON = 666
+LOADED_ONCE = "loaded-once"
+
 
 class FakeWorker:
     def __init__(self, behaviour: str, address: str, rank: str) -> None:
@@ -39,6 +45,7 @@ class FakeWorker:
         self.socket = connect_engine(self.context, address, rank.encode())
         self.worker = SimulatedWorker(SimulatedModel())
         self.num_steps = 0
+        self.poisoned_rows: set[int] = set()
 
     def send(self, message: FromWorkerMessage) -> None:
         self.socket.send(encode(message))
@@ -53,6 +60,7 @@ class FakeWorker:
             "refuse the model": lambda: self.refuse("model_load_failed", "shard 2 of 3 is missing", 3),
             "refuse the flags": lambda: self.refuse("invalid_config", "--max-model-len is too long", 2),
             "device fault": lambda: self.refuse("worker_failed", "the device fell off the bus", 4),
+            "load once": self.load_once,
             "garbage": self.garbage,
             "load for ever": self.load_for_ever,
             "tell of progress for ever": self.tell_of_progress_for_ever,
@@ -73,6 +81,13 @@ class FakeWorker:
     def refuse(self, code: str, message: str, exit_code: int) -> int:
         self.send(WorkerFailed(code, message))
         return exit_code
+
+    def load_once(self) -> int:
+        mark = Path(tempfile.gettempdir()) / LOADED_ONCE
+        if mark.exists():
+            return self.refuse("model_load_failed", "shard 2 of 3 is missing", 3)
+        mark.touch()
+        return 0
 
     def garbage(self) -> int:
         self.socket.send(b"\xff\xff\xff")
@@ -117,16 +132,30 @@ class FakeWorker:
 
     def step(self, message: SchedulerOutput) -> None:
         self.num_steps += 1
+        if self.behaviour == "die of poison":
+            self.die_of_poison(message)
         output = self.worker.execute(message)
         if self.behaviour == "answer when the next step is there":
             self.socket.poll()
         if self.num_steps == 3:
             self.misbehave(output)
+        elif self.behaviour == "slowly":
+            time.sleep(0.002)
+            self.send(output)
         elif self.behaviour == "chatty":
             sys.stderr.write("x" * 99 + "\n")
             self.send(output)
         else:
             self.send(output)
+
+    def die_of_poison(self, step: SchedulerOutput) -> None:
+        """End with every step that computes a row whose prompt begins with POISON."""
+        self.poisoned_rows.difference_update(unpack_int32(step.freed_rows).tolist())
+        self.poisoned_rows.update(
+            new.row for new in step.new_rows if int(unpack_int32(new.token_ids)[0]) == POISON
+        )
+        if not self.poisoned_rows.isdisjoint(unpack_int32(step.rows).tolist()):
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def misbehave(self, output: ModelRunnerOutput) -> None:
         match self.behaviour:

@@ -88,6 +88,14 @@ def test_a_second_router_does_not_steal_the_address(folder: str, context: zmq.Co
     first.close()
 
 
+def test_a_router_can_be_bound_anew_at_once_however_often(folder: str, context: zmq.Context) -> None:
+    """libzmq gives up what belonged to a closed socket some time later."""
+    for number in range(300):
+        router = BoundRouter(context, f"ipc://{folder}/e.sock")
+        assert router.address, number
+        router.close()
+
+
 def test_a_port_in_use_is_named(context: zmq.Context) -> None:
     first = BoundRouter(context, "tcp://127.0.0.1:0")
     assert first.address.startswith("tcp://127.0.0.1:")

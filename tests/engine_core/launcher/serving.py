@@ -23,7 +23,8 @@ from tests.engine_core.processes import wait_ended
 from tests.frontends import ready_frontends
 
 ROOT = Path(__file__).resolve().parents[3]
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
+ENGINE, FRONTEND = "splitserve.engine_core.cli", "splitserve.frontend.cli"
 
 Accept = Callable[[list[psutil.Process]], bool]
 
@@ -47,7 +48,10 @@ class Serving:
     def read(self, end_s: float) -> bool:
         """Wait for more output; False at its end or at the deadline."""
         assert self.popen.stdout is not None
-        if not select.select([self.popen.stdout], [], [], max(0.0, end_s - time.monotonic()))[0]:
+        # Unlike select(), it takes descriptors over 1,023, of which a long run of tests may have many.
+        poll = select.poll()
+        poll.register(self.popen.stdout, select.POLLIN)
+        if not poll.poll(1000 * max(0.0, end_s - time.monotonic())):
             return False
         data = os.read(self.popen.stdout.fileno(), 65536)
         self.output += data.decode(errors="replace")

@@ -12,9 +12,13 @@ from pathlib import Path
 import pytest
 
 from splitserve.engine_core.clock import ManualClock
-from splitserve.engine_core.launcher.launcher import ENGINE_NAME, Launcher, LaunchOptions
-from splitserve.engine_core.launcher.supervisor import FIRST_DELAY_S, MAX_RESTARTS, Start, SupervisorState
+from splitserve.engine_core.launcher.child_processes import ENGINE_NAME
+from splitserve.engine_core.launcher.child_state import Start
+from splitserve.engine_core.launcher.launcher import Launcher
+from splitserve.engine_core.launcher.options import LaunchOptions
+from splitserve.engine_core.launcher.supervisor import SupervisorState
 from splitserve.engine_core.process.children import Child
+from splitserve.engine_core.process.restart_intensity import MAX_RESTARTS
 
 
 def refuse(*_: object, **__: object) -> int:
@@ -33,7 +37,7 @@ def test_without_a_pidfd_the_end_of_a_child_is_still_known(monkeypatch: pytest.M
 def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launcher]:
     """A launcher whose children cannot be started."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr("splitserve.engine_core.launcher.launcher.Child", refuse)
+    monkeypatch.setattr("splitserve.engine_core.launcher.child_processes.Child", refuse)
     options = LaunchOptions("m", "", 0, str(tmp_path / "s"), 1, 5.0, (), (), "http", False)
     made = Launcher(options, ManualClock(100.0))
     yield made
@@ -43,7 +47,7 @@ def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launch
 def test_a_child_that_cannot_be_started_is_tried_again(launcher: Launcher) -> None:
     launcher._act([Start(ENGINE_NAME)])
     assert launcher._supervisor.state is SupervisorState.RUNNING
-    assert launcher._supervisor.next_due_s() == 100.0 + FIRST_DELAY_S
+    assert launcher._supervisor.next_due_s() == 100.0
 
 
 def test_a_child_that_can_never_be_started_ends_the_launcher(launcher: Launcher) -> None:

@@ -7,21 +7,21 @@ from collections.abc import Callable
 
 import pytest
 
-from splitserve.engine_core.launcher.supervisor import (
-    FAILING_DELAY_S,
-    FIRST_DELAY_S,
-    KILL_GRACE_S,
-    MAX_RESTARTS,
+from splitserve.engine_core.launcher.child_state import (
     NEVER,
-    RESTART_WINDOW_S,
     Action,
     ChildSpec,
     Say,
     Send,
     Start,
+)
+from splitserve.engine_core.launcher.supervisor import (
+    FAILING_DELAY_S,
+    KILL_GRACE_S,
     Supervisor,
     SupervisorState,
 )
+from splitserve.engine_core.process.restart_intensity import MAX_RESTARTS, RESTART_WINDOW_S, SECOND_DELAY_S
 
 ENGINE, FIRST, SECOND = "engine", "frontend 1", "frontend 2"
 STOP_TIMEOUT_S = 40.0
@@ -56,14 +56,13 @@ def test_nothing_is_due_while_all_run() -> None:
 
 @pytest.mark.parametrize("name", [ENGINE, FIRST, SECOND])
 @pytest.mark.parametrize("code", [0, 1, 4, -9, 130])
-def test_a_lost_child_is_restarted_alone_after_a_delay(name: str, code: int) -> None:
+def test_a_lost_child_is_restarted_alone_and_at_once(name: str, code: int) -> None:
     supervisor = started()
     actions = supervisor.on_exit(name, code, 100.0)
     assert deeds(actions) == []
     assert name in words(actions)
-    assert supervisor.next_due_s() == pytest.approx(100.0 + FIRST_DELAY_S)
-    assert supervisor.on_time(100.0) == []
-    assert deeds(supervisor.on_time(100.0 + FIRST_DELAY_S)) == [Start(name)]
+    assert supervisor.next_due_s() == 100.0
+    assert deeds(supervisor.on_time(100.0)) == [Start(name)]
     assert supervisor.next_due_s() == NEVER
     assert supervisor.state is SupervisorState.RUNNING
 
@@ -105,7 +104,7 @@ def test_delays_grow_and_the_sixth_loss_of_the_engine_within_the_window_ends_the
         delays.append(supervisor.next_due_s() - now_s)
         now_s = supervisor.next_due_s()
         assert deeds(supervisor.on_time(now_s)) == [Start(ENGINE)]
-    assert delays == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6])
+    assert delays == pytest.approx([0.0, SECOND_DELAY_S, 0.2, 0.4, 0.8])
     actions = supervisor.on_exit(ENGINE, -11, now_s)
     assert supervisor.state is SupervisorState.STOPPING
     assert "6 times within 60 s" in words(actions)
@@ -141,7 +140,7 @@ def test_a_failing_child_that_ran_for_a_minute_is_sound_again() -> None:
     assert supervisor.next_due_s() == NEVER
     now_s += 2 * RESTART_WINDOW_S
     supervisor.on_exit(FIRST, -11, now_s)
-    assert supervisor.next_due_s() == pytest.approx(now_s + FIRST_DELAY_S)
+    assert supervisor.next_due_s() == now_s, "as at the first time"
 
 
 def test_the_last_frontend_that_keeps_ending_ends_the_server() -> None:
@@ -184,6 +183,16 @@ def test_a_child_that_keeps_ending_with_code_0_does_not_end_the_server_with_succ
     supervisor.on_exit(ENGINE, 0, now_s)
     end_all(supervisor, {FIRST, SECOND})
     assert supervisor.exit_code == 1
+
+
+def test_a_child_that_hangs_is_killed_once_and_its_successor_may_hang_again() -> None:
+    supervisor = started()
+    assert FIRST in words(supervisor.on_hung(FIRST))
+    assert supervisor.on_hung(FIRST) == []
+    supervisor.on_exit(FIRST, -9, 1.0)
+    assert supervisor.on_hung(FIRST) == [], "it does not run"
+    assert supervisor.on_time(1.0) == [Start(FIRST)]
+    assert deeds(supervisor.on_hung(FIRST)) == [Send(FIRST, KILL)]
 
 
 def test_losses_far_apart_never_end_the_server() -> None:
@@ -291,14 +300,27 @@ def at(now_s: float) -> Event:
     return lambda supervisor: supervisor.on_time(now_s)
 
 
+def hang_of(name: str) -> Event:
+    return lambda supervisor: supervisor.on_hung(name)
+
+
 def stop(supervisor: Supervisor) -> list[Action]:
     return supervisor.stop(TERM, 100.0)
 
 
 def waiting() -> Supervisor:
-    """FIRST waits for its restart, due at 100.1 s."""
+    """FIRST waits for its second restart, due at 100.1 s."""
     supervisor = started()
     supervisor.on_exit(FIRST, 1, 100.0)
+    supervisor.on_time(100.0)
+    supervisor.on_exit(FIRST, 1, 100.0)
+    return supervisor
+
+
+def hung() -> Supervisor:
+    """FIRST hung and was killed; its end has not been seen yet."""
+    supervisor = started()
+    supervisor.on_hung(FIRST)
     return supervisor
 
 
@@ -362,7 +384,14 @@ TABLE = [
     (started, end_of(ENGINE, 3), STOPPING, FIRST_STAGE),
     (started, stop, STOPPING, FIRST_STAGE),
     (started, at(1e9), RUNNING, []),
+    (started, hang_of(FIRST), RUNNING, [Send(FIRST, KILL)]),
+    (started, hang_of(ENGINE), RUNNING, [Send(ENGINE, KILL)]),
+    (hung, hang_of(FIRST), RUNNING, []),
+    (hung, hang_of(SECOND), RUNNING, [Send(SECOND, KILL)]),
+    (hung, end_of(FIRST, -9), RUNNING, []),
+    (hung, stop, STOPPING, FIRST_STAGE),
     (waiting, end_of(SECOND), RUNNING, []),
+    (waiting, hang_of(FIRST), RUNNING, []),
     (waiting, at(100.0), RUNNING, []),
     (waiting, at(100.2), RUNNING, [Start(FIRST)]),
     (waiting, stop, STOPPING, [Send(SECOND, TERM)]),
@@ -376,6 +405,8 @@ TABLE = [
     (failing_alone, at(200.0), RUNNING, [Start(FIRST)]),
     (stopping, end_of(FIRST), STOPPING, []),
     (stopping, end_of(ENGINE), STOPPING, []),
+    (stopping, hang_of(FIRST), STOPPING, [Send(FIRST, KILL)]),
+    (stopping, hang_of(ENGINE), STOPPING, [Send(ENGINE, KILL)]),
     (stopping, stop, KILLING, [Send(ENGINE, TERM), *FIRST_STAGE]),
     (stopping, at(90.0 + STOP_TIMEOUT_S), STOPPING, [Send(FIRST, KILL), Send(SECOND, KILL)]),
     (stopping_engine, end_of(ENGINE), DONE, []),
@@ -383,11 +414,13 @@ TABLE = [
     (stopping_engine, at(91.0 + STOP_TIMEOUT_S), STOPPING, [Send(ENGINE, KILL)]),
     (killing, end_of(FIRST), KILLING, []),
     (killing, stop, KILLING, []),
+    (killing, hang_of(FIRST), KILLING, []),
     (killing, at(92.0), KILLING, [Send(ENGINE, KILL), Send(FIRST, KILL), Send(SECOND, KILL)]),
     (killing_last, end_of(ENGINE), DONE, []),
     (killing_last, stop, KILLING, []),
     (killing_last, at(92.0), KILLING, [Send(ENGINE, KILL)]),
     (done, stop, DONE, []),
+    (done, hang_of(FIRST), DONE, []),
     (done, at(1e9), DONE, []),
 ]
 

@@ -36,6 +36,7 @@ from splitserve.engine_core.ipc.messages import (
 from splitserve.engine_core.ipc.transport import connect_engine
 from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
 from splitserve.engine_core.sequence_sampling import SequenceSampling
+from tests.engine_core.executor.fake_worker import LOADED_ONCE
 from tests.engine_core.processes import wait_ended
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -43,7 +44,7 @@ DEADLINE_S = 20.0
 SIMULATED = ("splitserve.engine_core.cli", "--executor", "simulated")
 FAKE_ENGINE = "tests.engine_core.server.fake_engine"
 MODEL = {"vocab_size": 32000, "max_position_embeddings": 4096, "eos_token_id": 2}
-KEPT = ("log", "tmp", "model", "config.json")
+KEPT = ("log", "tmp", "model", "config.json", LOADED_ONCE)
 
 M = TypeVar("M")
 
@@ -115,14 +116,18 @@ class RawClient:
         self.send(Ping(nonce))
         return self.wait_for(Pong, lambda pong: pong.nonce == nonce)
 
-    def stats_when(self, accept: Callable[[EngineStats], bool]) -> EngineStats:
-        """Ping until the engine's figures are as expected."""
+    def pong_when(self, accept: Callable[[Pong], bool]) -> Pong:
+        """Ping until the answer is as expected."""
         end_s = time.monotonic() + DEADLINE_S
         while True:
-            stats = self.ping().stats
-            if accept(stats):
-                return stats
-            assert time.monotonic() < end_s, f"never came true: {stats}"
+            pong = self.ping()
+            if accept(pong):
+                return pong
+            assert time.monotonic() < end_s, f"never came true: {pong}"
+
+    def stats_when(self, accept: Callable[[EngineStats], bool]) -> EngineStats:
+        """Ping until the engine's figures are as expected."""
+        return self.pong_when(lambda pong: accept(pong.stats)).stats
 
     def close(self) -> None:
         self.socket.close(linger=0)
@@ -181,15 +186,22 @@ class Engine:
         (worker,) = psutil.Process(self.popen.pid).children()
         return worker
 
+    def workers(self) -> list[psutil.Process]:
+        """The processes of its workers, by rank."""
+        return sorted(psutil.Process(self.popen.pid).children(), key=lambda worker: int(worker.cmdline()[-1]))
+
     @contextlib.contextmanager
-    def steps_held(self) -> Iterator[None]:
-        """No step ends meanwhile: the worker stands still, the engine does not."""
-        worker = self.worker()
-        worker.suspend()
+    def steps_held(self) -> Iterator[list[psutil.Process]]:
+        """No step ends meanwhile: the workers stand still, the engine does not."""
+        workers = self.workers()
+        for worker in workers:
+            worker.suspend()
         try:
-            yield
+            yield workers
         finally:
-            worker.resume()
+            for worker in workers:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    worker.resume()
 
     def exit_code(self) -> int:
         return self.popen.wait(DEADLINE_S)
@@ -249,7 +261,7 @@ def _start(words: list[str], log_path: Path) -> subprocess.Popen[bytes]:
             stdout=log,
             stderr=log,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, "TMPDIR": str(temporary)},
+            env={**os.environ, "TMPDIR": str(temporary), "XDG_RUNTIME_DIR": str(temporary)},
         )
 
 

@@ -12,7 +12,15 @@ import psutil
 import pytest
 
 from splitserve.engine_core.ipc.curve import create_keys
-from splitserve.engine_core.ipc.messages import Draining, FinishReason, Ready, Rejected, StepOutputs
+from splitserve.engine_core.ipc.messages import (
+    Draining,
+    FinishReason,
+    HandOver,
+    Loading,
+    Ready,
+    Rejected,
+    StepOutputs,
+)
 from tests.engine_core.server.harness import DEADLINE_S, ROOT, engine_with, running_engine
 
 
@@ -59,15 +67,42 @@ def test_an_address_that_cannot_be_bound_is_told_and_ends_the_process(tmp_path: 
     assert "Traceback" not in done.stderr
 
 
-def test_requests_beyond_the_drain_time_end_with_abort() -> None:
+def test_requests_beyond_the_drain_time_are_handed_over() -> None:
     with running_engine("--simulated-step-ms", "20", "--drain-timeout", "0.2") as engine:
         client = engine.joined()
         client.add(1, [1], max_tokens=4000)
         client.wait_for(StepOutputs)
         engine.signal(signal.SIGTERM)
-        finished = client.finish(1).finished
-        assert finished is not None
-        assert finished.reason is FinishReason.ABORT
+        assert client.wait_for(HandOver).reason == "the engine is shutting down"
+        assert client.sequences[1].finished is None
+        assert engine.exit_code() == 0
+
+
+def test_an_engine_that_is_replaced_gives_all_requests_back_with_their_tokens() -> None:
+    with running_engine("--simulated-step-ms", "5") as engine, running_engine() as other:
+        clients = [engine.joined() for _ in range(3)]
+        for client in clients:
+            client.add(1, [1, 2], max_tokens=4000)
+            while not client.sequences[1].token_ids:
+                client.wait_for(StepOutputs)
+        engine.signal(signal.SIGUSR1)
+        whole = other.joined().generate(1, [1, 2], max_tokens=4000)
+        for client in clients:
+            assert client.wait_for(HandOver).reason == "the engine is being replaced"
+            assert client.sequences[1].finished is None
+            tokens = client.sequences[1].token_ids
+            assert tokens
+            assert tokens == whole[: len(tokens)]
+        assert engine.exit_code() == 0
+        assert "outcome=error" not in engine.log()
+
+
+def test_an_engine_that_is_not_ready_ends_when_it_is_replaced() -> None:
+    with engine_with("load for ever") as engine:
+        client = engine.client()
+        client.hello()
+        client.wait_for(Loading)
+        engine.signal(signal.SIGUSR1)
         assert engine.exit_code() == 0
 
 

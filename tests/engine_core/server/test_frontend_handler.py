@@ -47,7 +47,7 @@ class Bench:
         self.clock = ManualClock(100.0)
         self.sent: list[tuple[bytes, EngineMessage]] = []
         self.results: dict[bytes, SendResult] = {}
-        config = EngineConfig(model="m", lease_s=10.0)
+        self.config = config = EngineConfig(model="m", lease_s=10.0, kv_cache_memory_bytes=1000)
         self.table = FrontendTable(self.send, config.lease_s)
         startup = Startup(config, RecordingExecutor(), StartupReport(self.clock))
         self.handler = FrontendHandler(config, self.clock, 7, self.table, startup)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from splitserve.engine_core.clock import ManualClock
@@ -38,6 +39,9 @@ class RecordingExecutor(Executor):
     def start(self) -> None:
         self.started += 1
 
+    def restart(self) -> None:
+        self.started += 1
+
     def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> None:
         self.sizes.append((num_blocks, num_host_blocks))
 
@@ -71,6 +75,34 @@ def test_a_start_goes_through_its_stages() -> None:
     assert loaded is not None
     assert loaded.model == MODEL
     assert (loaded.scheduler.num_blocks, loaded.scheduler.max_model_len) == (8, 64)
+
+
+def test_workers_that_are_started_again_get_what_the_first_ones_had() -> None:
+    startup, executor = begun(EngineConfig(model="m", kv_cache_memory_bytes=1000))
+    for message in (HELLO, ready(), KVCacheReady(7)):
+        startup.on_message(message)
+    startup.begin_again()
+    assert (startup.stage, startup.fraction, executor.started) == ("starting the worker", 0.0, 2)
+    for again in (HELLO, LoadProgress(1, 4), ready(available_bytes=10)):
+        assert startup.on_message(again) is None
+    assert executor.sizes == [(10, 0), (7, 0)]
+    loaded = startup.on_message(KVCacheReady(7))
+    assert loaded is not None
+    assert loaded.scheduler.num_blocks == 7
+
+
+def test_workers_that_are_started_again_must_be_like_the_first() -> None:
+    startup, _executor = begun(EngineConfig(model="m", kv_cache_memory_bytes=1000))
+    for message in (HELLO, ready(), KVCacheReady(7)):
+        startup.on_message(message)
+    startup.begin_again()
+    other = msgspec.structs.replace(ready(), model=msgspec.structs.replace(MODEL, vocab_size=7))
+    with pytest.raises(WorkerError, match="replaced by another model"):
+        startup.on_message(other)
+    startup.begin_again()
+    startup.on_message(ready())
+    with pytest.raises(WorkerError, match="6 blocks instead of 7"):
+        startup.on_message(KVCacheReady(6))
 
 
 def test_the_worker_may_allocate_fewer_blocks() -> None:

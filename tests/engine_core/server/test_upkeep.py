@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from splitserve.engine_core.clock import ManualClock
+from splitserve.engine_core.process.heartbeats import Heart, HeartbeatPage
 from splitserve.engine_core.scheduler.output import GATHER_S, NEVER
-from splitserve.engine_core.server.upkeep import PROBE_DELAYS_S, Upkeep
+from splitserve.engine_core.server.upkeep import PROBE_DELAYS_S, SILENCE_INTERVAL_S, Upkeep
 from tests.engine_core.server.test_frontend_handler import Bench
 
 SOON_S, LATE_S = PROBE_DELAYS_S
@@ -102,3 +103,41 @@ def test_gathered_tokens_are_due_before_the_next_look_at_timeouts() -> None:
     assert probes.upkeep.next_due_s(engine) > now_s + GATHER_S  # type: ignore[arg-type]
     engine.outputs_due_s = now_s + GATHER_S
     assert probes.upkeep.next_due_s(engine) == now_s + GATHER_S  # type: ignore[arg-type]
+
+
+class BusyEngine:
+    """An engine whose steps take a stated time."""
+
+    has_requests = True
+
+    def __init__(self, median_s: float) -> None:
+        self.step_times = self
+        self.seconds = median_s
+
+    def expire(self) -> None:
+        pass
+
+    def median_s(self) -> float:
+        return self.seconds
+
+
+def test_the_loop_may_stand_still_for_two_seconds_or_twenty_steps() -> None:
+    bench, page = Bench(), HeartbeatPage.create(1)
+    heart = Heart(7.0, page)
+    upkeep = Upkeep(bench.clock, bench.handler, bench.table, heart)
+    limits: list[float] = []
+    for median_s in (0.02, 0.3, 0.0):
+        bench.clock.advance(SILENCE_INTERVAL_S)
+        upkeep.run(BusyEngine(median_s))  # type: ignore[arg-type]
+        heart.beat()
+        limits.append(page.limit_s(0))
+    assert limits == [2.0, 6.0, 2.0]
+
+
+def test_the_integrity_check_is_announced_as_a_long_phase() -> None:
+    bench, page = Bench(), HeartbeatPage.create(1)
+    upkeep = Upkeep(bench.clock, bench.handler, bench.table, Heart(2.0, page))
+    upkeep.on_work()
+    bench.clock.advance(1.0)
+    upkeep.run(SlowEngine(bench.clock, took_s=5.0))  # type: ignore[arg-type]
+    assert page.limit_s(0) == 30.0

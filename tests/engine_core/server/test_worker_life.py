@@ -42,32 +42,6 @@ def test_frontends_that_waited_hear_ready() -> None:
         assert len({client.wait_for(Ready).epoch for client in clients}) == 1
 
 
-def test_a_killed_worker_ends_the_engine_and_names_the_cause() -> None:
-    with engine_with("well") as engine:
-        client = engine.joined()
-        client.add(1, [1], max_tokens=4000)
-        client.wait_for(StepOutputs)
-        engine.worker().kill()
-        assert engine.exit_code() == 4
-        assert "engine-core: error: the worker was lost: killed by SIGKILL" in engine.log()
-        assert "Traceback" not in engine.log()
-
-
-def test_an_idle_engine_notices_a_killed_worker_too() -> None:
-    with engine_with("well") as engine:
-        engine.joined()
-        engine.worker().kill()
-        assert engine.exit_code() == 4
-
-
-def test_a_stuck_step_ends_the_engine() -> None:
-    with engine_with("hang in a step", "--step-timeout", "1") as engine:
-        client = engine.joined()
-        client.add(1, [1], max_tokens=100)
-        assert engine.exit_code() == 4
-        assert "within 1 s" in engine.log()
-
-
 @pytest.mark.parametrize(
     ("behaviour", "code", "text"),
     [

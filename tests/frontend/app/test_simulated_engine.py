@@ -263,9 +263,11 @@ async def test_metrics_count_what_the_engine_did(url: str) -> None:
     )
 
 
-async def test_a_dead_engine_fails_the_stream_with_one_event_and_health_at_once(tmp_path: Path) -> None:
+async def test_a_dead_engine_fails_the_stream_that_may_not_wait_with_one_event_and_health_at_once(
+    tmp_path: Path,
+) -> None:
     with simulated_engine(write_checkpoint(tmp_path / "model"), "--simulated-step-ms", "20") as doomed:
-        pool = EnginePool([doomed.address], "http-test")
+        pool = EnginePool([doomed.address], "http-test", failover_wait_s=0.0)
         async with serving(pool, health_timeout_s=1) as (url, _), httpx.AsyncClient() as client:
             await until_ready(url, pool)
             body = {"prompt": "x", "max_tokens": 200, "ignore_eos": True, "stream": True}

@@ -49,8 +49,8 @@ async def make_pool() -> AsyncIterator[MakePool]:
     """Start a pool; it is closed after the test."""
     pools: list[EnginePool] = []
 
-    async def make(*addresses: str, assets_dir: str = "") -> EnginePool:
-        pool = EnginePool(addresses, "test", assets_dir=assets_dir)
+    async def make(*addresses: str, assets_dir: str = "", failover_wait_s: float = 30.0) -> EnginePool:
+        pool = EnginePool(addresses, "test", assets_dir=assets_dir, failover_wait_s=failover_wait_s)
         pools.append(pool)
         await pool.start()
         return pool

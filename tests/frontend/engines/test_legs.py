@@ -7,10 +7,11 @@ import pytest
 from tests.source_tree import import_graph
 
 ENGINES = "frontend.engines."
-# Leg -> modules of frontend.engines beside its own. Sockets and sessions are known to the pool alone, so that
-# an owner of open streams can stand between them and everything here.
+# Leg -> modules of frontend.engines beside its own. Sockets and sessions are known to the pool alone, since
+# the owner of open streams stands between them and everything here.
 LEGS = {
     "frontend.engines.connection": set(),
+    "frontend.engines.failover": {"connection.displacement", "connection.open_sequence"},
     "frontend.engines.stream": {
         "connection.open_sequence",
         "connection.token_relay",

@@ -15,6 +15,7 @@ from splitserve.engine_core.errors import (
     InvalidRequestError,
     OverloadedError,
 )
+from splitserve.engine_core.ipc.codec import unpack_int32
 from splitserve.engine_core.ipc.messages import (
     Abort,
     AddRequest,
@@ -171,10 +172,10 @@ async def test_a_stop_string_aborts_on_the_engine_before_the_delta_is_read(
         assert pool.stats().requests_finished == 1
 
 
-async def test_a_killed_engine_fails_its_streams_and_a_new_one_is_taken(
+async def test_a_killed_engine_fails_what_may_not_wait_and_a_new_one_is_taken(
     addresses: list[str], model: ModelInfo, make_pool: MakePool
 ) -> None:
-    pool = await make_pool(addresses[0])
+    pool = await make_pool(addresses[0], failover_wait_s=0.0)
     async with FakeEngine(addresses[0], model, epoch=1) as engine:
         await pool.wait_ready(DEADLINE_S)
         task = asyncio.create_task(collect(pool.generate("m", request())))
@@ -373,14 +374,21 @@ async def test_hello_names_this_frontend(addresses: list[str], model: ModelInfo,
         assert (await engine.receive(Hello)).frontend_id == "test"
 
 
-async def test_abort_reason_is_passed_on(addresses: list[str], model: ModelInfo, make_pool: MakePool) -> None:
-    async with FakeEngine(addresses[0], model) as engine:
-        pool = await make_pool(addresses[0])
-        await pool.wait_ready(DEADLINE_S)
+async def test_what_an_engine_aborts_as_it_ends_goes_on_elsewhere(
+    addresses: list[str], model: ModelInfo, make_pool: MakePool
+) -> None:
+    async with FakeEngine(addresses[0], model) as first, FakeEngine(addresses[1], model) as second:
+        pool = await make_pool(*addresses)
+        await until(lambda: [status.state for status in pool.status()] == ["ready", "ready"])
         task = asyncio.create_task(collect(pool.generate("m", request())))
-        handle = (await engine.receive(AddRequest)).handle
-        await engine.send(outputs([], [end(handle, FinishReason.ABORT)]))
-        assert [delta.finish_reason for delta in await task] == ["abort"]
+        handle = (await first.receive(AddRequest)).handle
+        await first.send(tokens(handle, [50]))
+        await first.send(Draining(5.0))
+        await first.send(outputs([], [end(handle, FinishReason.ABORT)]))
+        again = await second.receive(AddRequest)
+        assert unpack_int32(again.resume_token_ids).tolist() == [50]
+        await second.send(outputs([(again.handle, 51, 1)], [end(again.handle)]))
+        assert [token_id for delta in await task for token_id in delta.token_ids] == [50, 51]
 
 
 async def test_engines_beyond_this_machine_are_reached_without_keys_where_that_is_allowed() -> None:

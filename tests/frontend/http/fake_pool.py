@@ -252,6 +252,7 @@ class FakePool(EnginePool):
     defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
     state: str = "ready"
     answers: bool = True
+    stalled: str = ""
     max_model_len: int = MAX_MODEL_LEN
     seen: list[Seen] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
@@ -288,7 +289,7 @@ class FakePool(EnginePool):
     def models(self) -> list[ServedModel]:
         return [self.model] if self.state in ("ready", "draining") else []
 
-    async def settle(self) -> None:
+    async def settle(self, model: str = "") -> None:
         if self.state == "settling":
             self.state = "ready"
 
@@ -335,7 +336,14 @@ class FakePool(EnginePool):
         if self.state == "loading":
             return [replace(base, stage="weights", fraction=0.25)]
         return [
-            replace(base, model=self.model, stats=self.stats_now, queue=self.queue_now, last_pong_age_s=0.1)
+            replace(
+                base,
+                model=self.model,
+                stats=self.stats_now,
+                queue=self.queue_now,
+                last_pong_age_s=0.1,
+                stalled=self.stalled,
+            )
         ]
 
     async def ping(self, timeout_s: float) -> list[EngineStatus]:

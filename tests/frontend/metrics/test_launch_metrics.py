@@ -14,7 +14,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from splitserve.engine_core.ipc.connection_counts import ConnectionCounts
+from splitserve.engine_core.ipc.connection_counts import UNUSED, ConnectionCounts
 from splitserve.engine_core.ipc.messages import EngineStats
 from splitserve.engine_core.process.runtime_directory import runtime_directory
 from splitserve.frontend.app import create_app
@@ -40,10 +40,14 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.asynccontextmanager
-async def launched(folder: Path, size: int, *numbers: int) -> AsyncGenerator[list[httpx.AsyncClient], None]:
+async def launched(
+    folder: Path, size: int, *numbers: int, unused: int = 0
+) -> AsyncGenerator[list[httpx.AsyncClient], None]:
     """Some frontends of a launch in this process; yields a client of each."""
     folder.mkdir(parents=True, exist_ok=True)
     counts = ConnectionCounts.create(size)
+    if unused:
+        counts[unused] = UNUSED
     async with contextlib.AsyncExitStack() as stack:
         clients = []
         for number in numbers:
@@ -51,7 +55,7 @@ async def launched(folder: Path, size: int, *numbers: int) -> AsyncGenerator[lis
             pool.stats_now = EngineStats(generation_tokens=70)
             app = create_app(make_config(), pool, Launch(str(folder), number, counts))
             await stack.enter_async_context(app.router.lifespan_context(app))
-            while size > 1 and not (folder / f"api-{number}.sock").exists():
+            while not (folder / f"api{number}.sock").exists():
                 await asyncio.sleep(0)
             transport = httpx.ASGITransport(app)
             clients.append(
@@ -106,7 +110,7 @@ async def test_one_that_hangs_is_left_out_and_shown_as_down(
     monkeypatch.setattr(scrape, "DEADLINE_S", 0.05)
     async with launched(folder, 2, 1) as (client,):
         with socket.socket(socket.AF_UNIX) as hung:
-            hung.bind(f"{folder}/api-2.sock")
+            hung.bind(f"{folder}/api2.sock")
             # A queue that gets full: connecting is then refused or waits.
             hung.listen(0)
             for _ in range(connections):
@@ -122,11 +126,11 @@ async def test_an_answer_without_end_is_no_answer(folder: Path, monkeypatch: pyt
 async def test_the_socket_of_a_predecessor_that_was_killed_is_replaced(folder: Path) -> None:
     folder.mkdir(parents=True)
     with socket.socket(socket.AF_UNIX) as left:
-        left.bind(f"{folder}/api-2.sock")
+        left.bind(f"{folder}/api2.sock")
     async with launched(folder, 2, 1, 2) as (client, _):
         while (await samples(client, "splitserve:frontend_up"))["2"] == 0:
             await asyncio.sleep(0)
-        assert os.stat(f"{folder}/api-2.sock").st_mode & 0o777 == 0o600
+        assert os.stat(f"{folder}/api2.sock").st_mode & 0o777 == 0o600
     assert not folder.parent.exists(), "who leaves last removes the directories"
 
 
@@ -144,10 +148,14 @@ async def test_it_waits_for_the_directory_that_the_engine_makes(
         assert answer == {1: b"text"}
 
 
-async def test_a_launch_of_one_frontend_has_its_number_and_no_socket(folder: Path) -> None:
+async def test_a_launch_of_one_frontend_has_its_number(folder: Path) -> None:
     async with launched(folder, 1, 1) as (client,):
         assert await samples(client, "splitserve:frontend_up") == {"1": 1}
-        assert os.listdir(folder) == []
+
+
+async def test_a_number_that_no_frontend_has_is_not_shown_as_down(folder: Path) -> None:
+    async with launched(folder, 3, 1, 3, unused=2) as (client, _):
+        assert await samples(client, "splitserve:frontend_up") == {"1": 1, "3": 1}
 
 
 def test_expositions_are_joined_by_family_and_labels_are_no_headlines() -> None:

@@ -9,9 +9,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from splitserve.engine_core.ipc.messages import EngineStats, QueueStats
+from splitserve.frontend.engines.connection.displacement import DisplacedBy
+from splitserve.frontend.engines.failover.stats import WAIT_BUCKETS_S, FailoverStats
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
 from splitserve.frontend.engines.status import EngineStatus, PoolStats
 from splitserve.frontend.metrics.engines import collect_engines, collect_pool, engine_names
+from splitserve.frontend.metrics.failover import collect_failover
 from splitserve.frontend.metrics.generation_timer import GenerationTimer
 from splitserve.frontend.metrics.histogram import Histogram
 from splitserve.frontend.metrics.process import MAX_HTTP_SERIES, HttpMetrics, ModelMetrics
@@ -199,6 +202,27 @@ def test_what_the_pool_counts_by_request_is_not_called_sequences() -> None:
     assert found["splitserve:frontend_open_sequences"] == 16
     assert found["splitserve:frontend_requests_aborted_total"] == 2
     assert found["splitserve:frontend_requests_failed_total"] == 1
+
+
+def test_migrations_are_counted_by_reason_and_wait() -> None:
+    stats = FailoverStats(resumed_tokens=70, changed_numerics=2, unsafe_requests=1, given_up=3)
+    stats.migrations[DisplacedBy.SILENT] = 5
+    stats.wait_counts[1], stats.wait_counts[-1], stats.wait_sum_s = 4, 1, 900.5
+    found = {
+        (s.name.removeprefix("splitserve:frontend_"), s.labels.get("reason", s.labels.get("le", ""))): s.value
+        for family in collect_failover(stats, 6, "f")
+        for s in family.samples
+    }
+    assert found["displaced_sequences", ""] == 6
+    assert found["migrations_total", "silent"] == 5
+    assert found["migrations_total", "handed_over"] == 0
+    assert found["resumed_tokens_total", ""] == 70
+    assert found["changed_numerics_total", ""] == 2
+    assert found["unsafe_requests_total", ""] == 1
+    assert found["given_up_sequences_total", ""] == 3
+    buckets = [found["failover_wait_seconds_bucket", str(bound)] for bound in (*WAIT_BUCKETS_S[:2], "+Inf")]
+    assert buckets == [0, 4, 5]
+    assert found["failover_wait_seconds_sum", ""] == 900.5
 
 
 def test_engines_of_the_same_name_stay_apart() -> None:

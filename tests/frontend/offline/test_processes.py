@@ -7,19 +7,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from splitserve import LLM, SamplingParams
 from splitserve.engine_core.errors import EngineUnavailableError
+from splitserve.frontend.offline.outputs import collect_outputs
 
 pytestmark = pytest.mark.system
 
 DEADLINE_S = 30.0
-LONG = SamplingParams(max_tokens=500, ignore_eos=True)
+LONG = SamplingParams(max_tokens=500, ignore_eos=True, seed=3)
 
 SCRIPT = """
 import sys
@@ -101,22 +104,51 @@ def test_a_forked_child_leaves_the_engine_alone(model: Path) -> None:
     assert output.strip() == "1", errors
 
 
-@pytest.mark.parametrize(("number", "words"), [(signal.SIGKILL, "SIGKILL"), (signal.SIGTERM, "exit code 0")])
-def test_an_engine_that_ends_while_generating_is_told_by_its_end(
-    model: Path, number: signal.Signals, words: str, monkeypatch: pytest.MonkeyPatch
+def disturb(monkeypatch: pytest.MonkeyPatch, llm: LLM, numbers: Iterator[signal.Signals]) -> None:
+    """Send the engine a signal with each output that comes, as long as there are any."""
+
+    def collect(*arguments: Any) -> None:
+        for number in islice(numbers, 1):
+            os.kill(llm._runner.engine_pid, number)
+        collect_outputs(*arguments)
+
+    monkeypatch.setattr("splitserve.frontend.offline.llm.collect_outputs", collect)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
+def test_an_engine_that_ends_or_hangs_while_generating_is_restarted_and_the_requests_go_on(
+    model: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    prompts = [[token] for token in range(5, 25)]
     with LLM(str(model), executor="simulated", use_tqdm=False) as llm:
+        wanted = [output.outputs[0].token_ids for output in llm.generate(prompts, LONG, use_tqdm=False)]
         pid = llm._runner.engine_pid
-        once = iter([number])
-        monkeypatch.setattr(
-            "splitserve.frontend.offline.llm.collect_outputs",
-            lambda *_: [os.kill(pid, each) for each in once],
-        )
-        with pytest.raises(EngineUnavailableError, match=words):
+        disturb(monkeypatch, llm, iter([number]))
+        found = [output.outputs[0].token_ids for output in llm.generate(prompts, LONG, use_tqdm=False)]
+        assert found == wanted
+        until(lambda: llm._runner.engine_pid != pid)
+        assert not is_alive(pid)
+        last = llm._runner.engine_pid
+    assert not is_alive(last)
+
+
+def test_an_engine_that_keeps_ending_is_given_up_and_its_end_told(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("splitserve.engine_core.process.restart_intensity.MAX_RESTARTS", 1)
+    with LLM(str(model), executor="simulated", use_tqdm=False) as llm:
+        first = llm._runner.engine_pid
+        os.kill(first, signal.SIGKILL)
+        until(lambda: llm._runner.engine_pid != first)
+        llm.generate([[5]], LONG, use_tqdm=False)
+        last = llm._runner.engine_pid
+        disturb(monkeypatch, llm, iter([signal.SIGKILL]))
+        with pytest.raises(EngineUnavailableError, match="SIGKILL"):
             llm.generate([[5]] * 50, LONG, use_tqdm=False)
-        with pytest.raises(EngineUnavailableError, match=words):
+        with pytest.raises(EngineUnavailableError, match="SIGKILL"):
             llm.generate([[5]], LONG, use_tqdm=False)
-    assert not is_alive(pid)
+        assert llm._runner.engine_pid == last
+    assert not is_alive(last)
 
 
 @pytest.mark.parametrize("kill", [False, True])

@@ -122,6 +122,7 @@ async def test_live_answers_whatever_the_engines_do(client: httpx.AsyncClient, p
         ("ready", False, 503, "unavailable"),
         ("loading", True, 503, "loading"),
         ("draining", True, 503, "draining"),
+        ("recovering", True, 503, "recovering"),
         ("connecting", True, 503, "unavailable"),
         ("lost", True, 503, "unavailable"),
         ("refused", True, 503, "unavailable"),
@@ -135,6 +136,17 @@ async def test_health_is_a_round_trip_to_a_ready_engine(
     assert (response.status_code, response.json()["status"]) == (status, verdict)
     assert response.json()["engines"][0]["state"] == state
     assert "secret" not in response.text
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready"])
+async def test_an_engine_that_answers_but_is_stalled_is_not_ready(
+    client: httpx.AsyncClient, pool: FakePool, path: str
+) -> None:
+    assert (await client.get(path)).json()["engines"][0]["stalled"] is None
+    pool.stalled = "a worker is stopped"
+    response = await client.get(path)
+    assert (response.status_code, response.json()["status"]) == (503, "unavailable")
+    assert response.json()["engines"][0]["stalled"] == "a worker is stopped"
 
 
 async def test_health_tells_how_far_loading_is_and_how_old_the_last_step(

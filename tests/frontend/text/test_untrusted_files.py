@@ -117,6 +117,16 @@ def test_files_beyond_the_limit_are_refused(
         files.read_json(path)
 
 
+@pytest.mark.parametrize("text", [b'{"\\ud800": 1}', b'{"chat_template": "\\udfff"}', b'["\xed\xa0\x80"]'])
+def test_half_a_surrogate_pair_is_refused_where_it_is_read(tmp_path: Path, text: bytes) -> None:
+    path = write_checkpoint(tmp_path) / "tokenizer_config.json"
+    path.write_bytes(text)
+    with pytest.raises(ModelLoadError, match=r"tokenizer_config\.json: .*surrogates not allowed"):
+        files.read_json(path)
+    path.write_text('{"text": "\\ud83d\\ude42"}')
+    assert files.read_json(path) == {"text": "\U0001f642"}
+
+
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "tokenizer.json")
     with pytest.raises(ModelLoadError, match="not a regular file"):
@@ -217,3 +227,25 @@ def test_patterns_are_found_wherever_they_are() -> None:
     }
     assert has_unknown_pattern([{"type": "Sequence", "normalizers": [inner]}, None])
     assert not has_unknown_pattern([{"type": "Replace", "pattern": {"String": "(a+)+"}, "content": ""}, None])
+
+
+def test_text_that_is_not_utf8_anywhere_in_the_file_is_refused_by_name(tmp_path: Path) -> None:
+    path = write_checkpoint(tmp_path) / "tokenizer.json"
+    description = path.read_bytes()
+    path.write_bytes(
+        json.dumps({**json.loads(description), "normalizer": "?"}).encode().replace(b"?", b"\xc0")
+    )
+    with pytest.raises(ModelLoadError, match=r"tokenizer\.json: .*utf-8"):
+        Tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("token_id", [5000, 2**31])
+def test_a_post_processor_that_adds_no_token_is_refused(tmp_path: Path, token_id: int) -> None:
+    template = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"<s>": {"id": "<s>", "ids": [token_id], "tokens": ["<s>"]}},
+    }
+    with pytest.raises(ModelLoadError, match=f"post-processor adds the token id {token_id}"):
+        load(tmp_path, lambda d: d.update(post_processor=template))

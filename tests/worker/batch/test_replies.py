@@ -9,14 +9,18 @@ import msgspec
 from splitserve.engine_core.config import SHORT_STEP_S
 from splitserve.engine_core.errors import EXIT_OK
 from splitserve.engine_core.ipc.codec import encode, pack_int32
+from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.ipc.worker_messages import (
     ModelRunnerOutput,
     SchedulerOutput,
     Shutdown,
     ToWorkerMessage,
+    WorkerReady,
 )
 from splitserve.worker.batch.replies import Replies
-from splitserve.worker.loop import EngineLink, _run
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.engine_link import EngineLink
+from splitserve.worker.serving import Serving
 from splitserve.worker.worker import Worker
 
 
@@ -99,6 +103,9 @@ class Script:
     def send(self, message: ModelRunnerOutput) -> None:
         self.sent.append(message.step)
 
+    def check_engine(self) -> None:
+        """It is there."""
+
     def begin(self, step: SchedulerOutput) -> ModelRunnerOutput:
         self.sent_before[step.step] = list(self.sent)
         return ModelRunnerOutput(step.step, b"", b"")
@@ -107,8 +114,8 @@ class Script:
 def test_the_loop_lets_no_answer_wait_for_a_prefill() -> None:
     prefill = msgspec.structs.replace(decode(4), num_tokens=pack_int32([1, 2048]))
     script = Script(decode(1), decode(2), decode(3), prefill, Shutdown())
-    replies = Replies(script.send, script.has_message)
     link, worker = cast(EngineLink, script), cast(Worker, script)
-    assert _run(link, worker, replies) == EXIT_OK
+    ready = WorkerReady(ModelInfo("", "", "", 1, 1, []), 1, 1, 0.0)
+    assert Serving(link, WorkerConfig(), worker, ready).run() == EXIT_OK
     assert script.sent_before == {1: [], 2: [], 3: [1, 2], 4: [1, 2, 3]}
     assert script.sent == [1, 2, 3, 4]

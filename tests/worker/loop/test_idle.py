@@ -5,10 +5,16 @@ from __future__ import annotations
 import pytest
 
 from splitserve.engine_core.ipc.codec import encode
-from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput, Shutdown
-from splitserve.worker import loop
-from splitserve.worker.batch.replies import Replies
+from splitserve.engine_core.ipc.wire import ModelInfo
+from splitserve.engine_core.ipc.worker_messages import (
+    ModelRunnerOutput,
+    SchedulerOutput,
+    Shutdown,
+    WorkerReady,
+)
 from splitserve.worker.batch.step_graphs import StepInFlight
+from splitserve.worker.config import WorkerConfig
+from splitserve.worker.serving import Serving
 
 
 class Script:
@@ -50,8 +56,12 @@ class Script:
 
     def begin(self, step: SchedulerOutput) -> ModelRunnerOutput | StepInFlight:
         self.log.append("begin")
-        output = ModelRunnerOutput(step.step, b"", b"")
+        # Too long a step for its reply to wait for the next one.
+        output = ModelRunnerOutput(step.step, b"", b"", compute_s=1.0)
         return StepInFlight(lambda: output, lambda: None) if self._is_flying else output
+
+    def check_engine(self) -> None:
+        """It is there."""
 
     def send(self, output: ModelRunnerOutput) -> None:
         self.log.append("send")
@@ -59,8 +69,8 @@ class Script:
 
 def run(*events: object, num_parts: int, is_flying: bool = False) -> list[str]:
     script = Script([*events, Shutdown()], num_parts, is_flying)
-    replies = Replies(script.send, lambda: False)
-    assert loop._run(script, script, replies) == 0  # type: ignore[arg-type]
+    ready = WorkerReady(ModelInfo("", "", "", 1, 1, []), 1, 1, 0.0)
+    assert Serving(script, WorkerConfig(), script, ready).run() == 0  # type: ignore[arg-type]
     return script.log
 
 

@@ -12,8 +12,8 @@ import zmq
 from splitserve.engine_core.ipc.transport import CLIENT_HWM
 from splitserve.engine_core.ipc.worker_messages import FromWorkerMessage, LoadProgress, WorkerHello
 from splitserve.engine_core.settings.worker_settings import WorkerPlace
-from splitserve.worker import loop
-from splitserve.worker.loop import EngineGoneError, EngineLink
+from splitserve.worker import engine_link, loop
+from splitserve.worker.engine_link import EngineGoneError, EngineLink
 from tests.worker.loop.engine import FakeEngine
 
 NO_PARENT = 2**22 + 1
@@ -27,8 +27,8 @@ def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
 
 @pytest.fixture(autouse=True)
 def _quick_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "_PARENT_CHECK_MS", 20)
-    monkeypatch.setattr(loop, "_LAST_WORDS_MS", 0)
+    monkeypatch.setattr(engine_link, "_ENGINE_CHECK_MS", 20)
+    monkeypatch.setattr(engine_link, "_LAST_WORDS_MS", 0)
 
 
 def place(address: str) -> WorkerPlace:

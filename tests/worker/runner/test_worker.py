@@ -12,8 +12,10 @@ from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.ipc.worker_messages import KVCacheReady, NewRow, SchedulerOutput
+from splitserve.engine_core.process.version import software_version
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.config import WorkerConfig
+from splitserve.worker.ops.cpu import ops
 from splitserve.worker.worker import Worker
 from tests.worker.runner.checkpoints import (
     EOS,
@@ -43,11 +45,27 @@ def test_ready_describes_the_model_and_its_blocks(tiny_llama: Path) -> None:
         max_model_len=MAX_LEN,
         eos_token_ids=[EOS],
         num_params=num_params,
+        numerics=ready.model.numerics,
     )
     assert seen[-1] == (seen[-1][1],) * 2
     assert ready.block_bytes == 2 * NUM_LAYERS * NUM_KV_HEADS * HEAD_DIM * 8 * 4
     assert 0 < ready.available_bytes <= 4 << 30
     assert worker.init_kv_cache(5) == KVCacheReady(5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "named"),
+    [("auto", "float32 none CpuAttention tp1 pp1 batch-invariant"), ("bfloat16", "bfloat16 none")],
+)
+def test_what_decides_the_last_bit_is_named(tiny_llama: Path, dtype: str, named: str) -> None:
+    worker = Worker(WorkerConfig(model=str(tiny_llama), num_threads=1, dtype=dtype))
+    best = worker.load(ignore).model.numerics
+    assert best.startswith(f"{software_version()} cpu-{ops.cpu_isa()} {named}")
+    ops.set_isa("portable")
+    try:
+        assert worker.load(ignore).model.numerics == best.replace(ops.best_cpu_isa(), "portable")
+    finally:
+        ops.set_isa(ops.best_cpu_isa())
 
 
 def test_flags_override_dtype_length_and_memory(tiny_llama: Path) -> None:

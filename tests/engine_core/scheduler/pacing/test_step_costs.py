@@ -237,3 +237,25 @@ def test_the_engine_learns_from_every_step_without_its_moves(target_itl_s: float
         )
     assert engine._costs.recompute_ns(0, 20) == pytest.approx(3e9)
     assert engine._costs.decode_s(1) == pytest.approx(1.5)
+
+
+def predicted_s(costs: StepCosts, num_decoding: int, chunk: int, context: int) -> float | None:
+    tokens = [1] * num_decoding + [chunk] * (chunk > 0)
+    computed = np.array([50] * num_decoding + [context + chunk] * (chunk > 0), np.int64)
+    return costs.step_s(pack_int32(tokens), computed)
+
+
+def test_a_step_is_predicted_from_its_columns() -> None:
+    costs = StepCosts(2048)
+    live(costs, 12, np.random.default_rng(1))
+    for rows, chunk, context in ((10, 0, 0), (10, 200, 500), (0, 200, 1500)):
+        expected = pytest.approx(machine_s(rows, chunk, context), rel=0.15)
+        assert predicted_s(costs, rows, chunk, context) == expected
+
+
+def test_nothing_is_predicted_of_what_was_never_seen() -> None:
+    costs = StepCosts(2048)
+    assert predicted_s(costs, 1, 0, 0) is None
+    observe(costs, 1, 0, 0, 0.01)
+    assert predicted_s(costs, 1, 0, 0) == pytest.approx(0.01)
+    assert predicted_s(costs, 1, 100, 0) is None

@@ -77,13 +77,13 @@ class InprocClient(EngineClient):
 
     def abort(self, sequences: Iterable[OpenSequence]) -> None:
         """End what is open."""
-        self.session.abort([sequence.request.handle for sequence in sequences])
+        self.session.abort([sequence.handle for sequence in sequences])
         self._send()
 
     async def search(self, prompt: list[int], sampling: SamplingParams) -> list[OutputDelta]:
         """Run one beam search."""
         request = GenerationRequest("r", prompt, sampling)
-        return await BeamRun(request, self.served, lambda: self).run()
+        return await BeamRun(request, self.served, self).run()
 
     def _send(self) -> None:
         while self.session.outbox:

@@ -88,7 +88,7 @@ async def test_a_search_fails_with_the_only_engine(
     addresses: list[str], model: ModelInfo, make_pool: MakePool
 ) -> None:
     async with engine(addresses[0], model, "--simulated-step-ms", "200") as process:
-        pool = await make_pool(addresses[0])
+        pool = await make_pool(addresses[0], failover_wait_s=0.0)
         await pool.wait_ready(DEADLINE_S)
         async with aclosing(pool.generate("", request(SEARCH))) as deltas:
             searching = asyncio.create_task(anext(deltas))

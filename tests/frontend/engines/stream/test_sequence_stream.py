@@ -165,14 +165,12 @@ def test_the_stop_token_is_no_part_of_the_text(tokenizer: Tokenizer, include: bo
     assert (delta.finish_reason, delta.stop_reason) == ("stop", token_ids[-1])
 
 
-def test_eos_has_no_stop_reason_and_abort_is_told(tokenizer: Tokenizer) -> None:
+def test_eos_has_no_stop_reason(tokenizer: Tokenizer) -> None:
     eos_id = tokenizer.special_tokens["<|im_end|>"]
     (delta,) = Rig(tokenizer, SamplingParams(skip_special_tokens=False)).feed(
         outputs([(1, eos_id, 0)], [end(1, FinishReason.STOP)])
     )
     assert (delta.text, delta.finish_reason, delta.stop_reason) == ("", "stop", None)
-    (delta,) = Rig(tokenizer, SamplingParams()).feed(outputs([], [end(1, FinishReason.ABORT)]))
-    assert delta.finish_reason == "abort"
 
 
 def test_tokens_join_while_nobody_reads(tokenizer: Tokenizer) -> None:

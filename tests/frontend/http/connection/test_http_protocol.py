@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import socket
+import struct
 from collections.abc import AsyncGenerator
 from urllib.parse import urlsplit
 
@@ -365,3 +366,29 @@ def test_a_refused_connection_gives_its_place_back_at_once_and_then_that_of_one_
     assert [limits.linger() for _ in range(2)] == [True, False]
     taken.leave()
     assert limits.num_open == 0
+
+
+async def test_a_connection_that_is_reset_leaves_no_timer_behind(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A timer holds all of the connection until it is due.
+    left: asyncio.Queue[tuple[Exception | None, object, object]] = asyncio.Queue()
+    lose = http_protocol.BoundedHttpProtocol.connection_lost
+
+    def watched(self: http_protocol.BoundedHttpProtocol, error: Exception | None) -> None:
+        lose(self, error)
+        left.put_nowait((error, self.timeout_keep_alive_task, self._timer))
+
+    monkeypatch.setattr(http_protocol.BoundedHttpProtocol, "connection_lost", watched)
+    target = urlsplit(url)
+    reader, writer = await asyncio.open_connection(target.hostname, target.port)
+    writer.write(LIVE.replace(b"connection: close\r\n", b""))
+    assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200 ")
+    await reader.readuntil(b"}")
+    sock = writer.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+    async with asyncio.timeout(60):
+        error, *timers = await left.get()
+    assert isinstance(error, ConnectionResetError)
+    assert timers == [None, None]

@@ -1,0 +1,90 @@
+"""The file by which a running `splitserve serve` is found: who it is, where it listens, and its restarts.
+
+The server holds a lock on it while it runs; a file without a lock was left by one that was killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+
+import msgspec
+
+NAME = "server.json"
+# Written as a whole each time, so that a reader never finds the end of a longer one.
+_NUM_BYTES = 4096
+
+
+class ServerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server says of itself.
+
+    Attributes:
+        pid: of `splitserve serve`.
+        started_s: when, in seconds since 1970.
+        place: base URL, or "unix:PATH".
+        port: TCP port, 0 for a Unix socket.
+        engine: address of its engine-core.
+        num_rolls_begun, num_rolls_ended: rolling restarts.
+        failure: why the last one failed, "" if it did not.
+    """
+
+    pid: int
+    started_s: float
+    place: str
+    port: int
+    engine: str
+    num_rolls_begun: int = 0
+    num_rolls_ended: int = 0
+    failure: str = ""
+
+
+class RecordFile:
+    """The file of this server, below its private directory; owned by the launcher."""
+
+    def __init__(self, directory: str) -> None:
+        """Create it.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self._path = os.path.join(directory, NAME)
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def write(self, record: ServerRecord) -> None:
+        """Replace what it says; a full disk is no reason to stop serving."""
+        with contextlib.suppress(OSError):
+            os.pwrite(self._fd, msgspec.json.encode(record).ljust(_NUM_BYTES), 0)
+
+    def close(self) -> None:
+        """Remove it."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
+        os.close(self._fd)
+
+
+def read_record(directory: str) -> ServerRecord | None:
+    """Return what the server of a directory says; None if there is none, or it has ended."""
+    with contextlib.suppress(OSError, msgspec.DecodeError), open(os.path.join(directory, NAME), "rb") as file:
+        if not _is_free(file.fileno()):
+            return msgspec.json.decode(file.read(_NUM_BYTES), type=ServerRecord)
+    return None
+
+
+def remove_orphan(directory: str) -> None:
+    """Remove the file of a server that was killed; never fails."""
+    path = os.path.join(directory, NAME)
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        if _is_free(file.fileno()):
+            os.unlink(path)
+
+
+def _is_free(fd: int) -> bool:
+    """Whether nobody holds the lock; it is let go again at once."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    return True

@@ -1,0 +1,146 @@
+"""What passes between the loop and the workers: their start, steps, outputs, their loss and their return.
+
+state        by the workers' messages                        steps are planned
+starting     startup, until the KV cache is there            no
+serving      outputs are applied; a loss: recovering         as many as may be in flight
+recovering   recovery, until the KV cache is there again     no
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import zmq
+
+from splitserve.engine_core.clock import Clock
+from splitserve.engine_core.engine.core import EngineCore
+from splitserve.engine_core.errors import ConfigError, WorkerError
+from splitserve.engine_core.executor.base import Executor
+from splitserve.engine_core.ipc.worker_messages import FromWorkerMessage, ModelRunnerOutput
+from splitserve.engine_core.process.kill_points import reach
+from splitserve.engine_core.server.frontend_handler import FrontendHandler
+from splitserve.engine_core.server.recovery import LOOK_S, Recovery
+from splitserve.engine_core.server.startup import Loaded, Startup
+from splitserve.engine_core.server.step_watch import StepWatch
+
+NEVER = float("inf")
+
+
+class WorkerSide:
+    """The executor and what is done with it; owned by the busy loop's thread.
+
+    Args:
+        executor: not started yet.
+        startup: starts it.
+        handler: told of losses and returns.
+        clock: that of the engine.
+        serve: makes the engine once the first workers are ready.
+        on_step: called when a step was submitted.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        startup: Startup,
+        handler: FrontendHandler,
+        clock: Clock,
+        serve: Callable[[Loaded], EngineCore],
+        on_step: Callable[[], None],
+    ) -> None:
+        self._executor = executor
+        self._startup = startup
+        self._clock = clock
+        self._serve = serve
+        self._on_step = on_step
+        self._recovery = Recovery(startup, handler, clock)
+        self._step_watch = StepWatch(executor, clock)
+        self._polled: tuple[zmq.Socket | int, ...] = ()
+        self._engine: EngineCore | None = None
+
+    @property
+    def is_recovering(self) -> bool:
+        """Whether lost workers are being started again."""
+        return self._recovery.is_active
+
+    def register(self, poller: zmq.Poller) -> None:
+        """Let the poller wait for what the executor waits for now."""
+        wanted = tuple(self._executor.sockets)
+        if wanted == self._polled:
+            return
+        for source in self._polled:
+            poller.unregister(source)
+        for source in wanted:
+            poller.register(source, zmq.POLLIN)
+        self._polled = wanted
+
+    def next_due_s(self) -> float:
+        """Return the time by which attend() has to be called again; inf when nothing is due."""
+        due_s = NEVER
+        if self._recovery.is_active:
+            due_s = self._clock.monotonic() + LOOK_S
+        elif self._engine is not None:
+            due_s = self._step_watch.next_due_s(self._engine)
+        timeout_s = self._executor.poll_timeout_s()
+        return due_s if timeout_s is None else min(due_s, self._clock.monotonic() + timeout_s)
+
+    def attend(self, ready: Mapping[zmq.Socket | int, int]) -> None:
+        """Take what the workers sent, and plan steps; once per round.
+
+        Raises:
+            WorkerError: the first workers were lost before they were ready, or later ones too often.
+            ModelLoadError, ConfigError: workers refused the checkpoint or the configuration.
+        """
+        try:
+            self._attend(ready)
+        except (WorkerError, ConfigError) as loss:
+            if self._engine is None or not (isinstance(loss, WorkerError) or self._recovery.is_active):
+                raise
+            # What was configured has fitted before: memory is short for the moment.
+            self._recovery.begin(self._engine, WorkerError(str(loss)))
+
+    def stalled(self) -> str:
+        """Say why no step can end at the moment; "" if one can, or the first workers are being started."""
+        if self._engine is None:
+            return ""
+        if self._recovery.is_active:
+            return f"lost its workers and is {self._startup.stage}"
+        return self._step_watch.stalled(self._engine)
+
+    def _attend(self, ready: Mapping[zmq.Socket | int, int]) -> None:
+        if self._is_due(ready):
+            for message in self._executor.receive():
+                self._on_message(message)
+        if self._engine is None:
+            return
+        if self._recovery.is_active:
+            self._recovery.look(self._executor.stopped())
+        else:
+            self._submit_steps(self._engine)
+            self._step_watch.look(self._engine)
+
+    def _is_due(self, ready: Mapping[zmq.Socket | int, int]) -> bool:
+        if any(source in ready for source in self._polled):
+            return True
+        timeout_s = self._executor.poll_timeout_s()
+        return timeout_s is not None and timeout_s <= 0
+
+    def _on_message(self, message: FromWorkerMessage) -> None:
+        if self._engine is None:
+            loaded = self._startup.on_message(message)
+            if loaded is not None:
+                self._engine = self._serve(loaded)
+        elif self._recovery.is_active:
+            self._recovery.on_message(message)
+        elif isinstance(message, ModelRunnerOutput):
+            reach("engine.output_received")
+            self._engine.apply(message)
+            reach("engine.output_applied")
+        else:
+            raise WorkerError(f"the worker sent {type(message).__name__} while serving")
+
+    def _submit_steps(self, engine: EngineCore) -> None:
+        while (output := engine.plan()) is not None:
+            reach("engine.step_planned")
+            self._executor.submit(output)
+            reach("engine.step_submitted")
+            self._on_step()

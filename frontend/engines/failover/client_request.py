@@ -1,0 +1,97 @@
+"""The sequences of one client's request, wherever they run: the host of its streams and beams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from typing import Protocol
+
+from splitserve.engine_core.errors import SplitServeError
+from splitserve.engine_core.ipc.messages import AddRequest
+from splitserve.frontend.engines.connection.displacement import DisplacedBy
+from splitserve.frontend.engines.connection.open_sequence import OpenSequence
+from splitserve.frontend.engines.failover.engine import Engine
+
+
+class RequestOwner(Protocol):
+    """What a request asks of its owner (frontend.engines.failover.owner)."""
+
+    def open(
+        self, client: ClientRequest, requests: Sequence[AddRequest], wake: Callable[[], None]
+    ) -> list[OpenSequence]:
+        """Open sequences of the request; see ClientRequest.open()."""
+
+    def abort(self, client: ClientRequest, sequences: Iterable[OpenSequence]) -> None:
+        """Abort sequences of the request; see ClientRequest.abort()."""
+
+
+class ClientRequest:
+    """One client's request, the unit that is suspected, and whose migrations are counted.
+
+    Attributes:
+        model: identity of its model (ServedModel.identity).
+        engine: that took its last sequences; asked first for more, since its prefix cache may hold them.
+        numerics: of the first engine; tokens of an engine with others may differ in the last bits.
+        num_deaths: engines that were lost under it.
+        displaced: its sequences that are open nowhere.
+        cause: why they are; REJECTED if no engine has run them yet.
+        error: what they end with if they cannot go on.
+        since_s: monotonic time at which they were sent, or displaced since then.
+        refused_by: the engine that has just rejected them, which is not asked before retry_at_s.
+        num_refusals: rejections in a row.
+    """
+
+    __slots__ = (
+        "_owner",
+        "cause",
+        "displaced",
+        "engine",
+        "error",
+        "model",
+        "num_deaths",
+        "num_refusals",
+        "numerics",
+        "refused_by",
+        "retry_at_s",
+        "since_s",
+    )
+
+    def __init__(self, owner: RequestOwner, model: str, engine: Engine) -> None:
+        """Begin a request; open() sends its sequences to the engine."""
+        self._owner = owner
+        self.model = model
+        self.engine = engine
+        self.numerics = engine.numerics
+        self.num_deaths = 0
+        self.displaced: list[OpenSequence] = []
+        self.cause = DisplacedBy.REJECTED
+        self.error: SplitServeError | None = None
+        self.since_s = 0.0
+        self.refused_by: Engine | None = None
+        self.retry_at_s = 0.0
+        self.num_refusals = 0
+
+    def open(self, requests: Sequence[AddRequest], wake: Callable[[], None]) -> list[OpenSequence]:
+        """Open sequences on one engine, all of them or none.
+
+        Args:
+            requests: one per sequence.
+            wake: called by the event loop when something has arrived for any of them.
+
+        Raises:
+            EngineUnavailableError, OverloadedError: none was opened.
+        """
+        return self._owner.open(self, requests, wake)
+
+    def end_displaced(
+        self, error: SplitServeError, end: Callable[[OpenSequence, SplitServeError], None]
+    ) -> None:
+        """End all displaced sequences with an error, each by a call of end()."""
+        ended, self.displaced = self.displaced, []
+        for sequence in ended:
+            # A separate error object each: a request may add to its own.
+            end(sequence, copy(error))
+
+    def abort(self, sequences: Iterable[OpenSequence]) -> None:
+        """Abort those of the sequences that are still open, without calling their `wake`."""
+        self._owner.abort(self, sequences)

@@ -1,0 +1,140 @@
+"""The queue of displaced requests: which engine does each go on at, and how long does it wait?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+
+from splitserve.engine_core.errors import EngineUnavailableError, OverloadedError, SplitServeError
+from splitserve.engine_core.process.kill_points import reach
+from splitserve.frontend.engines.connection.open_sequence import OpenSequence
+from splitserve.frontend.engines.failover.client_request import ClientRequest
+from splitserve.frontend.engines.failover.engine import Engine
+from splitserve.frontend.engines.failover.resumption import resumption, timeout_error
+from splitserve.frontend.engines.failover.stats import FailoverStats
+from splitserve.frontend.engines.failover.trials import Trials
+
+# Sequences that go on before the event loop gets to run; one costs some 50 us.
+MAX_PLACED_PER_TURN = 64
+# An engine that rejects a sequence is asked again after this, then after twice as long, and so on.
+FIRST_RETRY_S = 0.1
+MAX_RETRY_S = 2.0
+
+End = Callable[[OpenSequence, SplitServeError], None]
+
+
+class Placements:
+    """Requests with displaced sequences, in order of displacement; bounded by the open sequences."""
+
+    def __init__(
+        self, engines: Sequence[Engine], trials: Trials, stats: FailoverStats, wait_s: float
+    ) -> None:
+        """Start without requests.
+
+        Args:
+            engines: the list is kept, and may grow.
+            trials: says who has to wait although there is an engine.
+            stats: counts what goes on.
+            wait_s: how long a sequence waits for an engine.
+        """
+        self._engines = engines
+        self._trials = trials
+        self._stats = stats
+        self._wait_s = wait_s
+        self._waiting: dict[ClientRequest, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __iter__(self) -> Iterator[ClientRequest]:
+        return iter(list(self._waiting))
+
+    def add(self, client: ClientRequest) -> None:
+        """Queue a request with displaced sequences, unless it is queued."""
+        self._waiting[client] = None
+
+    def settle(self, client: ClientRequest) -> None:
+        """Take a request off the queue if none of its sequences is displaced any more."""
+        if not client.displaced:
+            self._waiting.pop(client, None)
+
+    def refused(self, client: ClientRequest, engine: Engine, now_s: float) -> None:
+        """Note that an engine has rejected sequences of a request: it is not asked again for a while."""
+        if client.refused_by is not engine or now_s >= client.retry_at_s:
+            client.num_refusals += 1
+        client.refused_by = engine
+        client.retry_at_s = now_s + min(MAX_RETRY_S, FIRST_RETRY_S * 2 ** min(client.num_refusals - 1, 10))
+
+    def choose(self, client: ClientRequest, now_s: float) -> Engine | None:
+        """Return the least busy engine for a request, None if no engine takes it now."""
+        shunned = client.refused_by if now_s < client.retry_at_s else None
+        engines = [
+            engine for engine in self._engines if engine is not shunned and engine.takes_model == client.model
+        ]
+        return min(engines, key=lambda engine: engine.num_open, default=None)
+
+    def expire(self, now_s: float, end: End) -> None:
+        """End the sequences that have timed out, or have waited for an engine for too long."""
+        for client in self:
+            for sequence in [each for each in client.displaced if each.deadline_s <= now_s]:
+                client.displaced.remove(sequence)
+                end(sequence, timeout_error(sequence))
+            is_over = now_s - client.since_s >= self._wait_s
+            if is_over and (
+                client.num_refusals or self._trials.holds(client) or self.choose(client, now_s) is None
+            ):
+                self._give_up(client, end)
+            self.settle(client)
+
+    def place_all(self, now_s: float) -> bool:
+        """Place as much as one turn may; return whether there is more."""
+        if not any(engine.takes_model for engine in self._engines):
+            return False
+        num_placed = 0
+        for client in self:
+            if num_placed >= MAX_PLACED_PER_TURN:
+                return True
+            if not self._trials.holds(client):
+                num_placed += self._place(client, now_s)
+        return False
+
+    def _place(self, client: ClientRequest, now_s: float) -> int:
+        """Place the sequences of one request, those of a prompt together; return how many went on."""
+        waiting, client.displaced = client.displaced, []
+        num_placed = 0
+        for _, group in groupby(waiting, key=lambda sequence: id(sequence.request.prompt_token_ids)):
+            sequences = list(group)
+            engine = self.choose(client, now_s)
+            if engine is None or not self._resume(client, engine, sequences, now_s):
+                client.displaced += sequences
+            else:
+                num_placed += len(sequences)
+        self.settle(client)
+        return num_placed
+
+    def _resume(
+        self, client: ClientRequest, engine: Engine, sequences: list[OpenSequence], now_s: float
+    ) -> bool:
+        reach("frontend.resuming")
+        if client in self._trials:
+            self._trials.watch(client, sequences)
+        try:
+            engine.adopt(sequences, [resumption(sequence, now_s) for sequence in sequences])
+        except (EngineUnavailableError, OverloadedError):
+            self.refused(client, engine, now_s)
+            return False
+        for sequence in sequences:
+            sequence.place = engine
+        client.engine = engine
+        self._stats.count(client, sequences, now_s)
+        reach("frontend.resumed")
+        return True
+
+    def _give_up(self, client: ClientRequest, end: End) -> None:
+        error = client.error
+        assert error is not None, "set when it was displaced"
+        if self._wait_s and isinstance(error, EngineUnavailableError):
+            text = f"{error}; no engine went on with the request within {self._wait_s:g} s"
+            error = EngineUnavailableError(text)
+        self._stats.given_up += len(client.displaced)
+        client.end_displaced(error, end)

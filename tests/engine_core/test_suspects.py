@@ -1,0 +1,57 @@
+"""Who is held to have caused a death: nobody at first, then whoever was there both times."""
+
+from __future__ import annotations
+
+import pytest
+
+from splitserve.engine_core.suspects import MAX_SUSPECTS, Suspects
+
+
+def test_one_death_accuses_nobody() -> None:
+    verdict = Suspects[str]().died(["a", "b"])
+    assert (verdict.unsafe, verdict.suspects) == ([], [])
+
+
+def test_the_only_one_present_at_two_deaths_is_unsafe_and_forgotten() -> None:
+    suspects = Suspects[str]()
+    suspects.died(["a", "b"])
+    assert suspects.died(["b", "c"]).unsafe == ["b"]
+    assert "b" not in suspects
+    assert "c" in suspects
+
+
+@pytest.mark.parametrize("num_common", [2, MAX_SUSPECTS])
+def test_a_few_in_common_are_tried_one_at_a_time_until_one_is_found(num_common: int) -> None:
+    suspects = Suspects[int]()
+    common = list(range(num_common))
+    suspects.died([*common, 100])
+    verdict = suspects.died([*common, 200])
+    assert (verdict.unsafe, verdict.suspects) == ([], common)
+    # The first gets further and is cleared as often as it was accused; the second, alone, kills again.
+    suspects.acquit([0])
+    suspects.acquit([0])
+    assert 0 not in suspects
+    assert suspects.died([1, 0]).unsafe == [1]
+
+
+def test_many_in_common_point_to_a_cause_elsewhere() -> None:
+    suspects = Suspects[int]()
+    common = range(MAX_SUSPECTS + 1)
+    suspects.died(common)
+    verdict = suspects.died(common)
+    assert (verdict.unsafe, verdict.suspects) == ([], [])
+
+
+def test_a_death_that_was_none_is_taken_back() -> None:
+    suspects = Suspects[str]()
+    suspects.died(["a"])
+    suspects.acquit(["a"])
+    assert suspects.died(["a"]).unsafe == []
+
+
+def test_requests_that_ended_are_forgotten() -> None:
+    suspects = Suspects[str]()
+    suspects.died(["a", "b"])
+    suspects.forget(["a", "unknown"])
+    assert "a" not in suspects
+    assert suspects.died(["a", "b"]).unsafe == ["b"]

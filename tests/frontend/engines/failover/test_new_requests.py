@@ -1,0 +1,167 @@
+"""Requests that arrive while the engine of their model is away wait for it, for a bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from splitserve.engine_core.errors import EngineUnavailableError, InvalidRequestError
+from splitserve.engine_core.ipc.messages import AddRequest, Draining, HandOver, Ready, Recovering
+from splitserve.engine_core.ipc.wire import ModelInfo
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.engines.pool import EnginePool
+from tests.frontend.engines.conftest import MakePool, state_of, until
+from tests.frontend.engines.fake_engine import DEADLINE_S, FakeEngine
+from tests.frontend.engines.messages import end, outputs
+
+# Longer than the test: nothing may wait for its end.
+LONG_S = 600.0
+
+
+async def ask(pool: EnginePool, model: str = "m") -> list[OutputDelta]:
+    """What a handler does: find the model, then send the request."""
+    async with asyncio.timeout(DEADLINE_S):
+        await pool.settle(model)
+        pool.find_model(model)
+        request = GenerationRequest("r", [40, 41], SamplingParams(max_tokens=1))
+        return [delta async for delta in pool.generate(model, request)]
+
+
+async def answer(engine: FakeEngine, epoch: int = 1) -> None:
+    """Answer the next request with one token."""
+    handle = (await engine.receive(AddRequest)).handle
+    await engine.send(outputs([(handle, 50, 0)], [end(handle)], epoch=epoch))
+
+
+async def test_they_wait_for_the_successor_of_a_lost_engine(
+    addresses: list[str], model: ModelInfo, make_pool: MakePool
+) -> None:
+    pool = await make_pool(addresses[0], failover_wait_s=LONG_S)
+    async with FakeEngine(addresses[0], model, epoch=1):
+        await pool.wait_ready(DEADLINE_S)
+    await until(lambda: state_of(pool) == "lost")
+    task = asyncio.create_task(ask(pool))
+    await asyncio.sleep(0)
+    async with FakeEngine(addresses[0], model, epoch=2) as engine:
+        await answer(engine, 2)
+        assert [delta.token_ids for delta in await task] == [[50]]
+
+
+@pytest.mark.parametrize("failover_wait_s", [0.0, 0.05])
+async def test_they_are_refused_when_it_does_not_come(
+    addresses: list[str], model: ModelInfo, make_pool: MakePool, failover_wait_s: float
+) -> None:
+    pool = await make_pool(addresses[0], failover_wait_s=failover_wait_s)
+    async with FakeEngine(addresses[0], model, epoch=1):
+        await pool.wait_ready(DEADLINE_S)
+    await until(lambda: state_of(pool) == "lost")
+    with pytest.raises(EngineUnavailableError, match="is lost"):
+        await ask(pool)
+
+
+async def test_they_wait_while_the_engine_recovers_and_what_runs_there_stays(
+    addresses: list[str], model: ModelInfo, make_pool: MakePool
+) -> None:
+    async with FakeEngine(addresses[0], model) as engine:
+        pool = await make_pool(addresses[0], failover_wait_s=LONG_S)
+        await pool.wait_ready(DEADLINE_S)
+        running = asyncio.create_task(ask(pool))
+        handle = (await engine.receive(AddRequest)).handle
+        await engine.send(Recovering("starting the worker", 0.5))
+        await until(lambda: state_of(pool) == "recovering")
+        status = pool.status()[0]
+        assert (status.stage, status.fraction, status.num_open) == ("starting the worker", 0.5, 1)
+        task = asyncio.create_task(ask(pool))
+        await asyncio.sleep(0)
+        assert isinstance(engine.hello_answer, Ready)
+        await engine.send(msgspec.structs.replace(engine.hello_answer, lease_renewed=True))
+        await answer(engine)
+        assert [delta.token_ids for delta in await task] == [[50]]
+        await engine.send(outputs([(handle, 51, 0)], [end(handle)]))
+        assert [delta.token_ids for delta in await running] == [[51]]
+
+
+async def test_they_wait_after_a_hand_over_but_not_while_an_engine_drains(
+    addresses: list[str], model: ModelInfo, make_pool: MakePool
+) -> None:
+    pool = await make_pool(addresses[0], failover_wait_s=LONG_S)
+    async with FakeEngine(addresses[0], model) as engine:
+        await pool.wait_ready(DEADLINE_S)
+        await engine.send(Draining(5.0))
+        await until(lambda: state_of(pool) == "draining")
+        with pytest.raises(EngineUnavailableError, match="draining"):
+            await ask(pool)
+        await engine.send(HandOver("restart"))
+    await until(lambda: state_of(pool) == "lost")
+    task = asyncio.create_task(ask(pool))
+    await asyncio.sleep(0)
+    async with FakeEngine(addresses[0], model, epoch=2) as engine:
+        await answer(engine, 2)
+        assert await task
+
+
+async def test_a_name_that_no_engine_ever_had_is_refused_at_once(
+    addresses: list[str], model: ModelInfo, make_pool: MakePool
+) -> None:
+    pool = await make_pool(*addresses, failover_wait_s=LONG_S)
+    async with FakeEngine(addresses[1], model):
+        async with FakeEngine(addresses[0], model):
+            await until(lambda: [status.state for status in pool.status()] == ["ready", "ready"])
+        await until(lambda: state_of(pool) == "lost")
+        with pytest.raises(InvalidRequestError, match="does not exist"):
+            await ask(pool, "other")
+
+
+async def test_what_waits_ends_at_once_when_no_engine_will_come(
+    addresses: list[str], model: ModelInfo, make_pool: MakePool
+) -> None:
+    pool = await make_pool(addresses[0], failover_wait_s=LONG_S)
+    async with FakeEngine(addresses[0], model) as engine:
+        await pool.wait_ready(DEADLINE_S)
+        task = asyncio.create_task(ask(pool))
+        await engine.receive(AddRequest)
+    await until(lambda: pool.stats().num_displaced == 1)
+    pool.give_up(EngineUnavailableError("it ended for good"))
+    with pytest.raises(EngineUnavailableError, match="for good"):
+        await task
+
+
+async def test_what_waits_ends_with_the_pool(
+    addresses: list[str], model: ModelInfo, make_pool: MakePool
+) -> None:
+    pool = await make_pool(addresses[0], failover_wait_s=LONG_S)
+    async with FakeEngine(addresses[0], model, epoch=1):
+        await pool.wait_ready(DEADLINE_S)
+    await until(lambda: state_of(pool) == "lost")
+    asked = asyncio.create_task(ask(pool))
+    await asyncio.sleep(0)
+    await pool.close()
+    async with asyncio.timeout(DEADLINE_S):
+        with pytest.raises(EngineUnavailableError):
+            await asked
+
+
+async def test_a_request_does_not_go_on_with_another_model_of_the_same_name(
+    addresses: list[str], model: ModelInfo, make_pool: MakePool
+) -> None:
+    pool = await make_pool(addresses[0], failover_wait_s=LONG_S)
+    async with FakeEngine(addresses[0], model, epoch=1) as engine:
+        await pool.wait_ready(DEADLINE_S)
+        task = asyncio.create_task(ask(pool))
+        await engine.receive(AddRequest)
+    await until(lambda: pool.stats().num_displaced == 1)
+    other = msgspec.structs.replace(model, vocab_size=model.vocab_size + 1)
+    async with FakeEngine(addresses[0], other, epoch=2) as engine:
+        await pool.wait_ready(DEADLINE_S)
+        new = asyncio.create_task(ask(pool))
+        handle = (await engine.receive(AddRequest)).handle
+        await engine.send(outputs([(handle, 50, 0)], [end(handle)], epoch=2))
+        assert [delta.token_ids for delta in await new] == [[50]]
+        assert not task.done()
+        assert pool.stats().num_displaced == 1
+    pool.give_up(EngineUnavailableError("it ended for good"))
+    with pytest.raises(EngineUnavailableError, match="for good"):
+        await task

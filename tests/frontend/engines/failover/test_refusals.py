@@ -1,0 +1,72 @@
+"""Engines that do not take what is displaced, and sequences that are displaced when it is too late."""
+
+from __future__ import annotations
+
+from splitserve.engine_core.errors import EngineUnavailableError
+from splitserve.engine_core.ipc.messages import Rejected
+from tests.frontend.engines.failover.rig import Rig
+
+
+def refuse(rig: Rig, status: int, code: str) -> int:
+    """Let every engine reject what it was asked for; return how many there were."""
+    refused = 0
+    for engine in rig.engines:
+        for asked in engine.asked():
+            refused += 1
+            engine.session.receive(Rejected(asked.handle, status, code, "no"), rig.now_s)
+    return refused
+
+
+def test_engines_that_refuse_in_turn_do_not_keep_a_sequence_waiting_for_ever() -> None:
+    rig = Rig(2, wait_s=5.0)
+    (sequence,) = rig.begin()
+    rig.engines[0].emit(sequence, 5)
+    rig.engines[0].lose()
+    rig.engines[0].start()
+    for _ in range(100):
+        rig.pump(0.1)
+        refuse(rig, 429, "overloaded")
+    rig.pump()
+    assert sequence.error is not None
+    assert refuse(rig, 429, "overloaded") == 0
+
+
+def test_a_sequence_that_does_not_fit_one_engine_goes_on_at_another() -> None:
+    rig = Rig(3)
+    (sequence,) = rig.begin()
+    rig.engines[0].emit(sequence, 5)
+    rig.engines[0].lose()
+    rig.pump()
+    assert refuse(rig, 400, "context_length_exceeded") == 1
+    rig.pump()
+    assert sequence.error is None
+    assert sum(len(engine.asked()) for engine in rig.engines) == 1
+
+
+def test_a_request_that_was_never_accepted_has_no_right_to_a_place() -> None:
+    rig = Rig(2)
+    (sequence,) = rig.begin(queue_timeout_s=1.0)
+    rejected = Rejected(sequence.handle, 503, "engine_unavailable", "draining")
+    rig.engines[0].session.receive(rejected, rig.now_s)
+    rig.pump()
+    (asked,) = rig.engines[1].asked()
+    assert not asked.continues
+    assert sequence.error is None
+
+
+def test_what_is_displaced_after_the_end_ends() -> None:
+    rig = Rig(1)
+    (sequence,) = rig.begin()
+    rig.failover.close(EngineUnavailableError("shutting down"))
+    rig.engines[0].lose()
+    assert "shutting down" in str(sequence.error)
+
+
+def test_an_engine_is_lost_once() -> None:
+    session = Rig(1).engines[0].session
+    now_s = 10_000.0
+    for tick in range(20):
+        session.tick(now_s + tick / 4)
+    assert session.num_losses == 1
+    session.disconnected(now_s + 6)
+    assert session.num_losses == 1

@@ -1,0 +1,150 @@
+"""Suspicion: who is unsafe, who is cleared, and who is tried when."""
+
+from __future__ import annotations
+
+import pytest
+
+from splitserve.engine_core.errors import UnsafeRequestError
+from splitserve.frontend.engines.connection.open_sequence import OpenSequence
+from splitserve.frontend.engines.failover.trials import MIN_PROGRESS_TOKENS
+from tests.frontend.engines.failover.rig import Rig
+
+ENOUGH = range(MIN_PROGRESS_TOKENS)
+
+
+def die(rig: Rig) -> None:
+    """Lose the first engine, whose successor is ready at once."""
+    rig.engines[0].lose()
+    rig.engines[0].start()
+    rig.pump(0.06)
+
+
+def placed(sequences: list[OpenSequence]) -> list[bool]:
+    return [sequence.place is not None and not sequence.has_ended for sequence in sequences]
+
+
+def get_on(rig: Rig, *sequences: OpenSequence) -> None:
+    for sequence in sequences:
+        rig.engines[0].emit(sequence, *ENOUGH)
+    rig.pump(0.06)
+
+
+def test_the_only_request_of_two_deaths_is_unsafe() -> None:
+    rig = Rig(1)
+    (sequence,) = rig.begin()
+    die(rig)
+    assert sequence.error is None
+    die(rig)
+    assert isinstance(sequence.error, UnsafeRequestError)
+    assert (sequence.error.status, sequence.error.code) == (500, "request_unsafe")
+    assert rig.failover.stats.unsafe_requests == 1
+    rig.engines[0].session.outbox.clear()
+    die(rig)
+    assert not rig.engines[0].asked()
+
+
+def test_a_few_tokens_that_merely_come_again_do_not_clear_a_request() -> None:
+    rig = Rig(1)
+    (sequence,) = rig.begin()
+    die(rig)
+    rig.engines[0].emit(sequence, *ENOUGH[:-1])
+    rig.pump(1.0)
+    die(rig)
+    assert isinstance(sequence.error, UnsafeRequestError)
+
+
+def test_a_request_that_gets_on_is_cleared() -> None:
+    rig = Rig(1)
+    (sequence,) = rig.begin()
+    for _ in range(3):
+        die(rig)
+        rig.engines[0].emit(sequence, *ENOUGH)
+    assert sequence.error is None
+
+
+def test_native_code_gets_a_stream_back_once_it_is_cleared() -> None:
+    rig = Rig(1)
+    (sequence,) = rig.begin(streams=False)
+    die(rig)
+    assert sequence.watched
+    assert rig.engines[0].asked()[-1].streams, "each of its tokens is seen"
+    get_on(rig, sequence)
+    assert not sequence.watched
+
+
+def test_suspects_are_tried_one_at_a_time_after_the_others() -> None:
+    rig = Rig(1)
+    suspects = [rig.begin()[0] for _ in range(3)]
+    die(rig)
+    others = [rig.begin()[0] for _ in range(2)]
+    die(rig)
+    assert placed(suspects) == [False] * 3
+    assert placed(others) == [True] * 2
+    get_on(rig, others[0])
+    assert placed(suspects) == [False] * 3
+    get_on(rig, others[1])
+    assert placed(suspects) == [True, False, False]
+    get_on(rig, suspects[0])
+    assert placed(suspects) == [True, True, False]
+    # An end clears as well.
+    rig.engines[0].finish(suspects[1])
+    rig.pump(0.06)
+    assert placed(suspects) == [True, False, True]
+    get_on(rig, suspects[2])
+    assert rig.pump(0.1) is None
+
+
+def test_the_suspect_that_kills_on_its_trial_is_found() -> None:
+    rig = Rig(1)
+    suspects = [rig.begin()[0] for _ in range(3)]
+    die(rig)
+    others = [rig.begin()[0] for _ in range(20)]
+    die(rig)
+    get_on(rig, *others)
+    get_on(rig, suspects[0])
+    die(rig)
+    assert isinstance(suspects[1].error, UnsafeRequestError)
+    assert [each.error for each in (suspects[0], suspects[2], *others)] == [None] * 22
+
+
+def test_more_in_common_than_can_be_tried_all_go_on() -> None:
+    rig = Rig(1)
+    sequences = [rig.begin()[0] for _ in range(9)]
+    die(rig)
+    die(rig)
+    assert placed(sequences) == [True] * 9
+
+
+def test_a_suspect_that_is_aborted_lets_the_next_one_go() -> None:
+    rig = Rig(1)
+    suspects = [rig.begin()[0] for _ in range(2)]
+    die(rig)
+    die(rig)
+    assert placed(suspects) == [True, False]
+    assert suspects[0].host is not None
+    suspects[0].host.abort([suspects[0]])
+    rig.pump(0.06)
+    assert suspects[1].place is not None
+
+
+def test_requests_on_an_engine_that_was_only_out_of_reach_are_acquitted() -> None:
+    rig = Rig(2)
+    (sequence,) = rig.begin()
+    rig.engines[0].lose()
+    rig.pump()
+    rig.engines[0].start(new_life=False, lease_renewed=True)
+    rig.engines[1].lose()
+    rig.pump()
+    assert sequence.error is None
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_all_sequences_of_a_request_are_one_suspect(n: int) -> None:
+    rig = Rig(1)
+    sequences = rig.begin(n)
+    die(rig)
+    for sequence in sequences[1:]:
+        rig.engines[0].emit(sequence, *ENOUGH)
+    rig.pump(1.0)
+    die(rig)
+    assert all(isinstance(sequence.error, UnsafeRequestError) for sequence in sequences)

@@ -1,0 +1,73 @@
+"""Valid bodies of every route that takes one, with every field there is somewhere among them."""
+
+from __future__ import annotations
+
+import json
+
+from tests.fuzz.mutation.numbers import TEXTS
+
+PATHS = ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize")
+
+_SAMPLING: dict[str, object] = {
+    **{"temperature": 0.7, "top_p": 0.9, "top_k": 20, "min_p": 0.05, "seed": 7, "n": 2, "min_tokens": 1},
+    **{"presence_penalty": 0.5, "frequency_penalty": -0.5, "repetition_penalty": 1.1, "stop": ["zq", "\n\n"]},
+    **{"logit_bias": {"65": 1.5, "66": -100}, "ignore_eos": True, "stop_token_ids": [70, 71]},
+}
+_EXTRA: dict[str, object] = {
+    **{"bad_words": ["foo"], "allowed_token_ids": [65, 66, 67], "return_token_ids": True, "priority": 3},
+    **{"timeout": 5.0, "queue_timeout": 2.0, "cache_salt": "salt", "user": "somebody"},
+    **{"include_stop_str_in_output": True, "skip_special_tokens": False, "truncate_prompt_tokens": 16},
+    **{"repetition_detection": {"max_pattern_size": 4, "min_count": 3}, "request_id": "mine"},
+    **{"metadata": {"a": "b"}, "response_format": {"type": "text"}, "logprob_token_ids": [65]},
+}
+_SAID: list[dict[str, object]] = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": [{"type": "text", "text": "What is 2 + 2?"}]},
+    {"role": "assistant", "content": None, "tool_calls": []},
+    {"role": "user", "content": "Thanks <|im_end|>", "name": "me"},
+]
+_TOOL: dict[str, object] = {
+    "type": "function",
+    "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}},
+}
+
+
+def _chats() -> list[dict[str, object]]:
+    plain: dict[str, object] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
+    return [
+        plain,
+        {**plain, "stream": True, "stream_options": {"include_usage": True}},
+        {**plain, "messages": _SAID[:2] + _SAID[3:], **_SAMPLING},
+        {**plain, "logprobs": True, "top_logprobs": 2, "stream": True, **_EXTRA},
+        {**plain, "tools": [_TOOL], "tool_choice": "none", "messages": _SAID},
+        {**plain, "continue_final_message": True, "add_generation_prompt": False, "echo": True},
+        {**plain, "documents": [{"title": "t", "text": "x"}], "chat_template_kwargs": {"a": 1}},
+    ]
+
+
+def _completions() -> list[dict[str, object]]:
+    plain: dict[str, object] = {"prompt": "Once upon", "max_tokens": 4}
+    return [
+        plain,
+        {**plain, "prompt": [65, 66, 67], "stream": True, "logprobs": 1},
+        {**plain, "prompt": ["a", "b"], "echo": True, **_SAMPLING},
+        {**plain, "prompt": [[65], [66, 67]], "prompt_logprobs": 1, **_EXTRA},
+        {**plain, "use_beam_search": True, "n": 2, "best_of": 2, "temperature": 0, "length_penalty": 1.0},
+    ]
+
+
+def _tokens() -> list[dict[str, object]]:
+    return [
+        {"prompt": "some text", "add_special_tokens": True, "return_token_strs": True},
+        {"messages": _SAID[:2], "add_generation_prompt": True},
+    ]
+
+
+def bodies() -> list[list[bytes]]:
+    """By place in PATHS; the model is left out, named, or unknown."""
+    kinds: list[list[dict[str, object]]] = [_chats(), _completions(), _tokens(), [{"tokens": [65, 66, 200]}]]
+    return [[json.dumps(body).encode() for body in kind] for kind in kinds]
+
+
+# What may stand in a header's value.
+ODD_VALUES = tuple(text for text in TEXTS if "\n" not in text)
