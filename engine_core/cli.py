@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from splitserve.engine_core.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_MODEL, EXIT_WORKER
+from splitserve.engine_core.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_MODEL, EXIT_OK, EXIT_WORKER
 
 if TYPE_CHECKING:
     from splitserve.engine_core.clock import Clock
@@ -63,7 +63,9 @@ def make_parser() -> argparse.ArgumentParser:
 def _run(config: EngineConfig) -> int:
     from splitserve.engine_core.clock import SystemClock
     from splitserve.engine_core.errors import ConfigError, ModelLoadError, WorkerError
+    from splitserve.engine_core.process.kill_points import reach
     from splitserve.engine_core.process.logs import configure_logging
+    from splitserve.engine_core.process.standby import wait_until_needed
     from splitserve.engine_core.server.busy_loop import BusyLoop
 
     configure_logging(config.log_level, config.log_format)
@@ -71,8 +73,12 @@ def _run(config: EngineConfig) -> int:
     try:
         config = _resolve(config)
         _check(config)
+        executor = _executor(config, clock)
+        reach("engine.prepared")
+        if config.standby_fd is not None and not wait_until_needed(config.standby_fd):
+            return EXIT_OK
         _print_configuration(config)
-        return BusyLoop(config, _executor(config, clock), clock).run()
+        return BusyLoop(config, executor, clock).run()
     except ConfigError as error:
         return _fail(str(error), EXIT_CONFIG)
     except ModelLoadError as error:

@@ -12,7 +12,12 @@ from splitserve.engine_core.process.runtime_directory import default_engine_addr
 from splitserve.engine_core.settings.checks import check_address
 from splitserve.engine_core.settings.scheduling import SchedulingSettings
 from splitserve.engine_core.settings.setting import Setting, declared
-from splitserve.engine_core.settings.shared import HeartbeatFd, InsecureTcp, KeysDirectory
+from splitserve.engine_core.settings.shared import (
+    MAX_DESCRIPTOR,
+    HeartbeatFd,
+    InsecureTcp,
+    KeysDirectory,
+)
 
 EXECUTORS = ("multiproc", "ray", "simulated")
 
@@ -217,6 +222,17 @@ class EngineConfig(SchedulingSettings, frozen=True, kw_only=True):
     curve_dir: KeysDirectory = ""
     allow_insecure_tcp: InsecureTcp = False
     heartbeat_fd: HeartbeatFd = None
+    standby_fd: Annotated[
+        int | None,
+        Setting(
+            "inherited socket on which it waits, prepared, until it is needed",
+            "launch",
+            low=0,
+            high=MAX_DESCRIPTOR,
+            default="none",
+            serve=False,
+        ),
+    ] = None
 
     @property
     def output_rank(self) -> int:

@@ -3,7 +3,7 @@
 file          what it is
 lock          held by the engine that owns the workers, see lock.py
 group.json    who the workers are, see record.py
-worker.sock   the engine's socket for its workers; each engine binds it anew
+sock          the engine's socket for its workers; each engine binds it anew
 rendezvous    where ranks meet while they start
 """
 
@@ -39,7 +39,7 @@ def workers_folder(address: str) -> str:
     """Return the path of the folder for the workers of the engine that listens on an address."""
     if is_ipc(address):
         address = os.path.abspath(ipc_path(address))
-    return f"{runtime_directory()}/workers-{sha256(address.encode()).hexdigest()[:16]}"
+    return f"{runtime_directory()}/workers-{sha256(address.encode()).hexdigest()[:12]}"
 
 
 class WorkersFolder:
@@ -72,7 +72,7 @@ class WorkersFolder:
     @property
     def socket_address(self) -> str:
         """The address that workers connect to."""
-        return f"ipc://{self.path}/worker.sock"
+        return f"ipc://{self.path}/sock"
 
     @property
     def rendezvous(self) -> str:

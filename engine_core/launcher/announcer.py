@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import shlex
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +15,6 @@ import zmq
 
 from splitserve.engine_core.clock import Clock
 from splitserve.engine_core.ipc.messages import Ready
-from splitserve.engine_core.launcher.banner import banner
 from splitserve.engine_core.launcher.options import LaunchOptions
 from splitserve.engine_core.launcher.readiness import ProbeStage, ReadinessProbe
 from splitserve.engine_core.launcher.rolling import RollingRestart
@@ -124,7 +125,9 @@ class Announcer:
         with contextlib.suppress(OSError):
             self._file = RecordFile(os.path.dirname(self._address.removeprefix("ipc://")))
             self._file.write(self._record)
-        text = banner(engine, self.place, options.uds, self._address, took_s, has_api_key=options.has_api_key)
+        text = _banner(
+            engine, self.place, options.uds, self._address, took_s, has_api_key=options.has_api_key
+        )
         with contextlib.suppress(OSError):
             print(text, flush=True)
 
@@ -134,3 +137,42 @@ class Announcer:
         host, port = self._listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         return f"{self._options.scheme}://{shown}:{port}", port
+
+
+def _banner(engine: Ready, place: str, uds: str, address: str, took_s: float, *, has_api_key: bool) -> str:
+    """Return the text, several lines.
+
+    Args:
+        engine: the engine's description of itself.
+        place: base URL, or "unix:PATH".
+        uds: path of the Unix socket, "" for TCP.
+        address: of the engine, for more frontends.
+        took_s: seconds the start took.
+        has_api_key: clients must send a key.
+    """
+    url = "http://localhost" if uds else _reachable(place)
+    name = engine.served_model_names[0]
+    lines = [
+        f"SplitServe is ready after {took_s:.1f} s",
+        f"  API     {place if uds else url}{'' if uds else '/v1'}",
+        f"  model   {', '.join(engine.served_model_names)}",
+        *([] if uds else [f"  docs    {url}/docs"]),
+        f"  engine  {address}  (one more frontend: api-frontend --engine {address} --port PORT)",
+        f"  try     {_curl(url, uds, name, has_api_key)}",
+    ]
+    return "\n".join(["", *lines, ""])
+
+
+def _reachable(place: str) -> str:
+    """Return an address that a client on this machine can use."""
+    return place.replace("://0.0.0.0:", "://127.0.0.1:").replace("://[::]:", "://[::1]:")
+
+
+def _curl(url: str, uds: str, model: str, has_api_key: bool) -> str:
+    body = {"model": model, "messages": [{"role": "user", "content": "Hello!"}]}
+    words = ["curl", *(["--unix-socket", uds] if uds else []), f"{url}/v1/chat/completions"]
+    words += ["-H", "Content-Type: application/json"]
+    text = shlex.join(words)
+    if has_api_key:
+        text += ' -H "Authorization: Bearer $API_KEY"'
+    return f"{text} -d {shlex.quote(json.dumps(body))}"

@@ -10,11 +10,14 @@ from typing import NamedTuple
 import zmq
 
 from splitserve.engine_core.ipc.connection_counts import NOT_SERVING, UNUSED, ConnectionCounts
+from splitserve.engine_core.launcher.spare import SpareEngine
 from splitserve.engine_core.process.children import Child, python_module
 from splitserve.engine_core.process.heartbeats import HeartbeatPage, HeartbeatWatch
 
 ENGINE_NAME = "engine-core"
 ENGINE_SLOT = 0
+# From the moment a prepared process is told to serve until its loop turns.
+SPARE_SILENCE_S = 2.0
 
 
 class ChildFlags(NamedTuple):
@@ -38,7 +41,11 @@ def frontend_name(number: int) -> str:
 
 
 class ChildProcesses:
-    """Starts, signals and observes them by name; belongs to the launcher's main thread."""
+    """Starts, signals and observes them by name; belongs to the launcher's main thread.
+
+    Attributes:
+        spare: what becomes the engine when it is to be started.
+    """
 
     def __init__(self, num_slots: int, listener: socket.socket, flags: ChildFlags) -> None:
         """Create what they will share; no process is started yet.
@@ -63,6 +70,7 @@ class ChildProcesses:
         self._names = {slot: name for name, slot in self._slots.items()}
         self._children: dict[str, Child] = {}
         self._serving: set[str] = set()
+        self.spare = SpareEngine(lambda fd: self._start_engine(f"--standby-fd={fd}", fds=(fd,)))
 
     @property
     def descriptors(self) -> list[int]:
@@ -75,7 +83,7 @@ class ChildProcesses:
         return any(child.pidfd < 0 for child in self._children.values())
 
     def start(self, name: str) -> None:
-        """Start a child.
+        """Start a child; a spare engine, if there is one, becomes the engine.
 
         Raises:
             OSError: the system refuses.
@@ -83,16 +91,12 @@ class ChildProcesses:
         slot = self._slots[name]
         self._watch.forget(slot)
         self._serving.discard(name)
-        shared = [self._page.fd]
-        if slot != ENGINE_SLOT:
+        if slot == ENGINE_SLOT:
+            self._children[name] = self._take_spare() or self._start_engine()
+        else:
             self._counts[slot] = NOT_SERVING
-            shared += (self._listener.fileno(), self._counts.fd)
-        self._children[name] = Child(
-            self._engine_argv() if slot == ENGINE_SLOT else self._frontend_argv(slot),
-            # Not SIGKILL: if this process is killed, they shut down in order and leave no files behind.
-            death_signal=signal.SIGTERM,
-            pass_fds=shared,
-        )
+            shared = (self._listener.fileno(), self._counts.fd)
+            self._children[name] = self._start_child(self._frontend_argv(slot), *shared)
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a child a signal."""
@@ -139,16 +143,31 @@ class ChildProcesses:
 
     def kill_all(self, timeout_s: float) -> None:
         """Kill and reap whatever still runs."""
+        self.spare.end()
         for child in self._children.values():
             child.signal(signal.SIGKILL)
+        for child in self._children.values():
             child.wait(timeout_s)
             child.close()
         self._children.clear()
 
-    def _engine_argv(self) -> Sequence[str]:
+    def _take_spare(self) -> Child | None:
+        if self.spare.is_prepared:
+            # It has only to wake up; if it cannot, because somebody has stopped it, it hangs.
+            self._watch.expect(ENGINE_SLOT, SPARE_SILENCE_S)
+        spare = self.spare.take()
+        if spare is None:
+            self._watch.forget(ENGINE_SLOT)
+        return spare
+
+    def _start_engine(self, *words: str, fds: Sequence[int] = ()) -> Child:
         flags = self._flags
-        shared = (f"--listen={flags.address}", f"--heartbeat-fd={self._page.fd}")
-        return [*python_module("splitserve.engine_core.cli"), *shared, *flags.engine]
+        shared = (f"--listen={flags.address}", f"--heartbeat-fd={self._page.fd}", *words)
+        return self._start_child([*python_module("splitserve.engine_core.cli"), *shared, *flags.engine], *fds)
+
+    def _start_child(self, argv: Sequence[str], *fds: int) -> Child:
+        # Not SIGKILL: if this process is killed, they shut down in order and leave no files behind.
+        return Child(argv, death_signal=signal.SIGTERM, pass_fds=(self._page.fd, *fds))
 
     def _frontend_argv(self, number: int) -> Sequence[str]:
         flags = self._flags

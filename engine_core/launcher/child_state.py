@@ -41,13 +41,17 @@ class Send(NamedTuple):
     number: signal.Signals
 
 
+class Prepare(NamedTuple):
+    """Start a successor of the engine, and tell when it is prepared."""
+
+
 class Say(NamedTuple):
     """Tell the operator."""
 
     text: str
 
 
-Action = Start | Send | Say
+Action = Start | Send | Prepare | Say
 
 
 @dataclass(slots=True)

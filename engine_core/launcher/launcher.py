@@ -22,9 +22,10 @@ from splitserve.engine_core.launcher.child_processes import (
     ChildProcesses,
     frontend_name,
 )
-from splitserve.engine_core.launcher.child_state import Action, ChildSpec, Say, Send, Start
+from splitserve.engine_core.launcher.child_state import Action, ChildSpec, Prepare, Say, Send, Start
 from splitserve.engine_core.launcher.listener import bind_tcp, bind_unix
 from splitserve.engine_core.launcher.options import LaunchOptions
+from splitserve.engine_core.launcher.spare import Prepared
 from splitserve.engine_core.launcher.supervisor import Supervisor, SupervisorState
 from splitserve.engine_core.process.heartbeats import LOOK_INTERVAL_S
 from splitserve.engine_core.process.runtime_directory import leave_runtime_directory, runtime_directory
@@ -105,6 +106,7 @@ class Launcher:
         for name, code in self._children.take_ended(ready):
             self._on_exit(name, code)
         self._look_at_hearts()
+        self._on_spare(self._children.spare.run(self._clock.monotonic()))
         self._announcer.run()
         self._announcer.tell_rolls(self._supervisor.rolling)
         self._act(self._supervisor.on_time(self._clock.monotonic()))
@@ -113,14 +115,15 @@ class Launcher:
         # Rebuilt each time: rounds are rare, and children and probes come and go.
         poller = zmq.Poller()
         poller.register(self._signals.fileno(), zmq.POLLIN)
-        for descriptor in self._children.descriptors:
+        for descriptor in (*self._children.descriptors, *self._children.spare.sources):
             poller.register(descriptor, zmq.POLLIN)
         for source in self._announcer.sources:
             poller.register(source, zmq.POLLIN)
         return dict(poller.poll(self._poll_timeout_ms()))
 
     def _poll_timeout_ms(self) -> int:
-        due_s = min(self._supervisor.next_due_s(), self._look_due_s, self._announcer.next_due_s())
+        due_s = min(self._supervisor.next_due_s(), self._children.spare.next_due_s())
+        due_s = min(due_s, self._look_due_s, self._announcer.next_due_s())
         due_s -= self._clock.monotonic()
         if self._children.must_be_polled:
             due_s = min(due_s, NO_PIDFD_POLL_S)
@@ -145,6 +148,8 @@ class Launcher:
             self._act(self._supervisor.on_hung(name))
         for name in self._children.take_serving():
             self._act(self._supervisor.on_serving(name, now_s))
+            if name == ENGINE_NAME and self._supervisor.state is SupervisorState.RUNNING:
+                self._children.spare.on_engine_serves(now_s)
         self._look_due_s = now_s + (ROLL_LOOK_S if self._supervisor.is_rolling else LOOK_INTERVAL_S)
 
     def _on_exit(self, name: str, code: int) -> None:
@@ -154,8 +159,18 @@ class Launcher:
         if self._supervisor.state is not SupervisorState.RUNNING:
             self._stop_accepting()
 
+    def _on_spare(self, prepared: Prepared | None) -> None:
+        if prepared is None:
+            return
+        if not self._supervisor.is_rolling:
+            self._say(
+                f"no spare engine-core: {prepared.failure}" if prepared.failure else "spare engine-core ready"
+            )
+        self._act(self._supervisor.rolling.on_prepared(prepared.failure, self._clock.monotonic()))
+
     def _stop_accepting(self) -> None:
         """Close our copy of the listening socket; once the frontends close theirs, nobody can connect."""
+        self._children.spare.end()
         self._listener.close()
         self._announcer.end()
 
@@ -167,6 +182,8 @@ class Launcher:
                     self._say(text)
                 case Send(name=name, number=number):
                     self._children.signal(name, number)
+                case Prepare():
+                    self._on_spare(self._children.spare.renew(self._clock.monotonic()))
                 case Start(name=name):
                     if not self._start(name):
                         not_started.append(name)

@@ -1,23 +1,28 @@
 """How a server's processes are replaced one after another while it serves: a state machine without I/O.
 
-    stage            engine ended         engine serves      successor serves    successor ended  deadline
-    IDLE             -                    -                  -                   -                -
-    ENGINE_LEAVES    start it again,      -                  -                   -                SIGKILL to
-                     ENGINE_STARTS                                                                the engine
-    ENGINE_STARTS    its restart is the   start a successor  -                   -                -
-                     supervisor's matter  of the first
-                                          frontend,
-                                          FRONTEND_STARTS
-    FRONTEND_STARTS  as above             -                  SIGTERM to the old  the roll failed, SIGKILL to
-                                                             one; successor of   IDLE; the old    the
-                                                             the next, or IDLE   one serves on    successor
+    stage            event                            next                     what happens
+    IDLE             begin()                          ENGINE_PREPARES          start a successor of the engine
+                     begin(), no engine runs          ENGINE_STARTS            the same
+    ENGINE_PREPARES  the successor is prepared        ENGINE_LEAVES            SIGUSR1 to the engine
+                     it cannot be prepared            IDLE, the roll failed    -
+                     the engine ends                  ENGINE_STARTS            its restart is the supervisor's
+    ENGINE_LEAVES    the engine ends                  ENGINE_STARTS            start it: that is the successor
+                     it does not end in time          -                        SIGKILL to the engine
+    ENGINE_STARTS    the engine serves                FRONTEND_STARTS          start a successor of the first
+                     it ends                          -                        its restart is the supervisor's
+    FRONTEND_STARTS  the successor serves             -, IDLE after the last   SIGTERM to the old frontend,
+                                                                               start a successor of the next
+                     it ends, or does not serve       IDLE, the roll failed    SIGKILL to it, the old one
+                     in time                                                   serves on
+                     the engine ends                  -                        its restart is the supervisor's
 
-begin() starts with SIGUSR1 to the engine, which hands its requests back to the frontends and ends; if it does
-not run, with ENGINE_STARTS. During a roll it is kept for the end: then another roll follows. If no place is
-free for a successor, because frontends that were replaced still finish their streams, the next one that ends
-makes room. An old frontend that ends by itself while its successor starts is not restarted; any other child
-that ends is the supervisor's matter, and frontends that it restarts meanwhile need no successor any more.
-Old frontends finish their streams after the roll; each is killed after its stop timeout.
+The engine's successor reads software and files anew: if it cannot, nothing has happened yet. The engine
+hands its requests back to the frontends before it ends. During a roll begin() is kept for the end: then
+another roll follows. If no place is free for a frontend's successor, because frontends that were replaced
+still finish their streams, the next one that ends makes room. An old frontend that ends by itself while its
+successor starts is not restarted; any other child that ends is the supervisor's matter, and frontends that
+it restarts meanwhile need no successor any more. Old frontends finish their streams after the roll; each is
+killed after its stop timeout.
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ import signal
 from collections.abc import Mapping
 
 from splitserve.engine_core.errors import EXIT_OK
-from splitserve.engine_core.launcher.child_state import NEVER, Action, ChildState, Say
+from splitserve.engine_core.launcher.child_state import NEVER, Action, ChildState, Prepare, Say
 from splitserve.engine_core.process.children import describe_exit
 
 # The engine has nothing to wait for when it hands over; a frontend may have a large tokenizer to load.
@@ -39,9 +44,10 @@ class RollStage(enum.Enum):
     """See the table above."""
 
     IDLE = 0
-    ENGINE_LEAVES = 1
-    ENGINE_STARTS = 2
-    FRONTEND_STARTS = 3
+    ENGINE_PREPARES = 1
+    ENGINE_LEAVES = 2
+    ENGINE_STARTS = 3
+    FRONTEND_STARTS = 4
 
 
 class RollingRestart:
@@ -72,12 +78,23 @@ class RollingRestart:
         self._is_wanted_again = False
         self.num_begun += 1
         self._old = [child for child in self._frontends() if child.running and not child.is_leaving]
-        begun = Say("rolling restart: the engine, then one frontend after another")
-        if not self._engine.running:
-            self.stage = RollStage.ENGINE_STARTS
-            return [begun]
+        self.stage = RollStage.ENGINE_PREPARES if self._engine.running else RollStage.ENGINE_STARTS
+        return [Say("rolling restart: the engine, then one frontend after another"), Prepare()]
+
+    def on_prepared(self, failure: str, now_s: float) -> list[Action]:
+        """Go on when a successor of the engine is prepared, or failed to be.
+
+        Args:
+            failure: why it failed, "" if it has not.
+            now_s: current time.
+        """
+        if self.stage is not RollStage.ENGINE_PREPARES:
+            return []
+        if failure:
+            self._end(failure)
+            return [Say(f"rolling restart failed: {failure}"), *self._follow(now_s)]
         self.stage = RollStage.ENGINE_LEAVES
-        return [begun, self._engine.leave(signal.SIGUSR1, now_s + LEAVE_TIMEOUT_S)]
+        return [self._engine.leave(signal.SIGUSR1, now_s + LEAVE_TIMEOUT_S)]
 
     def drop(self) -> None:
         """End the roll since the server is to stop."""
@@ -85,11 +102,14 @@ class RollingRestart:
         if self.stage is not RollStage.IDLE:
             self._end("the server was stopped")
 
-    def on_engine_left(self, code: int) -> list[Action] | None:
-        """Return what to do when the engine that was to leave ended; None if it did so in a wrong way."""
+    def on_engine_end(self, code: int) -> list[Action] | None:
+        """Return what to do when the engine ended; None if not because of the roll."""
+        if self.stage not in (RollStage.ENGINE_PREPARES, RollStage.ENGINE_LEAVES):
+            return None
+        was_asked = self.stage is RollStage.ENGINE_LEAVES
         self.stage = RollStage.ENGINE_STARTS
         # Before it has taken the signal over, it is ended by it.
-        if code in (EXIT_OK, -signal.SIGUSR1) or self._engine.is_killed:
+        if was_asked and (code in (EXIT_OK, -signal.SIGUSR1) or self._engine.is_killed):
             return [self._engine.start()]
         return None
 

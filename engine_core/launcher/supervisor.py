@@ -152,7 +152,7 @@ class Supervisor:
         if child is not self._engine:
             actions = self.rolling.on_frontend_end(child, code, now_s)
         else:
-            actions = self.rolling.on_engine_left(code) if child.is_leaving else None
+            actions = self.rolling.on_engine_end(code)
         return self._after_loss(child, code, now_s) if actions is None else actions
 
     def on_hung(self, name: str) -> list[Action]:

@@ -60,6 +60,10 @@ class HeartbeatPage:
         """Whether the child said that it serves."""
         return bool(self.words[slot * _NUM_WORDS + _SERVES])
 
+    def limit(self, slot: int, limit_s: float) -> None:
+        """Set how long it may be silent before its loop has set a limit of its own."""
+        self.words[slot * _NUM_WORDS + _LIMIT_MS] = round(limit_s * 1000)
+
     def clear(self, slot: int) -> None:
         """Forget a child that ended, before the next one uses its slot."""
         for word in range(slot * _NUM_WORDS, (slot + 1) * _NUM_WORDS):
@@ -156,6 +160,10 @@ class HeartbeatWatch:
         self._page.clear(slot)
         self._num_beats[slot] = 0
         self._silent_s[slot] = 0.0
+
+    def expect(self, slot: int, limit_s: float) -> None:
+        """Watch a slot whose child is about to run its loop; call it before the child is told to."""
+        self._page.limit(slot, limit_s)
 
     def look(self, now_s: float) -> list[int]:
         """Return the slots that have been silent for longer than they may; call it every LOOK_INTERVAL_S."""

@@ -18,6 +18,7 @@ from pathlib import Path
 KILL_POINTS = frozenset(
     (
         # engine-core
+        "engine.prepared",
         "engine.bound",
         "engine.request_added",
         "engine.step_planned",

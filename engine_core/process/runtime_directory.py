@@ -7,12 +7,20 @@ import os
 
 from splitserve.engine_core.process.server_record import remove_orphan
 
+# Of the path of a Unix socket, without its terminating 0.
+_MAX_PATH_BYTES = 107
+# Of our longest paths below: /workers-, 12 digits, /sock; or /serve-, 7 digits, /engine.sock.
+_LONGEST_NAME_BYTES = 26
+
 
 def runtime_directory() -> str:
     """Return the default directory of this user's sockets: private to the user, gone after a reboot."""
-    base = os.environ.get("XDG_RUNTIME_DIR", "")
+    own = os.path.join(os.environ.get("XDG_RUNTIME_DIR", ""), "splitserve")
     # In shells opened with su or sudo the variable may name a directory that no longer exists.
-    return os.path.join(base, "splitserve") if os.path.isdir(base) else f"/tmp/splitserve-{os.getuid()}"
+    is_usable = (
+        os.path.isdir(os.path.dirname(own)) and len(os.fsencode(own)) + _LONGEST_NAME_BYTES <= _MAX_PATH_BYTES
+    )
+    return own if is_usable else f"/tmp/splitserve-{os.getuid()}"
 
 
 def leave_runtime_directory(directory: str) -> None:

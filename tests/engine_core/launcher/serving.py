@@ -79,11 +79,19 @@ class Serving:
         self._seen += found
         return sorted(found, key=lambda child: child.create_time())
 
+    def engine(self) -> psutil.Process:
+        """The engine-core that serves, or is to; a spare one is younger."""
+        return self.children(ENGINE)[0]
+
+    def spare(self) -> psutil.Process:
+        """Wait for the spare engine-core that follows."""
+        return self.children_when(ENGINE, lambda found: len(found) == 2)[1]
+
     def children_when(self, module: str, accept: Accept) -> list[psutil.Process]:
         """Wait until the child processes of a module are as expected."""
         end_s = time.monotonic() + DEADLINE_S
         while not accept(found := self.children(module)):
-            # A new start is announced by a line of output.
+            # Most starts are announced by a line of output.
             self.read(min(end_s, time.monotonic() + 0.05))
             assert time.monotonic() < end_s, self.output
         return found

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -383,6 +384,17 @@ def test_the_default_address_is_private_to_the_user(tmp_path: Path, monkeypatch:
     assert default_engine_address() == fallback
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     assert default_engine_address() == fallback
+
+
+@pytest.mark.parametrize(("length", "is_used"), [(70, True), (71, False)])
+def test_a_runtime_directory_too_long_for_names_of_sockets_is_not_used(
+    length: int, is_used: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        base = folder + "/" + "x" * (length - len(folder) - 1)
+        os.mkdir(base)
+        monkeypatch.setenv("XDG_RUNTIME_DIR", base)
+        assert default_engine_address().startswith(f"ipc://{base}/") is is_used
 
 
 def test_a_start_that_fails_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

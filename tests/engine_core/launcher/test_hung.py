@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from tests.engine_core.launcher.serving import ENGINE, FRONTEND, serving
+from tests.engine_core.launcher.serving import FRONTEND, serving
 from tests.engine_core.launcher.streams import Stream
 from tests.engine_core.processes import wait_ended
 
@@ -14,12 +14,12 @@ def test_a_stopped_engine_is_killed_and_replaced() -> None:
         url = server.url()
         text = server.complete(url)
         frontends = server.children(FRONTEND)
-        (engine,) = server.children(ENGINE)
+        engine = server.engine()
         engine.send_signal(signal.SIGSTOP)
         server.wait_for(r"engine-core hangs, killing it")
         server.wait_for(r"engine-core ended unexpectedly \(killed by SIGKILL\), restarting it")
         server.complete_until(url, text)
-        assert server.children(ENGINE) != [engine]
+        assert server.engine() != engine
         assert server.children(FRONTEND) == frontends
         assert server.stop() == 0
 
@@ -44,10 +44,10 @@ def test_idle_processes_are_left_alone() -> None:
     """An engine and a frontend that have nothing to do still show that their loops turn."""
     with serving("--simulated-step-ms", "1000") as server:
         url = server.url()
-        before = server.children(ENGINE), server.children(FRONTEND)
+        before = server.engine(), server.children(FRONTEND)
         # Six steps, of which each takes half the longest silence.
         stream = Stream(url, num_tokens=6)
         assert stream.finish() == (6, False)
-        assert (server.children(ENGINE), server.children(FRONTEND)) == before
+        assert (server.engine(), server.children(FRONTEND)) == before
         assert "hangs" not in server.output
         assert server.stop() == 0

@@ -42,7 +42,6 @@ def test_a_hang_up_signal_without_a_terminal_replaces_all_processes() -> None:
         server.wait_for("rolling restart done")
         assert wait_ended(before, DEADLINE_S) == []
         server.complete_until(url, text)
-        assert len(server.children(ENGINE)) == 1
         assert len(server.children(FRONTEND)) == 2
         assert "unexpectedly" not in server.output
         assert server.stop() == 0
@@ -118,4 +117,57 @@ def test_streams_that_are_open_all_the_time_go_on() -> None:
             stream.wait_first()
         assert restart(server).returncode == 0
         assert [stream.finish() for stream in streams] == [(Stream.NUM_TOKENS, False)] * len(streams)
+        assert server.stop() == 0
+
+
+def test_a_restart_onto_a_model_that_cannot_be_served_leaves_the_engine_alone() -> None:
+    with serving() as server:
+        url = server.url()
+        engine, text = server.engine(), server.complete(url)
+        (server.folder / "model" / "config.json").write_text("{}")
+        done = restart(server)
+        assert done.returncode == 1
+        assert "the successor of engine-core ended before it served (exit code 3)" in done.stderr
+        assert "rolling restart failed" in server.wait_for("rolling restart failed.*")[0]
+        assert (server.engine(), server.complete(url)) == (engine, text)
+        assert server.stop() == 0
+
+
+def test_a_spare_engine_takes_the_place_of_one_that_is_lost_and_another_one_follows() -> None:
+    with serving() as server:
+        url = server.url()
+        text = server.complete(url)
+        for _ in range(2):
+            engine, spare = server.engine(), server.spare()
+            engine.kill()
+            server.complete_until(url, text)
+            assert server.engine() == spare
+        assert server.spare().is_running()
+        assert server.stop() == 0
+
+
+def test_a_spare_engine_that_was_stopped_is_replaced_too() -> None:
+    with serving() as server:
+        url = server.url()
+        text = server.complete(url)
+        engine, spare = server.engine(), server.spare()
+        server.wait_for("spare engine-core ready")
+        spare.send_signal(signal.SIGSTOP)
+        engine.kill()
+        server.wait_for("engine-core hangs, killing it")
+        server.complete_until(url, text)
+        assert server.stop() == 0
+
+
+def test_a_spare_engine_that_is_lost_disturbs_nobody() -> None:
+    with serving() as server:
+        url = server.url()
+        engine, spare = server.engine(), server.spare()
+        spare.kill()
+        server.wait_for(
+            r"no spare engine-core: the successor of engine-core ended before it served \(killed by SIGKILL\)"
+        )
+        assert (server.engine(), len(server.complete(url)) > 0) == (engine, True)
+        engine.kill()
+        server.wait_for("starting engine-core(?s:.*)starting engine-core")
         assert server.stop() == 0

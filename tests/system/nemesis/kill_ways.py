@@ -40,6 +40,7 @@ KILLED_WORKER = Way("worker")
 KILLED_FRONTEND = Way("api-frontend")
 HUNG_UP = Way("serve", signal.SIGHUP)
 WAYS = {
+    "engine.prepared": HUNG_UP,
     "engine.bound": KILLED_ENGINE,
     "engine.request_added": REQUESTS,
     "engine.step_planned": LOAD,

@@ -16,12 +16,18 @@ def assert_as_exact_as_torch(ours: Tensor, torchs: Tensor, exact: Tensor) -> Non
     """Our error against the float64 result is at most twice that of plain torch in the same dtype.
 
     The root mean square is compared strictly. The largest single error of a few hundred elements is a matter
-    of luck in both, so it may be four times torch's; it is there to catch one wrong element.
+    of luck in both, and torch's differs between processors, so it may be four times torch's or some
+    roundings in float32, in which both sum; it is there to catch one wrong element.
     """
+    largest = exact.abs().max().item()
     # Where torch happens to be exact, one rounding of a result of this size is still allowed.
-    one_rounding = exact.abs().max().item() * torch.finfo(ours.dtype).eps
-    for error_of, factor in ((rms_error, 2), (max_error, 4)):
-        error, allowed = error_of(ours, exact), max(factor * error_of(torchs, exact), one_rounding)
+    one_rounding = largest * torch.finfo(ours.dtype).eps
+    sum_roundings = 16 * largest * torch.finfo(torch.float32).eps
+    for error_of, factor, luck in (
+        (rms_error, 2, one_rounding),
+        (max_error, 4, max(one_rounding, sum_roundings)),
+    ):
+        error, allowed = error_of(ours, exact), max(factor * error_of(torchs, exact), luck)
         assert error <= allowed, f"{error_of.__name__} {error:.3g}, allowed {allowed:.3g}"
 
 
