@@ -23,10 +23,8 @@ class Outcome:
         num_whole: those that came to their ends without an error.
         num_identical: those that do not differ from the undisturbed run.
         gaps_s: longest pause after the fault of each open stream, less its usual time between two events.
-        replaced_s: from the fault until a process was started in place of the lost one.
         told_s: from the fault until /ready said that the server is not ready; None if it never had to.
-        ready_s: from the fault until the server is ready with the new process.
-        begun_s: from the start of the new process until the server is ready.
+        ready_s: from the fault until the server is ready again; None if it never said that it is not.
         faults: what clients saw that they must not see, and differences, a few of them.
         figures: what a scenario measures besides.
     """
@@ -36,10 +34,8 @@ class Outcome:
     num_whole: int = 0
     num_identical: int = 0
     gaps_s: list[float] = field(default_factory=list)
-    replaced_s: float | None = None
     told_s: float | None = None
     ready_s: float | None = None
-    begun_s: float | None = None
     faults: list[str] = field(default_factory=list)
     figures: dict[str, float] = field(default_factory=dict)
 
@@ -62,14 +58,9 @@ def judge(run: Run, reference: Run, watch: Watch) -> Outcome:
 
 def judge_times(outcome: Outcome, watch: Watch, fault_s: float) -> None:
     """Enter what the watch saw of a fault."""
-    replaced_s = watch.replaced_s(fault_s)
-    ready_s = watch.ready_s(replaced_s) if replaced_s is not None else None
-    told_s = watch.told_s(fault_s)
-    outcome.replaced_s = replaced_s - fault_s if replaced_s is not None else None
+    ready_s, told_s = watch.ready_s(fault_s), watch.told_s(fault_s)
     outcome.ready_s = ready_s - fault_s if ready_s is not None else None
     outcome.told_s = told_s - fault_s if told_s is not None else None
-    if ready_s is not None and replaced_s is not None:
-        outcome.begun_s = ready_s - replaced_s
 
 
 def net_gap_s(seen: History, reference: History, fault_s: float) -> float:
@@ -88,7 +79,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 HEAD = (
     f"{'scenario':<22}{'runs':>5}{'streams':>8}{'open':>7}{'whole':>8}{'same':>8}"
-    f"{'gap p50':>9}{'p99':>7}{'max':>7}{'replaced':>10}{'told':>7}{'ready':>7}{'begun':>7}"
+    f"{'gap p50':>9}{'p99':>7}{'max':>7}{'told':>7}{'ready':>7}"
 )
 
 
@@ -103,10 +94,10 @@ def line(name: str, outcomes: Sequence[Outcome]) -> str:
     cells = [quantile(gaps, 0.5), quantile(gaps, 0.99), max(gaps, default=float("nan"))]
     times = [
         [getattr(outcome, n) for outcome in outcomes if getattr(outcome, n) is not None]
-        for n in ("replaced_s", "told_s", "ready_s", "begun_s")
+        for n in ("told_s", "ready_s")
     ]
     medians = [statistics.median(each) if each else float("nan") for each in times]
-    widths = (9, 7, 7, 10, 7, 7, 7)
+    widths = (9, 7, 7, 7, 7)
     shown = "".join(f"{value:{width}.2f}" for value, width in zip([*cells, *medians], widths, strict=True))
     return f"{name:<22}{len(outcomes):>5}{streams:>8}{still_open:>7}{''.join(shares)}{shown}".replace(
         "nan", "  -"

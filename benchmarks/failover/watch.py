@@ -1,4 +1,4 @@
-"""When did a server tell of a fault, replace what was lost, and take requests again? Seen from outside."""
+"""When did a server tell of a fault, and take requests again? Seen from outside."""
 
 from __future__ import annotations
 
@@ -12,41 +12,32 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-POLL_S = 0.02
+POLL_S = 0.01
 PROBE_TIMEOUT_S = 10.0
 
 
 @dataclass
 class Watch:
-    """A thread that looks for new child processes, and one that asks /ready, until the block is left.
+    """A thread that asks /ready until the block is left.
 
     Attributes:
-        born_s: when each process was first seen below the parent (time.monotonic), by its id.
         probes: when each probe was sent and answered, and the status; 0 if there was no answer.
     """
 
-    parent: int
     url: str
-    born_s: dict[int, float] = field(default_factory=dict)
     probes: list[tuple[float, float, int]] = field(default_factory=list)
     _leaving: threading.Event = field(default_factory=threading.Event)
-    _threads: list[threading.Thread] = field(default_factory=list)
+    _thread: threading.Thread | None = None
 
     def __enter__(self) -> Watch:
-        self._look()
-        self._threads = [threading.Thread(target=each) for each in (self._look_on, self._probe_on)]
-        for thread in self._threads:
-            thread.start()
+        self._thread = threading.Thread(target=self._probe_on)
+        self._thread.start()
         return self
 
     def __exit__(self, *_: Any) -> None:
         self._leaving.set()
-        for thread in self._threads:
-            thread.join()
-
-    def replaced_s(self, since_s: float) -> float | None:
-        """Return when the first process was seen that was not there at a point in time."""
-        return min((born for born in self.born_s.values() if born > since_s), default=None)
+        if self._thread is not None:
+            self._thread.join()
 
     def told_s(self, since_s: float) -> float | None:
         """Return when /ready first said after a point in time that the server is not ready."""
@@ -54,17 +45,12 @@ class Watch:
         return next(told, None)
 
     def ready_s(self, since_s: float) -> float | None:
-        """Return when /ready first said, asked after a point in time, that the server is ready."""
-        ready = (end for sent, end, status in self.probes if sent > since_s and status == 200)
-        return next(ready, None)
-
-    def _look_on(self) -> None:
-        while not self._leaving.wait(POLL_S):
-            self._look()
-
-    def _look(self) -> None:
-        for pid in descendants(self.parent):
-            self.born_s.setdefault(pid, time.monotonic())
+        """Return when /ready said for good that the server is ready, after it had said that it is not."""
+        after = [probe for probe in self.probes if probe[0] > since_s]
+        told_s = max((sent for sent, _, status in after if status != 200), default=None)
+        if told_s is None:
+            return None
+        return next((end for sent, end, status in after if sent > told_s and status == 200), None)
 
     def _probe_on(self) -> None:
         address = urlsplit(self.url)
@@ -76,20 +62,6 @@ class Watch:
                 status = connection.getresponse().status
             connection.close()
             self.probes.append((sent_s, time.monotonic(), status))
-
-
-def descendants(pid: int) -> list[int]:
-    """Return the processes below a process that are its children, theirs, and so on."""
-    found: list[int] = []
-    open_pids = [pid]
-    while open_pids:
-        for path in Path(f"/proc/{open_pids.pop()}/task").glob("*/children"):
-            # A thread that ends meanwhile has no children any more.
-            with contextlib.suppress(OSError):
-                children = [int(word) for word in path.read_text().split()]
-                found += children
-                open_pids += children
-    return found
 
 
 def pss_kb(pids: Iterable[int]) -> int:

@@ -30,7 +30,7 @@ def test_a_stream_of_the_sdk_outlives_engine_and_worker() -> None:
         whole = sdk.chat.completions.create(model=model, **QUESTION)
         for kind in ("engine-core", "worker"):
             stage.wait_ready()
-            (victim,) = stage.pids(kind)
+            victim = stage.pids(kind)[0]
             text, usage = "", None
             stream = sdk.chat.completions.create(
                 model=model, stream=True, stream_options={"include_usage": True}, **QUESTION
