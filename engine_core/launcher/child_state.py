@@ -93,6 +93,8 @@ class ChildState:
 
     def end(self) -> None:
         """Note that it ended."""
+        if self.serves:
+            self.intensity.on_served()
         self.running = self.serves = False
         self.sound_due_s = self.kill_due_s = NEVER
 

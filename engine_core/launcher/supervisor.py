@@ -13,8 +13,8 @@
 
     child     it ended for the 1st to 5th    it ended for the 6th time within 60 s, or in a way that makes
               time within 60 s               retrying pointless (exit codes 2 and 3)
-    healthy   restart, at first at once,     failing, restart after 30 s; if no other child of its stage
-              twice as long each time        is healthy or running: STOPPING with its exit code
+    healthy   restart: at once if it served,  failing, restart after 30 s; if no other child of its stage
+              else with growing delays        is healthy or running: STOPPING with its exit code
     failing   as on the right                as above; healthy again once it has run for 60 s
 
 Children stop in stages, frontends before the engine, so that running streams can finish while the engine is

@@ -97,6 +97,19 @@ def fall(supervisor: Supervisor, name: str, times: int, now_s: float = 0.0, code
     return now_s
 
 
+def test_an_engine_that_served_is_started_again_at_once_but_not_for_ever() -> None:
+    supervisor = started()
+    for number in range(MAX_RESTARTS):
+        now_s = 10.0 * number
+        supervisor.on_serving(ENGINE, now_s)
+        supervisor.on_exit(ENGINE, -9, now_s)
+        assert supervisor.next_due_s() == now_s
+        assert deeds(supervisor.on_time(now_s)) == [Start(ENGINE)]
+    supervisor.on_serving(ENGINE, 51.0)
+    supervisor.on_exit(ENGINE, -9, 51.0)
+    assert supervisor.state is SupervisorState.STOPPING
+
+
 def test_delays_grow_and_the_sixth_loss_of_the_engine_within_the_window_ends_the_server() -> None:
     supervisor, now_s, delays = started(), 0.0, []
     for _ in range(MAX_RESTARTS):
