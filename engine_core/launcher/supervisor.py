@@ -13,7 +13,7 @@
 
     child     it ended for the 1st to 5th    it ended for the 6th time within 60 s, or in a way that makes
               time within 60 s               retrying pointless (exit codes 2 and 3)
-    healthy   restart: at once if it served,  failing, restart after 30 s; if no other child of its stage
+    healthy   restart: at once if it served, failing, restart after 30 s; if no other child of its stage
               else with growing delays        is healthy or running: STOPPING with its exit code
     failing   as on the right                as above; healthy again once it has run for 60 s
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import zmq
 
-from splitserve.engine_core.errors import EngineUnavailableError, InvalidRequestError, SplitServeError
+from splitserve.engine_core.errors import EngineUnavailableError, InvalidRequestError
 from splitserve.engine_core.ipc.curve import load_client_keys
 from splitserve.engine_core.process.version import software_version
 from splitserve.frontend.engines.assets_cache import AssetsCache
@@ -104,10 +104,6 @@ class EnginePool:
         """
         await self._readiness.wait(timeout_s)
 
-    def give_up(self, error: SplitServeError) -> None:
-        """End all requests that wait for an engine: none will come."""
-        self._failover.close(error)
-
     async def settle(self, model: str = "") -> None:
         """If no engine is ready for a model, wait while that may change soon (see Readiness.settle())."""
         await self._readiness.settle(model)
@@ -142,8 +138,8 @@ class EnginePool:
         """Return a served model by any of its names; "" is the first one.
 
         Raises:
-            InvalidRequestError: status 404, code "model_not_found": no engine serves that name.
-            EngineUnavailableError: no engine is ready at all.
+            InvalidRequestError: status 404, code "model_not_found": no engine serves that name, or did.
+            EngineUnavailableError: no engine is ready at all, or those that served that name are away.
         """
         models = self.models()
         if not models:
@@ -151,6 +147,8 @@ class EnginePool:
         for model in models:
             if not name or name in model.names:
                 return model
+        if any(name in replica.known_names for replica in self._replicas):
+            raise self._readiness.nothing_ready(name)
         error = InvalidRequestError(f"the model {name[:200]!r} does not exist", "model", "model_not_found")
         error.status = 404
         raise error

@@ -95,10 +95,19 @@ class Readiness:
             except TimeoutError:
                 return
 
-    def nothing_ready(self) -> EngineUnavailableError:
-        """Return the error for a request when no engine is ready; it gives the state of each."""
-        states = [f"{replica.address} is {_describe(replica.status())}" for replica in self._replicas]
-        return EngineUnavailableError(f"no engine is ready: {'; '.join(states) or 'the pool is closed'}")
+    def nothing_ready(self, model: str = "") -> EngineUnavailableError:
+        """Return the error for a request when no engine is ready; it gives the state of each.
+
+        Args:
+            model: that engines which are away served; "" if no engine of any model is ready.
+        """
+        missing = f"no engine of the model {model!r}" if model else "no engine"
+        states = [
+            f"{replica.address} is {_describe(replica.status())}"
+            for replica in self._replicas
+            if not model or model in replica.known_names
+        ]
+        return EngineUnavailableError(f"{missing} is ready: {'; '.join(states) or 'the pool is closed'}")
 
     def _back_until_s(self, model: str) -> float | None:
         """Return until when an engine of a model that is away may come back; None if none may."""

@@ -6,6 +6,7 @@ import asyncio
 from types import TracebackType
 from typing import TypeVar
 
+import msgspec
 import zmq
 import zmq.asyncio
 
@@ -73,12 +74,7 @@ class FakeEngine:
                     self.num_hellos += 1
                     answer = self.hello_answer
                     if isinstance(answer, Ready):
-                        answer = ready(
-                            answer.epoch,
-                            model=answer.model,
-                            lease_renewed=self._known,
-                            lease_s=answer.lease_s,
-                        )
+                        answer = msgspec.structs.replace(answer, lease_renewed=self._known)
                     self._known = True
                     if answer is not None:
                         await self.send(answer)

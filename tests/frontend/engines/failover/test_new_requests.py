@@ -115,7 +115,24 @@ async def test_a_name_that_no_engine_ever_had_is_refused_at_once(
             await ask(pool, "other")
 
 
-async def test_what_waits_ends_at_once_when_no_engine_will_come(
+async def test_a_name_whose_engine_has_been_away_for_long_is_known_all_the_same(
+    addresses: list[str], model: ModelInfo, make_pool: MakePool
+) -> None:
+    pool = await make_pool(*addresses, failover_wait_s=0.0)
+    async with FakeEngine(addresses[1], model):
+        first = FakeEngine(addresses[0], model)
+        assert isinstance(first.hello_answer, Ready)
+        first.hello_answer = msgspec.structs.replace(first.hello_answer, served_model_names=["first"])
+        async with first:
+            await until(lambda: [status.state for status in pool.status()] == ["ready", "ready"])
+        await until(lambda: state_of(pool) == "lost")
+        with pytest.raises(
+            EngineUnavailableError, match=r"no engine of the model 'first' is ready: .* is lost"
+        ):
+            await ask(pool, "first")
+
+
+async def test_a_displaced_request_ends_with_the_pool(
     addresses: list[str], model: ModelInfo, make_pool: MakePool
 ) -> None:
     pool = await make_pool(addresses[0], failover_wait_s=LONG_S)
@@ -124,8 +141,8 @@ async def test_what_waits_ends_at_once_when_no_engine_will_come(
         task = asyncio.create_task(ask(pool))
         await engine.receive(AddRequest)
     await until(lambda: pool.stats().num_displaced == 1)
-    pool.give_up(EngineUnavailableError("it ended for good"))
-    with pytest.raises(EngineUnavailableError, match="for good"):
+    await pool.close()
+    with pytest.raises(EngineUnavailableError, match="shutting down"):
         await task
 
 
@@ -162,6 +179,6 @@ async def test_a_request_does_not_go_on_with_another_model_of_the_same_name(
         assert [delta.token_ids for delta in await new] == [[50]]
         assert not task.done()
         assert pool.stats().num_displaced == 1
-    pool.give_up(EngineUnavailableError("it ended for good"))
-    with pytest.raises(EngineUnavailableError, match="for good"):
+    await pool.close()
+    with pytest.raises(EngineUnavailableError, match="shutting down"):
         await task
