@@ -25,13 +25,11 @@ from splitserve.engine_core.executor.adopted_worker import AdoptedWorker
 from splitserve.engine_core.ipc.codec import encode, from_worker_decoder
 from splitserve.engine_core.ipc.transport import BoundRouter, Received, SendResult
 from splitserve.engine_core.ipc.worker_messages import Adopt, WorkerWaiting
-from splitserve.engine_core.kept.processes import kill_process
 from splitserve.engine_core.kept.record import GroupRecord
 from splitserve.engine_core.process.kill_points import reach
 
 # A worker in the middle of a step ends it first. To start afresh is faster than to wait for a very long one.
 ATTACH_S = 2.0
-_KILL_S = 10.0
 
 
 def attach(router: BoundRouter, record: GroupRecord) -> list[AdoptedWorker]:
@@ -49,12 +47,6 @@ def attach(router: BoundRouter, record: GroupRecord) -> list[AdoptedWorker]:
     for worker in workers:
         worker.close()
     return []
-
-
-def kill_all(record: GroupRecord) -> None:
-    """End what still runs of the workers of a record."""
-    for name in record.workers:
-        kill_process(name, _KILL_S)
 
 
 def _hear_all(router: BoundRouter, workers: list[AdoptedWorker]) -> dict[int, WorkerWaiting]:

@@ -24,14 +24,14 @@ import zmq
 
 from splitserve.engine_core.config import EngineConfig
 from splitserve.engine_core.executor.adopted_worker import AdoptedWorker
-from splitserve.engine_core.executor.attaching import attach, kill_all
+from splitserve.engine_core.executor.attaching import attach
 from splitserve.engine_core.executor.worker_group import configuration
 from splitserve.engine_core.executor.worker_process import WorkerArgv, WorkerProcess, worker_argv
 from splitserve.engine_core.ipc.transport import BoundRouter
 from splitserve.engine_core.ipc.worker_messages import Configure
-from splitserve.engine_core.kept.folder import WorkersFolder, can_keep_workers
+from splitserve.engine_core.kept.folder import KILL_S, WorkersFolder, can_keep_workers
 from splitserve.engine_core.kept.ledger import Ledger
-from splitserve.engine_core.kept.processes import is_stopped
+from splitserve.engine_core.kept.processes import is_stopped, kill_processes
 from splitserve.engine_core.kept.record import GroupRecord, fingerprint
 from splitserve.engine_core.process.logs import log_event
 from splitserve.engine_core.process.version import software_version
@@ -206,7 +206,7 @@ class LocalWorkers:
             return True
         log_event(_log, logging.WARNING, "workers of a predecessor do not fit and are ended")
         self._release()
-        kill_all(record)
+        kill_processes(record.workers, KILL_S)
         kept.forget()
         return False
 

@@ -11,20 +11,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
 from hashlib import sha256
 
 from splitserve.engine_core.errors import ConfigError
 from splitserve.engine_core.ipc.addresses import ipc_path, is_ipc, make_private_directory
 from splitserve.engine_core.kept.lock import EngineLock
-from splitserve.engine_core.kept.processes import kill_process
+from splitserve.engine_core.kept.processes import kill_processes
 from splitserve.engine_core.kept.record import GroupRecord, read_record, write_record
 from splitserve.engine_core.process.runtime_directory import leave_runtime_directory, runtime_directory
 
 # A killed engine is gone within milliseconds, unless it has a core dump to write or much memory to give back.
 LOCK_PATIENCE_S = 2.0
-_KILL_S = 10.0
+KILL_S = 10.0
+_RECORD, _SOCKET, _RENDEZVOUS = "group.json", "sock", "rendezvous"
 
 
 def can_keep_workers(address: str) -> bool:
@@ -72,12 +72,12 @@ class WorkersFolder:
     @property
     def socket_address(self) -> str:
         """The address that workers connect to."""
-        return f"ipc://{self.path}/sock"
+        return f"ipc://{self.path}/{_SOCKET}"
 
     @property
     def rendezvous(self) -> str:
         """The path of the file by which ranks meet."""
-        return f"{self.path}/rendezvous"
+        return f"{self.path}/{_RENDEZVOUS}"
 
     def read(self) -> GroupRecord | None:
         """Return who the predecessor's workers are; None if it left none."""
@@ -96,9 +96,7 @@ class WorkersFolder:
 
     def forget(self) -> None:
         """Remove the files of workers that have ended."""
-        for path in (self._record, self.rendezvous):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
+        _remove_files(self.path)
 
     def leave(self, *, keep: bool) -> None:
         """Stop owning it; unless its workers are kept for a successor, nothing is left of it."""
@@ -113,7 +111,7 @@ class WorkersFolder:
 
     @property
     def _record(self) -> str:
-        return f"{self.path}/group.json"
+        return f"{self.path}/{_RECORD}"
 
 
 def end_kept_workers(address: str) -> int:
@@ -131,11 +129,8 @@ def end_kept_workers(address: str) -> int:
         return 0
     record = folder.read()
     workers = record.workers if record is not None else []
-    for worker in workers:
-        kill_process(worker, _KILL_S)
+    kill_processes(workers, KILL_S)
     folder.leave(keep=False)
-    # The socket file of an engine that was killed.
-    shutil.rmtree(path, ignore_errors=True)
     return len(workers)
 
 
@@ -150,9 +145,16 @@ def remove_folder_of(pid: int, path: str) -> None:
         lock = EngineLock(f"{path}/lock", 0.0)
     except (OSError, ConfigError):
         return
-    record = read_record(f"{path}/group.json")
+    record = read_record(f"{path}/{_RECORD}")
     is_ours = record is not None and any(worker.pid == pid for worker in record.workers)
     if is_ours:
-        shutil.rmtree(path, ignore_errors=True)
+        _remove_files(path)
     lock.release(remove=is_ours)
     leave_runtime_directory(path)
+
+
+def _remove_files(path: str) -> None:
+    """Remove all but the lock, which the caller holds: without it the folder may be another engine's."""
+    for name in (_RECORD, f"{_RECORD}.new", _SOCKET, _RENDEZVOUS):
+        with contextlib.suppress(OSError):
+            os.unlink(f"{path}/{name}")

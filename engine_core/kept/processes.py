@@ -6,6 +6,8 @@ import contextlib
 import os
 import select
 import signal
+import time
+from collections.abc import Iterable
 
 import msgspec
 
@@ -58,17 +60,21 @@ def is_stopped(pid: int) -> bool:
     return _stat(pid)[_STATE : _STATE + 1] == [b"T"]
 
 
-def kill_process(name: ProcessName, timeout_s: float) -> bool:
-    """Kill a process unless the pid is another's by now; returns whether it is gone."""
-    pidfd = open_process(name)
-    if pidfd < 0:
-        return True
-    try:
-        with contextlib.suppress(OSError):
-            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        return has_ended(pidfd, timeout_s)
-    finally:
-        os.close(pidfd)
+def kill_processes(names: Iterable[ProcessName], timeout_s: float) -> bool:
+    """Kill processes, but not those that have the pids of these by now; returns whether they are gone.
+
+    Args:
+        names: of the processes.
+        timeout_s: for all together.
+    """
+    with contextlib.ExitStack() as opened:
+        pidfds = [pidfd for name in names if (pidfd := open_process(name)) >= 0]
+        for pidfd in pidfds:
+            opened.callback(os.close, pidfd)
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        end_s = time.monotonic() + timeout_s
+        return all([has_ended(pidfd, max(0.0, end_s - time.monotonic())) for pidfd in pidfds])
 
 
 def _start_ticks(pid: int) -> int:

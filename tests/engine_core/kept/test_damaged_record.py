@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from splitserve.engine_core.kept.processes import ProcessName, kill_process, name_process, open_process
+from splitserve.engine_core.kept.processes import ProcessName, kill_processes, name_process, open_process
 from splitserve.engine_core.kept.record import read_record
 
 
 @pytest.mark.parametrize("pid", [0, -1, 2**31, 2**40, 2**63 - 1])
 def test_a_number_that_no_process_has_is_no_process(pid: int) -> None:
     assert open_process(ProcessName(pid, 1)) == -1
-    assert kill_process(ProcessName(pid, 1), 0.0)
+    assert kill_processes([ProcessName(pid, 1)], 0.0)
 
 
 def test_a_pid_that_is_another_process_by_now_is_not_taken_for_it() -> None:

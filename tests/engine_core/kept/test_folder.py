@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from splitserve.engine_core.errors import ConfigError
+from splitserve.engine_core.kept import folder as folder_module
 from splitserve.engine_core.kept.folder import (
     WorkersFolder,
     can_keep_workers,
@@ -100,6 +101,28 @@ def test_waiting_workers_are_ended_from_outside(runtime: Path, sleeper: subproce
     assert sleeper.wait(60) == -9
     assert os.listdir(runtime) == []
     assert end_kept_workers(ADDRESS) == 0
+
+
+def test_nobody_becomes_the_owner_while_files_are_removed(
+    monkeypatch: pytest.MonkeyPatch, runtime: Path
+) -> None:
+    folder = WorkersFolder(ADDRESS)
+    folder.enter()
+    folder.write(GroupRecord("f", [ProcessName(4711, 1)]))
+    folder.leave(keep=True)
+    refused: list[str] = []
+
+    def remove_and_enter(path: str) -> None:
+        remove_files(path)
+        with pytest.raises(ConfigError):
+            WorkersFolder(ADDRESS).enter(0.0)
+        refused.append(path)
+
+    remove_files = folder_module._remove_files
+    monkeypatch.setattr(folder_module, "_remove_files", remove_and_enter)
+    remove_folder_of(4711, folder.path)
+    assert refused == [folder.path]
+    assert os.listdir(runtime) == []
 
 
 def test_a_worker_that_gives_up_removes_its_own_folder_only(runtime: Path) -> None:

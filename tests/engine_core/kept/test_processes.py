@@ -14,7 +14,7 @@ from splitserve.engine_core.kept.processes import (
     ProcessName,
     has_ended,
     is_stopped,
-    kill_process,
+    kill_processes,
     name_process,
     open_process,
 )
@@ -46,7 +46,7 @@ def test_a_process_that_has_the_pid_by_now_is_neither_taken_nor_killed(
     name = name_process(child.pid)
     other = ProcessName(name.pid, name.start_ticks - 1)
     assert open_process(other) == -1
-    assert kill_process(other, 0.0)
+    assert kill_processes([other], 0.0)
     assert child.poll() is None
 
 
@@ -56,7 +56,7 @@ def test_a_name_without_a_start_names_nobody(child: subprocess.Popen[bytes]) -> 
 
 def test_a_killed_process_is_gone_even_before_its_parent_asks(child: subprocess.Popen[bytes]) -> None:
     name = name_process(child.pid)
-    assert kill_process(name, 60.0)
+    assert kill_processes([name], 60.0)
     # It is a zombie now: nobody has waited for it.
     assert open_process(name) == -1
     assert name_process(child.pid).start_ticks == 0
