@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from splitserve.engine_core.ipc.messages import Abort, FinishReason, Ready, Recovering, StepOutputs
@@ -101,7 +103,8 @@ def test_a_stopped_worker_is_told_of_and_replaced(undisturbed: dict[int, list[in
         client.pong_when(lambda pong: pong.stalled == "")
         check_whole(client, undisturbed)
         client.send(Abort([99]))
-        assert "within 2 s; stopped by a signal: the worker" in engine.log()
+        # How long it may take follows from the steps before, which are slower on a busy machine.
+        assert re.search(r"within \S+ s; stopped by a signal: the worker", engine.log())
         assert wait_ended([stopped], DEADLINE_S) == []
 
 
