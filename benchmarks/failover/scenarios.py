@@ -37,6 +37,7 @@ class Scenario(NamedTuple):
         asks: for a number of streams.
         after: begin the fault when this share of the undisturbed run's events has come.
         repair: makes the server whole again where it does not do so itself.
+        cuts_connections: clients of the struck process lose their connections; the others count.
     """
 
     what: str
@@ -45,6 +46,7 @@ class Scenario(NamedTuple):
     asks: Callable[[int], Sequence[Ask]] = lambda count: mixed_asks(count, NUM_TOKENS)
     after: float = 0.3
     repair: Callable[[Stage, int], None] = lambda _stage, _turn: None
+    cuts_connections: bool = False
 
 
 def strike(kind: str, number: signal.Signals = signal.SIGKILL) -> Callable[[Stage, int], Fault]:
@@ -106,7 +108,10 @@ SCENARIOS = {
     "stop-engine": Scenario("SIGSTOP of engine-core for 30 s", serve(), stand_still("engine-core")),
     "stop-worker": Scenario("SIGSTOP of the worker for 30 s", serve(), stand_still("worker")),
     "kill-frontend": Scenario(
-        "kill -9 of one of 2 frontends", serve(num_frontends=2), strike("api-frontend")
+        "kill -9 of one of 2 frontends",
+        serve(num_frontends=2),
+        strike("api-frontend"),
+        cuts_connections=True,
     ),
     "one-of-two": Scenario(
         "kill -9 of one of two engines, 2 frontends",

@@ -1,4 +1,4 @@
-"""What needs no server: gaps, shares and times of a fault, and who is a descendant of whom."""
+"""What needs no server: gaps, shares and times of a fault, and what the command line takes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+from benchmarks.failover.__main__ import main, without_cut_off
 from benchmarks.failover.outcome import HEAD, Outcome, judge, line, net_gap_s, quantile
 from benchmarks.failover.scenarios import SCENARIOS
 from benchmarks.failover.watch import Watch, pss_kb
@@ -62,6 +65,22 @@ def test_the_memory_of_a_process_that_has_ended_is_none() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
     assert pss_kb([process.pid]) == 0
+
+
+def test_streams_whose_connections_broke_can_be_left_out() -> None:
+    asks = greedy_asks(2, 4)
+    cut = History()
+    cut.was_cut_off = True
+    run, reference = Run(asks, [cut, history(1, 2)]), Run(asks, [history(1, 2), history(1, 2)])
+    seen, expected = without_cut_off(run, reference)
+    assert (seen.histories, seen.asks) == ([run.histories[1]], [asks[1]])
+    assert expected.histories == [reference.histories[1]]
+
+
+def test_a_scenario_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["restart", "typo", "--runs", "1"])
+    assert "there is no scenario typo; there are kill-engine" in capsys.readouterr().err
 
 
 def test_every_scenario_says_what_it_does() -> None:
