@@ -19,7 +19,7 @@ from tests.simulation.run import ENGINE_POINTS, FRONTEND_POINTS, POINTS, Run
 
 NUM_SEEDS = 12
 # Not simulated: how an engine attaches to workers that outlived another; see tests/system.
-NOT_SIMULATED = {"engine.attaching"}
+NOT_SIMULATED = {"engine.prepared", "engine.attaching"}
 
 
 @pytest.mark.parametrize("seed", range(NUM_SEEDS))
