@@ -111,6 +111,8 @@ class PrefixCache:
         """Index free blocks as prefixes that a predecessor's steps have filled; nothing is in use yet."""
         self.index.restore(hash_of)
         self.pool.restore(hash_of)
+        if self._kv_events is not None:
+            self._kv_events.restored(hash_of.values())
 
     def insert(self, hashes: list[bytes], block_ids: list[int], *, are_filled: bool = True) -> list[int]:
         """Index blocks in use as prefixes; returns those now indexed, without duplicates of indexed ones.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from struct import unpack_from
 
@@ -44,6 +45,9 @@ class KVEventRecorder:
         self._block_bytes = block_size * TOKEN_BYTES
         self._has_offload_tier = has_offload_tier
         self._blocks: dict[bytes, _Block] = {}
+        # Of a predecessor: their tokens are not known, so nothing can be said of them.
+        self._untold_in_pool: set[bytes] = set()
+        self._untold_in_tier: set[bytes] = set()
         # Nothing is cached before the first event: whoever heard of an earlier engine has to forget that.
         self._events: list[KVEvent] = [AllBlocksCleared()]
 
@@ -72,12 +76,20 @@ class KVEventRecorder:
             for block_idx in range(first, end):
                 self._remember(request, block_idx)
 
+    def restored(self, block_hashes: Iterable[bytes]) -> None:
+        """Note that the pool holds blocks of a predecessor, of which nobody is told."""
+        self._untold_in_pool.update(block_hashes)
+
     def removed(self, block_hashes: list[bytes]) -> None:
         """Note that blocks were evicted from the pool; those saved to the offload tier are told of before."""
-        self._remove(block_hashes, MEDIUM_GPU)
+        if told := _leave_out(block_hashes, self._untold_in_pool):
+            self._remove(told, MEDIUM_GPU)
 
     def saved(self, block_hash: bytes) -> None:
         """Note that a block of the pool can be found in the CPU offload tier too from now on."""
+        if block_hash in self._untold_in_pool:
+            self._untold_in_tier.add(block_hash)
+            return
         block = self._blocks[block_hash]
         block.num_media += 1
         self._events.append(
@@ -95,12 +107,15 @@ class KVEventRecorder:
 
     def dropped(self, block_hash: bytes) -> None:
         """Note that the CPU offload tier has given up a block."""
-        self._remove([block_hash], MEDIUM_CPU)
+        if _leave_out([block_hash], self._untold_in_tier):
+            self._remove([block_hash], MEDIUM_CPU)
 
     def cleared(self) -> None:
         """Note that every prefix was forgotten; what happened before no longer matters."""
         self._events = [AllBlocksCleared()]
         self._blocks.clear()
+        self._untold_in_pool.clear()
+        self._untold_in_tier.clear()
 
     def take(self) -> list[KVEvent]:
         """Return the events since the last call, the first one first."""
@@ -131,6 +146,15 @@ class KVEventRecorder:
             block.num_media -= 1
             if not block.num_media:
                 del self._blocks[block_hash]
+
+
+def _leave_out(block_hashes: list[bytes], untold: set[bytes]) -> list[bytes]:
+    """Return the blocks that somebody was told of, and forget the others."""
+    if not untold:
+        return block_hashes
+    told = [block_hash for block_hash in block_hashes if block_hash not in untold]
+    untold.difference_update(block_hashes)
+    return told
 
 
 def _unpack(token_ids: bytes | bytearray, first: int, end: int) -> tuple[int, ...]:

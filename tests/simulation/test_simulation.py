@@ -18,7 +18,7 @@ from tests.simulation.__main__ import main
 from tests.simulation.run import ENGINE_POINTS, FRONTEND_POINTS, POINTS, Run
 
 NUM_SEEDS = 12
-# Not simulated: how an engine attaches to workers that outlived another; see tests/system.
+# Not simulated: how a spare waits, and how an engine attaches to workers of another; see tests/system.
 NOT_SIMULATED = {"engine.prepared", "engine.attaching"}
 
 

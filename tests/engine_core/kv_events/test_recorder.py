@@ -12,7 +12,7 @@ from splitserve.engine_core.kv_cache.manager import KVCacheManager
 from splitserve.engine_core.kv_cache.offload import Offload
 from splitserve.engine_core.kv_cache.prefix_cache import PrefixCache
 from splitserve.engine_core.kv_cache.window import bound_rows
-from splitserve.engine_core.kv_events.format import encode_batch, external_hash
+from splitserve.engine_core.kv_events.format import MEDIUM_GPU, encode_batch, external_hash
 from splitserve.engine_core.kv_events.recorder import KVEventRecorder
 from splitserve.engine_core.request import Request
 from tests.engine_core.kv_events.router import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch, Router
@@ -28,6 +28,7 @@ class Cache:
         offload = Offload(num_blocks, num_host_blocks, costs, kv_events=self.recorder)
         self.router = Router()
         prefixes = PrefixCache(num_blocks, b"x" * 32, offload if num_host_blocks else None, self.recorder)
+        self.prefixes = prefixes
         self.manager = KVCacheManager(prefixes, bound_rows(num_blocks, 4, 100, 0), max_num_seqs=4)
         self.publish()
 
@@ -229,3 +230,17 @@ def test_removals_of_one_medium_only_are_joined() -> None:
         BlockRemoved([second], "CPU"),
         BlockRemoved([first], "GPU"),
     ]
+
+
+@pytest.mark.parametrize("num_host_blocks", [0, 8])
+def test_nothing_is_said_of_blocks_that_a_predecessor_left(num_host_blocks: int) -> None:
+    kept, new = make_request(range(1, 10)), make_request(range(20, 52))
+    before = Cache()
+    before.compute(0, kept)
+    cache = Cache(num_host_blocks=num_host_blocks)
+    cache.prefixes.restore(dict(enumerate(kept.block_hashes)))
+    # It takes all blocks, so that those kept are evicted, and with a tier saved.
+    cache.compute(0, new)
+    told = cache.publish().events
+    assert [type(event) for event in told] == [BlockStored]
+    assert set(cache.router.stored[MEDIUM_GPU]) == set(hashes(new))

@@ -58,10 +58,15 @@ class Sequence:
 
 
 class RawClient:
-    """A frontend without a frontend: one DEALER, blocking, with deadlines."""
+    """A frontend without a frontend: one DEALER, blocking, with deadlines.
+
+    Attributes:
+        heard: the kinds of messages that came so far.
+    """
 
     def __init__(self, socket: zmq.Socket) -> None:
         self.socket = socket
+        self.heard: set[type[EngineMessage]] = set()
         self.name = socket.getsockopt(zmq.ROUTING_ID).decode(errors="replace")
         self.sequences: dict[int, Sequence] = {}
         self._nonce = 0
@@ -76,6 +81,7 @@ class RawClient:
     def receive(self, timeout_s: float = DEADLINE_S) -> EngineMessage:
         assert self.socket.poll(int(timeout_s * 1000)), f"{self.name}: nothing arrived within {timeout_s} s"
         message = engine_decoder.decode(self.socket.recv())
+        self.heard.add(type(message))
         if isinstance(message, StepOutputs):
             self._take(message)
         return message
