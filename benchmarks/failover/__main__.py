@@ -14,6 +14,7 @@ seconds; then medians, from the fault: /ready told of the fault, the server was 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -119,12 +120,20 @@ def without_cut_off(run: Run, reference: Run) -> tuple[Run, Run]:
 def wait_for_spare(stage: Stage) -> None:
     """Wait until `splitserve serve` has a spare engine-core again, as it has most of the time."""
     if stage.pids("serve"):
-        wait_for(lambda: len(stage.pids("engine-core")) == 2, "a spare engine-core is started")
-        spare = psutil.Process(stage.pids("engine-core")[1])
-        used_s = -1.0
-        while (now_s := sum(spare.cpu_times()[:2])) > used_s or now_s < MIN_PREPARE_S:
-            used_s = now_s
-            time.sleep(PREPARE_LOOK_S)
+        wait_for(lambda: is_prepared(stage), "a spare engine-core is prepared")
+
+
+def is_prepared(stage: Stage) -> bool:
+    """Whether there is a spare that has used some processor time and then none for a while."""
+    used_s = []
+    for _ in range(2):
+        time.sleep(PREPARE_LOOK_S)
+        pids = stage.pids("engine-core")
+        if len(pids) != 2:
+            return False
+        with contextlib.suppress(psutil.NoSuchProcess):
+            used_s.append((pids[1], sum(psutil.Process(pids[1]).cpu_times()[:2])))
+    return len(used_s) == 2 and used_s[0] == used_s[1] and used_s[0][1] > MIN_PREPARE_S
 
 
 def counters(stage: Stage) -> list[float]:
