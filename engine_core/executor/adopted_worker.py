@@ -8,8 +8,7 @@ import signal
 
 from splitserve.engine_core.executor.worker_log import WorkerLog
 from splitserve.engine_core.kept.processes import ProcessName, has_ended, open_process
-
-_MAX_READ_BYTES = 65536
+from splitserve.engine_core.process.children import read_pipe
 
 
 class AdoptedWorker:
@@ -78,15 +77,11 @@ class AdoptedWorker:
     def _read(self) -> bytes:
         if self._output_fd < 0:
             return b""
-        try:
-            data = os.read(self._output_fd, _MAX_READ_BYTES)
-        except BlockingIOError:
-            return b""
-        if not data:
-            # Nobody writes any more: such a pipe stays readable, so polling it would spin.
+        data = read_pipe(self._output_fd)
+        if data is None:
             os.close(self._output_fd)
             self._output_fd = -1
-        return data
+        return data or b""
 
     def _drain_output(self) -> None:
         while data := self._read():

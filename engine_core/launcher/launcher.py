@@ -160,16 +160,14 @@ class Launcher:
             self._stop_accepting()
 
     def _on_spare(self, prepared: Prepared | None) -> None:
-        if prepared is None:
-            return
-        if not self._supervisor.is_rolling:
-            self._say(
-                f"no spare engine-core: {prepared.failure}" if prepared.failure else "spare engine-core ready"
-            )
-        self._act(self._supervisor.rolling.on_prepared(prepared.failure, self._clock.monotonic()))
+        if prepared is not None:
+            self._act(self._supervisor.rolling.on_prepared(prepared.failure, self._clock.monotonic()))
 
     def _stop_accepting(self) -> None:
-        """Close our copy of the listening socket; once the frontends close theirs, nobody can connect."""
+        """Close our copy of the listening socket; once the frontends close theirs, nobody can connect.
+
+        Nor is a spare engine needed from then on.
+        """
         self._children.spare.end()
         self._listener.close()
         self._announcer.end()

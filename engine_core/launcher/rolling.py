@@ -82,14 +82,14 @@ class RollingRestart:
         return [Say("rolling restart: the engine, then one frontend after another"), Prepare()]
 
     def on_prepared(self, failure: str, now_s: float) -> list[Action]:
-        """Go on when a successor of the engine is prepared, or failed to be.
+        """Go on when a successor of the engine is prepared, or cannot be; outside of a roll it is the spare.
 
         Args:
             failure: why it failed, "" if it has not.
             now_s: current time.
         """
         if self.stage is not RollStage.ENGINE_PREPARES:
-            return []
+            return [Say(f"no spare engine-core: {failure}" if failure else "spare engine-core ready")]
         if failure:
             self._end(failure)
             return [Say(f"rolling restart failed: {failure}"), *self._follow(now_s)]

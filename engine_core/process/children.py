@@ -82,14 +82,11 @@ class Child:
         """Return what a captured child wrote since the last call, at most 64 KiB; never blocks."""
         if self.output_fd < 0:
             return b""
-        try:
-            data = os.read(self.output_fd, 65536)
-        except BlockingIOError:
-            return b""
-        if not data:
-            # End of file: a closed pipe stays readable, so polling it would spin.
+        data = read_pipe(self.output_fd)
+        if data is None:
+            # A closed pipe stays readable, so polling it would spin.
             self.output_fd = -1
-        return data
+        return data or b""
 
     def close(self) -> None:
         """Release the descriptors; the process must have ended."""
@@ -100,6 +97,14 @@ class Child:
             with contextlib.suppress(OSError):
                 os.close(self.pidfd)
             self.pidfd = -1
+
+
+def read_pipe(fd: int) -> bytes | None:
+    """Return what a pipe holds, at most 64 KiB, and None at its end; never blocks."""
+    try:
+        return os.read(fd, 65536) or None
+    except BlockingIOError:
+        return b""
 
 
 class DeathSignals:

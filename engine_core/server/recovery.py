@@ -10,7 +10,8 @@
                  within a minute, or the
                  third while recovering
 
-Faults of the checkpoint or the configuration end the engine: a new worker would find them again.
+A checkpoint that can no longer be loaded ends the engine at once: a new worker would find the same. Every
+other fault of a start counts as a loss.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ _MIN_TIMEOUT_S = 0.001
 def resumption(sequence: OpenSequence, now_s: float) -> AddRequest:
     """Return what an engine needs to go on after the last token.
 
-    The queue's limits and timeout are not applied once more: the request was accepted by then. Prompt
+    The queue's limits and timeout are not applied once more to a sequence that an engine had accepted. Prompt
     logprobs are complete once there is a token; without one they begin anew.
 
     Args:

@@ -148,14 +148,21 @@ def test_a_successor_of_the_engine_that_cannot_be_prepared_ends_the_roll_before_
     assert deeds(actions) == []
     assert "rolling restart failed: the reason" in words(actions)
     assert (supervisor.rolling.failure, supervisor.is_rolling) == ("the reason", False)
-    assert supervisor.rolling.on_prepared("", 102.0) == []
+    assert deeds(supervisor.rolling.on_prepared("", 102.0)) == []
+
+
+def test_a_spare_that_fails_while_a_frontend_is_replaced_is_told_of_and_the_roll_goes_on() -> None:
+    supervisor = replacing()
+    actions = supervisor.rolling.on_prepared("the reason", 101.5)
+    assert words(actions) == "no spare engine-core: the reason"
+    assert deeds(supervisor.on_serving(C, 102.0)) == [Send(A, TERM), Start(D)]
 
 
 def test_an_engine_lost_while_its_successor_prepares_is_a_loss_and_the_roll_goes_on() -> None:
     supervisor = preparing()
     assert "unexpectedly" in words(supervisor.on_exit(ENGINE, -9, 100.5))
     assert deeds(supervisor.on_time(100.5)) == [Start(ENGINE)]
-    assert supervisor.rolling.on_prepared("", 100.6) == []
+    assert deeds(supervisor.rolling.on_prepared("", 100.6)) == []
     assert deeds(supervisor.on_serving(ENGINE, 101.0)) == [Start(C)]
 
 
