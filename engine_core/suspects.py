@@ -8,16 +8,31 @@
 
 A suspect that goes on alone and brings another death about is the only one in common, so it ends by the
 second row. One that is seen to get further than it had is cleared, and the next suspect has its turn.
+
+A death may be uncertain at first: a process that is out of reach may live. Nobody is unsafe while any death
+that speaks against it is uncertain; it has to wait until all of them are certain, or taken back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable
+from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 MAX_SUSPECTS = 8
 
 K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(slots=True, eq=False)
+class Death:
+    """One death.
+
+    Attributes:
+        is_certain: whether the process is known to have ended.
+    """
+
+    is_certain: bool = True
 
 
 class Verdict(NamedTuple, Generic[K]):
@@ -26,46 +41,60 @@ class Verdict(NamedTuple, Generic[K]):
     Attributes:
         unsafe: requests that must not be tried again; at most one.
         suspects: requests to try one at a time, in this order.
+        doubtful: requests that have to wait until the deaths against them are certain; at most one.
     """
 
     unsafe: list[K]
     suspects: list[K]
+    doubtful: list[K]
 
 
 class Suspects(Generic[K]):
     """Remembers which of the requests in flight were present at a death; the owner drops those that end."""
 
     def __init__(self) -> None:
-        # How many deaths each request was present at; bounded by the requests in flight.
-        self._deaths: dict[K, int] = {}
+        # The deaths that each request was present at; bounded by the requests in flight, and by how often one
+        # of them is tried again.
+        self._deaths: dict[K, list[Death]] = {}
 
     def __contains__(self, request: object) -> bool:
         return request in self._deaths
 
-    def died(self, present: Collection[K]) -> Verdict[K]:
+    def died(self, present: Collection[K], death: Death | None = None) -> Verdict[K]:
         """Judge a death.
 
         Args:
             present: requests that may have caused it: those in flight, without those that waited elsewhere.
+            death: a certain one if left out.
         """
+        death = death or Death()
         common = [request for request in present if request in self._deaths]
         for request in present:
-            self._deaths[request] = self._deaths.get(request, 0) + 1
-        if len(common) == 1:
-            self.forget(common)
-            return Verdict(common, [])
-        return Verdict([], common if len(common) <= MAX_SUSPECTS else [])
+            self._deaths.setdefault(request, []).append(death)
+        if len(common) != 1:
+            return Verdict([], common if len(common) <= MAX_SUSPECTS else [], [])
+        if not self.is_proven(common[0]):
+            return Verdict([], [], common)
+        self.forget(common)
+        return Verdict(common, [], [])
 
-    def acquit(self, present: Iterable[K]) -> None:
-        """Take a death back: the engine was only out of reach, or the request got further than it had."""
-        for request in present:
-            num_deaths = self._deaths.get(request, 0)
-            if num_deaths > 1:
-                self._deaths[request] = num_deaths - 1
-            else:
-                self._deaths.pop(request, None)
+    def num_deaths(self, request: K) -> int:
+        """Return the number of deaths that speak against a request."""
+        return len(self._deaths.get(request, ()))
+
+    def is_proven(self, request: K) -> bool:
+        """Return whether several deaths speak against a request, and all of them are certain."""
+        return self.num_deaths(request) > 1 and all(death.is_certain for death in self._deaths[request])
+
+    def take_back(self, death: Death) -> None:
+        """Take a death back: the process was only out of reach."""
+        for request, deaths in list(self._deaths.items()):
+            if death in deaths:
+                deaths.remove(death)
+                if not deaths:
+                    del self._deaths[request]
 
     def forget(self, requests: Iterable[K]) -> None:
-        """Drop requests that have ended."""
+        """Drop requests that have ended, or got further than they had."""
         for request in requests:
             self._deaths.pop(request, None)

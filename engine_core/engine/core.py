@@ -163,7 +163,7 @@ class EngineCore:
         unsafe = self._quarantine.worker_lost(requests_in_flight(self._in_flight, self.scheduler.running))
         self.scheduler.start_over()
         self._counters.num_worker_restarts += 1
-        for request in unsafe:
+        for request in [each for each in self._table if each.siblings in unsafe]:
             code, status = UnsafeRequestError.code, UnsafeRequestError.status
             message = "workers were lost twice while they computed this request, so it is not tried again"
             self._requests.end(EndedRequest(request, FinishReason.ERROR, None, code, message, status))

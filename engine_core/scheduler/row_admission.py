@@ -15,7 +15,7 @@ from splitserve.engine_core.config import SchedulerConfig
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow
 from splitserve.engine_core.kv_cache.manager import KVCacheManager
-from splitserve.engine_core.request import Request
+from splitserve.engine_core.request import Request, Siblings
 from splitserve.engine_core.scheduler.pacing.chunks import Chunks
 from splitserve.engine_core.scheduler.pacing.prefill_cap import PrefillRoom
 from splitserve.engine_core.scheduler.running import RunningRows
@@ -68,7 +68,7 @@ class RowAdmission:
         # Leaves room for running rows to grow; without it a full pool would admit and preempt in alternation.
         self._num_spare_blocks = max(1, config.num_blocks * config.watermark_percent // 100)
         self.started: list[Request] = []
-        self.suspects: Set[Request] = frozenset()
+        self.suspects: Set[Siblings] = frozenset()
         self.num_queried_tokens = 0
         self.num_hit_tokens = 0
 
@@ -95,7 +95,7 @@ class RowAdmission:
             request = self._waiting.head()
             if request is None:
                 break
-            is_suspect = request in self.suspects
+            is_suspect = request.siblings in self.suspects
             if is_suspect or self._followers.is_held(request):
                 self._waiting.set_aside(request)
                 num_aside += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
@@ -104,9 +105,9 @@ class EnginePool:
         """
         await self._readiness.wait(timeout_s)
 
-    async def settle(self, model: str = "") -> None:
+    async def settle(self, model: str = "", max_wait_s: float = math.inf) -> None:
         """If no engine is ready for a model, wait while that may change soon (see Readiness.settle())."""
-        await self._readiness.settle(model)
+        await self._readiness.settle(model, max_wait_s)
 
     async def close(self) -> None:
         """Abort this frontend's open sequences and close the sockets; safe to call twice."""
@@ -171,9 +172,10 @@ class EnginePool:
             ContextLengthError: prompt and max_tokens do not fit the context.
             OverloadedError: this frontend has too many open sequences.
             EngineUnavailableError: no engine is ready.
+            EngineRequestError, QueueTimeoutError: a timeout of the request passed while none was ready.
         """
         # Before choosing engines: these may wait, and a chosen engine could be gone by then.
-        await self._readiness.outlast_absence(model, lambda: self._has_taker(model))
+        requests = await self._readiness.hold(requests, model, lambda: self._has_taker(model))
         requests = [await self._spell_bad_words(model, request) for request in requests]
         return self._dispatcher.open(model, requests, on_ready)
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 
 from splitserve.engine_core.errors import EngineUnavailableError
+from splitserve.frontend.engines.generation import GenerationRequest
 from splitserve.frontend.engines.replica import EngineReplica
 from splitserve.frontend.engines.status import EngineStatus
+from splitserve.frontend.engines.time_limits import least_timeout_s, left_after
 
 # The longest that settle() waits: from start() on for an engine's first message, and for a tokenizer.
 CONNECT_WAIT_S = 1.0
@@ -59,28 +62,57 @@ class Readiness:
         if not self._any_serves():
             raise self.nothing_ready()
 
-    async def outlast_absence(self, model: str, is_over: Callable[[], bool]) -> None:
+    async def outlast_absence(
+        self, model: str, is_over: Callable[[], bool], max_wait_s: float = math.inf
+    ) -> float:
         """Wait while an engine is away that served a model a moment ago; returns in any case.
+
+        However often it is lost meanwhile, nobody waits for longer than for one absence.
 
         Args:
             model: any name of it; "" for any model.
             is_over: whether nobody needs to wait, since there is an engine.
+            max_wait_s: no longer than that, either.
+
+        Returns:
+            How long that took, in seconds.
         """
+        if self._closed or is_over():
+            return 0.0
+        now_s = asyncio.get_running_loop().time
+        begun_s = now_s()
+        end_s = begun_s + min(max_wait_s, self._failover_wait_s)
         while not self._closed and not is_over() and (until_s := self._back_until_s(model)) is not None:
             try:
-                async with asyncio.timeout_at(until_s):
+                async with asyncio.timeout_at(min(until_s, end_s)):
                     await self._change()
             except TimeoutError:
-                return
+                break
+        return now_s() - begun_s
 
-    async def settle(self, model: str) -> None:
+    async def hold(
+        self, requests: Sequence[GenerationRequest], model: str, is_over: Callable[[], bool]
+    ) -> list[GenerationRequest]:
+        """Hold new requests back as outlast_absence() does; return them with what is left of their times.
+
+        Raises:
+            EngineRequestError, QueueTimeoutError: a timeout passed meanwhile.
+        """
+        waited_s = await self.outlast_absence(model, is_over, least_timeout_s(requests))
+        return [left_after(waited_s, request) for request in requests]
+
+    async def settle(self, model: str, max_wait_s: float = math.inf) -> None:
         """If no engine is ready, wait while only this frontend may be the reason, or one is briefly away.
 
         This frontend may be the reason when it has just started to connect or is loading the tokenizer of a
         ready engine; meanwhile another frontend behind the same address could serve what this one would
         refuse. An engine is briefly away when it served the model a moment ago. Returns in any case.
+
+        Args:
+            model: any name of it; "" for any model.
+            max_wait_s: for an engine that is away, if that is shorter than the wait of failover.
         """
-        await self.outlast_absence(model, lambda: self._any_serves(model))
+        await self.outlast_absence(model, lambda: self._any_serves(model), max_wait_s)
         end_s = asyncio.get_running_loop().time() + TOKENIZER_WAIT_S
         while not self._any_serves():
             if any(replica.loads_assets for replica in self._replicas):

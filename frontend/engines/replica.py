@@ -61,6 +61,11 @@ class EngineReplica:
         return self._session.address
 
     @property
+    def is_local(self) -> bool:
+        """Whether it is on this machine, so that a connection breaks only when a process ends."""
+        return self._session.address.startswith("ipc://")
+
+    @property
     def served(self) -> ServedModel | None:
         """The model while the engine is ready, draining or recovering, and its assets are loaded."""
         serving = self._session.state in SERVING

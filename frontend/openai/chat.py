@@ -37,6 +37,7 @@ from splitserve.frontend.openai.schema.sampling import (
 )
 from splitserve.frontend.openai.schema.server_defaults import with_server_defaults
 from splitserve.frontend.openai.schema.unsupported import REFUSED, known_beside
+from splitserve.frontend.openai.timeouts import longest_wait_s
 from splitserve.frontend.text.chat.messages import template_messages
 from splitserve.frontend.text.prompts import Prompt, PromptEncoder
 from splitserve.frontend.text.truncation import read_truncation
@@ -56,7 +57,7 @@ async def create_chat_completion(context: ApiContext, request: Request) -> Respo
     options = chat_options(
         body.add_generation_prompt, body.continue_final_message, body.documents, body.chat_template_kwargs
     )
-    model = await find_model(context, body.model)
+    model = await find_model(context, body.model, longest_wait_s(body))
     _check_top_logprobs(body, context.limits(model).max_logprobs)
     head = make_head(request, "chatcmpl", body.request_id, body.model, model)
     encoder = PromptEncoder(

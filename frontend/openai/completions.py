@@ -35,6 +35,7 @@ from splitserve.frontend.openai.schema.sampling import (
 )
 from splitserve.frontend.openai.schema.server_defaults import with_server_defaults
 from splitserve.frontend.openai.schema.unsupported import REFUSED, known_beside
+from splitserve.frontend.openai.timeouts import longest_wait_s
 from splitserve.frontend.text.prompts import Prompt, PromptEncoder
 from splitserve.frontend.text.truncation import read_truncation
 
@@ -50,7 +51,7 @@ async def create_completion(context: ApiContext, request: Request) -> Response:
     """
     body = with_server_defaults(await read_struct(context, request, decoder, REFUSED), context.config)
     check_stream_fields(body)
-    model = await find_model(context, body.model)
+    model = await find_model(context, body.model, longest_wait_s(body))
     head = make_head(request, "cmpl", body.request_id, body.model, model)
     max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     encoder = PromptEncoder(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import msgspec
@@ -48,14 +49,19 @@ async def get_model(context: ApiContext, name: str) -> Response:
     return json_response(_card(await find_model(context, name), name))
 
 
-async def find_model(context: ApiContext, name: str | None) -> ServedModel:
+async def find_model(context: ApiContext, name: str | None, max_wait_s: float = math.inf) -> ServedModel:
     """Return the model a client named; None is the first one, an empty name is nobody's.
+
+    Args:
+        context: of the API.
+        name: as in the request.
+        max_wait_s: longest wait for an engine that was lost a moment ago.
 
     Raises:
         InvalidRequestError: status 404, no engine serves the name.
         EngineUnavailableError: no engine is ready.
     """
-    await context.pool.settle(name or "")
+    await context.pool.settle(name or "", max_wait_s)
     model = context.pool.find_model(name or "")
     if name == "":
         error = InvalidRequestError("the model '' does not exist", "model", "model_not_found")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from splitserve.engine_core.suspects import MAX_SUSPECTS, Suspects
+from splitserve.engine_core.suspects import MAX_SUSPECTS, Death, Suspects
 
 
 def test_one_death_accuses_nobody() -> None:
@@ -27,9 +27,8 @@ def test_a_few_in_common_are_tried_one_at_a_time_until_one_is_found(num_common: 
     suspects.died([*common, 100])
     verdict = suspects.died([*common, 200])
     assert (verdict.unsafe, verdict.suspects) == ([], common)
-    # The first gets further and is cleared as often as it was accused; the second, alone, kills again.
-    suspects.acquit([0])
-    suspects.acquit([0])
+    # The first gets further and is cleared; the second, alone, kills again.
+    suspects.forget([0])
     assert 0 not in suspects
     assert suspects.died([1, 0]).unsafe == [1]
 
@@ -42,11 +41,28 @@ def test_many_in_common_point_to_a_cause_elsewhere() -> None:
     assert (verdict.unsafe, verdict.suspects) == ([], [])
 
 
-def test_a_death_that_was_none_is_taken_back() -> None:
+def test_a_death_that_was_none_is_taken_back_and_no_other() -> None:
     suspects = Suspects[str]()
+    none = Death(is_certain=False)
     suspects.died(["a"])
-    suspects.acquit(["a"])
-    assert suspects.died(["a"]).unsafe == []
+    suspects.died(["a", "b"], none)
+    suspects.take_back(none)
+    assert suspects.num_deaths("a") == 1
+    assert "b" not in suspects
+    assert suspects.died(["a"]).unsafe == ["a"]
+
+
+def test_nobody_is_unsafe_while_a_death_is_uncertain() -> None:
+    suspects = Suspects[str]()
+    deaths = [Death(is_certain=False), Death(is_certain=False)]
+    suspects.died(["a"], deaths[0])
+    verdict = suspects.died(["a", "b"], deaths[1])
+    assert (verdict.unsafe, verdict.suspects, verdict.doubtful) == ([], [], ["a"])
+    deaths[1].is_certain = True
+    assert not suspects.is_proven("a")
+    deaths[0].is_certain = True
+    assert suspects.is_proven("a")
+    assert not suspects.is_proven("b"), "one death proves nothing"
 
 
 def test_requests_that_ended_are_forgotten() -> None:

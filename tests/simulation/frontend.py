@@ -49,6 +49,10 @@ class Replica:
     # --- as the owner of requests sees it ---
 
     @property
+    def is_local(self) -> bool:
+        return False
+
+    @property
     def takes_model(self) -> str | None:
         return MODEL if self.session.state is EngineState.READY else None
 

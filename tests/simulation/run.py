@@ -18,8 +18,7 @@ from tests.simulation.world import World
 # Faults come until then; afterwards all is well, and everything has to end.
 FAULTS_S = 6.0
 END_S = 150.0
-# Two, and one for each that is suspected beside it and tried first, in every place, for each of its sequences
-# (an engine judges those of one client's request one by one).
+# Two, and one for each that is suspected beside it and tried first, in every place.
 MAX_POISONED = 12
 # The points that lie in what is simulated: not how workers are started, nor how they outlive an engine.
 ENGINE_POINTS = (
@@ -289,7 +288,7 @@ class Run:
         for frontend in self._frontends:
             self._problems += [f"frontend {frontend.number}: {each}" for each in _left_open(frontend)]
         num_poisoned = sum(place.num_poisoned for place in self._places)
-        if num_poisoned > MAX_POISONED * max(client.request.sampling.n for client in self.clients):
+        if num_poisoned > MAX_POISONED:
             self._problems.append(f"the poisoned request brought {num_poisoned} engines or workers down")
         for number, place in enumerate(self._places):
             self._problems += [f"engine {number}: {each}" for each in _leaks(place)]

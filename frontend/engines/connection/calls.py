@@ -64,10 +64,14 @@ class PendingCalls:
         if answer is not None and not answer.done():
             answer.set_result(message)
 
-    def close(self) -> None:
-        """Fail all pending calls and refuse new ones."""
-        self._closed = True
+    def fail(self, reason: str) -> None:
+        """Fail all pending calls: nobody will reply."""
         for answer in self._answers.values():
             if not answer.done():
                 # An error, not a cancellation: the waiting task was not cancelled.
-                answer.set_exception(EngineUnavailableError(SHUTTING_DOWN))
+                answer.set_exception(EngineUnavailableError(reason))
+
+    def close(self) -> None:
+        """Fail all pending calls and refuse new ones."""
+        self._closed = True
+        self.fail(SHUTTING_DOWN)

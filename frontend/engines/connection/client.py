@@ -64,6 +64,7 @@ class EngineClient:
         self._last_state = session.state
         # If the engine restarts between two checks, the state looks unchanged; the epoch does not.
         self._last_epoch = 0
+        self._last_num_losses = 0
 
     def start(self) -> None:
         """Start connecting, however long that takes, and start reading.
@@ -193,6 +194,9 @@ class EngineClient:
         if self.session.sequences.wake_up(time.monotonic()):
             self._socket.look_again()
         self._socket.send(self.session.outbox)
+        if self.session.num_losses != self._last_num_losses:
+            self._last_num_losses = self.session.num_losses
+            self._calls.fail(f"the engine at {self.session.address} was lost")
         self._tell_change()
 
     async def _ask(self, send: Callable[[], int], timeout_s: float) -> Pong | CallResult:

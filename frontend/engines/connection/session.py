@@ -346,7 +346,8 @@ def _may_be_taken(sequence: OpenSequence, error: SplitServeError) -> bool:
     """
     # What fitted the first engine may not fit one with a smaller context.
     is_too_small = isinstance(error, OverloadedError | ContextLengthError)
-    return error.status == EngineUnavailableError.status or (is_too_small and sequence.was_displaced)
+    has_begun = sequence.was_displaced or sequence.request.continues
+    return error.status == EngineUnavailableError.status or (is_too_small and has_begun)
 
 
 def _aborts(handles: list[int]) -> Iterator[Abort]:

@@ -13,6 +13,10 @@ class Engine(Protocol):
     """One engine of the pool; compared by identity."""
 
     @property
+    def is_local(self) -> bool:
+        """Whether it is on this machine, so that a connection breaks only when a process ends."""
+
+    @property
     def takes_model(self) -> str | None:
         """Identity of the model for which it accepts requests now; None if it accepts none."""
 

@@ -19,7 +19,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from itertools import islice
+from typing import NamedTuple
 
 from splitserve.engine_core.errors import (
     EngineUnavailableError,
@@ -28,6 +30,7 @@ from splitserve.engine_core.errors import (
 )
 from splitserve.engine_core.ipc.messages import AddRequest
 from splitserve.engine_core.process.logs import log_event
+from splitserve.engine_core.suspects import Death
 from splitserve.frontend.engines.connection.displacement import DisplacedBy
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence, Place
 from splitserve.frontend.engines.failover.client_request import ClientRequest
@@ -43,6 +46,13 @@ MAX_WAKES_PER_TURN = 32
 # How soon pump() wants to be called again while something waits, and while requests are on trial.
 TICK_S = 0.25
 TRIAL_TICK_S = 0.05
+
+
+class _Loss(NamedTuple):
+    """An engine that was lost, with these requests."""
+
+    death: Death
+    present: list[ClientRequest]
 
 
 class Failover:
@@ -71,8 +81,8 @@ class Failover:
         self._wait_s = wait_s
         self._trials = Trials()
         self._placements = Placements(engines, self._trials, self.stats, wait_s)
-        # Requests present at the last loss of each engine that has not come back.
-        self._losses: dict[Engine, list[ClientRequest]] = {}
+        # The last loss of each engine that has not come back.
+        self._losses: dict[Engine, _Loss] = {}
         self._to_wake: dict[Callable[[], None], None] = {}
         # Many may wait, and pump() is called once per turn of the loop while there is something to place.
         self._next_check_s = 0.0
@@ -102,6 +112,8 @@ class Failover:
         Raises:
             EngineUnavailableError, OverloadedError: as Engine.open().
         """
+        if self._closing is not None:
+            raise copy(self._closing)
         now_s = self._clock()
         client.since_s, client.num_refusals = now_s, 0
         engine: Engine | None = client.engine
@@ -168,7 +180,10 @@ class Failover:
             num, name = len(sequences), cause.value
             log_event(logger, logging.WARNING, "sequences displaced", cause=name, num=num, detail=str(error))
         if cause.is_death:
-            self._judge(engine, list(clients))
+            # Over a network, what cannot be reached may live.
+            death = Death(is_certain=engine.is_local and cause is DisplacedBy.DISCONNECTED)
+            self._losses[engine] = _Loss(death, list(clients))
+            self._end_unsafe(self._trials.died(list(clients), death))
         if cause.is_death or cause is DisplacedBy.GARBLED:
             self._count_deaths(clients)
         if self._closing is not None:
@@ -176,11 +191,14 @@ class Failover:
 
     def returned(self, engine: Engine, *, same_life: bool) -> None:
         """Note that an engine is ready again; if it had not died, nobody is to blame."""
-        present = self._losses.pop(engine, [])
-        if same_life:
-            self._trials.acquit(present)
-            for client in present:
+        loss = self._losses.pop(engine, None)
+        if loss is not None and same_life:
+            self._trials.take_back(loss.death)
+            for client in loss.present:
                 client.num_deaths = max(0, client.num_deaths - 1)
+        elif loss is not None:
+            self._trials.look()
+            self._end_unsafe(self._trials.confirm(loss.death))
         self.on_work()
 
     def pump(self) -> float | None:
@@ -194,7 +212,7 @@ class Failover:
             self._next_check_s = now_s + TRIAL_TICK_S
             self._placements.expire(now_s, self._end_one)
             self._trials.look()
-        is_behind = self._placements.place_all(now_s)
+        is_behind = self._placements.place_all(now_s, self._end_one)
         for wake in list(islice(self._to_wake, MAX_WAKES_PER_TURN)):
             del self._to_wake[wake]
             wake()
@@ -220,9 +238,8 @@ class Failover:
         self._next_check_s = 0.0
         self.on_work()
 
-    def _judge(self, engine: Engine, present: list[ClientRequest]) -> None:
-        self._losses[engine] = present
-        for client in self._trials.died(present):
+    def _end_unsafe(self, unsafe: Iterable[ClientRequest]) -> None:
+        for client in unsafe:
             self.stats.unsafe_requests += 1
             name = client.displaced[0].request.request_id
             log_event(logger, logging.ERROR, "unsafe request given up", request=name)

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
-from splitserve.engine_core.errors import EngineUnavailableError, OverloadedError, SplitServeError
+from splitserve.engine_core.errors import (
+    EngineRequestError,
+    EngineUnavailableError,
+    OverloadedError,
+    SplitServeError,
+)
 from splitserve.engine_core.process.kill_points import reach
+from splitserve.engine_core.process.logs import log_event
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence
 from splitserve.frontend.engines.failover.client_request import ClientRequest
 from splitserve.frontend.engines.failover.engine import Engine
-from splitserve.frontend.engines.failover.resumption import resumption, timeout_error
+from splitserve.frontend.engines.failover.resumption import resumption
 from splitserve.frontend.engines.failover.stats import FailoverStats
 from splitserve.frontend.engines.failover.trials import Trials
+from splitserve.frontend.engines.time_limits import timeout_error
+
+logger = logging.getLogger(__name__)
 
 # Sequences that go on before the event loop gets to run; one costs some 50 us.
 MAX_PLACED_PER_TURN = 64
@@ -78,7 +88,7 @@ class Placements:
         for client in self:
             for sequence in [each for each in client.displaced if each.deadline_s <= now_s]:
                 client.displaced.remove(sequence)
-                end(sequence, timeout_error(sequence))
+                end(sequence, timeout_error(sequence.request.timeout_s))
             is_over = now_s - client.since_s >= self._wait_s
             if is_over and (
                 client.num_refusals or self._trials.holds(client) or self.choose(client, now_s) is None
@@ -86,8 +96,8 @@ class Placements:
                 self._give_up(client, end)
             self.settle(client)
 
-    def place_all(self, now_s: float) -> bool:
-        """Place as much as one turn may; return whether there is more."""
+    def place_all(self, now_s: float, end: End) -> bool:
+        """Place as much as one turn may, ending what fails; return whether there is more."""
         if not any(engine.takes_model for engine in self._engines):
             return False
         num_placed = 0
@@ -95,20 +105,26 @@ class Placements:
             if num_placed >= MAX_PLACED_PER_TURN:
                 return True
             if not self._trials.holds(client):
-                num_placed += self._place(client, now_s)
+                num_placed += self._place(client, now_s, end)
         return False
 
-    def _place(self, client: ClientRequest, now_s: float) -> int:
+    def _place(self, client: ClientRequest, now_s: float, end: End) -> int:
         """Place the sequences of one request, those of a prompt together; return how many went on."""
         waiting, client.displaced = client.displaced, []
         num_placed = 0
         for _, group in groupby(waiting, key=lambda sequence: id(sequence.request.prompt_token_ids)):
             sequences = list(group)
             engine = self.choose(client, now_s)
-            if engine is None or not self._resume(client, engine, sequences, now_s):
-                client.displaced += sequences
-            else:
+            try:
+                is_placed = engine is not None and self._resume(client, engine, sequences, now_s)
+            except Exception as error:
+                # A bug of ours that one request brings about must not strand it, nor those behind it.
+                _end_failed(engine, sequences, error, end)
+                continue
+            if is_placed:
                 num_placed += len(sequences)
+            else:
+                client.displaced += sequences
         self.settle(client)
         return num_placed
 
@@ -138,3 +154,12 @@ class Placements:
             error = EngineUnavailableError(text)
         self._stats.given_up += len(client.displaced)
         client.end_displaced(error, end)
+
+
+def _end_failed(engine: Engine | None, sequences: Sequence[OpenSequence], error: Exception, end: End) -> None:
+    name = sequences[0].request.request_id
+    log_event(logger, logging.ERROR, "request cannot be resumed", error, request=name)
+    if engine is not None:
+        engine.abort(sequences)
+    for sequence in sequences:
+        end(sequence, EngineRequestError("an internal error kept the request from going on"))

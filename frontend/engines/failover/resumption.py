@@ -1,4 +1,4 @@
-"""The request that continues a sequence where it is, and what a sequence ends with that cannot go on."""
+"""The request that continues a sequence where it is."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import math
 
 import msgspec
 
-from splitserve.engine_core.errors import EngineRequestError
 from splitserve.engine_core.ipc.messages import AddRequest
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence
-
-# The engine takes 0 for "no timeout".
-_MIN_TIMEOUT_S = 0.001
+from splitserve.frontend.engines.time_limits import MIN_TIMEOUT_S
 
 
 def resumption(sequence: OpenSequence, now_s: float) -> AddRequest:
@@ -27,7 +24,7 @@ def resumption(sequence: OpenSequence, now_s: float) -> AddRequest:
     request, sampling = sequence.request, sequence.request.sampling
     if sequence.token_ids and sampling.prompt_logprobs is not None:
         sampling = msgspec.structs.replace(sampling, prompt_logprobs=None)
-    left_s = 0.0 if sequence.deadline_s == math.inf else max(_MIN_TIMEOUT_S, sequence.deadline_s - now_s)
+    left_s = 0.0 if sequence.deadline_s == math.inf else max(MIN_TIMEOUT_S, sequence.deadline_s - now_s)
     return msgspec.structs.replace(
         request,
         sampling=sampling,
@@ -37,10 +34,3 @@ def resumption(sequence: OpenSequence, now_s: float) -> AddRequest:
         # Each token tells how far it gets.
         streams=request.streams or sequence.watched,
     )
-
-
-def timeout_error(sequence: OpenSequence) -> EngineRequestError:
-    """Return the error with which an engine ends a sequence that has timed out."""
-    error = EngineRequestError(f"the request did not finish within its {sequence.request.timeout_s:g} s")
-    error.code, error.status = "timeout", 504
-    return error

@@ -1,20 +1,25 @@
 """Which requests are suspected of an engine's death, and whose turn is it to be tried?
 
-    state of a request      is present at a death         gets on by 8 tokens, or ends    connection was all
-    innocent                -> accused                    -                               -
-    accused                 -> accused, held or unsafe    -> innocent                     -> as before
-    held (waits its turn)   -> held or unsafe             -> innocent                     -> as before
+    state of a request   is present at a death      gets on by 8 tokens, or ends   died indeed   lives
+    innocent             -> accused                 -                              -             -
+    accused              -> accused, held,          -> innocent                    -             -> as before
+                         doubtful or unsafe
+    held (its turn)      -> held, doubtful, unsafe  -> innocent                    -             -> as before
+    doubtful (waits)     -                          -> innocent                    -> unsafe     -> accused
 
 The rule is engine_core.suspects. Suspects are held until every other accused request is innocent again; then
 they go one at a time, so that a further death has one request in common with those before. A few more tokens
 than one are asked for, because the last ones before a death are lost with it and merely come again.
+
+An engine that cannot be reached may live: when it is ready again, its epoch tells whether it had died. Until
+then nobody is ended for its death, and the only request in common with another one is tried nowhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from splitserve.engine_core.suspects import Suspects
+from splitserve.engine_core.suspects import Death, Suspects
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence
 from splitserve.frontend.engines.failover.client_request import ClientRequest
 
@@ -29,6 +34,7 @@ class Trials:
         # Per accused request its sequences on an engine, each with the number of tokens that clears it.
         self._accused: dict[ClientRequest, list[tuple[OpenSequence, int]]] = {}
         self._held: list[ClientRequest] = []
+        self._doubtful: list[ClientRequest] = []
 
     def __len__(self) -> int:
         return len(self._accused)
@@ -41,30 +47,43 @@ class Trials:
         """Number of suspects, the one on trial included."""
         return len(self._held)
 
-    def died(self, present: Sequence[ClientRequest]) -> list[ClientRequest]:
+    def died(self, present: Sequence[ClientRequest], death: Death) -> list[ClientRequest]:
         """Judge a death; return the requests that must not be tried again.
 
         Args:
             present: requests that had a sequence open on the engine.
+            death: of the engine.
         """
-        verdict = self._rule.died(present)
+        verdict = self._rule.died(present, death)
         for client in present:
             elsewhere = [entry for entry in self._accused.get(client, ()) if entry[0].place is not None]
             self._accused[client] = elsewhere
         self._held += [client for client in verdict.suspects if client not in self._held]
+        self._doubtful += [client for client in verdict.doubtful if client not in self._doubtful]
         for client in verdict.unsafe:
             self._clear(client)
         return verdict.unsafe
 
-    def acquit(self, present: Iterable[ClientRequest]) -> None:
+    def confirm(self, death: Death) -> list[ClientRequest]:
+        """Note that an engine has died indeed; return the requests that must not be tried again."""
+        death.is_certain = True
+        unsafe = [client for client in self._doubtful if self._rule.is_proven(client)]
+        for client in unsafe:
+            self._clear(client)
+        return unsafe
+
+    def take_back(self, death: Death) -> None:
         """Take a death back: the engine was only out of reach."""
-        self._rule.acquit(present)
-        for client in present:
-            if client in self._accused and client not in self._rule:
+        self._rule.take_back(death)
+        for client in list(self._accused):
+            if client not in self._rule:
                 self._clear(client)
+        self._doubtful = [client for client in self._doubtful if self._rule.num_deaths(client) > 1]
 
     def holds(self, client: ClientRequest) -> bool:
         """Whether a request has to wait although there may be an engine."""
+        if client in self._doubtful:
+            return True
         if client not in self._held:
             return False
         return client is not self._held[0] or len(self._accused) > len(self._held)
@@ -92,8 +111,9 @@ class Trials:
         for sequence in client.displaced:
             sequence.watched = False
         self._rule.forget([client])
-        if client in self._held:
-            self._held.remove(client)
+        for waiting in (self._held, self._doubtful):
+            if client in waiting:
+                waiting.remove(client)
 
 
 def _got_on(sequence: OpenSequence, goal: int) -> bool:

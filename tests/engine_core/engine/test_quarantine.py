@@ -10,14 +10,16 @@ from tests.engine_core.requests import make_request
 class Bench:
     """Requests by name, and a quarantine that asks for their tokens here."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, num_siblings: int = 1) -> None:
         self.requests = [make_request(arrival=arrival) for arrival in range(count)]
+        for i, request in enumerate(self.requests):
+            request.siblings = self.requests[i - i % num_siblings].siblings
         self.num_known = dict.fromkeys(self.requests, 10)
         self.quarantine = Quarantine(self.num_known.__getitem__)
 
     def lost_with(self, *numbers: int) -> list[int]:
         unsafe = self.quarantine.worker_lost([self.requests[i] for i in numbers])
-        return list(map(self.requests.index, unsafe))
+        return [i for i, request in enumerate(self.requests) if request.siblings in unsafe]
 
     def progress(self, *numbers: int) -> None:
         for i in numbers:
@@ -30,7 +32,7 @@ class Bench:
 
     @property
     def held(self) -> set[int]:
-        return {i for i, request in enumerate(self.requests) if request in self.quarantine.held}
+        return {i for i, request in enumerate(self.requests) if request.siblings in self.quarantine.held}
 
 
 def test_the_first_loss_holds_nobody_back() -> None:
@@ -126,3 +128,20 @@ def test_a_loss_between_two_steps_blames_nobody() -> None:
     assert bench.lost_with() == []
     assert bench.lost_with() == []
     assert isinstance(bench.requests[0], Request)
+
+
+def test_the_sequences_of_a_request_are_one_suspect() -> None:
+    bench = Bench(4, num_siblings=4)
+    bench.lost_with(0, 1)
+    assert bench.lost_with(1, 2) == [0, 1, 2, 3]
+
+
+def test_a_request_is_cleared_when_each_of_its_sequences_got_on() -> None:
+    bench = Bench(6, num_siblings=2)
+    bench.lost_with(*range(6))
+    bench.lost_with(*range(6))
+    assert bench.held == {2, 3, 4, 5}
+    bench.progress(0)
+    assert bench.held == {2, 3, 4, 5}
+    bench.end(1)
+    assert bench.held == {4, 5}

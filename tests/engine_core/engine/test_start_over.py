@@ -124,6 +124,21 @@ def test_the_one_request_that_workers_die_of_ends_and_the_others_are_whole() -> 
     assert driver.engine.stats().num_worker_restarts <= 4
 
 
+def test_sequences_of_an_unsafe_request_that_wait_for_a_row_end_with_it() -> None:
+    config = SchedulerConfig(max_num_seqs=2, max_model_len=64, block_size=4)
+    engine = EngineCore(config, SimulatedModel().info(), epoch=1, clock=ManualClock())
+    prompt = pack_int32([1, 2, 3])
+    engine.add(b"f", *(AddRequest(i, f"r-{i}", prompt, SequenceSampling(seed=i)) for i in range(5)))
+    for _ in range(2):
+        assert engine.plan() is not None
+        engine.start_over()
+    (outputs,) = engine.take_outputs().values()
+    assert [(end.handle, end.error_code) for end in outputs.finished] == [
+        (i, "request_unsafe") for i in range(5)
+    ]
+    assert not engine.has_requests
+
+
 def test_a_suspect_that_is_held_back_can_be_aborted() -> None:
     driver = EngineDriver(CONFIG)
     first, second = (driver.add([1, 2, i], max_tokens=8, ignore_eos=True) for i in (3, 4))

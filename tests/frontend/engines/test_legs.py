@@ -11,7 +11,7 @@ ENGINES = "frontend.engines."
 # the owner of open streams stands between them and everything here.
 LEGS = {
     "frontend.engines.connection": set(),
-    "frontend.engines.failover": {"connection.displacement", "connection.open_sequence"},
+    "frontend.engines.failover": {"connection.displacement", "connection.open_sequence", "time_limits"},
     "frontend.engines.stream": {
         "connection.open_sequence",
         "connection.token_relay",

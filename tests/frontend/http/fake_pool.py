@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import contextlib
+import math
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -289,7 +290,7 @@ class FakePool(EnginePool):
     def models(self) -> list[ServedModel]:
         return [self.model] if self.state in ("ready", "draining") else []
 
-    async def settle(self, model: str = "") -> None:
+    async def settle(self, model: str = "", max_wait_s: float = math.inf) -> None:
         if self.state == "settling":
             self.state = "ready"
 

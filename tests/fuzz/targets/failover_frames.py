@@ -72,6 +72,10 @@ class Side:
         self._running: dict[int, int] = {}
 
     @property
+    def is_local(self) -> bool:
+        return False
+
+    @property
     def takes_model(self) -> str | None:
         return "m" if self.session.state is EngineState.READY else None
 

@@ -50,6 +50,18 @@ async def test_an_engine_that_does_not_answer_in_time_is_named() -> None:
         await PendingCalls("ipc:///e").answer(1, 0.0)
 
 
+async def test_a_lost_engine_ends_all_that_wait_and_later_calls_may_wait_again() -> None:
+    calls = PendingCalls("ipc:///e")
+    tasks = await begun(calls, 1, 2)
+    calls.fail("the engine was lost")
+    for task in tasks:
+        with pytest.raises(EngineUnavailableError, match="was lost"):
+            await task
+    (task,) = await begun(calls, 3)
+    calls.settle(pong(nonce=3))
+    assert await task == pong(nonce=3)
+
+
 async def test_a_close_ends_all_that_wait_and_lets_nobody_call() -> None:
     calls = PendingCalls("ipc:///e")
     (task,) = await begun(calls, 1)

@@ -108,3 +108,16 @@ async def test_who_waits_for_an_answer_while_the_client_closes_hears_why(
         with pytest.raises(EngineUnavailableError, match="shutting down"):
             await client.call(CallKind.EXPLAIN_REQUESTS, DEADLINE_S)
     context.term()
+
+
+async def test_a_ping_ends_when_the_engine_is_lost(
+    addresses: list[str], model: ModelInfo, make_pool: MakePool
+) -> None:
+    pool = await make_pool(addresses[0])
+    async with FakeEngine(addresses[0], model):
+        await pool.wait_ready(DEADLINE_S)
+        task = asyncio.create_task(pool.ping(10 * DEADLINE_S))
+        await asyncio.sleep(0)
+    with pytest.raises(EngineUnavailableError):
+        async with asyncio.timeout(DEADLINE_S):
+            await task

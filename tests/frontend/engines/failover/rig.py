@@ -29,6 +29,7 @@ class LoneEngine:
         self.session.owner = self
         self.epoch = 0
         self.model = MODEL
+        self.is_local = False
         self._rig = rig
 
     @property

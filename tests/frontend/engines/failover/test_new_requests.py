@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
-from splitserve.engine_core.errors import EngineUnavailableError, InvalidRequestError
+from splitserve.engine_core.errors import EngineUnavailableError, InvalidRequestError, SplitServeError
 from splitserve.engine_core.ipc.messages import AddRequest, Draining, HandOver, Ready, Recovering
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.sampling_params import SamplingParams
@@ -182,3 +182,59 @@ async def test_a_request_does_not_go_on_with_another_model_of_the_same_name(
     await pool.close()
     with pytest.raises(EngineUnavailableError, match="shutting down"):
         await task
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "status"),
+    [({"timeout_s": 0.05}, "timeout", 504), ({"queue_timeout_s": 0.05}, "queue_timeout", 503)],
+)
+async def test_the_time_of_a_request_runs_while_no_engine_is_ready(
+    addresses: list[str],
+    model: ModelInfo,
+    make_pool: MakePool,
+    fields: dict[str, float],
+    code: str,
+    status: int,
+) -> None:
+    pool = await make_pool(addresses[0], failover_wait_s=LONG_S)
+    async with FakeEngine(addresses[0], model, epoch=1):
+        await pool.wait_ready(DEADLINE_S)
+    await until(lambda: state_of(pool) == "lost")
+    request = GenerationRequest("r", [40, 41], SamplingParams(max_tokens=1), **fields)  # type: ignore[arg-type]
+    async with asyncio.timeout(DEADLINE_S):
+        with pytest.raises(SplitServeError) as caught:
+            await pool.open("m", [request], lambda: None)
+    assert (caught.value.code, caught.value.status) == (code, status)
+
+
+async def test_an_engine_gets_what_is_left_of_the_time_of_a_request_that_waited(
+    addresses: list[str], model: ModelInfo, make_pool: MakePool
+) -> None:
+    pool = await make_pool(addresses[0], failover_wait_s=LONG_S)
+    async with FakeEngine(addresses[0], model, epoch=1):
+        await pool.wait_ready(DEADLINE_S)
+    await until(lambda: state_of(pool) == "lost")
+    request = GenerationRequest("r", [40, 41], SamplingParams(max_tokens=1), timeout_s=LONG_S)
+    task = asyncio.create_task(pool.open("m", [request], lambda: None))
+    await asyncio.sleep(0.05)
+    async with FakeEngine(addresses[0], model, epoch=2) as engine:
+        asked = await engine.receive(AddRequest)
+        (generation,) = await task
+        generation.close()
+    assert 0 < asked.timeout_s <= LONG_S - 0.05
+
+
+async def test_nobody_waits_longer_than_for_one_absence_however_often_the_engine_is_lost(
+    addresses: list[str], model: ModelInfo, make_pool: MakePool
+) -> None:
+    pool = await make_pool(addresses[0], failover_wait_s=LONG_S)
+    async with FakeEngine(addresses[0], model, epoch=1):
+        await pool.wait_ready(DEADLINE_S)
+    await until(lambda: state_of(pool) == "lost")
+    readiness = pool._readiness
+    readiness._failover_wait_s = 0.2
+    loop = asyncio.get_running_loop()
+    # As of an engine that is lost over and over.
+    pool._replicas[0].gone_since_s = loop.time() + LONG_S
+    async with asyncio.timeout(DEADLINE_S):
+        assert await readiness.outlast_absence("m", lambda: False) >= 0.2

@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from splitserve.engine_core.errors import EngineUnavailableError, InvalidRequestError, OverloadedError
+from splitserve.engine_core.errors import (
+    EngineRequestError,
+    EngineUnavailableError,
+    InvalidRequestError,
+    OverloadedError,
+)
 from splitserve.engine_core.ipc.messages import Draining, HandOver, Recovering, Rejected, Started, StepOutputs
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.engines.connection.displacement import DisplacedBy
@@ -400,3 +405,24 @@ def test_a_sequence_is_always_in_one_place(events: list[tuple[str, int]]) -> Non
             assert (tables == [sequence.place]) or not tables
             assert sequence.relayed is None
             assert (sequence.relay is not None) == bool(tables) or is_over
+
+
+def test_a_request_that_cannot_be_resumed_ends_and_strands_no_other() -> None:
+    rig = Rig(1)
+    (broken,), (sound,) = rig.begin(), rig.begin()
+    rig.engines[0].lose()
+    broken.request = msgspec.structs.replace(sound.request, resume_token_ids=None)
+    rig.engines[0].start()
+    rig.pump()
+    assert isinstance(broken.error, EngineRequestError)
+    assert sound.place is rig.engines[0]
+    assert rig.failover.num_displaced == 0
+
+
+def test_a_closed_owner_opens_nothing() -> None:
+    rig = Rig(0)
+    client = rig.failover.begin("m", rig.engines[0])
+    rig.failover.close(EngineUnavailableError("closing"))
+    with pytest.raises(EngineUnavailableError, match="closing"):
+        client.open(rig.messages(), rig.wake)
+    assert rig.failover.num_displaced == 0

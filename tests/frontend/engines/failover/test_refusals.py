@@ -70,3 +70,13 @@ def test_an_engine_is_lost_once() -> None:
     assert session.num_losses == 1
     session.disconnected(now_s + 6)
     assert session.num_losses == 1
+
+
+def test_a_later_step_of_a_beam_search_waits_for_a_place() -> None:
+    rig = Rig(1)
+    (sequence,) = rig.begin(continues=True)
+    rejected = Rejected(sequence.handle, 429, "overloaded", "full")
+    rig.engines[0].session.receive(rejected, rig.now_s)
+    assert sequence.error is None
+    rig.pump(1.0)
+    assert len(rig.engines[0].asked()) == 1

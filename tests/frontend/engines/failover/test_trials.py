@@ -127,6 +127,80 @@ def test_a_suspect_that_is_aborted_lets_the_next_one_go() -> None:
     assert suspects[1].place is not None
 
 
+def test_a_blip_of_both_engines_makes_nobody_unsafe() -> None:
+    rig = Rig(2)
+    (sequence,) = rig.begin()
+    rig.engines[0].lose()
+    rig.pump()
+    assert sequence.place is rig.engines[1]
+    rig.engines[1].lose()
+    rig.pump()
+    assert sequence.error is None
+    for engine in rig.engines[:2]:
+        engine.start(new_life=False, lease_renewed=True)
+    rig.pump()
+    assert placed([sequence]) == [True]
+
+
+def test_the_only_request_in_common_is_tried_nowhere_until_the_deaths_are_certain() -> None:
+    rig = Rig(3)
+    (sequence,) = rig.begin()
+    rig.engines[0].lose()
+    rig.pump()
+    rig.engines[1].lose()
+    rig.pump(1.0)
+    assert placed([sequence]) == [False], "a third engine is ready"
+    rig.engines[1].start()
+    rig.pump(1.0)
+    assert placed([sequence]) == [False]
+    assert sequence.error is None
+    rig.engines[0].start()
+    assert isinstance(sequence.error, UnsafeRequestError)
+
+
+def test_one_that_waits_for_certainty_goes_on_if_a_death_was_none() -> None:
+    rig = Rig(3)
+    (sequence,) = rig.begin()
+    rig.engines[0].lose()
+    rig.pump()
+    rig.engines[1].lose()
+    rig.engines[0].start()
+    rig.engines[1].start(new_life=False, lease_renewed=True)
+    rig.pump()
+    assert placed([sequence]) == [True]
+    # The first death still speaks against it.
+    assert sequence.place is not None
+    next(engine for engine in rig.engines if engine is sequence.place).lose()
+    for engine in rig.engines:
+        engine.start()
+    assert isinstance(sequence.error, UnsafeRequestError)
+
+
+def test_one_that_waits_for_certainty_may_be_aborted() -> None:
+    rig = Rig(2)
+    (sequence,) = rig.begin()
+    for engine in rig.engines[:2]:
+        engine.lose()
+        rig.pump()
+    assert sequence.host is not None
+    sequence.host.abort([sequence])
+    for engine in rig.engines[:2]:
+        engine.start()
+    assert rig.pump(0.06) is None
+    assert rig.failover.stats.unsafe_requests == 0
+
+
+def test_a_broken_connection_within_a_machine_is_a_certain_death() -> None:
+    rig = Rig(3)
+    (sequence,) = rig.begin()
+    for engine in rig.engines[:2]:
+        engine.is_local = True
+        engine.lose()
+        rig.pump()
+    assert isinstance(sequence.error, UnsafeRequestError)
+    assert not rig.engines[2].asked()
+
+
 def test_requests_on_an_engine_that_was_only_out_of_reach_are_acquitted() -> None:
     rig = Rig(2)
     (sequence,) = rig.begin()
