@@ -107,7 +107,7 @@ class EngineCore:
         self._table = self._requests.table
         self._counters = StepCounters(last_step_s=clock.monotonic())
         self._in_flight = self.scheduler.in_flight
-        self.step_times = StepTimes(self._in_flight, self._costs, config.num_stages, clock.monotonic())
+        self.step_times = StepTimes(self._in_flight, self._costs, config, clock.monotonic())
         self._quarantine = Quarantine(self.scheduler.running.known_tokens_of)
         self.scheduler.row_admission.suspects = self._quarantine.held
 

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from statistics import median
 
+from splitserve.engine_core.config import SchedulerConfig
 from splitserve.engine_core.scheduler.pacing.chunks import PlannedStep
 from splitserve.engine_core.scheduler.pacing.step_costs import StepCosts
 
@@ -25,16 +26,17 @@ class StepTimes:
     Args:
         in_flight: planned steps whose output has not been applied, the oldest first.
         costs: predicts how long a step takes.
-        num_stages: of the pipeline; a step passes all of them.
+        config: knows the stages of the pipeline, all of which a step passes, and what a move takes.
         now_s: the time.
     """
 
     def __init__(
-        self, in_flight: Sequence[PlannedStep], costs: StepCosts, num_stages: int, now_s: float
+        self, in_flight: Sequence[PlannedStep], costs: StepCosts, config: SchedulerConfig, now_s: float
     ) -> None:
         self._in_flight = in_flight
         self._costs = costs
-        self._num_stages = num_stages
+        self._num_stages = config.num_stages
+        self._move_block_s = config.move_block_ns / 1e9
         self._recent: deque[float] = deque(maxlen=NUM_RECENT)
         self.begin_s = now_s
 
@@ -62,7 +64,10 @@ class StepTimes:
             return None
         step = self._in_flight[0]
         seconds = self._costs.step_s(step.packed_num_tokens, step.num_computed_tokens)
-        return None if seconds is None else seconds * self._num_stages
+        if seconds is None:
+            return None
+        # The costs leave moves out: how many a step makes says nothing of the next one.
+        return (seconds + step.num_moves * self._move_block_s) * self._num_stages
 
     def median_s(self) -> float:
         """Return the median time of recent steps; 0 before there were any."""

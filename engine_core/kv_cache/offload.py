@@ -28,10 +28,11 @@ from splitserve.engine_core.kv_events.recorder import KVEventRecorder
 
 
 class Moves(NamedTuple):
-    """Moves of one step, int32 columns [k] as SchedulerOutput has them."""
+    """Moves of one step, int32 columns [num_moves] as SchedulerOutput has them."""
 
     sources: bytes = b""
     targets: bytes = b""
+    num_moves: int = 0
 
 
 NO_MOVES = Moves()
@@ -143,7 +144,7 @@ class Offload:
         """Return all moves since the last call, for the next step."""
         if not self._sources:
             return NO_MOVES
-        moves = Moves(pack_int32(self._sources), pack_int32(self._targets))
+        moves = Moves(pack_int32(self._sources), pack_int32(self._targets), len(self._sources))
         self.drop_moves()
         return moves
 

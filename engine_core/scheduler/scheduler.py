@@ -243,11 +243,10 @@ class Scheduler:
             packed_sampling_rows = pack_int32(sampling_rows)
         running.num_tokens[sampling_rows] = positions + ONE
         packed_num_tokens = pack_int32(num_tokens)
-        self.in_flight.append(
-            PlannedStep(step, rows, ends, sampling_rows, packed_sampling_rows, packed_num_tokens)
-        )
-        freed_rows, self._freed_rows = self._freed_rows, []
         moves = NO_MOVES if self._offload is None else self._offload.take_moves()
+        samplers = sampling_rows, packed_sampling_rows
+        self.in_flight.append(PlannedStep(step, rows, ends, *samplers, packed_num_tokens, moves.num_moves))
+        freed_rows, self._freed_rows = self._freed_rows, []
         return SchedulerOutput(
             step=step,
             rows=packed_rows,

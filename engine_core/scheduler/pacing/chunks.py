@@ -42,6 +42,7 @@ class PlannedStep(NamedTuple):
         sampling_rows: int64 [m]; rows that sample in it, in the order of `rows`.
         packed_sampling_rows: the same as the worker names them.
         packed_num_tokens: int32 column [n]; tokens it computes of each of `rows`.
+        num_moves: blocks that are moved between pool and offload tier before it computes.
     """
 
     step: int
@@ -50,3 +51,4 @@ class PlannedStep(NamedTuple):
     sampling_rows: IntColumn
     packed_sampling_rows: bytes
     packed_num_tokens: bytes
+    num_moves: int

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from splitserve.engine_core.clock import ManualClock
@@ -15,6 +17,7 @@ from splitserve.engine_core.ipc.messages import AddRequest
 from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.engine_core.server.step_watch import LATE_S, LOOK_S, OVERDUE_S, StepWatch
+from tests.engine_core.engine_driver import EngineDriver
 
 
 class Recorder(SimulatedExecutor):
@@ -61,11 +64,15 @@ class Bench:
         self.executor.submit(step)
 
     def wait(self, seconds: float) -> None:
-        """Let the loop come round as often as it does while a step is in flight."""
-        end_s = self.clock.monotonic() + seconds
-        while self.clock.monotonic() < end_s - 1e-9:
-            self.clock.advance(min(LOOK_S, end_s - self.clock.monotonic()))
-            self.watch.look(self.engine)
+        wait(self.clock, lambda: self.watch.look(self.engine), seconds)
+
+
+def wait(clock: ManualClock, look: Callable[[], None], seconds: float) -> None:
+    """Let the loop come round as often as it does while a step is in flight."""
+    end_s = clock.monotonic() + seconds
+    while clock.monotonic() < end_s - 1e-9:
+        clock.advance(min(LOOK_S, end_s - clock.monotonic()))
+        look()
 
 
 @pytest.mark.parametrize(("step_s", "limit_s"), [(0.001, LATE_S), (0.5, 10.0)])
@@ -83,6 +90,29 @@ def test_a_step_is_overdue_after_ten_times_the_expected(step_s: float, limit_s: 
     assert bench.watch.stalled(bench.engine) == ""
     bench.wait(0.04)
     assert bench.watch.stalled(bench.engine).startswith("step 6 has taken")
+
+
+def test_a_step_is_given_the_time_of_the_blocks_that_it_moves() -> None:
+    config = SchedulerConfig(
+        max_num_seqs=1,
+        max_model_len=48,
+        block_size=4,
+        num_blocks=6,
+        num_host_blocks=9,
+        move_block_ns=100_000_000,
+    )
+    driver = EngineDriver(config)
+    watch = StepWatch(driver.executor, driver.clock)
+    driver.add(range(17), max_tokens=1)
+    driver.run()
+    driver.add(range(20, 37), max_tokens=1)
+    step = driver.plan()
+    assert step is not None
+    assert len(step.moves_from) == 3 * 4, "what the first prompt has left in the pool"
+    assert driver.engine.step_times.expected_s() == pytest.approx(1.0 + 3 * 0.1)
+    wait(driver.clock, lambda: watch.look(driver.engine), 20 * 1.3 - 0.1)
+    with pytest.raises(WorkerError, match="did not finish step 2 within 26 s"):
+        wait(driver.clock, lambda: watch.look(driver.engine), LOOK_S)
 
 
 def test_nothing_is_expected_of_the_first_steps() -> None:
