@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import os
 from hashlib import sha256
-from pathlib import Path
 
 import msgspec
 
+from splitserve.engine_core.checkpoint.state import file_states
 from splitserve.engine_core.kept.processes import ProcessName
 
 _MAX_BYTES = 2**16
@@ -62,12 +62,5 @@ def fingerprint(told: msgspec.Struct, model: str, *versions: str) -> str:
         model: directory of the checkpoint; its files count by name, size, time and number.
         versions: of the software, for example.
     """
-    files = []
-    if model:
-        with contextlib.suppress(OSError):
-            for path in sorted(Path(model).iterdir()):
-                # Of a link, as in the cache of a hub, the file it leads to.
-                info = path.stat()
-                files.append((path.name, info.st_size, info.st_mtime_ns, info.st_ino))
-    parts = (msgspec.json.encode(told), msgspec.json.encode([model, files, *versions]))
+    parts = (msgspec.json.encode(told), msgspec.json.encode([model, file_states(model), *versions]))
     return sha256(b"\n".join(parts)).hexdigest()

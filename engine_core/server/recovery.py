@@ -10,8 +10,8 @@
                  within a minute, or the
                  third while recovering
 
-A checkpoint that can no longer be loaded ends the engine at once: a new worker would find the same. Every
-other fault of a start counts as a loss.
+A checkpoint that can no longer be loaded, or was changed so that the workers refuse it, ends the engine at
+once: new workers would find the same. Every other fault of a start counts as a loss.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections import deque
 
 from splitserve.engine_core.clock import Clock
 from splitserve.engine_core.engine.core import EngineCore
-from splitserve.engine_core.errors import WorkerError
+from splitserve.engine_core.errors import ConfigError, ModelLoadError, WorkerError
 from splitserve.engine_core.ipc.worker_messages import FromWorkerMessage
 from splitserve.engine_core.process.kill_points import reach
 from splitserve.engine_core.process.logs import log_event
@@ -57,12 +57,15 @@ class Recovery:
         self._stopped_since_s: float | None = None
         self.is_active = False
 
-    def begin(self, engine: EngineCore, loss: WorkerError) -> None:
+    def begin(self, engine: EngineCore, fault: WorkerError | ConfigError | ModelLoadError) -> None:
         """The workers are lost: put all requests back and start new workers.
 
         Raises:
             WorkerError: workers were lost too often lately, or cannot be started.
+            ModelLoadError: the checkpoint cannot be served any more.
+            ConfigError: it was no fault of a start.
         """
+        loss = self._as_loss(fault)
         now_s = self._clock.monotonic()
         if len(self._losses_s) == MAX_LOSSES and now_s - self._losses_s[0] < LOSSES_WITHIN_S:
             raise WorkerError(f"lost workers {MAX_LOSSES + 1} times within {LOSSES_WITHIN_S:g} s: {loss}")
@@ -110,3 +113,13 @@ class Recovery:
             log_event(_log, logging.INFO, "workers are back", took_s=took_s)
         elif self._startup.stage != stage:
             self._handler.announce()
+
+    def _as_loss(self, fault: WorkerError | ConfigError | ModelLoadError) -> WorkerError:
+        if isinstance(fault, WorkerError):
+            return fault
+        if not self.is_active:
+            raise fault
+        refusal = self._startup.refusal(fault)
+        if refusal is not None:
+            raise refusal from fault
+        return WorkerError(str(fault))

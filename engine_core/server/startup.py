@@ -12,8 +12,11 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
+import msgspec
+
+from splitserve.engine_core.checkpoint.state import FileState, file_states
 from splitserve.engine_core.config import EngineConfig, SchedulerConfig
-from splitserve.engine_core.errors import WorkerError
+from splitserve.engine_core.errors import ConfigError, ModelLoadError, WorkerError
 from splitserve.engine_core.executor.base import Executor
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.ipc.worker_messages import (
@@ -58,11 +61,13 @@ class Startup:
         self._sized: _Sized | None = None
         self._is_loaded = False
         self._is_again = False
+        self._files: list[FileState] = []
         self.stage = ""
         self.fraction = 0.0
 
     def begin(self) -> None:
         """Start the executor."""
+        self._files = file_states(self._config.model)
         self._enter("starting the worker")
         self._executor.start()
 
@@ -79,13 +84,26 @@ class Startup:
         self._enter("starting the worker")
         self._executor.restart()
 
+    def refusal(self, fault: ConfigError | ModelLoadError) -> ModelLoadError | None:
+        """Say that the checkpoint cannot be served any more, if that is why workers do not start again.
+
+        What was configured has fitted before: unless the files have changed, only memory is short.
+        """
+        checkpoint = f"the checkpoint {self._config.model}"
+        if file_states(self._config.model) != self._files:
+            return ModelLoadError(f"{checkpoint} was changed while it was served: {fault}")
+        if isinstance(fault, ModelLoadError):
+            return ModelLoadError(f"{checkpoint} cannot be loaded any more: {fault}")
+        return None
+
     def on_message(self, message: FromWorkerMessage) -> Loaded | None:
         """Handle one message of the worker; return the result once the KV cache is allocated.
 
         Raises:
             ConfigError: the KV cache or the context length asked for does not fit the model or the memory.
-            WorkerError: the message is not expected at this stage, or workers that were started again serve
-                another model.
+            ModelLoadError: workers that were started again found another model.
+            WorkerError: the message is not expected at this stage, or workers that were started again compute
+                in another way.
         """
         match message:
             case WorkerHello():
@@ -106,8 +124,9 @@ class Startup:
         if self._sized is None:
             self._sized = _Sized(ready.model, size_kv_cache(self._config, ready))
             self._log_model(*self._sized)
-        elif ready.model != self._sized.model:
-            raise WorkerError("the checkpoint was replaced by another model while it was served")
+        else:
+            _check_same(ready.model, self._sized.model)
+            self._note_changes()
         size = self._sized.size
         self._is_loaded = True
         self.fraction = 1.0
@@ -132,6 +151,18 @@ class Startup:
                 move_block_us=cache.move_block_ns / 1000,
             )
         return Loaded(model, scheduler_config(self._config, model, cache, size.num_host_blocks))
+
+    def _note_changes(self) -> None:
+        """Tell of files that have changed although the model is the same: streams may go on otherwise."""
+        files = file_states(self._config.model)
+        if files != self._files:
+            self._files = files
+            log_event(
+                _log,
+                logging.WARNING,
+                "the checkpoint was changed while it was served",
+                path=self._config.model,
+            )
 
     def _enter(self, stage: str) -> None:
         self.stage = stage
@@ -165,3 +196,11 @@ class Startup:
                 "the KV cache is smaller than one sequence of maximum length",
                 max_tokens=size.num_tokens,
             )
+
+
+def _check_same(again: ModelInfo, first: ModelInfo) -> None:
+    """Raise an error unless workers that were started again serve what the first ones did."""
+    if msgspec.structs.replace(again, numerics=first.numerics) != first:
+        raise ModelLoadError("it holds another model now")
+    if again.numerics != first.numerics:
+        raise WorkerError(f"workers that compute with {again.numerics} cannot go on from {first.numerics}")

@@ -14,7 +14,7 @@ import zmq
 
 from splitserve.engine_core.clock import Clock
 from splitserve.engine_core.engine.core import EngineCore
-from splitserve.engine_core.errors import ConfigError, WorkerError
+from splitserve.engine_core.errors import ConfigError, ModelLoadError, WorkerError
 from splitserve.engine_core.executor.base import Executor
 from splitserve.engine_core.ipc.worker_messages import FromWorkerMessage, ModelRunnerOutput
 from splitserve.engine_core.process.kill_points import reach
@@ -88,15 +88,15 @@ class WorkerSide:
 
         Raises:
             WorkerError: the first workers were lost before they were ready, or later ones too often.
-            ModelLoadError, ConfigError: workers refused the checkpoint or the configuration.
+            ModelLoadError: workers refused the checkpoint.
+            ConfigError: the first workers refused the configuration.
         """
         try:
             self._attend(ready)
-        except (WorkerError, ConfigError) as loss:
-            if self._engine is None or not (isinstance(loss, WorkerError) or self._recovery.is_active):
+        except (WorkerError, ConfigError, ModelLoadError) as fault:
+            if self._engine is None:
                 raise
-            # What was configured has fitted before: memory is short for the moment.
-            self._recovery.begin(self._engine, WorkerError(str(loss)))
+            self._recovery.begin(self._engine, fault)
 
     def stalled(self) -> str:
         """Say why no step can end at the moment; "" if one can, or the first workers are being started."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import msgspec
 import pytest
 
-from splitserve.engine_core.errors import WorkerError
+from splitserve.engine_core.checkpoint.source import DEMO_MODEL
+from splitserve.engine_core.errors import ConfigError, ModelLoadError, WorkerError
 from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.messages import (
     Abort,
@@ -36,16 +40,19 @@ from tests.engine_core.server.test_frontend_handler import Bench, request
 from tests.engine_core.server.test_start import HELLO, RecordingExecutor, ready
 
 LOSS = WorkerError("the worker was lost: killed by SIGKILL")
+TOO_LITTLE = ConfigError("--kv-offload-gb asks for 2 GiB of memory, only 1 GiB are free")
+REFUSED = ModelLoadError("model.safetensors: missing tensor 'lm_head.weight'")
 
 
 class Losses:
     """A handler's bench whose workers can be lost; two frontends have joined."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: Path = DEMO_MODEL) -> None:
         self.bench = Bench()
         self.engine = self.bench.engine
         self.executor = RecordingExecutor()
-        startup = Startup(self.bench.config, self.executor, StartupReport(self.bench.clock))
+        config = msgspec.structs.replace(self.bench.config, model=str(model))
+        startup = Startup(config, self.executor, StartupReport(self.bench.clock))
         startup.begin()
         for message in (HELLO, ready(), KVCacheReady(7)):
             startup.on_message(message)
@@ -54,9 +61,9 @@ class Losses:
         for identity in (b"a", b"b"):
             self.bench.say(identity, Hello(PROTOCOL_VERSION, identity.decode(), "x"))
 
-    def lose(self) -> None:
+    def lose(self, fault: WorkerError | ConfigError | ModelLoadError = LOSS) -> None:
         self.bench.sent.clear()
-        self.recovery.begin(self.engine, LOSS)
+        self.recovery.begin(self.engine, fault)
 
     def come_back(self) -> None:
         for message in (HELLO, LoadProgress(1, 4), ready(), KVCacheReady(7)):
@@ -176,6 +183,34 @@ def test_the_third_start_in_a_row_that_fails_is_the_last(losses: Losses) -> None
         losses.bench.clock.advance(LOSSES_WITHIN_S)
     with pytest.raises(WorkerError, match="could not be started again 3 times: the worker was lost"):
         losses.lose()
+
+
+def test_memory_that_is_short_while_workers_start_may_be_there_the_next_time(losses: Losses) -> None:
+    losses.lose()
+    losses.lose(TOO_LITTLE)
+    losses.come_back()
+    assert not losses.recovery.is_active
+
+
+def test_a_checkpoint_that_workers_cannot_load_any_more_is_the_end(losses: Losses) -> None:
+    losses.lose()
+    with pytest.raises(
+        ModelLoadError, match=r"^the checkpoint .*demo_model cannot be loaded any more: model\."
+    ):
+        losses.lose(REFUSED)
+
+
+@pytest.mark.parametrize("refusal", [TOO_LITTLE, REFUSED])
+def test_what_workers_refuse_of_a_checkpoint_that_was_changed_is_the_end(
+    refusal: ConfigError | ModelLoadError, tmp_path: Path
+) -> None:
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(b"1234")
+    losses = Losses(tmp_path)
+    weights.write_bytes(b"12")
+    losses.lose()
+    with pytest.raises(ModelLoadError, match=f"^the checkpoint {tmp_path} was changed while it was served: "):
+        losses.lose(refusal)
 
 
 def test_a_start_that_succeeds_makes_up_for_those_that_failed(losses: Losses) -> None:

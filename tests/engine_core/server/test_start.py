@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from splitserve.engine_core.clock import ManualClock
 from splitserve.engine_core.config import EngineConfig
-from splitserve.engine_core.errors import ConfigError, WorkerError
+from splitserve.engine_core.errors import ConfigError, ModelLoadError, WorkerError
 from splitserve.engine_core.executor.base import Executor
 from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION, ModelInfo
 from splitserve.engine_core.ipc.worker_messages import (
@@ -96,13 +98,28 @@ def test_workers_that_are_started_again_must_be_like_the_first() -> None:
     for message in (HELLO, ready(), KVCacheReady(7)):
         startup.on_message(message)
     startup.begin_again()
-    other = msgspec.structs.replace(ready(), model=msgspec.structs.replace(MODEL, vocab_size=7))
-    with pytest.raises(WorkerError, match="replaced by another model"):
-        startup.on_message(other)
+    with pytest.raises(ModelLoadError, match="another model"):
+        startup.on_message(WorkerReady(msgspec.structs.replace(MODEL, vocab_size=7), 100, 10**9, 1.0))
+    startup.begin_again()
+    with pytest.raises(WorkerError, match="compute with AVX2 cannot go on from"):
+        startup.on_message(WorkerReady(msgspec.structs.replace(MODEL, numerics="AVX2"), 100, 10**9, 1.0))
     startup.begin_again()
     startup.on_message(ready())
     with pytest.raises(WorkerError, match="6 blocks instead of 7"):
         startup.on_message(KVCacheReady(6))
+
+
+def test_a_checkpoint_with_other_weights_of_the_same_model_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    startup, _executor = begun(EngineConfig(model=str(tmp_path), kv_cache_memory_bytes=1000))
+    for message in (HELLO, ready(), KVCacheReady(7)):
+        startup.on_message(message)
+    (tmp_path / "model.safetensors").write_bytes(b"other")
+    for _ in range(2):
+        startup.begin_again()
+        startup.on_message(ready())
+    assert caplog.text.count("the checkpoint was changed while it was served") == 1
 
 
 def test_the_worker_may_allocate_fewer_blocks() -> None:

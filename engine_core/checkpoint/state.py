@@ -1,0 +1,27 @@
+"""Are the files of a checkpoint still those that were there before?"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import NamedTuple
+
+
+class FileState(NamedTuple):
+    """What tells a file from another one that takes its place; of a link, the file that it leads to."""
+
+    name: str
+    num_bytes: int
+    mtime_ns: int
+    inode: int
+
+
+def file_states(directory: str) -> list[FileState]:
+    """Return the state of every file of a checkpoint, by name; of none if there is no such directory."""
+    states: list[FileState] = []
+    if directory:
+        with contextlib.suppress(OSError):
+            for path in sorted(Path(directory).iterdir()):
+                info = path.stat()
+                states.append(FileState(path.name, info.st_size, info.st_mtime_ns, info.st_ino))
+    return states
