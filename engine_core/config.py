@@ -132,6 +132,16 @@ class EngineConfig(SchedulingSettings, frozen=True, kw_only=True):
             docs=", as `serve --assets-dir` does",
         ),
     ] = True
+    # The longest silence of a start that gets on is an import from a slow disk, or the recording of graphs.
+    load_timeout_s: Annotated[
+        float,
+        Setting(
+            "seconds without progress after which workers that are starting count as lost",
+            "model",
+            low=1,
+            high=86400,
+        ),
+    ] = 600.0
     step_timeout_s: Annotated[
         float,
         Setting(

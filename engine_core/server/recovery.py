@@ -6,6 +6,7 @@
     recovering   KVCacheReady               serving: frontends hear Ready of the same epoch
     recovering   WorkerError                recovering: once more
     recovering   a worker was stopped       the same, after STOPPED_S
+    recovering   no progress                the same, after --load-timeout
     any          WorkerError, the sixth     the error ends the engine
                  within a minute, or the
                  third while recovering
@@ -36,7 +37,6 @@ LOSSES_WITHIN_S = 60.0
 MAX_FAILED_STARTS = 3
 # A worker that was stopped by a signal while it starts sends nothing, and nothing is overdue.
 STOPPED_S = 2.0
-LOOK_S = 0.5
 
 
 class Recovery:
@@ -86,7 +86,7 @@ class Recovery:
         reach("engine.recovering")
 
     def look(self, stopped: str) -> None:
-        """Look after workers that are starting, every LOOK_S.
+        """Look after workers that are starting; once per round.
 
         Args:
             stopped: names those whose process was stopped by a signal.

@@ -65,6 +65,12 @@ class Startup:
         self.stage = ""
         self.fraction = 0.0
 
+    @property
+    def longest_silence_s(self) -> float:
+        """How long workers may say nothing of their start; on a cluster they first need room there."""
+        config = self._config
+        return config.load_timeout_s + (config.ray_timeout_s if config.executor == "ray" else 0.0)
+
     def begin(self) -> None:
         """Start the executor."""
         self._files = file_states(self._config.model)

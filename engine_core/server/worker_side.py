@@ -19,11 +19,10 @@ from splitserve.engine_core.executor.base import Executor
 from splitserve.engine_core.ipc.worker_messages import FromWorkerMessage, ModelRunnerOutput
 from splitserve.engine_core.process.kill_points import reach
 from splitserve.engine_core.server.frontend_handler import FrontendHandler
-from splitserve.engine_core.server.recovery import LOOK_S, Recovery
+from splitserve.engine_core.server.recovery import Recovery
+from splitserve.engine_core.server.start_watch import LOOK_S, StartWatch
 from splitserve.engine_core.server.startup import Loaded, Startup
 from splitserve.engine_core.server.step_watch import StepWatch
-
-NEVER = float("inf")
 
 
 class WorkerSide:
@@ -53,6 +52,7 @@ class WorkerSide:
         self._serve = serve
         self._on_step = on_step
         self._recovery = Recovery(startup, handler, clock)
+        self._start_watch = StartWatch(startup.longest_silence_s, clock)
         self._step_watch = StepWatch(executor, clock)
         self._polled: tuple[zmq.Socket | int, ...] = ()
         self._engine: EngineCore | None = None
@@ -75,10 +75,9 @@ class WorkerSide:
 
     def next_due_s(self) -> float:
         """Return the time by which attend() has to be called again; inf when nothing is due."""
-        due_s = NEVER
-        if self._recovery.is_active:
+        if self._engine is None or self._recovery.is_active:
             due_s = self._clock.monotonic() + LOOK_S
-        elif self._engine is not None:
+        else:
             due_s = self._step_watch.next_due_s(self._engine)
         timeout_s = self._executor.poll_timeout_s()
         return due_s if timeout_s is None else min(due_s, self._clock.monotonic() + timeout_s)
@@ -97,6 +96,7 @@ class WorkerSide:
             if self._engine is None:
                 raise
             self._recovery.begin(self._engine, fault)
+            self._start_watch.heard()
 
     def stalled(self) -> str:
         """Say why no step can end at the moment; "" if one can, or the first workers are being started."""
@@ -110,10 +110,10 @@ class WorkerSide:
         if self._is_due(ready):
             for message in self._executor.receive():
                 self._on_message(message)
-        if self._engine is None:
-            return
         if self._recovery.is_active:
             self._recovery.look(self._executor.stopped())
+        if self._engine is None or self._recovery.is_active:
+            self._start_watch.look(self._startup.stage)
         else:
             self._submit_steps(self._engine)
             self._step_watch.look(self._engine)
@@ -126,10 +126,12 @@ class WorkerSide:
 
     def _on_message(self, message: FromWorkerMessage) -> None:
         if self._engine is None:
+            self._start_watch.heard()
             loaded = self._startup.on_message(message)
             if loaded is not None:
                 self._engine = self._serve(loaded)
         elif self._recovery.is_active:
+            self._start_watch.heard()
             self._recovery.on_message(message)
         elif isinstance(message, ModelRunnerOutput):
             reach("engine.output_received")
