@@ -147,7 +147,9 @@ class StepApplier:
         if not short:
             self._retries.step_went_well(planned.rows)
             return False
-        rows = [error.row for error in short if self._request_in(error.row, planned.step) is not None]
+        # A worker may have found two reasons for one row.
+        short_rows = dict.fromkeys(error.row for error in short)
+        rows = [row for row in short_rows if self._request_in(row, planned.step) is not None]
         num_tokens = int(unpack_int32(planned.packed_num_tokens).sum())
         if rows:
             for request in self._scheduler.take_back(rows, num_tokens):

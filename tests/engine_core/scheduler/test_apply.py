@@ -93,6 +93,14 @@ def test_a_row_error_ends_its_request_with_the_worker_s_words(engine: EngineCore
     engine.check_integrity()
 
 
+def test_a_row_that_ran_out_of_memory_for_two_reasons_is_taken_back_once(engine: EngineCore) -> None:
+    lack = RowError(0, "out_of_memory", "no room", 503)
+    engine.apply(answer([1], [4], errors=[lack, lack]))
+    engine.check_integrity()
+    assert engine.stats().num_waiting == 1
+    assert engine.plan() is not None
+
+
 def test_a_row_error_of_an_aborted_request_is_nobody_s(engine: EngineCore) -> None:
     engine.abort(FRONTEND, [10])
     engine.apply(answer([1], [4], errors=[RowError(0, "c", "m")]))
