@@ -9,6 +9,10 @@ CPP_SOURCES := -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh'
 
 # Seconds of `make soak`, `make soak-server` and `make fuzz`.
 SECONDS ?= 60
+# Executions of each target in `make fuzz`, in place of the seconds; its only target; processes that share the count.
+COUNT ?=
+TARGET ?=
+PROCESSES ?= 1
 # Runs of the failover simulation in `make soak`; as many as there is time for if it is left out.
 SEEDS ?=
 # Of the property tests in `make soak`.
@@ -73,8 +77,10 @@ soak-server: $(VENV)/.installed-test
 	$(BIN)/python -m tests.system.soak --seconds $(SECONDS)
 
 # Mutated frames, requests and model files; what fails is kept, and named with the command that runs it again.
+# `make fuzz TARGET=bodies COUNT=1000000 PROCESSES=2` runs so many executions of one target, however long they take.
 fuzz: $(VENV)/.installed-test
-	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
+	$(BIN)/python -m tests.fuzz $(if $(COUNT),--count $(COUNT),--seconds $(SECONDS)) \
+		$(addprefix --target ,$(TARGET)) --processes $(PROCESSES)
 
 # What needs no other engine, in under 10 minutes: two random models end to end, scheduler, kernels, frontend.
 bench: $(VENV)/.installed-test

@@ -1,8 +1,9 @@
-"""Mutated input without end: python -m tests.fuzz [--seconds S] [--seed N] [--target NAME] [--replay CASE]
+"""Mutated input without end: python -m tests.fuzz [--seconds S | --count N] [--target NAME] ...
 
-Every target (tests/fuzz/targets) runs in a process of its own, for its share of the time, one after the
-other. A case that fails is made small and kept, one that kills its process or hangs is kept as it is; both
-are named with the command that runs them again, and the exit status is 1.
+Every target (tests/fuzz/targets) runs in a process of its own, or several that share its work, for its share
+of the time or until it has run so many frames, files or requests; one target after the other. A case that
+fails is made small and kept, one that kills its process or hangs is kept as it is; both are named with the
+command that runs them again, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from splitserve.engine_core.process.logs import configure_logging
 from tests.fuzz.case import load
 from tests.fuzz.folders import memory_folder
-from tests.fuzz.run_target import RUNNING, Finding, Plan, replay_hint, run_target
+from tests.fuzz.run_target import Finding, Plan, replay_hint, run_target
 from tests.fuzz.targets.catalogue import CATALOGUE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,6 +36,13 @@ CASE_LIMIT_S = 120.0
 FOUND = 3
 
 
+def positive(text: str) -> int:
+    """Read a number of at least 1."""
+    if (number := int(text)) < 1:
+        raise ValueError
+    return number
+
+
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="fuzz",
@@ -41,7 +50,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--seconds", type=float, default=60.0, help="of all targets together")
+    much = parser.add_mutually_exclusive_group()
+    much.add_argument("--seconds", type=float, default=60.0, help="of all targets together")
+    much.add_argument(
+        "--count", type=positive, default=0, help="executions of each target, however long it takes"
+    )
+    parser.add_argument(
+        "--processes", type=positive, default=1, metavar="N", help="of each target; they share its count"
+    )
     parser.add_argument("--seed", type=int, help="draws the same cases again, as far as the time goes")
     parser.add_argument("--target", action="append", choices=list(CATALOGUE), help="only these")
     parser.add_argument(
@@ -63,15 +79,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seed = secrets.randbits(40) if flags.seed is None else flags.seed
     folder = flags.folder or Path(tempfile.mkdtemp(prefix="fuzz-", dir=memory_folder()))
     if flags.here:
-        return run_here(Plan(flags.target[0], flags.seconds, seed, folder))
+        return run_here(Plan(flags.target[0], flags.seconds, seed, folder, flags.count))
     print(f"seed {seed}, cases that fail go to {folder}", flush=True)
     names = flags.target or list(CATALOGUE)
     shares = sum(CATALOGUE[name].share for name in names)
-    failed = [
-        name
+    plans = [
+        Plan(name, flags.seconds * CATALOGUE[name].share / shares, seed, folder, flags.count)
         for name in names
-        if not run_apart(Plan(name, flags.seconds * CATALOGUE[name].share / shares, seed, folder))
     ]
+    failed = [plan.name for plan in plans if not run_together(plan.shared(flags.processes))]
     if not flags.folder:
         # Unless something is kept in it.
         with contextlib.suppress(OSError):
@@ -80,22 +96,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
+def run_together(plans: Sequence[Plan]) -> bool:
+    """Run the shares of a target at once; returns whether all passed."""
+    with ThreadPoolExecutor(len(plans)) as threads:
+        return all(list(threads.map(run_apart, plans)))
+
+
 def run_apart(plan: Plan) -> bool:
     """Run a target in a process of its own; returns whether it passed."""
     command = [sys.executable, "-m", "tests.fuzz", "--here", "--target", plan.name]
-    command += ["--seconds", str(plan.seconds), "--seed", str(plan.seed), "--folder", str(plan.folder)]
+    command += ["--seed", str(plan.seed), "--folder", str(plan.folder)]
+    command += ["--count", str(plan.num_wanted)] if plan.num_wanted else ["--seconds", str(plan.seconds)]
     # What libraries print of their own panics is not wanted, the last words of a dead process are.
-    errors = plan.folder / f"{plan.name}.stderr"
+    errors = plan.folder / f"{plan.name}-{plan.seed}.stderr"
     environment = {**os.environ, "RUST_BACKTRACE": "0"}
-    running = plan.folder / RUNNING.format(name=plan.name)
     with errors.open("wb") as stream:
         popen = subprocess.Popen(command, cwd=ROOT, stderr=stream, env=environment)
-        status = _wait(popen, running)
+        status = _wait(popen, plan.running)
     if status not in (0, FOUND):
         words = errors.read_text(errors="replace")[-3000:]
         print(f"{plan.name}: the process ended with {status}\n{words}")
-        if running.exists():
-            print(replay_hint(running, plan.name))
+        if plan.running.exists():
+            print(replay_hint(plan.running, plan.name))
     errors.unlink()
     return status == 0
 

@@ -83,11 +83,15 @@ def test_a_case_that_fails_is_made_small_and_kept(tmp_path: Path) -> None:
     assert load(path) == [b"y", b"x"]
 
 
-class Growing(Sensitive):
-    """Notices at the end that something is left."""
+class Sound(Sensitive):
+    """Never fails."""
 
     def run(self, case: Case) -> int:
         return len(case)
+
+
+class Growing(Sound):
+    """Notices at the end that something is left."""
 
     def finish(self) -> str:
         raise AssertionError("a block is left")
@@ -96,6 +100,16 @@ class Growing(Sensitive):
 def test_what_only_shows_at_the_end_is_a_finding(tmp_path: Path) -> None:
     with pytest.raises(Finding, match="a block is left"):
         run_target(Growing(), Plan("growing", 0, 1, tmp_path), print)
+
+
+def test_a_count_is_reached_however_long_it_takes(tmp_path: Path) -> None:
+    assert run_target(Sound(), Plan("sensitive", 0, 1, tmp_path, 100), print) == 120, "three cases of 40"
+
+
+def test_processes_share_a_count_and_draw_cases_of_their_own(tmp_path: Path) -> None:
+    plans = Plan("bodies", 60, 7, tmp_path, 100).shared(3)
+    assert [(plan.seed, plan.num_wanted) for plan in plans] == [(7, 34), (8, 34), (9, 34)]
+    assert len({plan.running for plan in plans}) == 3
 
 
 def test_what_cannot_be_left_out_stays() -> None:
@@ -113,6 +127,15 @@ def test_targets_run_in_processes_of_their_own(capfd: pytest.CaptureFixture[str]
     assert main(["--seconds", "0", "--seed", "1", "--target", "model-files"]) == 0
     told = capfd.readouterr().out
     assert "model-files: 1 files" in told
+    assert told.endswith("passed\n")
+
+
+def test_a_target_runs_in_several_processes_until_it_has_run_enough(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--count", "5", "--processes", "2", "--seed", "1", "--target", "model-files"]) == 0
+    told = capfd.readouterr().out
+    assert told.count("model-files: 3 files") == 2
     assert told.endswith("passed\n")
 
 

@@ -19,7 +19,7 @@ class SimulatedModel:
         sequence in tokens. path: shown as the model's path. block_bytes: bytes of one KV block.
         available_bytes: memory offered to the KV cache. verify: keep a ShadowKV and refuse steps that break
         the protocol. Costs O(sequence length) per row and step. block_size: tokens per KV block; used to
-        verify only. sliding_window: tokens a token sees; 0 for all.
+        verify only. sliding_window: tokens a token sees; 0 for all. max_rows: of a batch.
     """
 
     rule: TokenRule = field(default_factory=TokenRule)
@@ -30,6 +30,8 @@ class SimulatedModel:
     verify: bool = False
     block_size: int = 16
     sliding_window: int = 0
+    # Of the longest batch that can be configured; untouched pages cost nothing but their allocation.
+    max_rows: int = 65536
 
     def info(self) -> ModelInfo:
         """Return the model as the wire describes it."""

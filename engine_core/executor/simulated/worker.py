@@ -39,8 +39,6 @@ from splitserve.engine_core.ipc.worker_messages import (
 
 IntColumn = npt.NDArray[np.int64]
 
-MAX_ROWS = 65536
-
 
 class SimulatedWorker:
     """Rows in columns; implements engine_core.executor.inproc.InprocWorker."""
@@ -56,16 +54,16 @@ class SimulatedWorker:
         self._banned: dict[int, set[int]] = {}
         self._failed: dict[int, RowError] = {}
         self._occupied: set[int] = set()
-        # One entry per row of the longest batch that can be configured; untouched pages cost nothing.
-        self._num_tokens = np.zeros(MAX_ROWS, np.int64)
-        self._num_prompt = np.zeros(MAX_ROWS, np.int64)
-        self._num_computed = np.zeros(MAX_ROWS, np.int64)
-        self._min_tokens = np.zeros(MAX_ROWS, np.int64)
-        self._state = np.zeros(MAX_ROWS, np.uint64)
-        self._seed_mix = np.zeros(MAX_ROWS, np.uint64)
-        self._stops_at_eos = np.zeros(MAX_ROWS, np.bool_)
+        num_rows = model.max_rows
+        self._num_tokens = np.zeros(num_rows, np.int64)
+        self._num_prompt = np.zeros(num_rows, np.int64)
+        self._num_computed = np.zeros(num_rows, np.int64)
+        self._min_tokens = np.zeros(num_rows, np.int64)
+        self._state = np.zeros(num_rows, np.uint64)
+        self._seed_mix = np.zeros(num_rows, np.uint64)
+        self._stops_at_eos = np.zeros(num_rows, np.bool_)
         # Tokens known to a pipeline stage that does not sample.
-        self._num_told = np.zeros(MAX_ROWS, np.int64)
+        self._num_told = np.zeros(num_rows, np.int64)
 
     def load(self) -> WorkerReady:
         """Return what WorkerReady says; there is nothing to load."""
@@ -214,7 +212,7 @@ class SimulatedWorker:
 
     def _enter(self, new_row: NewRow) -> None:
         row, sampling = new_row.row, new_row.sampling
-        if row in self._occupied or not 0 <= row < MAX_ROWS:
+        if row in self._occupied or not 0 <= row < self._model.max_rows:
             raise WorkerError(f"row {row} is new but was not free")
         token_ids = unpack_int32(new_row.token_ids)
         if not 0 <= new_row.num_computed_tokens < len(token_ids):

@@ -53,7 +53,7 @@ SCHEDULING = SchedulerConfig(
     max_num_batched_tokens=64,
     max_model_len=128,
 )
-MODEL = SimulatedModel(RULE, 128, verify=True, block_size=4)
+MODEL = SimulatedModel(RULE, 128, verify=True, block_size=4, max_rows=SCHEDULING.max_num_seqs)
 NEIGHBOUR = b"neighbour"
 HOSTILE = (b"hostile-0", b"hostile-1", b"hostile-2", b"stranger")
 GONE, FULL = 5, 6

@@ -54,7 +54,7 @@ from tests.fuzz.targets.engine_frames import RULE, SCHEDULING
 
 PIECES_PER_CASE = 64
 MAX_STEPS = 20_000
-MODEL = SimulatedModel(RULE, 128, block_size=4)
+MODEL = SimulatedModel(RULE, 128, block_size=4, max_rows=SCHEDULING.max_num_seqs)
 
 
 def from_worker_frames() -> list[bytes]:
