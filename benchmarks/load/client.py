@@ -123,6 +123,7 @@ class Clients:
         if client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self._end(fd, End.BROKEN)
             return
+        self._logs[fd].sent_s = time.time()
         client.send(request)
         if ask.reader is Reader.EAGER:
             self._epoll.modify(fd, select.EPOLLIN)

@@ -84,7 +84,9 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
         request_id: as it was sent with the request.
         status: of HTTP; 0 without an answer.
         error: code of the error that ended or refused it.
-        ended_s: when it ended, or when the client stopped looking.
+        sent_s: when the request went out, on a connection that was there.
+        ended_s: when its last bytes came; if they are no end, when the client saw the connection end, hung up
+            or stopped looking.
         is_right: what came of its text is the right text, or the start of it.
         text: all of it, if the plan does not know it.
         event_times, num_chars: of each event with text: float64 column, and int32 column of the characters up

@@ -11,6 +11,8 @@ from benchmarks.compare.stream_client import Arrival, read_events
 from benchmarks.load.plan import Ask, End, Seen
 
 END = b"data: [DONE]"
+# Ends that are in what the server said: the kernel has noted when it came.
+_SAID = (End.WHOLE, End.REFUSED, End.FAILED)
 
 
 class StreamLog:
@@ -19,7 +21,7 @@ class StreamLog:
     Args:
         request_id: as it is sent with the request.
         ask: what was asked.
-        sent_s: on time.time().
+        sent_s: on time.time(); set anew when the connection is there and the request goes out.
     """
 
     def __init__(self, request_id: str, ask: Ask, sent_s: float) -> None:
@@ -49,7 +51,7 @@ class StreamLog:
             status=status,
             error=error,
             sent_s=self.sent_s,
-            ended_s=ended_s,
+            ended_s=self.arrivals[-1].time_s if end in _SAID else ended_s,
             is_right=is_right or not right,
             text="" if right else text,
             event_times=times.tobytes(),

@@ -74,6 +74,16 @@ def test_bytes_have_the_time_at_which_they_came_and_not_at_which_they_were_read(
     assert before_s <= clients.seen[0].times_s[0] <= time.time()
 
 
+def test_a_request_is_sent_when_its_bytes_are_and_not_when_the_client_began_to_connect() -> None:
+    with answering(HEAD + EVENT + DONE) as (port, _):
+        ask = Ask(0.0, port, 0)
+        clients = Clients(plan())
+        clients._send(ask)
+        connecting_s = time.time()
+        run(clients)
+    assert connecting_s <= clients.seen[0].sent_s <= clients.seen[0].times_s[0]
+
+
 def test_a_client_hangs_up_when_it_was_to() -> None:
     with answering(HEAD + EVENT, close=False) as (port, _):
         clients = Clients(plan(Ask(0.0, port, 0, hang_up_s=0.05)))

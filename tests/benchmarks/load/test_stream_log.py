@@ -59,3 +59,10 @@ def test_an_error_in_a_stream_is_a_failure_with_its_code() -> None:
 def test_a_refusal_has_a_status_and_a_code() -> None:
     seen = read(b'HTTP/1.1 429 Too Many\r\ncontent-length: 33\r\n\r\n{"error": {"code": "overloaded"}}')
     assert (seen.end, seen.status, seen.error) == (End.REFUSED, 429, "overloaded")
+
+
+def test_what_the_server_said_ends_a_stream_when_it_came_and_not_when_the_client_saw_it() -> None:
+    refusal = b"HTTP/1.1 429 Too Many\r\ncontent-length: 33\r\n\r\n", b'{"error": {"code": "overloaded"}}'
+    assert read(*refusal).ended_s == 3.0
+    assert read(HEAD + event("abc"), DONE).ended_s == 3.0
+    assert read(HEAD + event("a")).ended_s == read(HEAD, end=End.HUNG_UP).ended_s == 9.0
