@@ -11,8 +11,8 @@
                  within a minute, or the
                  third while recovering
 
-A checkpoint that can no longer be loaded, or was changed so that the workers refuse it, ends the engine at
-once: new workers would find the same. Every other fault of a start counts as a loss.
+A checkpoint that was changed so that the workers refuse it, or find another model, ends the engine at once:
+new workers would find the same, and a new engine may serve it. Every other fault of a start counts as a loss.
 """
 
 from __future__ import annotations
@@ -61,9 +61,8 @@ class Recovery:
         """The workers are lost: put all requests back and start new workers.
 
         Raises:
-            WorkerError: workers were lost too often lately, or cannot be started.
-            ModelLoadError: the checkpoint cannot be served any more.
-            ConfigError: it was no fault of a start.
+            WorkerError: workers were lost too often, cannot be started, or refuse a changed checkpoint.
+            ConfigError, ModelLoadError: it was no fault of a start.
         """
         loss = self._as_loss(fault)
         now_s = self._clock.monotonic()
@@ -119,7 +118,7 @@ class Recovery:
             return fault
         if not self.is_active:
             raise fault
-        refusal = self._startup.refusal(fault)
-        if refusal is not None:
-            raise refusal from fault
+        if self._startup.has_changed():
+            raise WorkerError(f"the checkpoint was changed while it was served: {fault}") from fault
+        # What was asked for has fitted before, and the files have been read: something is short now.
         return WorkerError(str(fault))

@@ -16,7 +16,7 @@ import msgspec
 
 from splitserve.engine_core.checkpoint.state import FileState, file_states
 from splitserve.engine_core.config import EngineConfig, SchedulerConfig
-from splitserve.engine_core.errors import ConfigError, ModelLoadError, WorkerError
+from splitserve.engine_core.errors import ModelLoadError, WorkerError
 from splitserve.engine_core.executor.base import Executor
 from splitserve.engine_core.ipc.wire import ModelInfo
 from splitserve.engine_core.ipc.worker_messages import (
@@ -90,17 +90,9 @@ class Startup:
         self._enter("starting the worker")
         self._executor.restart()
 
-    def refusal(self, fault: ConfigError | ModelLoadError) -> ModelLoadError | None:
-        """Say that the checkpoint cannot be served any more, if that is why workers do not start again.
-
-        What was configured has fitted before: unless the files have changed, only memory is short.
-        """
-        checkpoint = f"the checkpoint {self._config.model}"
-        if file_states(self._config.model) != self._files:
-            return ModelLoadError(f"{checkpoint} was changed while it was served: {fault}")
-        if isinstance(fault, ModelLoadError):
-            return ModelLoadError(f"{checkpoint} cannot be loaded any more: {fault}")
-        return None
+    def has_changed(self) -> bool:
+        """Whether the checkpoint's files are others than those that were loaded."""
+        return file_states(self._config.model) != self._files
 
     def on_message(self, message: FromWorkerMessage) -> Loaded | None:
         """Handle one message of the worker; return the result once the KV cache is allocated.

@@ -150,11 +150,11 @@ def test_an_engine_whose_workers_keep_dying_gives_up() -> None:
         assert "Traceback" not in engine.log()
 
 
-def test_a_worker_that_finds_the_checkpoint_gone_ends_the_engine() -> None:
+def test_workers_that_cannot_load_the_checkpoint_again_end_the_engine() -> None:
     with engine_with("load once") as engine:
         client = engine.joined()
         client.add(1, [1], max_tokens=1000)
         engine.worker().kill()
-        assert engine.exit_code() == 3
-        cause = "the checkpoint .* cannot be loaded any more: shard 2 of 3 is missing"
+        assert engine.exit_code() == 4
+        cause = "the workers could not be started again 3 times: .*shard 2 of 3 is missing"
         assert re.search(f"^engine-core: error: {cause}$", engine.log(), re.MULTILINE)
