@@ -5,9 +5,10 @@ software and new files of the model can be served at all.
 
 event                      what happens
 the engine serves          a spare is started a little later, if there is none
-the engine is to start     the spare, prepared or not, becomes the engine
+the engine is to start     the spare, prepared or not, becomes the engine; none is started until it serves
 renew()                    the spare is replaced by one that reads everything anew
-the spare ends             no other one until the engine serves again
+the spare ends, or is      another one is started later, and later each time, until one is prepared or the
+not prepared in time       engine serves again
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from splitserve.engine_core.process.standby import StandbyNews, StandbyProcess
 NEVER = float("inf")
 # It takes half a second of a processor, which streams that have just been resumed need more.
 START_DELAY_S = 3.0
+# Whatever ended a spare, such as a lack of memory or a faulty new release, may last.
+FIRST_RETRY_S = 10.0
+MAX_RETRY_S = 600.0
 # For imports, a download and a look at the model's files.
 PREPARE_TIMEOUT_S = 300.0
 _LAST_STEPS_S = 5.0
@@ -52,6 +56,7 @@ class SpareEngine:
         self._process: StandbyProcess | None = None
         self._start_due_s = NEVER
         self._kill_due_s = NEVER
+        self._retry_s = FIRST_RETRY_S
         self.is_prepared = False
 
     @property
@@ -65,6 +70,7 @@ class SpareEngine:
 
     def on_engine_serves(self, now_s: float) -> None:
         """Have a spare soon."""
+        self._retry_s = FIRST_RETRY_S
         if self._process is None:
             self._start_due_s = now_s + START_DELAY_S
 
@@ -74,7 +80,7 @@ class SpareEngine:
         try:
             self._process = StandbyProcess(self._start)
         except OSError as error:
-            return Prepared(f"the successor of engine-core cannot be started: {error.strerror}")
+            return self._failed(now_s, f"cannot be started: {error.strerror}")
         self._kill_due_s = now_s + PREPARE_TIMEOUT_S
         return None
 
@@ -86,17 +92,18 @@ class SpareEngine:
             return None
         if now_s >= self._kill_due_s:
             self.end()
-            return Prepared(f"the successor of engine-core was not prepared after {PREPARE_TIMEOUT_S:.0f} s")
+            return self._failed(now_s, f"was not prepared after {PREPARE_TIMEOUT_S:.0f} s")
         match self._process.news():
             case None:
                 return None
             case StandbyNews.PREPARED:
                 self._kill_due_s = NEVER
                 self.is_prepared = True
+                self._retry_s = FIRST_RETRY_S
                 return Prepared("")
             case StandbyNews.ENDED:
                 how = describe_exit(self.end(_LAST_STEPS_S))
-                return Prepared(f"the successor of engine-core ended before it served ({how})")
+                return self._failed(now_s, f"ended before it served ({how})")
 
     def take(self) -> Child | None:
         """Return the process that is the engine from now on; None if there is none to take."""
@@ -111,6 +118,11 @@ class SpareEngine:
         """
         process = self._let_go()
         return process.close(patience_s) if process is not None else os.EX_OK
+
+    def _failed(self, now_s: float, how: str) -> Prepared:
+        self._start_due_s = now_s + self._retry_s
+        self._retry_s = min(2 * self._retry_s, MAX_RETRY_S)
+        return Prepared(f"the successor of engine-core {how}")
 
     def _let_go(self) -> StandbyProcess | None:
         process, self._process = self._process, None
