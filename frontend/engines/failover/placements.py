@@ -89,11 +89,8 @@ class Placements:
             for sequence in [each for each in client.displaced if each.deadline_s <= now_s]:
                 client.displaced.remove(sequence)
                 end(sequence, timeout_error(sequence.request.timeout_s))
-            is_over = now_s - client.since_s >= self._wait_s
-            if is_over and (
-                client.num_refusals or self._trials.holds(client) or self.choose(client, now_s) is None
-            ):
-                self._give_up(client, end)
+            if now_s - client.since_s >= self._wait_s:
+                self._end_wait(client, now_s, end)
             self.settle(client)
 
     def place_all(self, now_s: float, end: End) -> bool:
@@ -145,6 +142,15 @@ class Placements:
         self._stats.count(client, sequences, now_s)
         reach("frontend.resumed")
         return True
+
+    def _end_wait(self, client: ClientRequest, now_s: float, end: End) -> None:
+        """Give up a request that has waited for too long, unless it can go on now."""
+        has_engine = self.choose(client, now_s) is not None
+        if has_engine and self._trials.awaits_turn(client):
+            # Held back by us, with an engine ready: no reason for an error.
+            self._trials.let_go(client)
+        if client.num_refusals or self._trials.holds(client) or not has_engine:
+            self._give_up(client, end)
 
     def _give_up(self, client: ClientRequest, end: End) -> None:
         error = client.error

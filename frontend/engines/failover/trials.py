@@ -9,7 +9,8 @@
 
 The rule is engine_core.suspects. Suspects are held until every other accused request is innocent again; then
 they go one at a time, so that a further death has one request in common with those before. A few more tokens
-than one are asked for, because the last ones before a death are lost with it and merely come again.
+than one are asked for, because the last ones before a death are lost with it and merely come again. Whoever
+is before it may wait in an engine's queue for long: a suspect whose turn does not come in time is let go.
 
 An engine that cannot be reached may live: when it is ready again, its epoch tells whether it had died. Until
 then nobody is ended for its death, and the only request in common with another one is tried nowhere.
@@ -87,6 +88,14 @@ class Trials:
         if client not in self._held:
             return False
         return client is not self._held[0] or len(self._accused) > len(self._held)
+
+    def awaits_turn(self, client: ClientRequest) -> bool:
+        """Whether a request is held only until those before it have shown that they are harmless."""
+        return self.holds(client) and client not in self._doubtful
+
+    def let_go(self, client: ClientRequest) -> None:
+        """Hold a suspect no longer, although its turn has not come; it stays accused."""
+        self._held.remove(client)
 
     def watch(self, client: ClientRequest, sequences: Iterable[OpenSequence]) -> None:
         """Note that sequences of an accused request are about to go on."""

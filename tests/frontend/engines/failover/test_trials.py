@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from splitserve.engine_core.errors import UnsafeRequestError
+from splitserve.engine_core.errors import EngineUnavailableError, UnsafeRequestError
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence
 from splitserve.frontend.engines.failover.trials import MIN_PROGRESS_TOKENS
-from tests.frontend.engines.failover.rig import Rig
+from tests.frontend.engines.failover.rig import WAIT_S, Rig
 
 ENOUGH = range(MIN_PROGRESS_TOKENS)
 
@@ -125,6 +125,29 @@ def test_a_suspect_that_is_aborted_lets_the_next_one_go() -> None:
     suspects[0].host.abort([suspects[0]])
     rig.pump(0.06)
     assert suspects[1].place is not None
+
+
+def test_a_suspect_whose_turn_does_not_come_in_time_goes_on() -> None:
+    rig = Rig(1)
+    suspects = [rig.begin()[0] for _ in range(2)]
+    die(rig)
+    # It waits in the engine's queue, behind what runs there for other frontends.
+    (other,) = rig.begin()
+    die(rig)
+    rig.pass_time(WAIT_S - 1)
+    assert placed([*suspects, other]) == [False, False, True]
+    rig.pass_time(1)
+    assert placed([*suspects, other]) == [True] * 3
+
+
+def test_a_suspect_whose_turn_does_not_come_ends_if_there_is_no_engine() -> None:
+    rig = Rig(1)
+    suspects = [rig.begin()[0] for _ in range(2)]
+    die(rig)
+    die(rig)
+    rig.engines[0].lose()
+    rig.pass_time(WAIT_S + 1)
+    assert [type(each.error) for each in suspects] == [EngineUnavailableError] * 2
 
 
 def test_a_blip_of_both_engines_makes_nobody_unsafe() -> None:
