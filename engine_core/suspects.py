@@ -2,12 +2,15 @@
 
     present at a death    in common with an earlier death       then
     any number            none                                  all go on
-    any number            one                                   it is unsafe, and ends
+    any number            one, which has run                    it is unsafe, and ends
+    any number            one, never seen to run                it is a suspect; unsafe with its third death
     any number            2 to MAX_SUSPECTS                     they go on one at a time, the others at once
     any number            more                                  all go on: the cause is more likely elsewhere
 
 A suspect that goes on alone and brings another death about is the only one in common, so it ends by the
 second row. One that is seen to get further than it had is cleared, and the next suspect has its turn.
+
+One that was never seen to run may only have waited in a queue each time, and so becomes a suspect first.
 
 A death may be uncertain at first: a process that is out of reach may live. Nobody is unsafe while any death
 that speaks against it is uncertain; it has to wait until all of them are certain, or taken back.
@@ -56,25 +59,33 @@ class Suspects(Generic[K]):
         # The deaths that each request was present at; bounded by the requests in flight, and by how often one
         # of them is tried again.
         self._deaths: dict[K, list[Death]] = {}
+        # Those of them that were seen to run before one of their deaths.
+        self._have_run: set[K] = set()
 
     def __contains__(self, request: object) -> bool:
         return request in self._deaths
 
-    def died(self, present: Collection[K], death: Death | None = None) -> Verdict[K]:
+    def died(
+        self, present: Collection[K], death: Death | None = None, unseen: Collection[K] = ()
+    ) -> Verdict[K]:
         """Judge a death.
 
         Args:
             present: requests that may have caused it: those in flight, without those that waited elsewhere.
             death: a certain one if left out.
+            unseen: those present that were not seen to run, and may only have waited there.
         """
         death = death or Death()
         common = [request for request in present if request in self._deaths]
         for request in present:
             self._deaths.setdefault(request, []).append(death)
+        self._have_run.update(request for request in present if request not in unseen)
         if len(common) != 1:
             return Verdict([], common if len(common) <= MAX_SUSPECTS else [], [])
-        if not self.is_proven(common[0]):
+        if not self.are_certain(common[0]):
             return Verdict([], [], common)
+        if not self.is_proven(common[0]):
+            return Verdict([], common, [])
         self.forget(common)
         return Verdict(common, [], [])
 
@@ -82,9 +93,14 @@ class Suspects(Generic[K]):
         """Return the number of deaths that speak against a request."""
         return len(self._deaths.get(request, ()))
 
+    def are_certain(self, request: K) -> bool:
+        """Return whether all deaths that speak against a request are certain."""
+        return all(death.is_certain for death in self._deaths.get(request, ()))
+
     def is_proven(self, request: K) -> bool:
-        """Return whether several deaths speak against a request, and all of them are certain."""
-        return self.num_deaths(request) > 1 and all(death.is_certain for death in self._deaths[request])
+        """Return whether so many deaths speak against a request that it is unsafe, and all are certain."""
+        num_needed = 2 if request in self._have_run else 3
+        return self.num_deaths(request) >= num_needed and self.are_certain(request)
 
     def take_back(self, death: Death) -> None:
         """Take a death back: the process was only out of reach."""
@@ -92,9 +108,10 @@ class Suspects(Generic[K]):
             if death in deaths:
                 deaths.remove(death)
                 if not deaths:
-                    del self._deaths[request]
+                    self.forget([request])
 
     def forget(self, requests: Iterable[K]) -> None:
         """Drop requests that have ended, or got further than they had."""
         for request in requests:
             self._deaths.pop(request, None)
+            self._have_run.discard(request)

@@ -71,3 +71,11 @@ def test_requests_that_ended_are_forgotten() -> None:
     suspects.forget(["a", "unknown"])
     assert "a" not in suspects
     assert suspects.died(["a", "b"]).unsafe == ["b"]
+
+
+def test_one_that_was_never_seen_to_run_is_a_suspect_before_it_is_unsafe() -> None:
+    suspects = Suspects[str]()
+    suspects.died(["a", "b"], unseen=["a"])
+    verdict = suspects.died(["a", "c"], unseen=["a"])
+    assert (verdict.unsafe, verdict.suspects) == ([], ["a"])
+    assert suspects.died(["a"], unseen=["a"]).unsafe == ["a"]

@@ -38,6 +38,7 @@ class OpenSequence:
         was_displaced: whether an engine that had taken it was lost, or gave it back.
         watched: whether each token has to be seen here as it comes, so that native code must not take it.
         has_started: whether an engine has begun to run it.
+        is_running: whether the engine that has it, or had it last, has begun to.
         relayed: set while native code writes the stream; its new tokens are kept there, not in token_ids.
         returned: what native code did, once the stream is taken back; read by the one that handed it over.
         num_taken: how many of token_ids the stream has taken.
@@ -65,6 +66,7 @@ class OpenSequence:
     was_displaced: bool = False
     watched: bool = False
     has_started: bool = False
+    is_running: bool = False
     finished: Finished | None = None
     error: SplitServeError | None = None
     relayed: RelayedStream | None = None

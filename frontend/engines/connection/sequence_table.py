@@ -83,7 +83,7 @@ class SequenceTable:
 
     def adopt(self, sequence: OpenSequence, handle: int) -> None:
         """Take over a sequence that is in no table; its output continues where it is. See add()."""
-        sequence.handle, sequence.relay = handle, self._relay
+        sequence.handle, sequence.relay, sequence.is_running = handle, self._relay, False
         self._sequences[handle] = sequence
 
     def release(self, handles: Iterable[int] | None = None) -> list[OpenSequence]:
@@ -186,7 +186,10 @@ class SequenceTable:
         find = self._sequences.get
         for started in outputs.started:
             sequence = find(started.handle)
-            if sequence is not None and not sequence.has_started:
+            if sequence is None:
+                continue
+            sequence.is_running = True
+            if not sequence.has_started:
                 # What a later engine says of it is how well it was resumed, not how the request was served.
                 sequence.has_started = True
                 sequence.num_cached_tokens = started.num_cached_tokens

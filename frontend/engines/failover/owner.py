@@ -183,7 +183,8 @@ class Failover:
             # Over a network, what cannot be reached may live.
             death = Death(is_certain=engine.is_local and cause is DisplacedBy.DISCONNECTED)
             self._losses[engine] = _Loss(death, list(clients))
-            self._end_unsafe(self._trials.died(list(clients), death))
+            unseen = clients.keys() - {_client_of(each) for each in sequences if each.is_running}
+            self._end_unsafe(self._trials.died(list(clients), death, unseen))
         if cause.is_death or cause is DisplacedBy.GARBLED:
             self._count_deaths(clients)
         if self._closing is not None:

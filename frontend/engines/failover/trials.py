@@ -5,7 +5,8 @@
     accused              -> accused, held,          -> innocent                    -             -> as before
                          doubtful or unsafe
     held (its turn)      -> held, doubtful, unsafe  -> innocent                    -             -> as before
-    doubtful (waits)     -                          -> innocent                    -> unsafe     -> accused
+    doubtful (waits)     -                          -> innocent                    -> unsafe,    -> accused
+                                                                                   or held
 
 The rule is engine_core.suspects. Suspects are held until every other accused request is innocent again; then
 they go one at a time, so that a further death has one request in common with those before. A few more tokens
@@ -18,7 +19,7 @@ then nobody is ended for its death, and the only request in common with another 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from splitserve.engine_core.suspects import Death, Suspects
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence
@@ -48,18 +49,21 @@ class Trials:
         """Number of suspects, the one on trial included."""
         return len(self._held)
 
-    def died(self, present: Sequence[ClientRequest], death: Death) -> list[ClientRequest]:
+    def died(
+        self, present: Sequence[ClientRequest], death: Death, unseen: Collection[ClientRequest] = ()
+    ) -> list[ClientRequest]:
         """Judge a death; return the requests that must not be tried again.
 
         Args:
             present: requests that had a sequence open on the engine.
             death: of the engine.
+            unseen: those of them of which the engine had not begun to run any.
         """
-        verdict = self._rule.died(present, death)
+        verdict = self._rule.died(present, death, unseen)
         for client in present:
             elsewhere = [entry for entry in self._accused.get(client, ()) if entry[0].place is not None]
             self._accused[client] = elsewhere
-        self._held += [client for client in verdict.suspects if client not in self._held]
+        self._suspect(verdict.suspects)
         self._doubtful += [client for client in verdict.doubtful if client not in self._doubtful]
         for client in verdict.unsafe:
             self._clear(client)
@@ -71,6 +75,9 @@ class Trials:
         unsafe = [client for client in self._doubtful if self._rule.is_proven(client)]
         for client in unsafe:
             self._clear(client)
+        certain = [client for client in self._doubtful if self._rule.are_certain(client)]
+        self._suspect(certain)
+        self._doubtful = [client for client in self._doubtful if client not in certain]
         return unsafe
 
     def take_back(self, death: Death) -> None:
@@ -113,6 +120,9 @@ class Trials:
         for client, watched in list(self._accused.items()):
             if not client.displaced and all(_got_on(sequence, goal) for sequence, goal in watched):
                 self._clear(client)
+
+    def _suspect(self, clients: Iterable[ClientRequest]) -> None:
+        self._held += [client for client in clients if client not in self._held]
 
     def _clear(self, client: ClientRequest) -> None:
         for sequence, _ in self._accused.pop(client):

@@ -8,7 +8,7 @@ import msgspec
 
 from splitserve.engine_core.errors import SplitServeError
 from splitserve.engine_core.ipc.codec import pack_int32, unpack_int32
-from splitserve.engine_core.ipc.messages import Abort, AddRequest
+from splitserve.engine_core.ipc.messages import Abort, AddRequest, Started, StepOutputs
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.engines.connection.displacement import DisplacedBy
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence
@@ -72,8 +72,11 @@ class LoneEngine:
             ready(self.epoch, model=self.model, lease_renewed=lease_renewed), self._rig.now_s
         )
 
-    def lose(self) -> None:
-        """Break the connection."""
+    def lose(self, *, runs: bool = True) -> None:
+        """Break the connection; by then the engine has begun to run all that it has, or nothing."""
+        if runs and self.session.sequences:
+            started = [Started(sequence.handle, 0, 0.0) for sequence in self.session.sequences]
+            self.session.receive(StepOutputs(self.epoch, b"", b"", b"", started=started), self._rig.now_s)
         self.session.disconnected(self._rig.now_s)
 
     def emit(self, sequence: OpenSequence, *token_ids: int) -> None:

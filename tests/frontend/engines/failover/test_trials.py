@@ -12,9 +12,9 @@ from tests.frontend.engines.failover.rig import WAIT_S, Rig
 ENOUGH = range(MIN_PROGRESS_TOKENS)
 
 
-def die(rig: Rig) -> None:
-    """Lose the first engine, whose successor is ready at once."""
-    rig.engines[0].lose()
+def die(rig: Rig, *, runs: bool = True) -> None:
+    """Lose the first engine, which ran all it had or nothing; its successor is ready at once."""
+    rig.engines[0].lose(runs=runs)
     rig.engines[0].start()
     rig.pump(0.06)
 
@@ -41,6 +41,29 @@ def test_the_only_request_of_two_deaths_is_unsafe() -> None:
     rig.engines[0].session.outbox.clear()
     die(rig)
     assert not rig.engines[0].asked()
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+def test_a_request_that_may_only_have_waited_is_tried_before_it_is_unsafe(is_local: bool) -> None:
+    rig = Rig(1)
+    rig.engines[0].is_local = is_local
+    (waiting,), (running,) = rig.begin(), rig.begin()
+    die(rig, runs=False)
+    get_on(rig, running)
+    die(rig, runs=False)
+    assert (waiting.error, placed([waiting])) == (None, [False])
+    get_on(rig, running)
+    assert placed([waiting]) == [True]
+    die(rig, runs=False)
+    assert isinstance(waiting.error, UnsafeRequestError)
+
+
+def test_a_request_that_ran_before_one_of_two_deaths_is_unsafe() -> None:
+    rig = Rig(1)
+    (sequence,) = rig.begin()
+    die(rig, runs=True)
+    die(rig, runs=False)
+    assert isinstance(sequence.error, UnsafeRequestError)
 
 
 def test_a_few_tokens_that_merely_come_again_do_not_clear_a_request() -> None:
