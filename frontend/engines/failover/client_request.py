@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from splitserve.engine_core.errors import SplitServeError
 from splitserve.engine_core.ipc.messages import AddRequest
@@ -25,6 +25,18 @@ class RequestOwner(Protocol):
         """Abort sequences of the request; see ClientRequest.abort()."""
 
 
+class Refusal(NamedTuple):
+    """How an engine has refused a request.
+
+    Attributes:
+        num_times: how often in a row.
+        retry_at_s: monotonic time before which it is not asked again.
+    """
+
+    num_times: int
+    retry_at_s: float
+
+
 class ClientRequest:
     """One client's request, the unit that is suspected, and whose migrations are counted.
 
@@ -37,8 +49,7 @@ class ClientRequest:
         cause: why they are; REJECTED if no engine has run them yet.
         error: what they end with if they cannot go on.
         since_s: monotonic time at which they were sent, or displaced since then.
-        refused_by: the engine that has just rejected them, which is not asked before retry_at_s.
-        num_refusals: rejections in a row.
+        refusals: the engines that have rejected them since then, at most all of them.
     """
 
     __slots__ = (
@@ -49,10 +60,8 @@ class ClientRequest:
         "error",
         "model",
         "num_deaths",
-        "num_refusals",
         "numerics",
-        "refused_by",
-        "retry_at_s",
+        "refusals",
         "since_s",
     )
 
@@ -67,9 +76,7 @@ class ClientRequest:
         self.cause = DisplacedBy.REJECTED
         self.error: SplitServeError | None = None
         self.since_s = 0.0
-        self.refused_by: Engine | None = None
-        self.retry_at_s = 0.0
-        self.num_refusals = 0
+        self.refusals: dict[Engine, Refusal] = {}
 
     def open(self, requests: Sequence[AddRequest], wake: Callable[[], None]) -> list[OpenSequence]:
         """Open sequences on one engine, all of them or none.

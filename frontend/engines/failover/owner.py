@@ -115,7 +115,7 @@ class Failover:
         if self._closing is not None:
             raise copy(self._closing)
         now_s = self._clock()
-        client.since_s, client.num_refusals = now_s, 0
+        client.since_s, client.refusals = now_s, {}
         engine: Engine | None = client.engine
         if client.engine.takes_model != client.model:
             engine = self._placements.choose(client, now_s)
@@ -174,7 +174,7 @@ class Failover:
                 self._placements.refused(client, engine, now_s)
             else:
                 client.cause = cause
-                client.since_s, client.refused_by, client.num_refusals = now_s, None, 0
+                client.since_s, client.refusals = now_s, {}
             self._enqueue(client)
         if cause is not DisplacedBy.REJECTED:
             num, name = len(sequences), cause.value

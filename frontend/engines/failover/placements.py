@@ -15,7 +15,7 @@ from splitserve.engine_core.errors import (
 from splitserve.engine_core.process.kill_points import reach
 from splitserve.engine_core.process.logs import log_event
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence
-from splitserve.frontend.engines.failover.client_request import ClientRequest
+from splitserve.frontend.engines.failover.client_request import ClientRequest, Refusal
 from splitserve.frontend.engines.failover.engine import Engine
 from splitserve.frontend.engines.failover.resumption import resumption
 from splitserve.frontend.engines.failover.stats import FailoverStats
@@ -29,6 +29,7 @@ MAX_PLACED_PER_TURN = 64
 # An engine that rejects a sequence is asked again after this, then after twice as long, and so on.
 FIRST_RETRY_S = 0.1
 MAX_RETRY_S = 2.0
+_NEVER_REFUSED = Refusal(0, 0.0)
 
 End = Callable[[OpenSequence, SplitServeError], None]
 
@@ -70,16 +71,19 @@ class Placements:
 
     def refused(self, client: ClientRequest, engine: Engine, now_s: float) -> None:
         """Note that an engine has rejected sequences of a request: it is not asked again for a while."""
-        if client.refused_by is not engine or now_s >= client.retry_at_s:
-            client.num_refusals += 1
-        client.refused_by = engine
-        client.retry_at_s = now_s + min(MAX_RETRY_S, FIRST_RETRY_S * 2 ** min(client.num_refusals - 1, 10))
+        num_times, retry_at_s = client.refusals.get(engine, _NEVER_REFUSED)
+        # Sequences that were sent together are rejected together.
+        num_times += now_s >= retry_at_s
+        delay_s = min(MAX_RETRY_S, FIRST_RETRY_S * 2 ** min(num_times - 1, 10))
+        client.refusals[engine] = Refusal(num_times, now_s + delay_s)
 
     def choose(self, client: ClientRequest, now_s: float) -> Engine | None:
         """Return the least busy engine for a request, None if no engine takes it now."""
-        shunned = client.refused_by if now_s < client.retry_at_s else None
+        refusals = client.refusals
         engines = [
-            engine for engine in self._engines if engine is not shunned and engine.takes_model == client.model
+            engine
+            for engine in self._engines
+            if engine.takes_model == client.model and refusals.get(engine, _NEVER_REFUSED).retry_at_s <= now_s
         ]
         return min(engines, key=lambda engine: engine.num_open, default=None)
 
@@ -149,7 +153,7 @@ class Placements:
         if has_engine and self._trials.awaits_turn(client):
             # Held back by us, with an engine ready: no reason for an error.
             self._trials.let_go(client)
-        if client.num_refusals or self._trials.holds(client) or not has_engine:
+        if client.refusals or self._trials.holds(client) or not has_engine:
             self._give_up(client, end)
 
     def _give_up(self, client: ClientRequest, end: End) -> None:

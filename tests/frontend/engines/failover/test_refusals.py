@@ -31,6 +31,19 @@ def test_engines_that_refuse_in_turn_do_not_keep_a_sequence_waiting_for_ever() -
     assert refuse(rig, 429, "overloaded") == 0
 
 
+def test_engines_that_refuse_in_turn_are_each_asked_later_and_later() -> None:
+    rig = Rig(3)
+    (sequence,) = rig.begin()
+    rig.engines[0].emit(sequence, 5)
+    rig.engines[0].lose()
+    num_asked = 0
+    for _ in range(200):
+        rig.pump(0.005)
+        num_asked += refuse(rig, 429, "overloaded")
+    # Each of two at once, and after 0.1, 0.2 and 0.4 s.
+    assert num_asked == 2 * 4
+
+
 def test_a_sequence_that_does_not_fit_one_engine_goes_on_at_another() -> None:
     rig = Rig(3)
     (sequence,) = rig.begin()
