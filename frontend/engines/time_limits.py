@@ -20,6 +20,11 @@ def timeout_error(timeout_s: float) -> EngineRequestError:
     return error
 
 
+def queue_timeout_error(queue_timeout_s: float) -> QueueTimeoutError:
+    """Return the error of a sequence that no engine has taken within its queue timeout."""
+    return QueueTimeoutError(f"no engine was ready for {queue_timeout_s:g} s")
+
+
 def least_timeout_s(requests: Iterable[GenerationRequest]) -> float:
     """Return the first time at which a request that no engine has begun would end; inf for never."""
     limits = (limit for request in requests for limit in (request.timeout_s, request.queue_timeout_s))
@@ -36,7 +41,7 @@ def left_after(waited_s: float, request: GenerationRequest) -> GenerationRequest
     if request.timeout_s and waited_s >= request.timeout_s:
         raise timeout_error(request.timeout_s)
     if request.queue_timeout_s and waited_s >= request.queue_timeout_s:
-        raise QueueTimeoutError(f"no engine was ready for {request.queue_timeout_s:g} s")
+        raise queue_timeout_error(request.queue_timeout_s)
     if not waited_s:
         return request
     return replace(

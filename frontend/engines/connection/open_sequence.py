@@ -32,6 +32,7 @@ class OpenSequence:
         relay: the engine's relay, native code that can write the stream; None while it is displaced.
         handle: on the engine that runs it, or ran it last.
         deadline_s: monotonic time at which it times out.
+        queue_deadline_s: the same while no engine has taken it; inf once one has.
         token_ids: the output so far, four bytes per token.
         host: that opened it, and is its owner while it is displaced.
         place: the engine that runs it; None while it is displaced, and once it was aborted.
@@ -55,6 +56,7 @@ class OpenSequence:
     relay: TokenRelay | None = None
     handle: int = 0
     deadline_s: float = math.inf
+    queue_deadline_s: float = math.inf
     token_ids: array[int] = field(default_factory=_no_tokens)
     num_taken: int = 0
     logprobs: list[TokenLogprobs] = field(default_factory=list)

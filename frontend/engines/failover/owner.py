@@ -21,6 +21,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from itertools import islice
+from math import inf
 from typing import NamedTuple
 
 from splitserve.engine_core.errors import (
@@ -131,8 +132,11 @@ class Failover:
             raise EngineUnavailableError("no engine is ready")
         for sequence in sequences:
             sequence.host, sequence.place = client, engine
-            if sequence.request.timeout_s:
-                sequence.deadline_s = now_s + sequence.request.timeout_s
+            request = sequence.request
+            if request.timeout_s:
+                sequence.deadline_s = now_s + request.timeout_s
+            if request.queue_timeout_s and not request.continues:
+                sequence.queue_deadline_s = now_s + request.queue_timeout_s
         return sequences
 
     def abort(self, client: ClientRequest, sequences: Iterable[OpenSequence]) -> None:
@@ -166,7 +170,8 @@ class Failover:
         clients = {_client_of(sequence): None for sequence in sequences}
         for sequence in sequences:
             sequence.place = None
-            sequence.was_displaced = sequence.was_displaced or cause is not DisplacedBy.REJECTED
+            if cause is not DisplacedBy.REJECTED:
+                sequence.was_displaced, sequence.queue_deadline_s = True, inf
             _client_of(sequence).displaced.append(sequence)
         for client in clients:
             client.error = error

@@ -20,7 +20,7 @@ from splitserve.frontend.engines.failover.engine import Engine
 from splitserve.frontend.engines.failover.resumption import resumption
 from splitserve.frontend.engines.failover.stats import FailoverStats
 from splitserve.frontend.engines.failover.trials import Trials
-from splitserve.frontend.engines.time_limits import timeout_error
+from splitserve.frontend.engines.time_limits import queue_timeout_error, timeout_error
 
 logger = logging.getLogger(__name__)
 
@@ -90,9 +90,11 @@ class Placements:
     def expire(self, now_s: float, end: End) -> None:
         """End the sequences that have timed out, or have waited for an engine for too long."""
         for client in self:
-            for sequence in [each for each in client.displaced if each.deadline_s <= now_s]:
-                client.displaced.remove(sequence)
-                end(sequence, timeout_error(sequence.request.timeout_s))
+            for sequence in list(client.displaced):
+                error = _late_error(sequence, now_s)
+                if error is not None:
+                    client.displaced.remove(sequence)
+                    end(sequence, error)
             if now_s - client.since_s >= self._wait_s:
                 self._end_wait(client, now_s, end)
             self.settle(client)
@@ -164,6 +166,14 @@ class Placements:
             error = EngineUnavailableError(text)
         self._stats.given_up += len(client.displaced)
         client.end_displaced(error, end)
+
+
+def _late_error(sequence: OpenSequence, now_s: float) -> SplitServeError | None:
+    if sequence.deadline_s <= now_s:
+        return timeout_error(sequence.request.timeout_s)
+    if sequence.queue_deadline_s <= now_s:
+        return queue_timeout_error(sequence.request.queue_timeout_s)
+    return None
 
 
 def _end_failed(engine: Engine | None, sequences: Sequence[OpenSequence], error: Exception, end: End) -> None:

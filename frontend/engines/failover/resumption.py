@@ -14,8 +14,9 @@ from splitserve.frontend.engines.time_limits import MIN_TIMEOUT_S
 def resumption(sequence: OpenSequence, now_s: float) -> AddRequest:
     """Return what an engine needs to go on after the last token.
 
-    The queue's limits and timeout are not applied once more to a sequence that an engine had accepted. Prompt
-    logprobs are complete once there is a token; without one they begin anew.
+    The queue's limits and timeout are not applied once more to a sequence that an engine had accepted;
+    another keeps what is left of its queue timeout. Prompt logprobs are complete once there is a token;
+    without one they begin anew.
 
     Args:
         sequence: displaced.
@@ -24,13 +25,17 @@ def resumption(sequence: OpenSequence, now_s: float) -> AddRequest:
     request, sampling = sequence.request, sequence.request.sampling
     if sequence.token_ids and sampling.prompt_logprobs is not None:
         sampling = msgspec.structs.replace(sampling, prompt_logprobs=None)
-    left_s = 0.0 if sequence.deadline_s == math.inf else max(MIN_TIMEOUT_S, sequence.deadline_s - now_s)
     return msgspec.structs.replace(
         request,
         sampling=sampling,
         resume_token_ids=request.resume_token_ids + sequence.token_ids.tobytes(),
-        timeout_s=left_s,
+        timeout_s=_left_s(sequence.deadline_s, now_s),
+        queue_timeout_s=_left_s(sequence.queue_deadline_s, now_s),
         continues=request.continues or sequence.was_displaced,
         # Each token tells how far it gets.
         streams=request.streams or sequence.watched,
     )
+
+
+def _left_s(deadline_s: float, now_s: float) -> float:
+    return 0.0 if deadline_s == math.inf else max(MIN_TIMEOUT_S, deadline_s - now_s)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import msgspec
+import pytest
+
 from splitserve.engine_core.errors import EngineUnavailableError
 from splitserve.engine_core.ipc.messages import Rejected
 from tests.frontend.engines.failover.rig import Rig
@@ -64,6 +67,35 @@ def test_a_request_that_was_never_accepted_has_no_right_to_a_place() -> None:
     rig.pump()
     (asked,) = rig.engines[1].asked()
     assert not asked.continues
+    assert sequence.error is None
+
+
+def test_the_queue_timeout_of_a_request_that_no_engine_took_runs_on() -> None:
+    rig = Rig(1)
+    (sequence,) = rig.begin(queue_timeout_s=4.0)
+    rejected = Rejected(sequence.handle, 503, "engine_unavailable", "draining")
+    rig.engines[0].session.receive(rejected, rig.now_s)
+    rig.engines[0].lose()
+    rig.pass_time(3.0)
+    assert sequence.error is None
+    rig.engines[1].start()
+    rig.pump()
+    assert rig.engines[1].asked()[0].queue_timeout_s == pytest.approx(1.0)
+    rig.engines[1].session.receive(msgspec.structs.replace(rejected, handle=sequence.handle), rig.now_s)
+    rig.engines[1].lose()
+    rig.pass_time(1.25)
+    assert sequence.error is not None
+    assert (sequence.error.code, sequence.error.status) == ("queue_timeout", 503)
+
+
+def test_the_queue_timeout_of_a_request_that_an_engine_took_is_over() -> None:
+    rig = Rig(1)
+    (sequence,) = rig.begin(queue_timeout_s=1.0)
+    rig.engines[0].lose()
+    rig.pass_time(2.0)
+    rig.engines[1].start()
+    rig.pump()
+    assert rig.engines[1].asked()[0].queue_timeout_s == 0.0
     assert sequence.error is None
 
 
