@@ -175,8 +175,10 @@ class EnginePool:
             EngineRequestError, QueueTimeoutError: a timeout of the request passed while none was ready.
         """
         # Before choosing engines: these may wait, and a chosen engine could be gone by then.
-        requests = await self._readiness.hold(requests, model, lambda: self._has_taker(model))
-        requests = [await self._spell_bad_words(model, request) for request in requests]
+        requests = await self._hold(model, requests)
+        if any(request.sampling.bad_words for request in requests):
+            requests = [await self._spell_bad_words(model, request) for request in requests]
+            requests = await self._hold(model, requests)
         return self._dispatcher.open(model, requests, on_ready)
 
     async def generate(self, model: str, request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
@@ -254,6 +256,9 @@ class EnginePool:
         # Requests that are displaced go on before new ones are let in.
         self._driver.kick()
         self._readiness.note_change()
+
+    async def _hold(self, model: str, requests: Sequence[GenerationRequest]) -> list[GenerationRequest]:
+        return await self._readiness.hold(requests, model, lambda: self._has_taker(model))
 
     def _has_taker(self, model: str) -> bool:
         """Return whether an engine accepts requests for a model."""

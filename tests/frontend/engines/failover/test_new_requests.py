@@ -224,6 +224,31 @@ async def test_an_engine_gets_what_is_left_of_the_time_of_a_request_that_waited(
     assert 0 < asked.timeout_s <= LONG_S - 0.05
 
 
+async def test_they_wait_if_the_engine_is_lost_while_their_bad_words_are_spelt(
+    addresses: list[str], model: ModelInfo, make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, lost = asyncio.Event(), asyncio.Event()
+
+    async def spell(sampling: SamplingParams, _: object) -> SamplingParams:
+        begun.set()
+        await lost.wait()
+        return sampling
+
+    monkeypatch.setattr("splitserve.frontend.engines.pool.spell_bad_words", spell)
+    pool = await make_pool(addresses[0], failover_wait_s=LONG_S)
+    request = GenerationRequest("r", [40, 41], SamplingParams(max_tokens=1, bad_words=("no",)))
+    async with FakeEngine(addresses[0], model, epoch=1):
+        await pool.wait_ready(DEADLINE_S)
+        task = asyncio.create_task(pool.open("m", [request], lambda: None))
+        await begun.wait()
+    await until(lambda: state_of(pool) == "lost")
+    lost.set()
+    async with FakeEngine(addresses[0], model, epoch=2) as engine:
+        assert await engine.receive(AddRequest)
+        (generation,) = await task
+        generation.close()
+
+
 async def test_nobody_waits_longer_than_for_one_absence_however_often_the_engine_is_lost(
     addresses: list[str], model: ModelInfo, make_pool: MakePool
 ) -> None:
