@@ -130,7 +130,7 @@ class Launcher:
         return max(0, math.ceil(due_s * 1000))
 
     def _on_signal(self, number: signal.Signals) -> None:
-        if number is signal.SIGHUP and not self._terminal.hung_up():
+        if number is signal.SIGHUP and not self._terminal.hung_up(self._clock.monotonic()):
             self._act(self._supervisor.roll(self._clock.monotonic()))
             return
         if number is signal.SIGHUP and self._ignores_hang_up:
@@ -144,6 +144,7 @@ class Launcher:
         now_s = self._clock.monotonic()
         if now_s < self._look_due_s:
             return
+        self._terminal.look(now_s)
         for name in self._children.hung(now_s):
             self._act(self._supervisor.on_hung(name))
         for name in self._children.take_serving():
