@@ -91,6 +91,8 @@ class LocalWorkers:
         self._config = config
         self._argv = argv
         self._kept = kept
+        # Whether a successor finds them there: they wait for it only then.
+        self._are_found = False
         self._directory = ""
         # By rank.
         self._workers: list[WorkerProcess] | list[AdoptedWorker] = []
@@ -133,7 +135,7 @@ class LocalWorkers:
 
     def configure(self, rank: int) -> Configure:
         """Return what to tell a worker; all share this machine."""
-        wait_s = self._config.worker_wait_s if self._kept is not None else 0.0
+        wait_s = self._config.worker_wait_s if self._are_found else 0.0
         return configuration(self._config, self._config.num_ranks, wait_s)
 
     def on_met(self) -> None:
@@ -170,7 +172,7 @@ class LocalWorkers:
 
     def leave(self) -> None:
         """Leave the workers to a successor; one that does not serve yet ends by itself."""
-        if self._kept is None:
+        if self._kept is None or not self._are_found:
             self.end(0.0)
             return
         self._release()
@@ -201,6 +203,7 @@ class LocalWorkers:
             # Without one, as it seems to be on a machine that forbids it, all prefixes are computed again.
             self.ledger = Ledger.of_worker(record.workers[0], record.ledger_fd) or self.ledger
             took_s = time.monotonic() - begin_s
+            self._are_found = True
             pids = [worker.pid for worker in record.workers]
             log_event(_log, logging.INFO, "workers taken over", pids=pids, took_s=took_s)
             return True
@@ -218,6 +221,7 @@ class LocalWorkers:
         ledger_fds = self._begin_ledger() if self._kept is not None else []
         workers: list[WorkerProcess] = []
         self._workers = workers
+        self._are_found = False
         for rank in range(num_ranks):
             place = WorkerPlace(
                 connect=address, rank=rank, rendezvous=f"file://{path}" if num_ranks > 1 else ""
@@ -225,7 +229,16 @@ class LocalWorkers:
             workers.append(WorkerProcess(self._argv(place), pass_fds=ledger_fds))
         if self._kept is not None:
             names = [worker.name for worker in workers]
-            self._kept.write(GroupRecord(fingerprint_of(self._config), names, *ledger_fds))
+            self._record(self._kept, GroupRecord(fingerprint_of(self._config), names, *ledger_fds))
+
+    def _record(self, kept: WorkersFolder, record: GroupRecord) -> None:
+        """Let successors find the workers; a full disk is no reason not to use them."""
+        try:
+            kept.write(record)
+        except OSError as error:
+            log_event(_log, logging.WARNING, "workers are not kept for a successor", error=error.strerror)
+        else:
+            self._are_found = True
 
     def _begin_ledger(self) -> list[int]:
         """Make sure that there is a ledger, which says nothing; return its descriptor."""

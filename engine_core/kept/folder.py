@@ -60,14 +60,18 @@ class WorkersFolder:
         """Make it and become its owner.
 
         Raises:
-            ConfigError: the folder is not private, or another engine owns it.
+            ConfigError: the folder is not private, cannot be used, or another engine owns it.
         """
         make_private_directory(runtime_directory())
         # An engine that ends removes folder and lock, perhaps between our two steps.
         while self._lock is None:
             make_private_directory(self.path)
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 self._lock = EngineLock(f"{self.path}/lock", timeout_s)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise ConfigError(f"cannot lock {self.path}/lock: {error.strerror}") from None
 
     @property
     def socket_address(self) -> str:
@@ -87,12 +91,9 @@ class WorkersFolder:
         """Say who this engine's workers are.
 
         Raises:
-            ConfigError: the file cannot be written.
+            OSError: the file cannot be written.
         """
-        try:
-            write_record(self._record, record)
-        except OSError as error:
-            raise ConfigError(f"cannot write {self._record}: {error.strerror}") from None
+        write_record(self._record, record)
 
     def forget(self) -> None:
         """Remove the files of workers that have ended."""

@@ -25,6 +25,7 @@ class EngineLock:
 
     Raises:
         ConfigError: another process holds it; names the pid.
+        OSError: the file cannot be opened or made.
     """
 
     def __init__(self, path: str, timeout_s: float) -> None:
@@ -38,8 +39,10 @@ class EngineLock:
                 )
             time.sleep(_ASK_S)
         self._descriptor = descriptor
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        # It names its holder for people only: a full disk is no reason not to hold it.
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
 
     def release(self, *, remove: bool) -> None:
         """Let others have it; remove the file if nothing is left to own."""

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from pathlib import Path
 
 import msgspec
 import pytest
+import zmq
 
 from splitserve.engine_core.config import EngineConfig
-from splitserve.engine_core.executor.local_workers import fingerprint_of, has_served, keeping_folder
+from splitserve.engine_core.executor.local_workers import (
+    LocalWorkers,
+    fingerprint_of,
+    has_served,
+    keeping_folder,
+)
 from splitserve.engine_core.kept.record import GroupRecord
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are kept on Linux only")
@@ -60,3 +68,23 @@ def test_a_changed_checkpoint_is_checked_again(config: EngineConfig) -> None:
 @pytest.mark.parametrize("listen", ["tcp://127.0.0.1:0", "tcp://127.0.0.1:*"])
 def test_workers_of_an_address_that_nobody_can_know_end_with_their_engine(listen: str) -> None:
     assert keeping_folder(EngineConfig(listen=listen)) is None
+
+
+def refuse(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_on_a_full_disk_workers_serve_and_end_with_their_engine(
+    config: EngineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "pwrite", refuse)
+    monkeypatch.setattr("splitserve.engine_core.executor.local_workers.WorkersFolder.write", refuse)
+    argv = [sys.executable, "-c", "import time; time.sleep(600)"]
+    group = LocalWorkers(config, lambda place: argv, keeping_folder(config))
+    with zmq.Context() as context:
+        group.start(context)
+        assert group.how_it_ended(0) is None
+        assert group.configure(0).worker_wait_s == 0.0
+        pid = group._workers[0].name.pid
+        group.leave()
+    assert not os.path.exists(f"/proc/{pid}")

@@ -58,6 +58,15 @@ def test_a_folder_that_is_owned_is_refused_and_names_the_owner(runtime: Path) ->
     assert os.listdir(runtime) == []
 
 
+def test_a_folder_that_cannot_be_locked_is_refused(runtime: Path) -> None:
+    folder = WorkersFolder(ADDRESS)
+    os.makedirs(f"{folder.path}/lock", mode=0o700)
+    os.chmod(f"{runtime}/splitserve", 0o700)
+    with pytest.raises(ConfigError, match=r"cannot lock .*/lock: Is a directory"):
+        folder.enter()
+    assert end_kept_workers(ADDRESS) == 0
+
+
 def test_the_end_of_the_owner_frees_the_folder() -> None:
     code = f"from splitserve.engine_core.kept.folder import *; f = WorkersFolder({ADDRESS!r}); f.enter(); "
     with subprocess.Popen(
