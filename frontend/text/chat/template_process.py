@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from splitserve.engine_core.errors import InvalidRequestError, ModelLoadError
+from splitserve.engine_core.kept.processes import is_stopped
 from splitserve.engine_core.process.children import Child, describe_exit, python_module
 from splitserve.frontend.text.chat.control_tokens import MARK
 
@@ -53,7 +54,7 @@ class TemplateTimeoutError(InvalidRequestError):
 
 
 class ProcessEndedError(Exception):
-    """The process ended, or never was; the message says how. Perhaps the template's doing, perhaps not."""
+    """The process ended, was stopped, or never was; the message says how. Perhaps the template's doing."""
 
 
 class TemplateProcess:
@@ -189,7 +190,10 @@ class TemplateProcess:
             view = view[num_read:]
         return data
 
-    def _timeout(self) -> TemplateTimeoutError:
+    def _timeout(self) -> TemplateTimeoutError | ProcessEndedError:
+        if is_stopped(self._child.pid):
+            # That is no template's doing.
+            return ProcessEndedError("it was stopped by a signal")
         words = f"the chat template took longer than {self._limits.render_s:g} s"
         return TemplateTimeoutError(words, "messages")
 

@@ -126,6 +126,24 @@ def test_a_rendering_that_loses_its_process_is_tried_once_more(
     assert len(calls) == 2
 
 
+def test_a_rendering_whose_process_is_stopped_is_tried_once_more(
+    renderer: TemplateRenderer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, stopped = TemplateProcess.render, list[int]()
+
+    def stop_first(self: TemplateProcess, name: str, variables: Mapping[str, object], size: int) -> str:
+        self._limits = PATIENT
+        if not stopped:
+            stopped.append(self.pid)
+            self._limits = replace(PATIENT, render_s=0.3)
+            os.kill(self.pid, signal.SIGSTOP)
+        return real(self, name, variables, size)
+
+    monkeypatch.setattr(TemplateProcess, "render", stop_first)
+    assert render(renderer, text="Hello") == "Hello"
+    assert renderer.pid not in (0, *stopped)
+
+
 def test_a_rendering_that_loses_its_process_twice_is_refused(
     renderer: TemplateRenderer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
