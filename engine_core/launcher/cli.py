@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -31,6 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), EXIT_CONFIG)
     except ModelLoadError as error:
         return _fail(str(error), EXIT_MODEL)
+    except KeyboardInterrupt:
+        # While `serve` still checks what it was given, or `restart` waits: nothing has to be ended.
+        return 128 + signal.SIGINT
 
 
 def _fail(message: str, code: int) -> int:

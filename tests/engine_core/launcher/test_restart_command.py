@@ -140,3 +140,9 @@ def test_a_damaged_record_is_no_server() -> None:
     os.pwrite(server.file._fd, b"{", 0)
     os.ftruncate(server.file._fd, 1)
     assert read_record(server.directory) is None
+
+
+def test_an_interrupt_ends_the_wait_without_a_traceback(on_hang_up: OnHangUp) -> None:
+    PlayedServer(1)
+    on_hang_up(lambda: signal.raise_signal(signal.SIGINT))
+    assert main(["restart"]) == 130
