@@ -11,7 +11,7 @@ import zmq
 
 from splitserve.engine_core.ipc.connection_counts import NOT_SERVING, UNUSED, ConnectionCounts
 from splitserve.engine_core.launcher.spare import SpareEngine
-from splitserve.engine_core.process.children import Child, python_module
+from splitserve.engine_core.process.children import Child, python_module, reap_adopted
 from splitserve.engine_core.process.heartbeats import HeartbeatPage, HeartbeatWatch
 
 ENGINE_NAME = "engine-core"
@@ -140,6 +140,10 @@ class ChildProcesses:
     def hung(self, now_s: float) -> list[str]:
         """Return the children whose loops stand still."""
         return [self._names[slot] for slot in self._watch.look(now_s) if self._names[slot] in self._children]
+
+    def reap_others(self) -> None:
+        """Let go of workers whose engine died before them, if this is the first process of a container."""
+        reap_adopted({*self.spare.pids, *(child.pid for child in self._children.values())})
 
     def kill_all(self, timeout_s: float) -> None:
         """Kill and reap whatever still runs."""

@@ -145,6 +145,7 @@ class Launcher:
         if now_s < self._look_due_s:
             return
         self._terminal.look(now_s)
+        self._children.reap_others()
         for name in self._children.hung(now_s):
             self._act(self._supervisor.on_hung(name))
         for name in self._children.take_serving():

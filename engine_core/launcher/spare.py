@@ -64,6 +64,11 @@ class SpareEngine:
         """What to poll for input."""
         return [self._process.fileno()] if self._process is not None else []
 
+    @property
+    def pids(self) -> list[int]:
+        """Its process, if there is one."""
+        return [self._process.child.pid] if self._process is not None else []
+
     def next_due_s(self) -> float:
         """Return when to call run() next, at the latest."""
         return min(self._start_due_s, self._kill_due_s)
