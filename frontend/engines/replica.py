@@ -94,6 +94,11 @@ class EngineReplica:
         return self._session.ready.model.numerics if self._session.ready else ""
 
     @property
+    def num_rows(self) -> int:
+        """Number of sequences, of all frontends, that it runs at once; 0 while it has said nothing."""
+        return self._session.ready.max_num_seqs if self._session.ready else 0
+
+    @property
     def num_open(self) -> int:
         """Number of this frontend's sequences that are open on it."""
         return len(self._session.sequences)

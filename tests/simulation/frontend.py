@@ -53,6 +53,10 @@ class Replica:
         return False
 
     @property
+    def num_rows(self) -> int:
+        return self.session.ready.max_num_seqs if self.session.ready else 0
+
+    @property
     def takes_model(self) -> str | None:
         return MODEL if self.session.state is EngineState.READY else None
 

@@ -21,6 +21,10 @@ class Engine(Protocol):
         """Identity of the model for which it accepts requests now; None if it accepts none."""
 
     @property
+    def num_rows(self) -> int:
+        """Number of sequences, of all frontends, that it runs at once; more than these wait in its queue."""
+
+    @property
     def num_open(self) -> int:
         """Number of this frontend's sequences that are open on it."""
 

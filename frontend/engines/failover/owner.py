@@ -18,7 +18,7 @@ so far as given, and its stream notices a pause. Losses count towards max_migrat
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from copy import copy
 from itertools import islice
 from math import inf
@@ -188,8 +188,7 @@ class Failover:
             # Over a network, what cannot be reached may live.
             death = Death(is_certain=engine.is_local and cause is DisplacedBy.DISCONNECTED)
             self._losses[engine] = _Loss(death, list(clients))
-            unseen = clients.keys() - {_client_of(each) for each in sequences if each.is_running}
-            self._end_unsafe(self._trials.died(list(clients), death, unseen))
+            self._end_unsafe(self._trials.died(list(clients), death, _unseen(engine, sequences)))
         if cause.is_death or cause is DisplacedBy.GARBLED:
             self._count_deaths(clients)
         if self._closing is not None:
@@ -272,6 +271,14 @@ class Failover:
         sequence.error = error
         self._to_wake[sequence.wake] = None
         self.on_work()
+
+
+def _unseen(engine: Engine, sequences: Sequence[OpenSequence]) -> Set[ClientRequest]:
+    """Return the requests of a lost engine that may only have waited in its queue."""
+    if len(sequences) <= engine.num_rows:
+        return frozenset()
+    have_run = {_client_of(sequence) for sequence in sequences if sequence.is_running}
+    return {_client_of(sequence) for sequence in sequences} - have_run
 
 
 def _client_of(sequence: OpenSequence) -> ClientRequest:

@@ -30,6 +30,7 @@ class LoneEngine:
         self.epoch = 0
         self.model = MODEL
         self.is_local = False
+        self.num_rows = 8
         self._rig = rig
 
     @property

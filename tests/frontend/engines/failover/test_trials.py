@@ -46,7 +46,7 @@ def test_the_only_request_of_two_deaths_is_unsafe() -> None:
 @pytest.mark.parametrize("is_local", [False, True])
 def test_a_request_that_may_only_have_waited_is_tried_before_it_is_unsafe(is_local: bool) -> None:
     rig = Rig(1)
-    rig.engines[0].is_local = is_local
+    rig.engines[0].is_local, rig.engines[0].num_rows = is_local, 1
     (waiting,), (running,) = rig.begin(), rig.begin()
     die(rig, runs=False)
     get_on(rig, running)
@@ -56,6 +56,14 @@ def test_a_request_that_may_only_have_waited_is_tried_before_it_is_unsafe(is_loc
     assert placed([waiting]) == [True]
     die(rig, runs=False)
     assert isinstance(waiting.error, UnsafeRequestError)
+
+
+def test_one_that_was_not_seen_to_run_although_there_was_no_queue_is_unsafe_at_once() -> None:
+    rig = Rig(1)
+    (sequence,) = rig.begin()
+    die(rig, runs=False)
+    die(rig, runs=False)
+    assert isinstance(sequence.error, UnsafeRequestError)
 
 
 def test_a_request_that_ran_before_one_of_two_deaths_is_unsafe() -> None:
