@@ -89,6 +89,11 @@ class EngineReplica:
         return None if served is None else served.identity
 
     @property
+    def max_model_len(self) -> int:
+        """Most tokens that a sequence may have there; 0 while it has said nothing."""
+        return self._session.ready.model.max_model_len if self._session.ready else 0
+
+    @property
     def numerics(self) -> str:
         """What decides the last bit of its results; "" while it has said nothing."""
         return self._session.ready.model.numerics if self._session.ready else ""

@@ -61,6 +61,10 @@ class Replica:
         return MODEL if self.session.state is EngineState.READY else None
 
     @property
+    def max_model_len(self) -> int:
+        return self.session.ready.model.max_model_len if self.session.ready else 0
+
+    @property
     def num_open(self) -> int:
         return len(self.session.sequences)
 

@@ -43,6 +43,7 @@ class ClientRequest:
     Attributes:
         model: identity of its model (ServedModel.identity).
         engine: that took its last sequences; asked first for more, since its prefix cache may hold them.
+        num_tokens: that its longest sequence may come to; an engine with less room would cut it short.
         numerics: of the first engine; tokens of an engine with others may differ in the last bits.
         num_deaths: engines that were lost under it.
         displaced: its sequences that are open nowhere.
@@ -60,6 +61,7 @@ class ClientRequest:
         "error",
         "model",
         "num_deaths",
+        "num_tokens",
         "numerics",
         "refusals",
         "since_s",
@@ -72,6 +74,7 @@ class ClientRequest:
         self.engine = engine
         self.numerics = engine.numerics
         self.num_deaths = 0
+        self.num_tokens = 0
         self.displaced: list[OpenSequence] = []
         self.cause = DisplacedBy.REJECTED
         self.error: SplitServeError | None = None

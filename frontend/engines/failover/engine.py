@@ -25,6 +25,10 @@ class Engine(Protocol):
         """Number of sequences, of all frontends, that it runs at once; more than these wait in its queue."""
 
     @property
+    def max_model_len(self) -> int:
+        """Most tokens that a sequence of its model may have there, those of the prompt included."""
+
+    @property
     def num_open(self) -> int:
         """Number of this frontend's sequences that are open on it."""
 

@@ -117,6 +117,8 @@ class Failover:
             raise copy(self._closing)
         now_s = self._clock()
         client.since_s, client.refusals = now_s, {}
+        limit = client.engine.max_model_len
+        client.num_tokens = max((_most_tokens(request, limit) for request in requests), default=0)
         engine: Engine | None = client.engine
         if client.engine.takes_model != client.model:
             engine = self._placements.choose(client, now_s)
@@ -279,6 +281,13 @@ def _unseen(engine: Engine, sequences: Sequence[OpenSequence]) -> Set[ClientRequ
         return frozenset()
     have_run = {_client_of(sequence) for sequence in sequences if sequence.is_running}
     return {_client_of(sequence) for sequence in sequences} - have_run
+
+
+def _most_tokens(request: AddRequest, max_model_len: int) -> int:
+    """Return how long a sequence may get on its engine, prompt and output."""
+    max_tokens = request.sampling.max_tokens
+    num_prompt_tokens = len(request.prompt_token_ids) // 4
+    return max_model_len if max_tokens is None else min(max_model_len, num_prompt_tokens + max_tokens)
 
 
 def _client_of(sequence: OpenSequence) -> ClientRequest:

@@ -78,12 +78,14 @@ class Placements:
         client.refusals[engine] = Refusal(num_times, now_s + delay_s)
 
     def choose(self, client: ClientRequest, now_s: float) -> Engine | None:
-        """Return the least busy engine for a request, None if no engine takes it now."""
+        """Return the least busy engine with room for all of a request, None if none takes it now."""
         refusals = client.refusals
         engines = [
             engine
             for engine in self._engines
-            if engine.takes_model == client.model and refusals.get(engine, _NEVER_REFUSED).retry_at_s <= now_s
+            if engine.takes_model == client.model
+            and engine.max_model_len >= client.num_tokens
+            and refusals.get(engine, _NEVER_REFUSED).retry_at_s <= now_s
         ]
         return min(engines, key=lambda engine: engine.num_open, default=None)
 
@@ -151,6 +153,9 @@ class Placements:
 
     def _end_wait(self, client: ClientRequest, now_s: float, end: End) -> None:
         """Give up a request that has waited for too long, unless it can go on now."""
+        if self.choose(client, now_s) is None:
+            # The answer may still end before an engine with less room cuts it short.
+            client.num_tokens = 0
         has_engine = self.choose(client, now_s) is not None
         if has_engine and self._trials.awaits_turn(client):
             # Held back by us, with an engine ready: no reason for an error.

@@ -38,6 +38,10 @@ class LoneEngine:
         return "m" if self.session.state is EngineState.READY else None
 
     @property
+    def max_model_len(self) -> int:
+        return self.model.max_model_len
+
+    @property
     def num_open(self) -> int:
         return len(self.session.sequences)
 

@@ -7,7 +7,9 @@ import pytest
 
 from splitserve.engine_core.errors import EngineUnavailableError
 from splitserve.engine_core.ipc.messages import Rejected
-from tests.frontend.engines.failover.rig import Rig
+from splitserve.engine_core.sampling_params import SamplingParams
+from tests.frontend.engines.failover.rig import WAIT_S, Rig
+from tests.frontend.engines.messages import MODEL
 
 
 def refuse(rig: Rig, status: int, code: str) -> int:
@@ -57,6 +59,34 @@ def test_a_sequence_that_does_not_fit_one_engine_goes_on_at_another() -> None:
     rig.pump()
     assert sequence.error is None
     assert sum(len(engine.asked()) for engine in rig.engines) == 1
+
+
+@pytest.mark.parametrize(("max_tokens", "is_too_small"), [(97, False), (98, True), (None, True)])
+def test_an_engine_that_would_cut_an_answer_short_is_not_asked(
+    max_tokens: int | None, is_too_small: bool
+) -> None:
+    rig = Rig(1)
+    (sequence,) = rig.begin(sampling=SamplingParams(seed=1, max_tokens=max_tokens))
+    rig.engines[1].model = msgspec.structs.replace(MODEL, max_model_len=100)
+    rig.engines[1].start()
+    rig.engines[0].lose()
+    rig.pump()
+    assert (sequence.place is None) == is_too_small
+    rig.engines[0].start()
+    rig.pump()
+    assert sequence.place is rig.engines[0 if is_too_small else 1]
+
+
+def test_an_engine_that_may_cut_an_answer_short_is_better_than_none() -> None:
+    rig = Rig(1)
+    (sequence,) = rig.begin(sampling=SamplingParams(seed=1, max_tokens=200))
+    rig.engines[1].model = msgspec.structs.replace(MODEL, max_model_len=100)
+    rig.engines[1].start()
+    rig.engines[0].lose()
+    rig.pass_time(WAIT_S - 1)
+    assert sequence.place is None
+    rig.pass_time(1)
+    assert sequence.place is rig.engines[1]
 
 
 def test_a_request_that_was_never_accepted_has_no_right_to_a_place() -> None:
