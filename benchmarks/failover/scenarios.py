@@ -94,9 +94,10 @@ def two_engines(*flags: str) -> Start:
     return lambda more: standing(2, 2, *(["--model", more.model] if more.model else []), *flags, *more.words)
 
 
+# All streams are computed again in one step: the simulated model's tokens cost nothing, its steps 2 s each.
 MANY_FLAGS = (
     *("--executor", "simulated", "--simulated-step-ms", "2000", "--max-num-seqs", str(MANY)),
-    *("--max-num-waiting", str(MANY), "--max-num-batched-tokens", str(MANY + 2048), "--target-itl-ms", "0"),
+    *("--max-num-waiting", str(MANY), "--max-num-batched-tokens", str(100 * MANY), "--target-itl-ms", "0"),
     *("--num-blocks", str(MANY * 12), "--log-level", "warning", "--log-wait", "0"),
     *("--max-open-requests", str(MANY), "--max-connections", str(2 * MANY)),
 )
