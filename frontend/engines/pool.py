@@ -175,10 +175,10 @@ class EnginePool:
             EngineRequestError, QueueTimeoutError: a timeout of the request passed while none was ready.
         """
         # Before choosing engines: these may wait, and a chosen engine could be gone by then.
-        requests = await self._hold(model, requests)
+        requests = await self._readiness.hold(requests, model)
         if any(request.sampling.bad_words for request in requests):
             requests = [await self._spell_bad_words(model, request) for request in requests]
-            requests = await self._hold(model, requests)
+            requests = await self._readiness.hold(requests, model)
         return self._dispatcher.open(model, requests, on_ready)
 
     async def generate(self, model: str, request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
@@ -256,18 +256,6 @@ class EnginePool:
         # Requests that are displaced go on before new ones are let in.
         self._driver.kick()
         self._readiness.note_change()
-
-    async def _hold(self, model: str, requests: Sequence[GenerationRequest]) -> list[GenerationRequest]:
-        return await self._readiness.hold(requests, model, lambda: self._has_taker(model))
-
-    def _has_taker(self, model: str) -> bool:
-        """Return whether an engine accepts requests for a model."""
-        return any(
-            replica.takes_requests
-            and replica.served is not None
-            and (not model or model in replica.served.names)
-            for replica in self._replicas
-        )
 
     async def _spell_bad_words(self, model: str, request: GenerationRequest) -> GenerationRequest:
         if not request.sampling.bad_words:

@@ -90,15 +90,18 @@ class Readiness:
                 break
         return now_s() - begun_s
 
-    async def hold(
-        self, requests: Sequence[GenerationRequest], model: str, is_over: Callable[[], bool]
-    ) -> list[GenerationRequest]:
-        """Hold new requests back as outlast_absence() does; return them with what is left of their times.
+    async def hold(self, requests: Sequence[GenerationRequest], model: str) -> list[GenerationRequest]:
+        """Hold new requests back until an engine takes them, as outlast_absence() does.
+
+        Returns:
+            The requests with what is left of their times.
 
         Raises:
             EngineRequestError, QueueTimeoutError: a timeout passed meanwhile.
         """
-        waited_s = await self.outlast_absence(model, is_over, least_timeout_s(requests))
+        waited_s = await self.outlast_absence(
+            model, lambda: self._any_takes(model), least_timeout_s(requests)
+        )
         return [left_after(waited_s, request) for request in requests]
 
     async def settle(self, model: str, max_wait_s: float = math.inf) -> None:
@@ -154,6 +157,14 @@ class Readiness:
     def _any_serves(self, model: str = "") -> bool:
         return any(
             replica.served and (not model or model in replica.served.names) for replica in self._replicas
+        )
+
+    def _any_takes(self, model: str) -> bool:
+        """Return whether an engine accepts requests for a model; "" is any model."""
+        return any(
+            replica.served and (not model or model in replica.served.names)
+            for replica in self._replicas
+            if replica.takes_requests
         )
 
     async def _change(self) -> None:
