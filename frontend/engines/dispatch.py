@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, islice
 from typing import NamedTuple
 
+from splitserve.engine_core.errors import EngineUnavailableError
 from splitserve.frontend.engines.beam.driver import BeamRun
 from splitserve.frontend.engines.beam.search_generation import SearchGeneration
 from splitserve.frontend.engines.connection.open_sequence import OpenSequence, SequenceHost
@@ -58,7 +59,7 @@ class Dispatcher:
         Raises:
             SplitServeError: as EnginePool.open().
         """
-        targets = self._find_targets(model)
+        targets = _serving(requests[0].model, self._find_targets(model))
         num_open = [target.replica.num_open for target in targets]
         parts = spread(num_open, [request.sampling.n for request in requests])
         generations: dict[int, Generation] = {}
@@ -90,6 +91,18 @@ class Dispatcher:
 
     def _begin(self, target: Target) -> SequenceHost:
         return self._failover.begin(target.model.identity, target.replica)
+
+
+def _serving(identity: str, targets: list[Target]) -> list[Target]:
+    """Return the engines whose model can read the tokens of a prompt, at least one.
+
+    Raises:
+        EngineUnavailableError: none is left; asked again, the request is prepared for what they have now.
+    """
+    found = [target for target in targets if identity in ("", target.model.identity)]
+    if not found:
+        raise EngineUnavailableError("the model was replaced while the request was prepared for it")
+    return found
 
 
 def _streams(

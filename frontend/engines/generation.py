@@ -22,6 +22,8 @@ class GenerationRequest:
         timeout_s: 0 means never.
         queue_timeout_s: longest wait before it first runs; 0 means the engine's default.
         streams: deltas are wanted token by token rather than joined and about 50 ms late.
+        model: identity of the model whose tokens the prompt has (ServedModel.identity); "" for whichever has
+            the name.
     """
 
     request_id: str
@@ -33,6 +35,7 @@ class GenerationRequest:
     timeout_s: float = 0.0
     queue_timeout_s: float = 0.0
     streams: bool = True
+    model: str = ""
 
 
 @dataclass(slots=True)

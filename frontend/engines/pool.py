@@ -105,9 +105,9 @@ class EnginePool:
         """
         await self._readiness.wait(timeout_s)
 
-    async def settle(self, model: str = "", max_wait_s: float = math.inf) -> None:
+    async def settle(self, model: str = "", max_wait_s: float = math.inf) -> float:
         """If no engine is ready for a model, wait while that may change soon (see Readiness.settle())."""
-        await self._readiness.settle(model, max_wait_s)
+        return await self._readiness.settle(model, max_wait_s)
 
     async def close(self) -> None:
         """Abort this frontend's open sequences and close the sockets; safe to call twice."""

@@ -104,7 +104,7 @@ class Readiness:
         )
         return [left_after(waited_s, request) for request in requests]
 
-    async def settle(self, model: str, max_wait_s: float = math.inf) -> None:
+    async def settle(self, model: str, max_wait_s: float = math.inf) -> float:
         """If no engine is ready, wait while only this frontend may be the reason, or one is briefly away.
 
         This frontend may be the reason when it has just started to connect or is loading the tokenizer of a
@@ -114,8 +114,11 @@ class Readiness:
         Args:
             model: any name of it; "" for any model.
             max_wait_s: for an engine that is away, if that is shorter than the wait of failover.
+
+        Returns:
+            How long an engine was waited for that was away, in seconds.
         """
-        await self.outlast_absence(model, lambda: self._any_serves(model), max_wait_s)
+        waited_s = await self.outlast_absence(model, lambda: self._any_serves(model), max_wait_s)
         end_s = asyncio.get_running_loop().time() + TOKENIZER_WAIT_S
         while not self._any_serves():
             if any(replica.loads_assets for replica in self._replicas):
@@ -123,12 +126,13 @@ class Readiness:
             elif any(replica.state == "connecting" for replica in self._replicas):
                 until_s = self._started_s + CONNECT_WAIT_S
             else:
-                return
+                return waited_s
             try:
                 async with asyncio.timeout_at(until_s):
                     await self._change()
             except TimeoutError:
-                return
+                return waited_s
+        return waited_s
 
     def nothing_ready(self, model: str = "") -> EngineUnavailableError:
         """Return the error for a request when no engine is ready; it gives the state of each.

@@ -31,6 +31,19 @@ def least_timeout_s(requests: Iterable[GenerationRequest]) -> float:
     return min(filter(None, limits), default=math.inf)
 
 
+def check_time_left(waited_s: float, timeout_s: float, queue_timeout_s: float) -> None:
+    """Check that a request which no engine has begun may wait on; 0 is no timeout.
+
+    Raises:
+        EngineRequestError: nothing is left of its timeout.
+        QueueTimeoutError: nothing is left of its queue timeout.
+    """
+    if timeout_s and waited_s >= timeout_s:
+        raise timeout_error(timeout_s)
+    if queue_timeout_s and waited_s >= queue_timeout_s:
+        raise queue_timeout_error(queue_timeout_s)
+
+
 def left_after(waited_s: float, request: GenerationRequest) -> GenerationRequest:
     """Return a request with what is left of its timeouts after it has waited for an engine.
 
@@ -38,10 +51,7 @@ def left_after(waited_s: float, request: GenerationRequest) -> GenerationRequest
         EngineRequestError: nothing is left of its timeout.
         QueueTimeoutError: nothing is left of its queue timeout.
     """
-    if request.timeout_s and waited_s >= request.timeout_s:
-        raise timeout_error(request.timeout_s)
-    if request.queue_timeout_s and waited_s >= request.queue_timeout_s:
-        raise queue_timeout_error(request.queue_timeout_s)
+    check_time_left(waited_s, request.timeout_s, request.queue_timeout_s)
     if not waited_s:
         return request
     return replace(

@@ -270,7 +270,9 @@ class LLM:
         params = fit_context(options.params, len(token_ids), served.info.max_model_len)
         timed = self._tells_metrics and params.n == 1 and not params.use_beam_search
         # Tokens that come late and joined could not be timed.
-        request = GenerationRequest(request_id, token_ids, params, options.priority, streams=timed)
+        request = GenerationRequest(
+            request_id, token_ids, params, options.priority, streams=timed, model=served.identity
+        )
         times = RequestTimes(time.monotonic())
         tokenizer = served.assets.tokenizer if params.detokenize else None
         async with aclosing(self._runner.generate(request)) as deltas:

@@ -25,7 +25,7 @@ from splitserve.frontend.openai.answers.logprobs import (
 )
 from splitserve.frontend.openai.context import ApiContext, json_answer, make_head, read_struct
 from splitserve.frontend.openai.generation_run import CollectedChoice, GenerationRun
-from splitserve.frontend.openai.models import find_model
+from splitserve.frontend.openai.models import find_model_in_time
 from splitserve.frontend.openai.plan import Plan
 from splitserve.frontend.openai.prompts import chat_options
 from splitserve.frontend.openai.run_events import RunEvents
@@ -37,7 +37,6 @@ from splitserve.frontend.openai.schema.sampling import (
 )
 from splitserve.frontend.openai.schema.server_defaults import with_server_defaults
 from splitserve.frontend.openai.schema.unsupported import REFUSED, known_beside
-from splitserve.frontend.openai.timeouts import longest_wait_s
 from splitserve.frontend.text.chat.messages import template_messages
 from splitserve.frontend.text.prompts import Prompt, PromptEncoder
 from splitserve.frontend.text.truncation import read_truncation
@@ -57,7 +56,7 @@ async def create_chat_completion(context: ApiContext, request: Request) -> Respo
     options = chat_options(
         body.add_generation_prompt, body.continue_final_message, body.documents, body.chat_template_kwargs
     )
-    model = await find_model(context, body.model, longest_wait_s(body))
+    model, waited_s = await find_model_in_time(context, body)
     _check_top_logprobs(body, context.limits(model).max_logprobs)
     head = make_head(request, "chatcmpl", body.request_id, body.model, model)
     encoder = PromptEncoder(
@@ -76,7 +75,7 @@ async def create_chat_completion(context: ApiContext, request: Request) -> Respo
     shape, limit = _shape(body), context.config.max_answer_values
     params = _params(context, body, model, prompt, shape.max_tokens_within(limit, len(prompt.token_ids)))
     num_values = check_answer_size(shape, [len(prompt.token_ids)], [params.max_tokens or 0], limit)
-    plan = Plan(body, head, model, [prompt], [params], num_values)
+    plan = Plan(body, head, model, [prompt], [params], num_values, waited_s)
     run = GenerationRun(context, request, plan)
     if body.stream:
         writer = ChatWriter(plan, run, AnswerMessage(role=role, content=echoed_text(body, role)))

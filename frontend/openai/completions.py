@@ -18,7 +18,7 @@ from splitserve.frontend.openai.answers.completion_chunks import CompletionText,
 from splitserve.frontend.openai.answers.logprobs import prompt_maps
 from splitserve.frontend.openai.context import ApiContext, json_answer, make_head, read_struct
 from splitserve.frontend.openai.generation_run import CollectedChoice, GenerationRun
-from splitserve.frontend.openai.models import find_model
+from splitserve.frontend.openai.models import find_model_in_time
 from splitserve.frontend.openai.plan import Plan
 from splitserve.frontend.openai.prompts import encode_prompts
 from splitserve.frontend.openai.run_events import RunEvents
@@ -35,7 +35,6 @@ from splitserve.frontend.openai.schema.sampling import (
 )
 from splitserve.frontend.openai.schema.server_defaults import with_server_defaults
 from splitserve.frontend.openai.schema.unsupported import REFUSED, known_beside
-from splitserve.frontend.openai.timeouts import longest_wait_s
 from splitserve.frontend.text.prompts import Prompt, PromptEncoder
 from splitserve.frontend.text.truncation import read_truncation
 
@@ -51,7 +50,7 @@ async def create_completion(context: ApiContext, request: Request) -> Response:
     """
     body = with_server_defaults(await read_struct(context, request, decoder, REFUSED), context.config)
     check_stream_fields(body)
-    model = await find_model(context, body.model, longest_wait_s(body))
+    model, waited_s = await find_model_in_time(context, body)
     head = make_head(request, "cmpl", body.request_id, body.model, model)
     max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     encoder = PromptEncoder(
@@ -65,7 +64,7 @@ async def create_completion(context: ApiContext, request: Request) -> Response:
     prompts = await encode_prompts(body.prompt, encoder)
     params = _params(context, body, model, prompts)
     num_values = _check_size(context, body, prompts, params)
-    plan = Plan(body, head, model, prompts, params, num_values)
+    plan = Plan(body, head, model, prompts, params, num_values, waited_s)
     run = GenerationRun(context, request, plan)
     texts = [CompletionText(body, model.assets.tokenizer, prompt) for prompt in prompts for _ in range(run.n)]
     if body.stream:

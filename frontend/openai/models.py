@@ -10,7 +10,10 @@ from starlette.responses import Response
 
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.frontend.engines.served_model import ServedModel
+from splitserve.frontend.engines.time_limits import check_time_left
 from splitserve.frontend.openai.context import ApiContext, json_response
+from splitserve.frontend.openai.schema.fields import GenerationFields
+from splitserve.frontend.openai.timeouts import read_timeouts
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,19 +52,32 @@ async def get_model(context: ApiContext, name: str) -> Response:
     return json_response(_card(await find_model(context, name), name))
 
 
-async def find_model(context: ApiContext, name: str | None, max_wait_s: float = math.inf) -> ServedModel:
+async def find_model(context: ApiContext, name: str | None) -> ServedModel:
     """Return the model a client named; None is the first one, an empty name is nobody's.
-
-    Args:
-        context: of the API.
-        name: as in the request.
-        max_wait_s: longest wait for an engine that was lost a moment ago.
 
     Raises:
         InvalidRequestError: status 404, no engine serves the name.
         EngineUnavailableError: no engine is ready.
     """
-    await context.pool.settle(name or "", max_wait_s)
+    await context.pool.settle(name or "")
+    return _look_up(context, name)
+
+
+async def find_model_in_time(context: ApiContext, body: GenerationFields) -> tuple[ServedModel, float]:
+    """Return the model of a request that may have timeouts, and for how many seconds its engine was away.
+
+    Raises:
+        InvalidRequestError, EngineUnavailableError: as find_model(), or a timeout is out of range.
+        EngineRequestError, QueueTimeoutError: a timeout passed meanwhile.
+    """
+    timeouts = read_timeouts(body)
+    longest_s = min(filter(None, timeouts), default=math.inf)
+    waited_s = await context.pool.settle(body.model or "", longest_s)
+    check_time_left(waited_s, *timeouts)
+    return _look_up(context, body.model), waited_s
+
+
+def _look_up(context: ApiContext, name: str | None) -> ServedModel:
     model = context.pool.find_model(name or "")
     if name == "":
         error = InvalidRequestError("the model '' does not exist", "model", "model_not_found")

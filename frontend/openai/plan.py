@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.engines.generation import GenerationRequest
 from splitserve.frontend.engines.served_model import ServedModel
+from splitserve.frontend.engines.time_limits import left_after
 from splitserve.frontend.openai.context import ResponseHead
 from splitserve.frontend.openai.schema.fields import GenerationFields
 from splitserve.frontend.openai.timeouts import read_timeouts
@@ -26,6 +27,7 @@ class Plan(Generic[BodyT]):
     Attributes:
         params: one per prompt; n is the same in all.
         num_values: the most that its answer may hold beside text (see frontend.openai.answers.answer_size).
+        waited_s: seconds for which it has waited for an engine that was away.
     """
 
     body: BodyT
@@ -34,6 +36,7 @@ class Plan(Generic[BodyT]):
     prompts: list[Prompt]
     params: list[SamplingParams]
     num_values: int
+    waited_s: float = 0.0
 
     @property
     def n(self) -> int:
@@ -53,10 +56,13 @@ def generation_requests(plan: Plan[BodyT], tenant: str, *, streams: bool) -> lis
         plan: of the HTTP request.
         tenant: it belongs to.
         streams: tokens are wanted one by one.
+
+    Raises:
+        EngineRequestError, QueueTimeoutError: nothing is left of a timeout.
     """
     request_id, body = plan.head.id, plan.body
     timeout_s, queue_timeout_s = read_timeouts(body)
-    return [
+    requests = [
         GenerationRequest(
             request_id=request_id if len(plan.prompts) == 1 else f"{request_id}-{i}",
             prompt_token_ids=prompt.token_ids,
@@ -67,6 +73,8 @@ def generation_requests(plan: Plan[BodyT], tenant: str, *, streams: bool) -> lis
             timeout_s=timeout_s,
             queue_timeout_s=queue_timeout_s,
             streams=streams,
+            model=plan.model.identity,
         )
         for i, (prompt, sampling) in enumerate(zip(plan.prompts, plan.params, strict=True))
     ]
+    return [left_after(plan.waited_s, request) for request in requests]

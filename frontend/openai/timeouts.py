@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.frontend.openai.schema.fields import MAX_TIMEOUT_S, GenerationFields
 
@@ -15,15 +13,6 @@ def read_timeouts(body: GenerationFields) -> tuple[float, float]:
         InvalidRequestError: one is not above 0, or longer than a week.
     """
     return _seconds("timeout", body.timeout), _seconds("queue_timeout", body.queue_timeout)
-
-
-def longest_wait_s(body: GenerationFields) -> float:
-    """Return how long the request may wait for an engine, in seconds; inf for as long as failover does.
-
-    Raises:
-        InvalidRequestError: as read_timeouts().
-    """
-    return min(filter(None, read_timeouts(body)), default=math.inf)
 
 
 def _seconds(name: str, value: float | None) -> float:

@@ -33,6 +33,7 @@ LEGS = {
         "request_check",
         "served_model",
         "stream.engine_generation",
+        "time_limits",
         "stream.sequence_stream",
     },
     "frontend.http.response": {"connection.token_relay"},

@@ -253,6 +253,7 @@ class FakePool(EnginePool):
     defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
     state: str = "ready"
     answers: bool = True
+    away_s: float = 0.0
     stalled: str = ""
     max_model_len: int = MAX_MODEL_LEN
     seen: list[Seen] = field(default_factory=list)
@@ -290,9 +291,10 @@ class FakePool(EnginePool):
     def models(self) -> list[ServedModel]:
         return [self.model] if self.state in ("ready", "draining") else []
 
-    async def settle(self, model: str = "", max_wait_s: float = math.inf) -> None:
+    async def settle(self, model: str = "", max_wait_s: float = math.inf) -> float:
         if self.state == "settling":
             self.state = "ready"
+        return min(self.away_s, max_wait_s)
 
     def find_model(self, name: str) -> ServedModel:
         if self.state != "ready":

@@ -263,3 +263,19 @@ async def test_nobody_waits_longer_than_for_one_absence_however_often_the_engine
     pool._replicas[0].gone_since_s = loop.time() + LONG_S
     async with asyncio.timeout(DEADLINE_S):
         assert await readiness.outlast_absence("m", lambda: False) >= 0.2
+
+
+async def test_a_prompt_is_not_sent_to_another_model_of_the_same_name(
+    addresses: list[str], model: ModelInfo, make_pool: MakePool
+) -> None:
+    pool = await make_pool(addresses[0], failover_wait_s=LONG_S)
+    async with FakeEngine(addresses[0], model, epoch=1):
+        await pool.wait_ready(DEADLINE_S)
+        before = pool.find_model("m").identity
+    await until(lambda: state_of(pool) == "lost")
+    other = msgspec.structs.replace(model, num_params=model.num_params + 1)
+    async with FakeEngine(addresses[0], other, epoch=2):
+        await pool.wait_ready(DEADLINE_S)
+        request = GenerationRequest("r", [40, 41], SamplingParams(max_tokens=1), model=before)
+        with pytest.raises(EngineUnavailableError, match="the model was replaced"):
+            await pool.open("m", [request], lambda: None)
