@@ -31,9 +31,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     from splitserve.engine_core.config import EngineConfig
     from splitserve.engine_core.errors import ConfigError
+    from splitserve.engine_core.process.standard_streams import open_standard_streams
     from splitserve.engine_core.settings.arguments import given_values, make_settings
     from splitserve.engine_core.settings.setting import declared
 
+    open_standard_streams()
     args = make_parser().parse_args(argv)
     try:
         config = make_settings(EngineConfig, given_values(args, declared(EngineConfig)))

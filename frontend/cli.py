@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from splitserve.engine_core.errors import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, ConfigError
+from splitserve.engine_core.process.standard_streams import open_standard_streams
 
 if TYPE_CHECKING:
     from splitserve.frontend.config import ApiKeySettings, FrontendConfig
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
+    open_standard_streams()
     args = make_parser().parse_args(argv)
     try:
         config = make_config(args)

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     from splitserve.engine_core.errors import ConfigError, ModelLoadError
+    from splitserve.engine_core.process.standard_streams import open_standard_streams
 
+    open_standard_streams()
     parser = make_parser()
     args = parser.parse_args(argv)
     commands = {"serve": _serve, "restart": _restart, "env": _env, "keys": _keys}
