@@ -124,8 +124,8 @@ class LocalWorkers:
             address = f"ipc://{self._directory}/worker.sock"
         else:
             self._kept.enter()
-            address = self._kept.socket_address
-        if self._kept is None or not self._attach(context, self._kept, address):
+            address = self._kept.socket_address(os.getpid())
+        if self._kept is None or not self._attach(context, self._kept):
             self._start_new(context, address)
 
     def attend(self) -> None:
@@ -190,14 +190,14 @@ class LocalWorkers:
         if self._kept is not None:
             self._kept.leave(keep=False)
 
-    def _attach(self, context: zmq.Context[zmq.Socket[bytes]], kept: WorkersFolder, address: str) -> bool:
+    def _attach(self, context: zmq.Context[zmq.Socket[bytes]], kept: WorkersFolder) -> bool:
         record = kept.read()
         if record is None or not record.workers:
             return False
         begin_s = time.monotonic()
         fits = record.fingerprint == fingerprint_of(self._config)
         if fits and len(record.workers) == self._config.num_ranks:
-            self.router = BoundRouter(context, address)
+            self.router = BoundRouter(context, kept.socket_address(record.starter_pid))
             self._workers = attach(self.router, record)
         if self._workers:
             # Without one, as it seems to be on a machine that forbids it, all prefixes are computed again.
@@ -229,7 +229,9 @@ class LocalWorkers:
             workers.append(WorkerProcess(self._argv(place), pass_fds=ledger_fds))
         if self._kept is not None:
             names = [worker.name for worker in workers]
-            self._record(self._kept, GroupRecord(fingerprint_of(self._config), names, *ledger_fds))
+            ledger_fd = next(iter(ledger_fds), -1)
+            record = GroupRecord(fingerprint_of(self._config), names, ledger_fd, os.getpid())
+            self._record(self._kept, record)
 
     def _record(self, kept: WorkersFolder, record: GroupRecord) -> None:
         """Let successors find the workers; a full disk is no reason not to use them."""

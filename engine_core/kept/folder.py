@@ -3,12 +3,14 @@
 file          what it is
 lock          held by the engine that owns the workers, see lock.py
 group.json    who the workers are, see record.py
-sock          the engine's socket for its workers; each engine binds it anew
+XXXX          the socket for workers, named after the pid of the engine that started them; each engine binds
+              it anew. Workers of which nobody knows any more come to no other engine's
 rendezvous    where ranks meet while they start
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import sys
@@ -24,7 +26,8 @@ from splitserve.engine_core.process.runtime_directory import leave_runtime_direc
 # A killed engine is gone within milliseconds, unless it has a core dump to write or much memory to give back.
 LOCK_PATIENCE_S = 2.0
 KILL_S = 10.0
-_RECORD, _SOCKET, _RENDEZVOUS = "group.json", "sock", "rendezvous"
+_RECORD, _RENDEZVOUS, _LOCK = "group.json", "rendezvous", "lock"
+_PID_BYTES = 3
 
 
 def can_keep_workers(address: str) -> bool:
@@ -67,16 +70,17 @@ class WorkersFolder:
         while self._lock is None:
             make_private_directory(self.path)
             try:
-                self._lock = EngineLock(f"{self.path}/lock", timeout_s)
+                self._lock = EngineLock(f"{self.path}/{_LOCK}", timeout_s)
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise ConfigError(f"cannot lock {self.path}/lock: {error.strerror}") from None
+                raise ConfigError(f"cannot lock {self.path}/{_LOCK}: {error.strerror}") from None
 
-    @property
-    def socket_address(self) -> str:
-        """The address that workers connect to."""
-        return f"ipc://{self.path}/{_SOCKET}"
+    def socket_address(self, starter_pid: int) -> str:
+        """Return the address that the workers connect to that an engine has started."""
+        # As long as a path may be: four characters.
+        name = base64.urlsafe_b64encode((starter_pid % 2 ** (8 * _PID_BYTES)).to_bytes(_PID_BYTES, "big"))
+        return f"ipc://{self.path}/{name.decode()}"
 
     @property
     def rendezvous(self) -> str:
@@ -143,7 +147,7 @@ def remove_folder_of(pid: int, path: str) -> None:
         path: of the folder.
     """
     try:
-        lock = EngineLock(f"{path}/lock", 0.0)
+        lock = EngineLock(f"{path}/{_LOCK}", 0.0)
     except (OSError, ConfigError):
         return
     record = read_record(f"{path}/{_RECORD}")
@@ -156,6 +160,8 @@ def remove_folder_of(pid: int, path: str) -> None:
 
 def _remove_files(path: str) -> None:
     """Remove all but the lock, which the caller holds: without it the folder may be another engine's."""
-    for name in (_RECORD, f"{_RECORD}.new", _SOCKET, _RENDEZVOUS):
-        with contextlib.suppress(OSError):
-            os.unlink(f"{path}/{name}")
+    with contextlib.suppress(OSError):
+        for name in os.listdir(path):
+            if name != _LOCK:
+                with contextlib.suppress(OSError):
+                    os.unlink(f"{path}/{name}")

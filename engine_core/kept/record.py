@@ -26,11 +26,13 @@ class GroupRecord(msgspec.Struct, frozen=True):
         fingerprint: of everything that decides what they hold; see fingerprint().
         workers: by rank.
         ledger_fd: their descriptor of the ledger of their KV cache, the same in all of them.
+        starter_pid: of the engine that started them, which names the socket that they connect to.
     """
 
     fingerprint: str
     workers: list[ProcessName]
     ledger_fd: int = -1
+    starter_pid: int = 0
 
 
 def write_record(path: str, record: GroupRecord) -> None:

@@ -9,7 +9,7 @@ from splitserve.engine_core.process.server_record import remove_orphan
 
 # Of the path of a Unix socket, without its terminating 0.
 _MAX_PATH_BYTES = 107
-# Of our longest paths below: /workers-, 12 digits, /sock; or /serve-, 7 digits, /engine.sock.
+# Of our longest paths below: /workers-, 12 digits, /XXXX; or /serve-, 7 digits, /engine.sock.
 _LONGEST_NAME_BYTES = 26
 
 

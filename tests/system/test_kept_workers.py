@@ -136,6 +136,20 @@ def test_a_worker_for_which_nobody_comes_ends_and_leaves_nothing() -> None:
         assert list(life.folder.glob("splitserve*")) == []
 
 
+def test_workers_of_whom_no_record_is_left_disturb_no_others() -> None:
+    with lives("--worker-wait=20") as life:
+        life.start()
+        life.client()
+        before = life.record()
+        (path,) = life.folder.glob("splitserve/workers-*/group.json")
+        path.write_text("{")
+        life.kill()
+        life.start()
+        assert len(life.client().generate(1, PROMPT, max_tokens=5)) == 5
+        assert set(life.record()).isdisjoint(before)
+        end_in_order(life)
+
+
 def test_without_a_wait_a_worker_ends_with_its_engine() -> None:
     with lives("--worker-wait=0") as life:
         life.start()

@@ -44,6 +44,13 @@ def test_engines_of_one_address_share_a_folder_and_others_do_not() -> None:
     assert workers_folder("tcp://127.0.0.1:5555") != workers_folder("tcp://127.0.0.1:5556")
 
 
+@pytest.mark.parametrize("pid", [1, 4711, 2**22, 2**63 - 1, -1])
+def test_workers_of_each_engine_have_a_socket_of_their_own_whose_path_is_short(pid: int) -> None:
+    folder = WorkersFolder(ADDRESS)
+    assert folder.socket_address(pid) != folder.socket_address(42)
+    assert len(os.path.basename(folder.socket_address(pid))) == 4
+
+
 @pytest.mark.parametrize(("address", "can"), [("tcp://127.0.0.1:0", False), ("tcp://127.0.0.1:50", True)])
 def test_workers_of_a_port_that_nobody_knows_are_not_kept(address: str, can: bool) -> None:
     assert can_keep_workers(address) is can
