@@ -49,7 +49,7 @@ class StopMatcher:
         return held
 
     def _hold_back(self, buffer: str) -> str:
-        num_safe = len(buffer) - max(_num_begun(buffer, stop) for stop in self._stops)
+        num_safe = len(buffer) - max(num_begun(buffer, stop) for stop in self._stops)
         self._held = buffer[num_safe:]
         return buffer[:num_safe]
 
@@ -64,7 +64,7 @@ class StopMatcher:
         return None if best is None else best[1:]
 
 
-def _num_begun(buffer: str, stop: str) -> int:
+def num_begun(buffer: str, stop: str) -> int:
     """Return the length of the longest proper prefix of stop that buffer ends with."""
     start = buffer.find(stop[0], max(0, len(buffer) - len(stop) + 1))
     while start >= 0:

@@ -20,6 +20,7 @@ from splitserve.frontend.engines.pool import EnginePool
 from splitserve.frontend.engines.served_model import ServedModel
 from splitserve.frontend.engines.status import EngineStatus, Explanation, PoolStats
 from splitserve.frontend.engines.stream.engine_generation import Generation
+from splitserve.frontend.text.answers.formats import AnswerFormats
 from splitserve.frontend.text.chat.messages import Message
 from splitserve.frontend.text.chat.options import ChatOptions
 from splitserve.frontend.text.chat.template import ChatTemplate, RenderedChat
@@ -29,6 +30,7 @@ from splitserve.frontend.text.tokenizer import Tokenizer, TokenText
 BOS = 256
 VOCAB_SIZE = 260
 MAX_MODEL_LEN = 256
+SPECIAL_TOKENS = {f"<|{token_id}|>": token_id for token_id in (256, 257, 258)}
 
 
 class ByteDecoder:
@@ -65,6 +67,7 @@ class ByteTokenizer(Tokenizer):
 
     def __init__(self) -> None:
         """There is no file."""
+        self.special_tokens = SPECIAL_TOKENS
         self.config = {
             "tokenizer_class": "ByteTokenizer",
             "bos_token": "<|256|>",
@@ -94,7 +97,10 @@ class ByteTokenizer(Tokenizer):
         return decoder.push(token_ids) + decoder.finish()
 
     def detokenizer(
-        self, skip_special_tokens: bool = True, prompt_token_ids: Sequence[int] = ()
+        self,
+        skip_special_tokens: bool = True,
+        prompt_token_ids: Sequence[int] = (),
+        kept_ids: frozenset[int] = frozenset(),
     ) -> ByteDecoder:
         return ByteDecoder(self, skip_special_tokens)
 
@@ -113,6 +119,10 @@ class PlainTemplate(ChatTemplate):
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ChatOptions]] = []
         self.sources = {"default": "{{ messages }}"}
+        self.opening = ""
+
+    def shows_tools(self, options: ChatOptions) -> bool:
+        return True
 
     async def render_async(
         self,
@@ -124,7 +134,7 @@ class PlainTemplate(ChatTemplate):
         assert options is not None
         self.calls.append((messages, options))
         text = "".join(f"{message['role']}: {message['content']}\n" for message in messages)
-        text += "assistant: " if options.add_generation_prompt else ""
+        text += f"assistant: {self.opening}" if options.add_generation_prompt else ""
         return RenderedChat(text, list(text.encode()))
 
 
@@ -256,6 +266,7 @@ class FakePool(EnginePool):
     away_s: float = 0.0
     stalled: str = ""
     max_model_len: int = MAX_MODEL_LEN
+    formats: AnswerFormats = field(default_factory=AnswerFormats)
     seen: list[Seen] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
     asked: list[tuple[list[str], str]] = field(default_factory=list)
@@ -278,6 +289,7 @@ class FakePool(EnginePool):
             eos_token_ids=(257,),
             max_model_len=self.max_model_len,
             vocab_size=VOCAB_SIZE,
+            answer_formats=self.formats,
         )
         info = ModelInfo("/secret/path", "FakeForCausalLM", "float32", VOCAB_SIZE, self.max_model_len, [257])
         return ServedModel(self.names, info, assets, 1, 8, MAX_STEP_LOGPROBS, 1700000000)

@@ -1,0 +1,173 @@
+"""Takes the text of one answer apart as it arrives: reasoning, content and tool calls; no I/O.
+
+    beginning --reasoning's first tag, or it stands in the prompt--> reasoning --its last tag--> content
+    beginning --anything else--> content
+    content   --a tag of calls, or a bare call--> calls --their end, or what is no call--> content
+
+What may still become a tag is held back, and so is what may become a call until it has a name. What does not
+become one is content, whole. Whitespace around tags is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from splitserve.frontend.text.answers.calls import Calls, ParameterTypes
+from splitserve.frontend.text.answers.deltas import AnswerDelta, ContentText, ReasoningText
+from splitserve.frontend.text.answers.formats import (
+    AnswerFormats,
+    NamedCall,
+    PythonCall,
+    ReasoningFormat,
+    TaggedCall,
+    ToolFormat,
+)
+from splitserve.frontend.text.answers.json_calls import json_calls
+from splitserve.frontend.text.answers.python_calls import python_calls
+from splitserve.frontend.text.answers.shaped_calls import named_calls, tagged_calls
+from splitserve.frontend.text.answers.text_source import NotACallError, Reading, TextSource
+
+
+@dataclass(slots=True, frozen=True)
+class AnswerRules:
+    """What the answers of one request are taken apart by.
+
+    Attributes:
+        formats: those that count for the request.
+        tools: parameters of its tools, by the name of the tool.
+        in_reasoning: the prompt ends within reasoning.
+    """
+
+    formats: AnswerFormats
+    tools: Mapping[str, ParameterTypes] = field(default_factory=dict)
+    in_reasoning: bool = False
+
+    @property
+    def tags(self) -> frozenset[str]:
+        """All tags that must be in the text."""
+        reasoning, tools = self.formats
+        found = frozenset(reasoning.tags if reasoning is not None else ())
+        return found | (tools.tags if tools is not None else frozenset())
+
+
+class AnswerParser:
+    """Parses one answer. The deltas of all pieces joined do not depend on how the text was cut into pieces.
+
+    Attributes:
+        reasoning_start: place in the text where reasoning begins; None if it has not.
+        reasoning_end: place where it ends, as far as it has been given out.
+        reasoning_done: whether no more of it comes.
+    """
+
+    def __init__(self, rules: AnswerRules) -> None:
+        """Begin with nothing."""
+        self._rules = rules
+        self._source = TextSource()
+        self._new: list[AnswerDelta] = []
+        self._calls = Calls(rules.tools, self._new.append)
+        self._reading = self._answer()
+        self.reasoning_start: int | None = None
+        self.reasoning_end = 0
+        self.reasoning_done = False
+
+    def push(self, text: str) -> list[AnswerDelta]:
+        """Take new text; return what is new of the answer."""
+        self._source.push(text)
+        next(self._reading)
+        return self._take()
+
+    def finish(self) -> list[AnswerDelta]:
+        """Return what was held back; nothing may be pushed afterwards."""
+        self._source.ended = True
+        next(self._reading, None)
+        self.reasoning_done = True
+        return self._take()
+
+    def _take(self) -> list[AnswerDelta]:
+        new = self._new.copy()
+        self._new.clear()
+        return new
+
+    def _answer(self) -> Reading[None]:
+        reasoning, tools = self._rules.formats
+        if reasoning is not None:
+            # Some models write the tag again that their template wrote.
+            has_begun = yield from self._source.attempt(_tag(self._source, reasoning.begin))
+            if has_begun or self._rules.in_reasoning:
+                yield from self._reasoning(reasoning)
+        self.reasoning_done = True
+        if tools is None:
+            yield from self._source.pass_on((), self._give_content, trims=False)
+        else:
+            yield from self._content(tools)
+
+    def _reasoning(self, tags: ReasoningFormat) -> Reading[None]:
+        source = self._source
+        yield from source.space()
+        self.reasoning_start = self.reasoning_end = source.place
+        yield from source.pass_on((tags.end,), self._give_reasoning, trims=True)
+        yield from source.space()
+        yield from source.skip(tags.end)
+        yield from source.space()
+
+    def _content(self, tools: ToolFormat) -> Reading[None]:
+        source, strays = self._source, tuple[str, ...]()
+        if tools.bare:
+            yield from source.attempt(self._bare_calls(tools))
+        while not self._calls.is_full:
+            tag = yield from source.pass_on((*tools.openers, *strays), self._give_content, trims=True)
+            if not tag:
+                return
+            reader = _tag(source, tag) if tag in strays else self._tagged_calls(tools, tag)
+            is_closed = yield from source.attempt(reader)
+            if is_closed is None:
+                source.pass_tag(tag, self._give_content)
+            else:
+                # Behind a broken call the tag that ends it comes late.
+                strays = () if is_closed else (tools.end,)
+        yield from source.pass_on((), self._give_content, trims=False)
+
+    def _bare_calls(self, tools: ToolFormat) -> Reading[bool]:
+        yield from self._source.space()
+        yield from self._read_calls(tools, known_only=True)
+        yield from self._source.space()
+        return True
+
+    def _tagged_calls(self, tools: ToolFormat, tag: str) -> Reading[bool]:
+        """Read the calls behind a tag; returns whether the tag that ends them was there, or there is none."""
+        source = self._source
+        if tag in tools.begin:
+            yield from _tag(source, tag)
+        yield from source.space()
+        yield from self._read_calls(tools, known_only=False)
+        yield from source.space()
+        is_closed = not tools.end or (yield from source.skip(tools.end, cut=True))
+        yield from source.space()
+        return is_closed
+
+    def _read_calls(self, tools: ToolFormat, *, known_only: bool) -> Reading[bool]:
+        source, calls, shape = self._source, self._calls, tools.shape
+        if isinstance(shape, PythonCall):
+            return (yield from python_calls(source, calls, known_only=known_only))
+        if (yield from source.peek()) in ("{", "["):
+            return (yield from json_calls(source, calls, known_only=known_only))
+        if isinstance(shape, NamedCall):
+            return (yield from named_calls(source, calls, shape))
+        if isinstance(shape, TaggedCall):
+            return (yield from tagged_calls(source, calls, shape, tools.end))
+        raise NotACallError
+
+    def _give_content(self, text: str) -> None:
+        self._new.append(ContentText(text))
+
+    def _give_reasoning(self, text: str) -> None:
+        self.reasoning_end = self._source.place
+        self._new.append(ReasoningText(text))
+
+
+def _tag(source: TextSource, tag: str) -> Reading[bool]:
+    """Read a tag and the whitespace before it."""
+    yield from source.space()
+    yield from source.expect(tag)
+    return True
