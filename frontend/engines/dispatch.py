@@ -110,6 +110,6 @@ def _streams(
 ) -> list[SequenceStream]:
     prompt, tokenizer = request.prompt_token_ids, model.assets.tokenizer
     return [
-        SequenceStream(index, source, request.sampling, prompt, tokenizer)
+        SequenceStream(index, source, request.sampling, prompt, tokenizer, request.kept_ids)
         for index, source in enumerate(sources)
     ]

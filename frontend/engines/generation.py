@@ -24,6 +24,7 @@ class GenerationRequest:
         streams: deltas are wanted token by token rather than joined and about 50 ms late.
         model: identity of the model whose tokens the prompt has (ServedModel.identity); "" for whichever has
             the name.
+        kept_ids: special tokens that are shown in the text although special tokens are skipped.
     """
 
     request_id: str
@@ -36,6 +37,7 @@ class GenerationRequest:
     queue_timeout_s: float = 0.0
     streams: bool = True
     model: str = ""
+    kept_ids: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)

@@ -26,6 +26,8 @@ MAX_UNUSED_IDS = 2**16
 MAX_MERGES = 2**21
 # Encoding takes about 0.1 to 0.2 us per character, so this is well under a millisecond on the event loop.
 _MAX_CHARS_AT_ONCE = 4096
+# Of the formats of one model's answers.
+_MAX_KEPT_SETS = 16
 _TOKEN_ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 
 
@@ -171,7 +173,10 @@ class Tokenizer:
         return detokenizer.push(token_ids) + detokenizer.finish()
 
     def detokenizer(
-        self, skip_special_tokens: bool = True, prompt_token_ids: Sequence[int] = ()
+        self,
+        skip_special_tokens: bool = True,
+        prompt_token_ids: Sequence[int] = (),
+        kept_ids: frozenset[int] = frozenset(),
     ) -> Detokenizer:
         """Make the incremental decoder of one sequence.
 
@@ -179,11 +184,12 @@ class Tokenizer:
             skip_special_tokens: special tokens have no text, those of the prompt neither.
             prompt_token_ids: what the sequence goes on from. Many decoders take a space off the beginning of
                 a text: behind a prompt that is no beginning.
+            kept_ids: special tokens that have text nevertheless; few different sets, as each has its tables.
         """
         if self._rules is None:
-            hidden = self.special_ids if skip_special_tokens else frozenset[int]()
+            hidden = self.special_ids - kept_ids if skip_special_tokens else frozenset[int]()
             return WindowDetokenizer(self.raw, hidden, self.vocab_size, prompt_token_ids)
-        pieces, first_pieces = self._pieces.tables(skip_special_tokens)
+        pieces, first_pieces = self._pieces.tables(skip_special_tokens, kept_ids)
         return ByteDetokenizer(self._rules, pieces, first_pieces, prompt_token_ids)
 
     def token_text(self, token_id: int) -> TokenText:
@@ -211,15 +217,35 @@ class _PieceTables:
     def __init__(
         self, raw: LibraryTokenizer, rules: DecodeRules | None, special_ids: frozenset[int], limit: int
     ) -> None:
-        spell = rules.spell if rules else str.encode
-        first = rules.spell_first if rules else None
-        self.keep = Pieces(raw, spell, frozenset(), limit)
-        self._skip = Pieces(raw, spell, special_ids, limit)
-        self._keep_first = Pieces(raw, first, frozenset(), limit) if first else None
-        self._skip_first = Pieces(raw, first, special_ids, limit) if first else None
+        self._raw = raw
+        self._spell = rules.spell if rules else str.encode
+        self._spell_first = rules.spell_first if rules else None
+        self._special_ids = special_ids
+        self._limit = limit
+        self._keep = self._make(frozenset())
+        self.keep = self._keep[0]
+        self._skip = self._make(special_ids)
+        # The tables that skip all special tokens but these.
+        self._skip_others: dict[frozenset[int], tuple[Pieces, Pieces | None]] = {}
 
-    def tables(self, skip_special_tokens: bool) -> tuple[Pieces, Pieces | None]:
-        return (self._skip, self._skip_first) if skip_special_tokens else (self.keep, self._keep_first)
+    def tables(self, skip_special_tokens: bool, kept_ids: frozenset[int]) -> tuple[Pieces, Pieces | None]:
+        if not skip_special_tokens:
+            return self._keep
+        if not kept_ids:
+            return self._skip
+        tables = self._skip_others.get(kept_ids)
+        if tables is None:
+            tables = self._make(self._special_ids - kept_ids)
+            if len(self._skip_others) < _MAX_KEPT_SETS:
+                self._skip_others[kept_ids] = tables
+        return tables
+
+    def _make(self, skip: frozenset[int]) -> tuple[Pieces, Pieces | None]:
+        first = self._spell_first
+        return (
+            Pieces(self._raw, self._spell, skip, self._limit),
+            Pieces(self._raw, first, skip, self._limit) if first else None,
+        )
 
 
 def check_text_length(text: str, max_model_len: int) -> None:

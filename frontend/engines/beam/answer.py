@@ -49,7 +49,9 @@ def _delta(
         visible = token_ids if sampling.include_stop_str_in_output else token_ids[:-1]
     if sampling.detokenize:
         tokenizer = served.assets.tokenizer
-        detokenizer = tokenizer.detokenizer(sampling.skip_special_tokens, request.prompt_token_ids)
+        detokenizer = tokenizer.detokenizer(
+            sampling.skip_special_tokens, request.prompt_token_ids, request.kept_ids
+        )
         delta.text = detokenizer.push(visible) + detokenizer.finish()
     if sampling.logprobs is not None:
         delta.logprobs = list(found.beam.tokens)

@@ -58,7 +58,18 @@ class SequenceStream:
         sampling: SamplingParams,
         prompt_token_ids: Sequence[int],
         tokenizer: Tokenizer,
+        kept_ids: frozenset[int] = frozenset(),
     ) -> None:
+        """Begin with nothing taken.
+
+        Args:
+            index: which of the n completions.
+            source: of the tokens.
+            sampling: of the request.
+            prompt_token_ids: what the sequence goes on from.
+            tokenizer: of the model.
+            kept_ids: special tokens that are shown although special tokens are skipped.
+        """
         self.finished = False
         self.stopped_here = False
         self.source = source
@@ -68,7 +79,7 @@ class SequenceStream:
         self._asked_ids = pack_int32(sampling.logprob_token_ids) if sampling.logprob_token_ids else b""
         self._wants_prompt_logprobs = sampling.prompt_logprobs is not None and index == 0
         self._detokenizer: Detokenizer = (
-            tokenizer.detokenizer(sampling.skip_special_tokens, prompt_token_ids)
+            tokenizer.detokenizer(sampling.skip_special_tokens, prompt_token_ids, kept_ids)
             if sampling.detokenize
             else SilentDetokenizer()
         )

@@ -108,3 +108,34 @@ async def test_the_event_loop_runs_on_while_a_long_text_is_encoded(tokenizer_of:
         turns += 1
     assert len(await encoding) > 1000
     assert turns > 100
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "sentencepiece", "metaspace"])
+def test_special_tokens_may_be_kept_one_by_one(tokenizer_of: TokenizerOf, kind: str) -> None:
+    tokenizer = tokenizer_of(kind)
+    kept, other = sorted(tokenizer.special_ids)[-2:]
+    name = tokenizer.token_name(kept)
+    hello = tokenizer.encode("hello", add_special_tokens=False)
+    token_ids = [other, *hello, kept, other, *hello]
+    detokenizer = tokenizer.detokenizer(True, (), frozenset([kept]))
+    whole = detokenizer.push(token_ids) + detokenizer.finish()
+    assert whole.replace(" ", "") == f"hello{name}hello"
+    one_by_one = tokenizer.detokenizer(True, (), frozenset([kept]))
+    assert "".join(one_by_one.push([each]) for each in token_ids) + one_by_one.finish() == whole
+    assert str(name) not in tokenizer.decode(token_ids)
+
+
+def test_a_decoder_of_the_librarys_keeps_special_tokens_too(tokenizer_of: TokenizerOf) -> None:
+    tokenizer = tokenizer_of("wordpiece")
+    assert tokenizer.detokenizer(True, (), frozenset([1])).push([1, 2]) == "hello world"
+
+
+def test_tables_are_made_once_for_each_set_of_kept_tokens(tokenizer_of: TokenizerOf) -> None:
+    tokenizer = tokenizer_of("byte_level")
+    kept = frozenset(list(tokenizer.special_ids)[:1])
+    states = [
+        tokenizer.detokenizer(True, (0,), each).state() for each in (kept, frozenset(kept), frozenset())
+    ]
+    assert all(state is not None for state in states)
+    assert states[0].pieces is states[1].pieces
+    assert states[0].pieces is not states[2].pieces

@@ -269,3 +269,11 @@ def test_a_lost_engine_raises(tokenizer: Tokenizer) -> None:
         rig.stream.take()
     assert rig.source.request.prompt_token_ids
     assert not rig.source.token_ids
+
+
+def test_special_tokens_that_are_kept_have_text(tokenizer: Tokenizer) -> None:
+    rig = Rig(tokenizer, SamplingParams())
+    kept, skipped = tokenizer.special_tokens["<|im_start|>"], tokenizer.special_tokens["<|endoftext|>"]
+    rig.stream = SequenceStream(0, rig.source, SamplingParams(), [0, 0], tokenizer, frozenset([kept]))
+    deltas = rig.feed(tokens(1, [kept, skipped, *tokenizer.encode("x")], 0))
+    assert text_of(deltas) == "<|im_start|>x"
