@@ -79,12 +79,17 @@ class PromptEncoder(NamedTuple):
             options: for the template.
 
         Raises:
-            InvalidRequestError: the model has no chat template, or the template refuses or fails.
+            InvalidRequestError: the model has no chat template, or the template refuses or fails, or it does
+                not show the tools that there are.
             ContextLengthError: the text cannot fit the context.
         """
         if self.assets.chat_template is None:
             raise InvalidRequestError(
                 "This model has no chat template; use /v1/completions, or LLM.generate", "messages"
+            )
+        if options.tools and not self.assets.chat_template.shows_tools(options):
+            raise InvalidRequestError(
+                "tools: the model's chat template knows no tools", "tools", "unsupported_parameter"
             )
         rendered = await self.assets.chat_template.render_async(
             messages, options, max_model_len=None if self.truncation else self.assets.max_model_len

@@ -8,7 +8,7 @@ from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.frontend.text.chat.control_tokens import JsonValue, TextMarker
 from splitserve.frontend.text.chat.messages import Message
 from splitserve.frontend.text.chat.options import ChatOptions
-from splitserve.frontend.text.chat.probes import TemplateWishes, find_wishes
+from splitserve.frontend.text.chat.probes import PROBE_TOOL_NAME, TemplateWishes, find_wishes
 from splitserve.frontend.text.chat.template_messages import prepare_messages
 from splitserve.frontend.text.chat.template_process import TemplateTooLargeError
 from splitserve.frontend.text.chat.template_renderer import Render
@@ -18,7 +18,11 @@ MAX_OUTPUT_CHARS = 16 * 2**20
 _TAG = "\ufdd2 "
 _PROBE_TOOL: JsonValue = {
     "type": "function",
-    "function": {"name": "xq7_tool", "description": "", "parameters": {"type": "object", "properties": {}}},
+    "function": {
+        "name": PROBE_TOOL_NAME,
+        "description": "",
+        "parameters": {"type": "object", "properties": {}},
+    },
 }
 
 
@@ -36,6 +40,11 @@ class NamedTemplate:
         # The assistant's text may contain such structure: templates look for </think> in it.
         self._assistant_marker = TextMarker(special)
         self._wishes = TemplateWishes()
+
+    @property
+    def shows_tools(self) -> bool:
+        """Whether it tells the model which tools there are."""
+        return self._wishes.shows_tools
 
     def probe(self, render: Render) -> None:
         """Find out what the template expects; once, before its first real rendering."""

@@ -14,6 +14,8 @@ from splitserve.frontend.text.chat.template_process import TemplateTimeoutError
 
 Render = Callable[[list[JsonValue]], str]
 
+# A template that knows tools shows this name, of the one that is available while it is probed.
+PROBE_TOOL_NAME = "xq7_tool"
 _PROBE, _SECOND_PROBE = "Xq7 probe", "Xq8 probe"
 # How the list would look if the template treated it as text or wrote it as JSON.
 _PRINTED_LISTS = (f"'text': '{_PROBE}'", f'"text": "{_PROBE}"')
@@ -41,11 +43,13 @@ class TemplateWishes:
         formats: format of the content, by role.
         empty_call_content: content of a message that has only tool calls.
         wants_argument_text: whether arguments of tool calls must be JSON text, not objects.
+        shows_tools: whether it tells the model which tools there are.
     """
 
     formats: Mapping[str, ContentFormat] = field(default_factory=lambda: MappingProxyType({}))
     empty_call_content: JsonValue = ""
     wants_argument_text: bool = False
+    shows_tools: bool = True
 
     def format_of(self, role: JsonValue) -> ContentFormat:
         """Return the format for a role; roles that were not probed use the user's."""
@@ -76,7 +80,13 @@ def _ask(render: Render) -> TemplateWishes:
     call = _call(content, _ARGUMENTS_TEXT if wants_text else _ARGUMENTS)
     formats["tool"] = _format(render, "tool", [_USER, call], [])
     known = {role: content_format for role, content_format in formats.items() if content_format is not None}
-    return TemplateWishes(known, content, wants_text)
+    return TemplateWishes(known, content, wants_text, _shows_tools(render))
+
+
+def _shows_tools(render: Render) -> bool:
+    system: JsonValue = {"role": "system", "content": "Help."}
+    conversations: tuple[list[JsonValue], ...] = ([_USER], [system, _USER])
+    return any(PROBE_TOOL_NAME in _try(render, messages) for messages in conversations)
 
 
 def _format(

@@ -60,6 +60,14 @@ class ChatTemplate:
         """Process id of the renderer, 0 if there is none now."""
         return self._renderer.pid
 
+    def shows_tools(self, options: ChatOptions) -> bool:
+        """Whether the template that is used for these options tells the model which tools there are.
+
+        Raises:
+            InvalidRequestError: there is no template of the name that the options give.
+        """
+        return self._choose(options).shows_tools
+
     def render(
         self,
         messages: Sequence[Message],

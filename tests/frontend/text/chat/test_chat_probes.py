@@ -9,6 +9,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from splitserve.frontend.text.chat.messages import Message
+from splitserve.frontend.text.chat.options import ChatOptions
 from splitserve.frontend.text.chat.template import ChatTemplate, load_chat_template
 from splitserve.frontend.text.tokenizer import Tokenizer
 from tests.frontend.checkpoints import write_checkpoint
@@ -91,3 +92,24 @@ def test_templates_that_take_parts_give_what_transformers_gives(tmp_path: Path, 
     rendered = load(tmp_path, source).render(chat)
     theirs = PreTrainedTokenizerFast.from_pretrained(tmp_path)
     assert rendered.text == theirs.apply_chat_template(chat, tokenize=False)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (templates.CHATML, True),
+        (templates.LLAMA3, False),
+        (templates.MISTRAL, False),
+        (templates.THINKING, False),
+    ],
+)
+def test_a_template_that_shows_no_tools_is_found_out(tmp_path: Path, source: str, expected: bool) -> None:
+    template = load(tmp_path, source)
+    assert template.shows_tools(ChatOptions()) == expected
+
+
+def test_tools_may_be_shown_by_a_template_of_their_own(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(write_checkpoint(tmp_path))
+    template = ChatTemplate({"default": templates.LLAMA3, "tool_use": templates.CHATML}, tokenizer)
+    assert template.shows_tools(ChatOptions(tools=[{"name": "f"}]))
+    assert not template.shows_tools(ChatOptions(template_name="default"))
