@@ -8,6 +8,7 @@ from splitserve.engine_core.sequence_sampling import MAX_STEP_LOGPROBS
 from splitserve.engine_core.settings.checks import check_range
 from splitserve.engine_core.settings.flag_values import parse_bytes
 from splitserve.engine_core.settings.setting import Setting, Settings
+from splitserve.frontend.text.answers.formats import REASONING_PARSERS, TOOL_CALL_PARSERS
 
 GENERATION_CONFIGS = ("auto", "none")
 
@@ -64,6 +65,23 @@ class ApiSettings(Settings, frozen=True, kw_only=True):
     enable_tokenizer_info_endpoint: Annotated[
         bool, Setting("serve /tokenizer_info, which reveals the chat template", "API")
     ] = False
+    tool_call_parser: Annotated[
+        str,
+        Setting(
+            "format of the model's tool calls: auto = as its chat template shows, none = refuse tools",
+            "API",
+            choices=TOOL_CALL_PARSERS,
+            docs=", see [Tool calls and reasoning](tool-calls.md)",
+        ),
+    ] = "auto"
+    reasoning_parser: Annotated[
+        str,
+        Setting(
+            "format of the model's reasoning: auto = as its chat template shows, none = leave it in the text",
+            "API",
+            choices=REASONING_PARSERS,
+        ),
+    ] = "auto"
     sse_keep_alive_s: Annotated[
         float,
         Setting(

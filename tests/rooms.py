@@ -35,12 +35,12 @@ ENGINE_CORE = {
 }
 FRONTEND = {
     "_native": "",
-    "api_settings": "",
-    "config": "api_settings",
-    "launch": "config",
     "typed_json": "",
     "unknown_fields": "typed_json",
     "text": "_native typed_json",
+    "api_settings": "text",
+    "config": "api_settings",
+    "launch": "config",
     "engines": "_native text",
     "metrics": "engines launch",
     "http": "config engines metrics typed_json",

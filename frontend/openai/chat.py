@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import chain
+from dataclasses import replace
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,34 +14,30 @@ from splitserve.frontend.http.json_body import BodyDecoder
 from splitserve.frontend.http.response.json_pieces import JsonPieces
 from splitserve.frontend.http.response.sse import EventStream
 from splitserve.frontend.openai.answers.answer_size import AnswerShape, check_answer_size, shown_per_token
+from splitserve.frontend.openai.answers.chat_answer import ChatAnswer
 from splitserve.frontend.openai.answers.chat_chunks import ChatWriter
 from splitserve.frontend.openai.answers.chat_echo import answer_role, echoed_text
-from splitserve.frontend.openai.answers.logprobs import (
-    ChatLogprobs,
-    TokenTexts,
-    chat_entries,
-    prompt_maps,
-    token_texts,
-)
+from splitserve.frontend.openai.answers.choice_reader import ChoiceReaders
+from splitserve.frontend.openai.answers.reading import answer_reading, shown_tools
 from splitserve.frontend.openai.context import ApiContext, json_answer, make_head, read_struct
-from splitserve.frontend.openai.generation_run import CollectedChoice, GenerationRun
+from splitserve.frontend.openai.generation_run import GenerationRun
 from splitserve.frontend.openai.models import find_model_in_time
 from splitserve.frontend.openai.plan import Plan
 from splitserve.frontend.openai.prompts import chat_options
 from splitserve.frontend.openai.run_events import RunEvents
-from splitserve.frontend.openai.schema.chat import AnswerMessage, ChatChoice, ChatRequest, ChatResponse
+from splitserve.frontend.openai.schema.chat import AnswerMessage, ChatRequest
 from splitserve.frontend.openai.schema.sampling import (
     check_stream_fields,
     fit_max_tokens,
     make_sampling_params,
 )
 from splitserve.frontend.openai.schema.server_defaults import with_server_defaults
-from splitserve.frontend.openai.schema.unsupported import REFUSED, known_beside
+from splitserve.frontend.openai.schema.unsupported import REFUSED_CHAT, known_beside
 from splitserve.frontend.text.chat.messages import template_messages
 from splitserve.frontend.text.prompts import Prompt, PromptEncoder
 from splitserve.frontend.text.truncation import read_truncation
 
-decoder = BodyDecoder(ChatRequest, known_beside(REFUSED))
+decoder = BodyDecoder(ChatRequest, known_beside(REFUSED_CHAT))
 
 
 async def create_chat_completion(context: ApiContext, request: Request) -> Response:
@@ -51,12 +47,14 @@ async def create_chat_completion(context: ApiContext, request: Request) -> Respo
         SplitServeError: before the answer has begun; app.py makes the error response.
         ClientGoneError: the client hung up.
     """
-    body = with_server_defaults(await read_struct(context, request, decoder, REFUSED), context.config)
+    body = with_server_defaults(await read_struct(context, request, decoder, REFUSED_CHAT), context.config)
     check_stream_fields(body)
     options = chat_options(
         body.add_generation_prompt, body.continue_final_message, body.documents, body.chat_template_kwargs
     )
     model, waited_s = await find_model_in_time(context, body)
+    formats = context.answer_formats(model)
+    options = replace(options, tools=shown_tools(body, formats))
     _check_top_logprobs(body, context.limits(model).max_logprobs)
     head = make_head(request, "chatcmpl", body.request_id, body.model, model)
     encoder = PromptEncoder(
@@ -75,14 +73,30 @@ async def create_chat_completion(context: ApiContext, request: Request) -> Respo
     shape, limit = _shape(body), context.config.max_answer_values
     params = _params(context, body, model, prompt, shape.max_tokens_within(limit, len(prompt.token_ids)))
     num_values = check_answer_size(shape, [len(prompt.token_ids)], [params.max_tokens or 0], limit)
-    plan = Plan(body, head, model, [prompt], [params], num_values, waited_s)
+    reading = answer_reading(body, formats, model.assets.tokenizer, prompt)
+    plan = Plan(body, head, model, [prompt], [params], num_values, waited_s, reading)
+    return await _answer(context, request, plan, role)
+
+
+async def _answer(context: ApiContext, request: Request, plan: Plan[ChatRequest], role: str) -> Response:
     run = GenerationRun(context, request, plan)
-    if body.stream:
-        writer = ChatWriter(plan, run, AnswerMessage(role=role, content=echoed_text(body, role)))
+    opened = AnswerMessage(role=role, content=echoed_text(plan.body, role))
+    readers = _readers(plan, run)
+    if plan.body.stream:
+        writer = ChatWriter(plan, run, opened, readers)
         return EventStream(RunEvents(run, writer), context.keep_alive, context.slices)
-    choices = await run.collect(request)
-    pieces = JsonPieces()
-    return json_answer(context, pieces, _response(pieces, plan, run, choices, role))
+    answer, pieces = ChatAnswer(plan, opened, readers), JsonPieces()
+    choices = await run.collect(request, answer.add if readers is not None else None)
+    return json_answer(context, pieces, answer.response(pieces, run, choices))
+
+
+def _readers(plan: Plan[ChatRequest], run: GenerationRun) -> ChoiceReaders | None:
+    reading, prompt = plan.reading, plan.prompts[0].token_ids
+    if reading is None:
+        return None
+    tokenizer, skips_special = plan.model.assets.tokenizer, plan.params[0].skip_special_tokens
+    readers = [reading.reader(tokenizer, skips_special, prompt) for _ in range(plan.n)]
+    return ChoiceReaders(readers, run.usage)
 
 
 def _asked_max_tokens(body: ChatRequest) -> int | None:
@@ -134,59 +148,4 @@ def _params(
         ),
         logprobs=_num_logprobs(body),
         prompt_logprobs=_num_prompt_logprobs(body),
-    )
-
-
-def _response(
-    pieces: JsonPieces,
-    plan: Plan[ChatRequest],
-    run: GenerationRun,
-    choices: list[CollectedChoice],
-    role: str,
-) -> ChatResponse:
-    body, head, tokenizer = plan.body, plan.head, plan.model.assets.tokenizer
-    texts = token_texts(tokenizer, as_token_ids=body.return_tokens_as_token_ids)
-    opened = AnswerMessage(role=role, content=echoed_text(body, role))
-    prompt_logprobs = choices[0].prompt_logprobs
-    return ChatResponse(
-        id=head.id,
-        created=head.created,
-        model=head.model,
-        system_fingerprint=head.system_fingerprint,
-        choices=pieces.long_list(
-            (_choice(pieces, plan, texts, i, choice, opened) for i, choice in enumerate(choices)),
-            len(choices),
-            plan.values_per_choice,
-        ),
-        usage=run.usage.usage(),
-        metrics=run.metrics(),
-        prompt_token_ids=pieces.ids(plan.prompts[0].token_ids) if body.return_token_ids else None,
-        prompt_logprobs=(
-            None
-            if prompt_logprobs is None
-            else prompt_maps(pieces, tokenizer, prompt_logprobs, _num_prompt_logprobs(body) or 0)
-        ),
-    )
-
-
-def _choice(
-    pieces: JsonPieces,
-    plan: Plan[ChatRequest],
-    texts: TokenTexts,
-    index: int,
-    choice: CollectedChoice,
-    opened: AnswerMessage,
-) -> ChatChoice:
-    num_top, count = _num_logprobs(plan.body), len(choice.token_ids)
-    logprobs = None
-    if num_top is not None:
-        entries = chain.from_iterable(choice.logprobs)
-        logprobs = ChatLogprobs(chat_entries(pieces, texts, entries, count, num_top))
-    return ChatChoice(
-        index=index,
-        message=AnswerMessage(role=opened.role, content=(opened.content or "") + "".join(choice.texts)),
-        logprobs=logprobs,
-        finish_reason=choice.finish_reason,
-        stop_reason=choice.stop_reason,
-        token_ids=pieces.ids(choice.token_ids) if plan.body.return_token_ids else None,
     )

@@ -27,6 +27,8 @@ from splitserve.frontend.http.slices import SliceQueue
 from splitserve.frontend.metrics.process import FrontendMetrics
 from splitserve.frontend.openai.schema.sampling import NO_DEFAULTS, ServedLimits
 from splitserve.frontend.openai.schema.unsupported import Accepted, refuse_unsupported
+from splitserve.frontend.text.answers.detection import with_overrides
+from splitserve.frontend.text.answers.formats import AnswerFormats
 from splitserve.frontend.unknown_fields import UnknownFields
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -47,6 +49,11 @@ class ApiContext:
     def sampling_defaults(self, model: ServedModel) -> SamplingDefaults:
         """Return the checkpoint's defaults, or none if the operator switched them off."""
         return model.assets.sampling_defaults if self.config.generation_config == "auto" else NO_DEFAULTS
+
+    def answer_formats(self, model: ServedModel) -> AnswerFormats:
+        """Return how a model writes reasoning and tool calls, unless the operator knows better."""
+        found, config = model.assets.answer_formats, self.config
+        return with_overrides(found, config.reasoning_parser, config.tool_call_parser)
 
     def limits(self, model: ServedModel) -> ServedLimits:
         """Return what requests for a model are held to: by it, its engines and the operator."""

@@ -180,8 +180,14 @@ class GenerationRun:
             "cached_tokens": usage.prompt_tokens_details.cached_tokens,
         }
 
-    async def collect(self, request: Request) -> list[CollectedChoice]:
+    async def collect(
+        self, request: Request, on_delta: Callable[[OutputDelta], None] | None = None
+    ) -> list[CollectedChoice]:
         """Run to the end; returns the choices in order of index.
+
+        Args:
+            request: whose client is waiting.
+            on_delta: gets each delta, too.
 
         Raises:
             ClientGoneError: the client hung up; everything is aborted.
@@ -197,6 +203,8 @@ class GenerationRun:
                     changed.clear()
                     for prompt_idx, delta in self.take():
                         choices[prompt_idx * self.n + delta.index].add(delta)
+                        if on_delta is not None:
+                            on_delta(delta)
                     if self.behind:
                         changed.set()
                         await self._slices.turn()

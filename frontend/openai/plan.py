@@ -9,6 +9,7 @@ from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.engines.generation import GenerationRequest
 from splitserve.frontend.engines.served_model import ServedModel
 from splitserve.frontend.engines.time_limits import left_after
+from splitserve.frontend.openai.answers.choice_reader import AnswerReading
 from splitserve.frontend.openai.context import ResponseHead
 from splitserve.frontend.openai.schema.fields import GenerationFields
 from splitserve.frontend.openai.timeouts import read_timeouts
@@ -28,6 +29,7 @@ class Plan(Generic[BodyT]):
         params: one per prompt; n is the same in all.
         num_values: the most that its answer may hold beside text (see frontend.openai.answers.answer_size).
         waited_s: seconds for which it has waited for an engine that was away.
+        reading: how its answers are taken apart; None if all their text is content.
     """
 
     body: BodyT
@@ -37,6 +39,7 @@ class Plan(Generic[BodyT]):
     params: list[SamplingParams]
     num_values: int
     waited_s: float = 0.0
+    reading: AnswerReading | None = None
 
     @property
     def n(self) -> int:
@@ -74,6 +77,7 @@ def generation_requests(plan: Plan[BodyT], tenant: str, *, streams: bool) -> lis
             queue_timeout_s=queue_timeout_s,
             streams=streams,
             model=plan.model.identity,
+            kept_ids=plan.reading.kept_ids if plan.reading is not None else frozenset(),
         )
         for i, (prompt, sampling) in enumerate(zip(plan.prompts, plan.params, strict=True))
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,6 +21,7 @@ from splitserve.frontend.openai.schema.tokenize import (
     TokenizeRequest,
     TokenizeResponse,
 )
+from splitserve.frontend.openai.schema.tools import check_tools, template_tools
 from splitserve.frontend.openai.schema.unsupported import REFUSED_TOKENIZE, known_beside
 from splitserve.frontend.text.chat.messages import template_messages
 from splitserve.frontend.text.model_assets import ModelAssets
@@ -34,12 +36,15 @@ async def tokenize(context: ApiContext, request: Request) -> Response:
     """Answer POST /tokenize.
 
     Raises:
-        SplitServeError: as read_struct() and the encoders; or not exactly one of prompt and messages.
+        SplitServeError: as read_struct() and the encoders; not exactly one of prompt and messages, or tools
+            that are wrong or without messages.
     """
     body = await read_struct(context, request, tokenize_decoder, REFUSED_TOKENIZE)
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("exactly one of prompt and messages must be given", "prompt")
     assets = (await find_model(context, body.model)).assets
+    if body.tools and body.messages is None:
+        raise InvalidRequestError("tools are for messages, not for a prompt", "tools")
     token_ids = await _encode(context, body, assets)
     pieces, count, names = JsonPieces(), len(token_ids), None
     if body.return_token_strs:
@@ -59,6 +64,9 @@ async def _encode(context: ApiContext, body: TokenizeRequest, assets: ModelAsset
     options = chat_options(
         body.add_generation_prompt, body.continue_final_message, body.documents, body.chat_template_kwargs
     )
+    tools = body.tools or ()
+    check_tools(tools)
+    options = replace(options, tools=template_tools(tools) or None)
     encoder = PromptEncoder(assets, bool(body.add_special_tokens), None, context.slices.turn)
     prompt = await encoder.encode_chat(template_messages(body.messages), options)
     return prompt.token_ids

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from splitserve.frontend.engines.connection.token_relay import Frame
 from splitserve.frontend.engines.generation import OutputDelta
 from splitserve.frontend.http.response.json_pieces import JsonPieces
+from splitserve.frontend.openai.answers.chat_parts import chat_delta
+from splitserve.frontend.openai.answers.choice_reader import ChoiceReaders
 from splitserve.frontend.openai.answers.chunk_head import ChunkHead
 from splitserve.frontend.openai.answers.logprobs import (
     ChatLogprobs,
@@ -26,13 +30,20 @@ _encode = msgspec.json.Encoder().encode
 class ChatWriter:
     """The chunks of a chat stream; plain text goes between bytes prepared once per choice."""
 
-    def __init__(self, plan: Plan[ChatRequest], run: GenerationRun, opened: AnswerMessage) -> None:
+    def __init__(
+        self,
+        plan: Plan[ChatRequest],
+        run: GenerationRun,
+        opened: AnswerMessage,
+        readers: ChoiceReaders | None = None,
+    ) -> None:
         """Prepare what stays the same.
 
         Args:
             plan: of the request.
             run: its run.
             opened: the message as it stands before the first token: its role, and the text that is echoed.
+            readers: tell content, reasoning and tool calls apart; None if all text is content.
         """
         body, options = plan.body, plan.body.stream_options
         self._include_usage = bool(options and options.include_usage)
@@ -44,10 +55,12 @@ class ChatWriter:
         self._return_token_ids = bool(body.return_token_ids)
         self._prompt = plan.prompts[0]
         self._opened = opened
+        self._readers = readers
         self._logprobs = bool(body.logprobs)
         self._num_logprobs = body.top_logprobs or 0
         self._num_prompt_logprobs = plan.params[0].prompt_logprobs or 0
-        self._plain = not (self._logprobs or self._return_token_ids or self._every_usage)
+        self._shows_tokens = self._logprobs or self._return_token_ids or self._every_usage
+        self._plain = not self._shows_tokens and readers is None
         self._prefixes = [self._head.prefix + b'{"index":%d,"delta":{"content":' % i for i in range(run.n)]
         self._suffix = b'},"logprobs":null,"finish_reason":null}' + self._head.suffix
 
@@ -71,24 +84,43 @@ class ChatWriter:
 
     def chunk(self, prompt_idx: int, delta: OutputDelta) -> Event:
         """Return the event of one delta; b"" if it shows nothing."""
+        if self._readers is not None:
+            return self._read(delta, self._readers)
         if delta.prompt_logprobs is not None:
-            return self._event(delta)
+            return self._events(delta, [_content(delta)], delta.finish_reason)
         if self._plain and delta.finish_reason is None:
             return self._prefixes[delta.index] + _encode(delta.text) + self._suffix if delta.text else b""
-        shows_tokens = delta.token_ids and not self._plain
+        shows_tokens = delta.token_ids and self._shows_tokens
         if delta.finish_reason is None and not (delta.text or shows_tokens):
             return b""
-        return self._event(delta)
+        return self._events(delta, [_content(delta)], delta.finish_reason)
 
-    def _event(self, delta: OutputDelta) -> Event:
-        """Return the event of a delta, with the prompt's logprobs if it brings them."""
+    def _read(self, delta: OutputDelta, readers: ChoiceReaders) -> Event:
+        """Return the events of what a delta brings of content, reasoning and calls."""
+        found = [chat_delta(each) for each in readers.read(delta)]
+        shows_tokens = delta.token_ids and self._shows_tokens
+        shows_more = delta.prompt_logprobs is not None or delta.finish_reason is not None or shows_tokens
+        if not found and not shows_more:
+            return b""
+        return self._events(delta, found or [ChatDelta()], readers.finish_reason(delta))
+
+    def _events(self, delta: OutputDelta, parts: Sequence[ChatDelta], finish_reason: str | None) -> Event:
+        """Return one event per part; the first tells of the tokens, the last of the end."""
         pieces, extra = JsonPieces(), b""
-        choice = self._choice(pieces, delta)
         if delta.prompt_logprobs is not None:
             maps = prompt_maps(pieces, self._tokenizer, delta.prompt_logprobs, self._num_prompt_logprobs)
             extra = b',"prompt_logprobs":' + _encode(maps)
         usage = self._run.usage.usage() if self._every_usage else None
-        event = self._head.event([choice], usage, extra)
+        first, *more = parts
+        choice = self._choice(pieces, delta, first, None if more else finish_reason)
+        events = [self._head.event([choice], usage, extra)]
+        for i, part in enumerate(more, start=1):
+            reason = finish_reason if i == len(more) else None
+            later = ChatChunkChoice(
+                index=delta.index, delta=part, finish_reason=reason, stop_reason=_stop_reason(delta, reason)
+            )
+            events.append(self._head.event([later], usage))
+        event = b"".join(events)
         return pieces.fill(event) if pieces.has_parts else event
 
     def frame(self) -> Frame | None:
@@ -103,16 +135,26 @@ class ChatWriter:
         extra = b"" if metrics is None else b',"metrics":' + _encode(metrics)
         return self._head.event([], self._run.usage.usage(), extra)
 
-    def _choice(self, pieces: JsonPieces, delta: OutputDelta) -> ChatChunkChoice:
+    def _choice(
+        self, pieces: JsonPieces, delta: OutputDelta, part: ChatDelta, finish_reason: str | None
+    ) -> ChatChunkChoice:
         entries: list[ChatTokenLogprob] = []
         if self._logprobs:
             num_top, count = self._num_logprobs, len(delta.logprobs)
             entries = chat_entries(pieces, self._token_texts, delta.logprobs, count, num_top)
         return ChatChunkChoice(
             index=delta.index,
-            delta=ChatDelta(content=delta.text) if delta.text else ChatDelta(),
+            delta=part,
             logprobs=ChatLogprobs(entries) if entries else None,
-            finish_reason=delta.finish_reason,
-            stop_reason=msgspec.UNSET if delta.finish_reason is None else delta.stop_reason,
+            finish_reason=finish_reason,
+            stop_reason=_stop_reason(delta, finish_reason),
             token_ids=delta.token_ids if self._return_token_ids else msgspec.UNSET,
         )
+
+
+def _content(delta: OutputDelta) -> ChatDelta:
+    return ChatDelta(content=delta.text) if delta.text else ChatDelta()
+
+
+def _stop_reason(delta: OutputDelta, finish_reason: str | None) -> str | int | msgspec.UnsetType | None:
+    return msgspec.UNSET if finish_reason is None else delta.stop_reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from splitserve.frontend.engines.generation import OutputDelta
 
@@ -13,6 +14,12 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
     cached_tokens: int = 0
 
 
+class CompletionTokensDetails(msgspec.Struct, frozen=True):
+    """How many tokens of the completions were reasoning."""
+
+    reasoning_tokens: int
+
+
 class Usage(msgspec.Struct, frozen=True):
     """OpenAI's usage object; a prompt counts once however many completions it has."""
 
@@ -20,6 +27,7 @@ class Usage(msgspec.Struct, frozen=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
 
 
 class UsageCounter:
@@ -28,9 +36,17 @@ class UsageCounter:
     Attributes:
         completion_tokens: tokens of all completions so far.
         cached_tokens: cached prompt tokens; of n completions the least, which computed the rest for all.
+        reasoning_tokens: those of completion_tokens that were reasoning; None if that is not told apart.
     """
 
-    __slots__ = ("_cached", "_n", "_prompt_tokens", "cached_tokens", "completion_tokens")
+    __slots__ = (
+        "_cached",
+        "_n",
+        "_prompt_tokens",
+        "cached_tokens",
+        "completion_tokens",
+        "reasoning_tokens",
+    )
 
     def __init__(self, prompt_lengths: list[int], n: int) -> None:
         """Start with nothing generated.
@@ -44,6 +60,7 @@ class UsageCounter:
         # By choice; known from its first token on, or, with max_tokens 0, from its end.
         self._cached: list[int | None] = [None] * (len(prompt_lengths) * n)
         self.completion_tokens = self.cached_tokens = 0
+        self.reasoning_tokens: int | None = None
 
     def add(self, choice_idx: int, delta: OutputDelta) -> None:
         """Count one delta."""
@@ -61,5 +78,6 @@ class UsageCounter:
     def usage(self) -> Usage:
         """Return the counts so far."""
         total = self._prompt_tokens + self.completion_tokens
-        details = PromptTokensDetails(self.cached_tokens)
-        return Usage(self._prompt_tokens, self.completion_tokens, total, details)
+        cached, reasoning = PromptTokensDetails(self.cached_tokens), self.reasoning_tokens
+        details = UNSET if reasoning is None else CompletionTokensDetails(reasoning)
+        return Usage(self._prompt_tokens, self.completion_tokens, total, cached, details)

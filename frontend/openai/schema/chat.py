@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -12,6 +12,7 @@ from splitserve.frontend.metrics.request_metrics import RequestMetrics
 from splitserve.frontend.openai.answers.logprobs import ChatLogprobs, PromptLogprobs
 from splitserve.frontend.openai.answers.usage import Usage
 from splitserve.frontend.openai.schema.fields import GenerationFields, ranged
+from splitserve.frontend.openai.schema.tools import MAX_TOOLS, Tool
 from splitserve.frontend.text.chat.messages import MAX_MESSAGES, ChatMessage
 
 JsonScalar = str | int | float | bool | None
@@ -39,6 +40,7 @@ TemplateVariables = Annotated[
     dict[VariableName, JsonScalar],
     Meta(max_length=32, description="Further variables of the checkpoint's template."),
 ]
+Tools = Annotated[list[Tool], Meta(max_length=MAX_TOOLS, description="Functions that the model may call.")]
 
 
 class ChatRequest(GenerationFields, frozen=True, kw_only=True):
@@ -57,6 +59,32 @@ class ChatRequest(GenerationFields, frozen=True, kw_only=True):
     add_special_tokens: AddSpecialTokens = None
     documents: Documents | None = None
     chat_template_kwargs: TemplateVariables | None = None
+    tools: Tools | None = None
+    tool_choice: Annotated[
+        str | dict[str, Any] | None,
+        Meta(description="none: the model sees no tools. auto, the default: it may call them."),
+    ] = None
+    parallel_tool_calls: Annotated[
+        bool | None, Meta(description="false: only the first call of an answer is returned. Default true.")
+    ] = None
+    include_reasoning: Annotated[
+        bool | None, Meta(description="false: reasoning is left out of the answer. Default true.")
+    ] = None
+
+
+class CalledFunction(msgspec.Struct, frozen=True):
+    """Which function the model calls; arguments are JSON text as the model wrote it."""
+
+    name: str
+    arguments: str
+
+
+class AnswerToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of a tool."""
+
+    id: str
+    function: CalledFunction
+    type: Literal["function"] = "function"
 
 
 class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,8 +96,9 @@ class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
     annotations: None = None
     audio: None = None
     function_call: None = None
-    reasoning: None = None
-    reasoning_content: None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[AnswerToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,11 +133,30 @@ class ChatResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # A chunk has a field only when there is something to say: a stream is mostly its chunks.
+class FunctionDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """What is new of the function of a call; its name comes first, and only once."""
+
+    name: str | UnsetType = UNSET
+    arguments: str
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """What is new of a call; the first one carries id, type and name."""
+
+    index: int
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+    function: FunctionDelta
+
+
 class ChatDelta(msgspec.Struct, frozen=True, kw_only=True):
     """What is new of a message; the first one of a choice carries the role."""
 
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):

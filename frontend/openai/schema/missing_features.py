@@ -13,7 +13,9 @@ def _named(feature: str, *names: str) -> Iterable[tuple[str, str]]:
 # Field -> feature. Fields that are a feature of their own are not here.
 FEATURES: Final[dict[str, str]] = dict(
     [
-        *_named("tool calling", "tools", "tool_choice", "functions", "function_call"),
+        *_named("tool calling outside of a chat", "tools"),
+        *_named("making the model call a tool (that needs constrained decoding)", "tool_choice"),
+        *_named("the deprecated form of tools and tool_choice", "functions", "function_call"),
         *_named("structured output", "response_format", "structured_outputs", "json_schema", "grammar"),
         *_named("structured output", "regex", "ebnf", "guided_json", "guided_regex", "guided_choice"),
         *_named("structured output", "guided_grammar", "guided_json_object"),

@@ -59,7 +59,11 @@ RULES: Final[dict[str, list[Json]]] = {
         {"if": _given("top_logprobs"), "then": _given("logprobs", _TRUE)},
         _ONE_WAY_TO_END,
     ],
-    "TokenizeRequest": [{"oneOf": [_given("prompt"), _given("messages")]}, _ONE_WAY_TO_END],
+    "TokenizeRequest": [
+        {"oneOf": [_given("prompt"), _given("messages")]},
+        {"if": _given("tools", _FILLED), "then": _given("messages")},
+        _ONE_WAY_TO_END,
+    ],
     "ChatMessage": [
         {
             "anyOf": [
@@ -93,6 +97,7 @@ FIELDS: Final[dict[tuple[str, str], Json]] = {
         ]
     },
     ("ContentPart", "type"): {"enum": list(PART_FIELDS)},
+    ("ChatRequest", "tool_choice"): {"enum": ["none", "auto", None]},
 }
 # Fields whose largest value the operator sets.
 LOGPROBS_FIELDS: Final[tuple[str, ...]] = ("logprobs", "top_logprobs", "prompt_logprobs")

@@ -13,6 +13,7 @@ from splitserve.frontend.openai.schema.chat import (
     ContinueFinalMessage,
     Documents,
     TemplateVariables,
+    Tools,
 )
 from splitserve.frontend.openai.schema.fields import ModelName, TokenId
 from splitserve.frontend.text.chat.messages import MAX_MESSAGES, ChatMessage
@@ -32,6 +33,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     continue_final_message: ContinueFinalMessage = None
     documents: Documents | None = None
     chat_template_kwargs: TemplateVariables | None = None
+    tools: Tools | None = None
 
 
 class TokenizeResponse(msgspec.Struct, frozen=True):

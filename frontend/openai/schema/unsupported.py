@@ -126,6 +126,11 @@ REFUSED: Final[dict[str, Accepted]] = {
     "routed_experts_prompt_start": _ZERO,
 }
 
+# In a chat the model may be given tools, but not be made to call them.
+REFUSED_CHAT: Final[dict[str, Accepted]] = {
+    name: accepted for name, accepted in REFUSED.items() if name != "tools"
+}
+
 # Refused field -> ours for the same purpose.
 INSTEAD: Final[dict[str, str]] = {
     "do_sample": "temperature: 0",
@@ -175,7 +180,7 @@ IGNORED_INSIDE: Final[dict[str, Accepted]] = {
 }
 
 # Generation may cut a prompt; here it would be counted whole.
-REFUSED_TOKENIZE: Final[dict[str, Accepted]] = {**REFUSED, "truncate_prompt_tokens": _UNSET}
+REFUSED_TOKENIZE: Final[dict[str, Accepted]] = {**REFUSED_CHAT, "truncate_prompt_tokens": _UNSET}
 
 
 def refuse_unsupported(fields: Mapping[str, object], refused: Mapping[str, Accepted]) -> None:

@@ -10,6 +10,8 @@ import pytest
 
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
 from splitserve.frontend.http.api_keys import hash_key
+from splitserve.frontend.text.answers.detection import with_overrides
+from splitserve.frontend.text.answers.formats import AnswerFormats
 from tests.frontend.http.app_fixtures import ServerFactory
 from tests.frontend.http.fake_pool import FakePool, turns
 
@@ -81,6 +83,43 @@ async def test_the_chat_stream_helper_rebuilds_the_answer(sdk: openai.AsyncOpenA
     async with sdk.chat.completions.stream(model="org/demo", messages=MESSAGES) as stream:
         answer = await stream.get_final_completion()
     assert answer.choices[0].message.content == "Hi there"
+
+
+def weather_call(pool: FakePool) -> list[dict]:
+    """Have the model call a tool; returns the tools."""
+    pool.formats = with_overrides(AnswerFormats(), "think", "hermes")
+    pool.text = (
+        '<think>\nLook.\n</think>\n\nOne moment.\n<tool_call>\n{"name": "weather", "arguments": '
+        '{"city": "Bern"}}\n</tool_call>'
+    )
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}}
+    return [{"type": "function", "function": {"name": "weather", "parameters": parameters}}]
+
+
+async def test_tool_calls(sdk: openai.AsyncOpenAI, pool: FakePool) -> None:
+    tools = weather_call(pool)
+    answer = await sdk.chat.completions.create(model="org/demo", messages=MESSAGES, tools=tools)
+    (choice,), details = answer.choices, answer.usage.completion_tokens_details
+    assert (choice.message.content, choice.message.reasoning) == ("One moment.", "Look.")
+    assert choice.finish_reason == "tool_calls"
+    (call,) = choice.message.tool_calls
+    assert (call.function.name, call.function.arguments) == ("weather", '{"city": "Bern"}')
+    assert details.reasoning_tokens == len("Look.")
+
+
+async def test_the_chat_stream_helper_rebuilds_tool_calls(sdk: openai.AsyncOpenAI, pool: FakePool) -> None:
+    tools, arguments = weather_call(pool), ""
+    async with sdk.chat.completions.stream(model="org/demo", messages=MESSAGES, tools=tools) as stream:
+        async for event in stream:
+            if event.type == "tool_calls.function.arguments.delta":
+                arguments += event.arguments_delta
+        answer = await stream.get_final_completion()
+    (call,) = answer.choices[0].message.tool_calls
+    assert arguments == call.function.arguments == '{"city": "Bern"}'
+    assert (call.type, call.function.name) == ("function", "weather")
+    assert call.id.startswith("call_")
+    assert answer.choices[0].message.content == "One moment."
+    assert answer.choices[0].finish_reason == "tool_calls"
 
 
 async def test_completions(sdk: openai.AsyncOpenAI) -> None:

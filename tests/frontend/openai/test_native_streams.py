@@ -144,6 +144,29 @@ def test_native_and_python_streams_show_the_same(
 
 
 @LOOPS
+def test_streams_that_are_parsed_stay_with_python(
+    engine: Engine, hand_overs: HandOvers, make_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    path = "/v1/chat/completions"
+    body = PATHS[path] | STREAM
+
+    async def main() -> None:
+        pool, found = EnginePool([engine.address], "http-test"), []
+        async with serving(pool, reasoning_parser="think") as (url, _), httpx.AsyncClient() as client:
+            assert (await client.get(f"{url}/live")).status_code == 200
+            await pool.wait_ready(DEADLINE_S)
+            for more in ({}, {"stop": IN_PYTHON["stop"]}):
+                response = await client.post(url + path, json=body | more, timeout=DEADLINE_S)
+                found.append(shown(response.text))
+        assert hand_overs.num == 0
+        assert found[0] == found[1]
+        assert found[0][1] == ["length"]
+
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(main())
+
+
+@LOOPS
 def test_a_client_that_does_not_read_for_a_while_gets_all_of_it(
     addresses: list[str],
     model: ModelInfo,

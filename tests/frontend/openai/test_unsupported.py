@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from splitserve.frontend.openai.schema.missing_features import FEATURES
-from splitserve.frontend.openai.schema.unsupported import INSTEAD, REFUSED, Accepted
+from splitserve.frontend.openai.schema.unsupported import INSTEAD, REFUSED, REFUSED_CHAT, Accepted
 from tests.frontend.http.app_fixtures import ClientFactory
 from tests.frontend.http.fake_pool import FakePool
 
@@ -23,7 +23,6 @@ BODIES: dict[str, dict[str, Any]] = {
 BOTH = pytest.mark.parametrize("path", list(BODIES))
 
 CHANGES_THE_OUTPUT = [
-    ("tools", [{"type": "function", "function": {"name": "f"}}]),
     ("tool_choice", "required"),
     ("tool_choice", {"type": "function", "function": {"name": "f"}}),
     ("functions", [{"name": "f"}]),
@@ -152,11 +151,16 @@ async def test_a_refusal_names_our_field_for_the_same_purpose(client: httpx.Asyn
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("tools", [{}], 'tools: tool calling is not supported yet; it may only be null, [], {} or ""'),
+        (
+            "tools",
+            [{}],
+            'tools: tool calling outside of a chat is not supported yet; it may only be null, [], {} or ""',
+        ),
         (
             "tool_choice",
             "x",
-            'tool_choice: tool calling is not supported yet; it may only be null, "none" or "auto"',
+            "tool_choice: making the model call a tool (that needs constrained decoding) is not supported "
+            'yet; it may only be null, "none" or "auto"',
         ),
         (
             "response_format",
@@ -184,15 +188,19 @@ async def test_a_refusal_says_what_is_missing_and_which_values_are_accepted(
     assert response.json()["error"]["message"] == message
 
 
-@pytest.mark.parametrize(("name", "accepted"), REFUSED.items())
+@pytest.mark.parametrize(
+    ("path", "name", "accepted"),
+    [
+        *(("/v1/completions", name, accepted) for name, accepted in REFUSED.items() if name == "tools"),
+        *(("/v1/chat/completions", name, accepted) for name, accepted in REFUSED_CHAT.items()),
+    ],
+)
 async def test_what_a_refusal_says_is_accepted_is_accepted(
-    client: httpx.AsyncClient, name: str, accepted: Accepted
+    client: httpx.AsyncClient, path: str, name: str, accepted: Accepted
 ) -> None:
     for text in re.split(", | or ", str(accepted)):
         value = json.loads(text)
-        response = await client.post(
-            "/v1/chat/completions", json=BODIES["/v1/chat/completions"] | {name: value}
-        )
+        response = await client.post(path, json=BODIES[path] | {name: value})
         assert response.status_code == 200, response.text
 
 

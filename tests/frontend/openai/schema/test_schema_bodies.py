@@ -34,9 +34,11 @@ REASONS = {
         r"truncate_prompt_tokens must be -1 or",
         r"token ids must be from 0 to",
         r"must (contain|produce) at least one token",
+        r"makes no tool calls",
     ],
     "compares two fields": [
         r"min_tokens must be an integer from 0 to",
+        r"two tools have the name",
         r"best_of must",
         r"repetition_detection.min_pattern_size must be",
         r"with use_beam_search$",
