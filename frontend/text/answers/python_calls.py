@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import warnings
 from typing import Final, NamedTuple
 
 from splitserve.frontend.text.answers.calls import Calls
@@ -78,8 +79,12 @@ def python_calls(source: TextSource, calls: Calls, *, known_only: bool) -> Readi
 
 
 def _read(text: str) -> list[_Call]:
+    """Read a list, which is never run; it has at most MAX_HELD characters, which Python's parser bears."""
     try:
-        body = ast.parse(text.strip(), mode="eval").body
+        with warnings.catch_warnings():
+            # Of escapes that Python does not know, such as those of regular expressions.
+            warnings.simplefilter("ignore")
+            body = ast.parse(text.strip(), mode="eval").body
         if not isinstance(body, ast.List) or not body.elts:
             raise NotACallError
         return [_read_call(node) for node in body.elts]
@@ -96,6 +101,8 @@ def _read_call(node: ast.expr) -> _Call:
             raise NotACallError
         arguments[keyword.arg] = ast.literal_eval(_with_words(keyword.value))
     written = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    # An escape may stand for half of a surrogate pair, which no answer can hold.
+    written.encode()
     return _Call(ast.unparse(node.func), written)
 
 

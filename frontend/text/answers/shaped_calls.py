@@ -11,7 +11,7 @@ import msgspec
 from splitserve.frontend.text.answers.calls import Calls
 from splitserve.frontend.text.answers.formats import NamedCall, TaggedCall
 from splitserve.frontend.text.answers.json_calls import json_arguments
-from splitserve.frontend.text.answers.text_source import Reading, TextSource
+from splitserve.frontend.text.answers.text_source import MAX_NAME_CHARS, Reading, TextSource
 
 # Kimi numbers its calls in their names.
 _NUMBER: Final = re.compile(r":\d+\Z")
@@ -36,12 +36,12 @@ def _named_call(source: TextSource, calls: Calls, shape: NamedCall) -> Reading[b
     yield from source.space()
     yield from source.expect(shape.begin)
     if shape.kind_end:
-        yield from source.until((shape.kind_end,))
-    name = yield from source.until(shape.name_ends, kept=(shape.id_begin, "{"))
+        yield from source.until((shape.kind_end,), max_chars=MAX_NAME_CHARS)
+    name = yield from source.until(shape.name_ends, (shape.id_begin, "{"), MAX_NAME_CHARS)
     name = _NUMBER.sub("", name.strip().removeprefix(shape.name_prefix))
     calls.check(name, known_only=False)
     if shape.id_begin and (yield from source.skip(shape.id_begin)):
-        yield from source.until(shape.name_ends, kept=("{",))
+        yield from source.until(shape.name_ends, ("{",), MAX_NAME_CHARS)
     yield from source.space()
     yield from source.skip(shape.fence)
     yield from source.space()
@@ -81,7 +81,7 @@ def tagged_calls(source: TextSource, calls: Calls, shape: TaggedCall, end: str) 
 def _tagged_call(source: TextSource, calls: Calls, shape: TaggedCall, end: str) -> Reading[bool]:
     yield from source.space()
     yield from source.expect(shape.begin)
-    name = (yield from source.until(shape.name_ends, kept=(shape.key_begin, end))).strip()
+    name = (yield from source.until(shape.name_ends, (shape.key_begin, end), MAX_NAME_CHARS)).strip()
     calls.check(name, known_only=False)
     calls.start(name)
     source.commit()
@@ -102,7 +102,7 @@ def _tagged_call(source: TextSource, calls: Calls, shape: TaggedCall, end: str) 
 def _argument_name(source: TextSource, shape: TaggedCall) -> Reading[str]:
     yield from source.space()
     yield from source.expect(shape.key_begin)
-    key = yield from source.until((shape.key_end,))
+    key = yield from source.until((shape.key_end,), max_chars=MAX_NAME_CHARS)
     if shape.value_begin:
         yield from source.space()
         yield from source.expect(shape.value_begin)

@@ -19,6 +19,8 @@ Reading = Generator[None, None, T]
 
 # Most characters that are held until it is clear whether they are a call.
 MAX_HELD = 16384
+# The same for a name.
+MAX_NAME_CHARS = 512
 _SPACE = re.compile(r"\s*")
 _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
@@ -148,15 +150,21 @@ class TextSource:
         self._read_to(match.end())
         return match[0]
 
-    def until(self, tags: Collection[str], kept: Collection[str] = ()) -> Reading[str]:
+    def until(
+        self, tags: Collection[str], kept: Collection[str] = (), max_chars: int = MAX_HELD
+    ) -> Reading[str]:
         """Read up to the first of some tags, and the tag unless it is to be kept; return what stood before.
 
         Raises:
-            NotACallError: there is none.
+            NotACallError: there is none, or more than max_chars stand before it.
         """
-        pattern = tags_pattern(frozenset(tags))
+        pattern, longest = tags_pattern(frozenset(tags)), max(map(len, tags))
         while (match := pattern.search(self._text, self._pos)) is None:
+            if len(self._text) - self._pos >= max_chars + longest:
+                raise NotACallError
             yield from self._more()
+        if match.start() - self._pos > max_chars:
+            raise NotACallError
         found = self._text[self._pos : match.start()]
         self._read_to(match.start() if match[0] in kept else match.end())
         return found

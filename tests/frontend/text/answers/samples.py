@@ -151,6 +151,7 @@ SAMPLES: list[tuple[str, str, Answer]] = [
         "<|python_start|>[say(text='it\\'s ]', more=null)]<|python_end|>",
         Answer(calls=[("say", '{"text": "it\'s ]", "more": null}')]),
     ),
+    ("pythonic", '[say(text="\\d+")]', Answer(calls=[("say", '{"text": "\\\\d+"}')])),
     ("json", f" [{_JSON_ADD}, {_JSON_NOW}]", Answer(calls=[ADD, NOW])),
 ]
 
@@ -180,6 +181,8 @@ BROKEN: list[tuple[str, str, Answer]] = [
         ("pythonic", "[add(1, 2)]"),
         ("pythonic", "[add(a=f())]"),
         ("pythonic", "[add(a=1"),
+        ("pythonic", '[say(text="\\ud800")]'),
+        ("pythonic", "[say(text=__import__('os'))]"),
         ("json", '{"name": "Ann"}'),
     ]
 ] + [

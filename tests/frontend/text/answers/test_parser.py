@@ -12,7 +12,7 @@ from splitserve.frontend.text.answers.calls import MAX_CALLS
 from splitserve.frontend.text.answers.deltas import CallArguments, CallStarted, ContentText, ReasoningText
 from splitserve.frontend.text.answers.formats import AnswerFormats
 from splitserve.frontend.text.answers.parser import AnswerParser, AnswerRules
-from splitserve.frontend.text.answers.text_source import MAX_HELD
+from splitserve.frontend.text.answers.text_source import MAX_HELD, MAX_NAME_CHARS
 from tests.frontend.text.answers.samples import (
     ADD,
     BROKEN,
@@ -144,3 +144,22 @@ def test_arguments_are_not_bounded() -> None:
 def test_a_tag_inside_reasoning_begins_no_call() -> None:
     text = f'<think>I write <tool_call>{{"name": "{ADD[0]}"}}.</think>Ok'
     assert parse(rules_of("hermes"), [text]) == Answer("Ok", 'I write <tool_call>{"name": "add"}.')
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["-" * 9000 + "1", "(" * 3000 + "1" + ")" * 3000, "x" + ".a" * 8000, "1+" * 8000 + "1", "9" * 9000],
+)
+def test_a_python_call_that_python_cannot_bear_is_content(value: str) -> None:
+    text = f"[add(a={value})]"
+    assert parse(rules_of("pythonic"), [text]) == Answer(text)
+
+
+@pytest.mark.parametrize("num_chars", [256, 257, MAX_NAME_CHARS, MAX_NAME_CHARS + 1])
+def test_prose_behind_a_tag_is_not_held_for_a_name(num_chars: int) -> None:
+    name, rules = "x" * num_chars, rules_of("mistral")
+    text = f"[TOOL_CALLS]{name}[ARGS]{{}}"
+    expected = Answer(calls=[(name, "{}")]) if num_chars <= 256 else Answer(text)
+    assert parse(rules, [text]) == parse(rules, list(text)) == expected
+    parser = AnswerParser(rules)
+    assert parser.push("[TOOL_CALLS]" + "x" * (MAX_NAME_CHARS + 20)) != []
