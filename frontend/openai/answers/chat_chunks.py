@@ -84,25 +84,17 @@ class ChatWriter:
 
     def chunk(self, prompt_idx: int, delta: OutputDelta) -> Event:
         """Return the event of one delta; b"" if it shows nothing."""
-        if self._readers is not None:
-            return self._read(delta, self._readers)
-        if delta.prompt_logprobs is not None:
-            return self._events(delta, [_content(delta)], delta.finish_reason)
-        if self._plain and delta.finish_reason is None:
+        if self._plain and delta.finish_reason is None and delta.prompt_logprobs is None:
             return self._prefixes[delta.index] + _encode(delta.text) + self._suffix if delta.text else b""
-        shows_tokens = delta.token_ids and self._shows_tokens
-        if delta.finish_reason is None and not (delta.text or shows_tokens):
+        if self._readers is None:
+            found, finish_reason = [ChatDelta(content=delta.text)] if delta.text else [], delta.finish_reason
+        else:
+            found = [chat_delta(each) for each in self._readers.read(delta)]
+            finish_reason = self._readers.finish_reason(delta)
+        shows_more = delta.prompt_logprobs is not None or (delta.token_ids and self._shows_tokens)
+        if not found and finish_reason is None and not shows_more:
             return b""
-        return self._events(delta, [_content(delta)], delta.finish_reason)
-
-    def _read(self, delta: OutputDelta, readers: ChoiceReaders) -> Event:
-        """Return the events of what a delta brings of content, reasoning and calls."""
-        found = [chat_delta(each) for each in readers.read(delta)]
-        shows_tokens = delta.token_ids and self._shows_tokens
-        shows_more = delta.prompt_logprobs is not None or delta.finish_reason is not None or shows_tokens
-        if not found and not shows_more:
-            return b""
-        return self._events(delta, found or [ChatDelta()], readers.finish_reason(delta))
+        return self._events(delta, found or [ChatDelta()], finish_reason)
 
     def _events(self, delta: OutputDelta, parts: Sequence[ChatDelta], finish_reason: str | None) -> Event:
         """Return one event per part; the first tells of the tokens, the last of the end."""
@@ -150,10 +142,6 @@ class ChatWriter:
             stop_reason=_stop_reason(delta, finish_reason),
             token_ids=delta.token_ids if self._return_token_ids else msgspec.UNSET,
         )
-
-
-def _content(delta: OutputDelta) -> ChatDelta:
-    return ChatDelta(content=delta.text) if delta.text else ChatDelta()
 
 
 def _stop_reason(delta: OutputDelta, finish_reason: str | None) -> str | int | msgspec.UnsetType | None:
