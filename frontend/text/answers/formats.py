@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+from msgspec.structs import replace
 
-class ReasoningFormat(NamedTuple):
+
+class ReasoningFormat(Struct, frozen=True):
     """The tags around reasoning.
 
     Attributes:
@@ -28,7 +31,7 @@ class ReasoningFormat(NamedTuple):
         return self.begin, self.end
 
 
-class NamedCall(NamedTuple):
+class NamedCall(Struct, frozen=True):
     """A name, then the arguments as JSON.
 
     Attributes:
@@ -55,7 +58,7 @@ class NamedCall(NamedTuple):
         return self.begin, self.kind_end, *self.name_ends, *self.end
 
 
-class TaggedCall(NamedTuple):
+class TaggedCall(Struct, frozen=True):
     """A name, then each argument between tags, as plain text or JSON.
 
     Attributes:
@@ -82,13 +85,13 @@ class TaggedCall(NamedTuple):
         return *found, self.value_begin, self.value_end, self.end
 
 
-class PythonCall(NamedTuple):
+class PythonCall(Struct, frozen=True):
     """A list of Python calls with keyword arguments: [f(a=1), g(b="x")]."""
 
     tags: tuple[str, ...] = ()
 
 
-class ToolFormat(NamedTuple):
+class ToolFormat(Struct, frozen=True):
     """How one family writes tool calls.
 
     After a tag of `begin`, or at the beginning of the content if `bare`, there are calls of the shape, or
@@ -151,8 +154,12 @@ TOOL_FORMATS: Final[tuple[ToolFormat, ...]] = (
         marks=(_DEEPSEEK_BEGIN, "```json"),
         begin=(_DEEPSEEK_BEGIN,),
         end=_DEEPSEEK_END,
-        shape=_DEEPSEEK_CALL._replace(
-            kind_end="<｜tool▁sep｜>", name_ends=("\n",), fence="```json", end=("```", "<｜tool▁call▁end｜>")
+        shape=replace(
+            _DEEPSEEK_CALL,
+            kind_end="<｜tool▁sep｜>",
+            name_ends=("\n",),
+            fence="```json",
+            end=("```", "<｜tool▁call▁end｜>"),
         ),
     ),
     ToolFormat(
