@@ -23,12 +23,14 @@ class World:
     Attributes:
         rng: the only source of chance.
         reached: how often each kill point was reached, and how often a process was killed there.
+        problems: what a process did that it must never do; an error there would be taken for one request's.
     """
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
         self.reached: Counter[str] = Counter()
         self.killed: Counter[str] = Counter()
+        self.problems: list[str] = []
         self._now_s = 1000.0
         self._events: list[tuple[float, int, Action]] = []
         self._numbers = count()
