@@ -15,7 +15,7 @@ class DisplacedBy(enum.Enum):
     """Why an engine no longer runs a sequence; the values are labels of metrics.
 
     DISCONNECTED: the connection broke; SILENT: nothing was heard for too long; RESTARTED: another life of the
-    engine answers, or the same one has dropped us; HANDED_OVER: it gave its sequences back; REJECTED: it did
+    engine answers; HANDED_OVER: it gave its sequences back, or has dropped us and lives; REJECTED: it did
     not take the sequence; GARBLED: what it sent was lost or damaged on the way.
     """
 

@@ -264,7 +264,7 @@ class EngineSession:
         if not same_life:
             self._leave_serving("the engine was restarted", DisplacedBy.RESTARTED)
         elif not ready.lease_renewed and self.sequences:
-            self._leave_serving("the engine had dropped this frontend", DisplacedBy.RESTARTED)
+            self._leave_serving("the engine had dropped this frontend", DisplacedBy.HANDED_OVER)
         if same_life and ready.lease_renewed:
             self.outbox.extend(_aborts(self.orphans))
         self.orphans = []

@@ -161,7 +161,7 @@ class Noting(NoOwner):
         ("loading", DisplacedBy.RESTARTED),
         ("refused", DisplacedBy.RESTARTED),
         ("pong other", DisplacedBy.RESTARTED),
-        ("ready same, lease over", DisplacedBy.RESTARTED),
+        ("ready same, lease over", DisplacedBy.HANDED_OVER),
         ("hand over", DisplacedBy.HANDED_OVER),
         ("garbled", DisplacedBy.GARBLED),
     ],
