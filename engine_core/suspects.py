@@ -2,15 +2,15 @@
 
     present at a death    in common with an earlier death       then
     any number            none                                  all go on
-    any number            one, which has run                    it is unsafe, and ends
-    any number            one, never seen to run                it is a suspect; unsafe with its third death
+    any number            one                                   it is unsafe, and ends
+    any number            one that may only have waited         it is a suspect; unsafe with its third death
     any number            2 to MAX_SUSPECTS                     they go on one at a time, the others at once
     any number            more                                  all go on: the cause is more likely elsewhere
 
 A suspect that goes on alone and brings another death about is the only one in common, so it ends by the
 second row. One that is seen to get further than it had is cleared, and the next suspect has its turn.
 
-One that was never seen to run may only have waited in a queue each time, and so becomes a suspect first.
+One that may only have waited in a queue, at each of its deaths, becomes a suspect first.
 
 A death may be uncertain at first: a process that is out of reach may live. Nobody is unsafe while any death
 that speaks against it is uncertain; it has to wait until all of them are certain, or taken back.
@@ -59,7 +59,7 @@ class Suspects(Generic[K]):
         # The deaths that each request was present at; bounded by the requests in flight, and by how often one
         # of them is tried again.
         self._deaths: dict[K, list[Death]] = {}
-        # Those of them that were seen to run before one of their deaths.
+        # Those of them that did not only wait before each of their deaths.
         self._have_run: set[K] = set()
 
     def __contains__(self, request: object) -> bool:
@@ -73,7 +73,7 @@ class Suspects(Generic[K]):
         Args:
             present: requests that may have caused it: those in flight, without those that waited elsewhere.
             death: a certain one if left out.
-            unseen: those present that were not seen to run, and may only have waited there.
+            unseen: those present that may only have waited there.
         """
         death = death or Death()
         common = [request for request in present if request in self._deaths]

@@ -159,21 +159,21 @@ class Readiness:
         return until_s if since and asyncio.get_running_loop().time() < until_s else None
 
     def _any_serves(self, model: str = "") -> bool:
-        return any(
-            replica.served and (not model or model in replica.served.names) for replica in self._replicas
-        )
+        return any(_serves(replica, model) for replica in self._replicas)
 
     def _any_takes(self, model: str) -> bool:
         """Return whether an engine accepts requests for a model; "" is any model."""
-        return any(
-            replica.served and (not model or model in replica.served.names)
-            for replica in self._replicas
-            if replica.takes_requests
-        )
+        return any(replica.takes_requests and _serves(replica, model) for replica in self._replicas)
 
     async def _change(self) -> None:
         self._changed.clear()
         await self._changed.wait()
+
+
+def _serves(replica: EngineReplica, model: str) -> bool:
+    """Return whether a replica serves a model now; "" is any model."""
+    served = replica.served
+    return served is not None and (not model or model in served.names)
 
 
 def _knows(replica: EngineReplica, model: str) -> bool:

@@ -121,15 +121,14 @@ class Placements:
             sequences = list(group)
             engine = self.choose(client, now_s)
             try:
-                is_placed = engine is not None and self._resume(client, engine, sequences, now_s)
+                if engine is None or not self._resume(client, engine, sequences, now_s):
+                    client.displaced += sequences
+                    continue
             except Exception as error:
                 # A bug of ours that one request brings about must not strand it, nor those behind it.
                 _end_failed(engine, sequences, error, end)
-                continue
-            if is_placed:
-                num_placed += len(sequences)
             else:
-                client.displaced += sequences
+                num_placed += len(sequences)
         self.settle(client)
         return num_placed
 

@@ -6,7 +6,7 @@
                          doubtful or unsafe
     held (its turn)      -> held, doubtful, unsafe  -> innocent                    -             -> as before
     doubtful (waits)     -                          -> innocent                    -> unsafe,    -> accused
-                                                                                   or held
+                                                                                   or held       or held
 
 The rule is engine_core.suspects. Suspects are held until every other accused request is innocent again; then
 they go one at a time, so that a further death has one request in common with those before. A few more tokens
@@ -57,7 +57,7 @@ class Trials:
         Args:
             present: requests that had a sequence open on the engine.
             death: of the engine.
-            unseen: those of them of which the engine had not begun to run any.
+            unseen: those of them that may only have waited in the engine's queue.
         """
         verdict = self._rule.died(present, death, unseen)
         for client in present:
@@ -75,9 +75,7 @@ class Trials:
         unsafe = [client for client in self._doubtful if self._rule.is_proven(client)]
         for client in unsafe:
             self._clear(client)
-        certain = [client for client in self._doubtful if self._rule.are_certain(client)]
-        self._suspect(certain)
-        self._doubtful = [client for client in self._doubtful if client not in certain]
+        self._settle_doubts()
         return unsafe
 
     def take_back(self, death: Death) -> None:
@@ -86,7 +84,7 @@ class Trials:
         for client in list(self._accused):
             if client not in self._rule:
                 self._clear(client)
-        self._doubtful = [client for client in self._doubtful if self._rule.num_deaths(client) > 1]
+        self._settle_doubts()
 
     def holds(self, client: ClientRequest) -> bool:
         """Whether a request has to wait although there may be an engine."""
@@ -120,6 +118,12 @@ class Trials:
         for client, watched in list(self._accused.items()):
             if not client.displaced and all(_got_on(sequence, goal) for sequence, goal in watched):
                 self._clear(client)
+
+    def _settle_doubts(self) -> None:
+        """Keep waiting only those against whom several deaths speak, some of them uncertain."""
+        accused = [client for client in self._doubtful if self._rule.num_deaths(client) > 1]
+        self._suspect(client for client in accused if self._rule.are_certain(client))
+        self._doubtful = [client for client in accused if not self._rule.are_certain(client)]
 
     def _suspect(self, clients: Iterable[ClientRequest]) -> None:
         self._held += [client for client in clients if client not in self._held]

@@ -25,7 +25,7 @@ class AnswerReading:
     """How the answers of one request are read.
 
     Attributes:
-        rules: what they are taken apart by.
+        rules: how they are parsed.
         kept_ids: special tokens that must stay in the text for that.
         shows_reasoning: whether the client wants it.
         parallel_calls: whether there may be more than one call in an answer.

@@ -1,4 +1,4 @@
-"""What of the answers to a chat request may be reasoning or tool calls? Decided before it runs."""
+"""Which parts of a chat answer may be reasoning or tool calls? Decided before the request runs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,7 @@ from splitserve.frontend.text.tokenizer import Tokenizer
 
 
 def offered_tools(body: ChatRequest) -> Sequence[Tool]:
-    """Return the tools that the model may call: none with tool_choice "none", so that it cannot.
-
-    Raises:
-        InvalidRequestError: names the field of a tool.
-    """
-    check_tools(body.tools or ())
+    """Return the tools that the model may call: none with tool_choice "none", so that it cannot."""
     return () if body.tool_choice == "none" else body.tools or ()
 
 
@@ -32,6 +27,7 @@ def shown_tools(body: ChatRequest, formats: AnswerFormats) -> list[Mapping[str, 
     Raises:
         InvalidRequestError: names the field of a tool, or the model has no tool calls.
     """
+    check_tools(body.tools or ())
     tools = offered_tools(body)
     if tools and formats.tools is None:
         raise InvalidRequestError(

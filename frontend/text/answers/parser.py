@@ -31,7 +31,7 @@ from splitserve.frontend.text.answers.text_source import NotACallError, Reading,
 
 @dataclass(slots=True, frozen=True)
 class AnswerRules:
-    """What the answers of one request are taken apart by.
+    """How the answers of one request are parsed.
 
     Attributes:
         formats: those that count for the request.

@@ -44,3 +44,12 @@ async def test_a_request_names_the_model_that_its_prompt_is_for(
 ) -> None:
     await client.post(path, json=PATHS[path])
     assert pool.seen[0].request.model == pool.model.identity
+
+
+@BOTH
+async def test_a_timeout_that_passes_goes_before_the_engine_that_has_not_come(
+    client: httpx.AsyncClient, pool: FakePool, path: str
+) -> None:
+    pool.away_s, pool.state = 6.0, "lost"
+    response = await client.post(path, json=PATHS[path] | {"timeout": 5})
+    assert (response.status_code, response.json()["error"]["code"]) == (504, "timeout")

@@ -230,6 +230,21 @@ def test_one_that_waits_for_certainty_goes_on_if_a_death_was_none() -> None:
     assert isinstance(sequence.error, UnsafeRequestError)
 
 
+def test_a_suspect_on_trial_goes_on_if_the_engine_was_only_out_of_reach() -> None:
+    rig = Rig(1)
+    suspects = [rig.begin()[0] for _ in range(2)]
+    die(rig)
+    die(rig)
+    assert placed(suspects) == [True, False]
+    rig.engines[0].lose()
+    rig.pump()
+    rig.engines[0].start(new_life=False, lease_renewed=True)
+    rig.pump(0.06)
+    assert placed(suspects) == [True, False]
+    get_on(rig, suspects[0])
+    assert placed(suspects) == [True, True]
+
+
 def test_one_that_waits_for_certainty_may_be_aborted() -> None:
     rig = Rig(2)
     (sequence,) = rig.begin()
