@@ -34,6 +34,7 @@ _BEAM_SEARCH_NEEDS: Final[dict[str, tuple[object, ...]]] = {
     "bad_words": ((),),
     "bad_word_token_ids": ((),),
     "repetition_detection": (None,),
+    "grammar": (None,),
 }
 
 

@@ -21,6 +21,7 @@ MAX_BAD_WORD_SEQUENCES = 256
 MAX_BAD_WORD_TOKENS = 512
 MAX_PATTERN_SIZE = 1024
 MAX_PATTERN_COUNT = 1024
+MAX_GRAMMAR_CHARS = 2**18
 MAX_SEED = 2**64 - 1
 # Of requests, either way; lower goes first.
 MAX_PRIORITY = 2**31 - 1
@@ -90,6 +91,8 @@ class SequenceSampling(
         logprob_token_ids: up to 128 ids whose logprobs come beside those of every sampled token, after the
             top alternatives and in this order; needs logprobs, 0 is enough.
         repetition_detection: ends the request when its output repeats itself; None does not look.
+        grammar: of the whole output, as llguidance reads it: Lark text, or JSON with a list of grammars; at
+            most 262144 characters. None constrains nothing.
     """
 
     temperature: float = 1.0
@@ -111,6 +114,7 @@ class SequenceSampling(
     bad_word_token_ids: TokenIdSequences = ()
     logprob_token_ids: TokenIds = ()
     repetition_detection: RepetitionDetection | None = None
+    grammar: str | None = None
 
     @property
     def has_penalties(self) -> bool:
@@ -138,6 +142,9 @@ class SequenceSampling(
             raise InvalidRequestError("logprob_token_ids requires logprobs", "logprob_token_ids")
         if self.repetition_detection is not None:
             self.repetition_detection.validate()
+        if self.grammar is not None and len(self.grammar) > MAX_GRAMMAR_CHARS:
+            text = f"grammar must have at most {MAX_GRAMMAR_CHARS} characters, got {len(self.grammar)}"
+            raise InvalidRequestError(text, "grammar")
 
     def _validate_numbers(self, max_logprobs: int) -> None:
         check_float("temperature", self.temperature, 0, 2)

@@ -61,6 +61,7 @@ def test_a_sequence_has_the_values_of_all_fields_it_shares_with_the_parameters()
         "bad_word_token_ids": ((1, 2),),
         "logprob_token_ids": (4,),
         "repetition_detection": {"max_pattern_size": 4},
+        "grammar": 'start: "a"',
     }
     assert values.keys() == set(SequenceSampling.__struct_fields__)
     params = msgspec.convert(values | {"n": 2}, SamplingParams)
