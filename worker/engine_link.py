@@ -81,6 +81,18 @@ class EngineLink:
         events = self._socket.getsockopt(zmq.EVENTS)
         return isinstance(events, int) and bool(events & zmq.POLLIN)
 
+    def await_any(self, fd: int) -> None:
+        """Wait for a frame or for a file descriptor to become readable.
+
+        Raises:
+            EngineGoneError: the engine exited in the meantime.
+        """
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(fd, zmq.POLLIN)
+        while not poller.poll(_ENGINE_CHECK_MS):
+            self.check_engine()
+
     def check_engine(self) -> None:
         """Raise EngineGoneError if the engine has ended."""
         is_adopted = self._pidfd >= 0

@@ -16,7 +16,6 @@ from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, RowErr
 from splitserve.engine_core.process.logs import log_event
 from splitserve.worker.attention.metadata import AttentionMetadata
 from splitserve.worker.batch.agreement import Agreement
-from splitserve.worker.batch.input_batch import InputBatch
 from splitserve.worker.batch.row_faults import may_be_a_rows, row_fault
 from splitserve.worker.batch.step_graphs import Drawn, StepGraphs, StepInFlight
 from splitserve.worker.batch.step_inputs import StepInputs
@@ -57,7 +56,7 @@ class ModelRunner:
         model: Model,
         kv_caches: ArrivingCaches,
         host_blocks: HostBlocks,
-        batch: InputBatch,
+        sampler: Sampler,
         graphs: StepGraphs | None,
     ) -> None:
         """Build a runner with an empty batch.
@@ -67,8 +66,8 @@ class ModelRunner:
             model: loaded.
             kv_caches: one per layer.
             host_blocks: moves blocks of kv_caches to and from CPU memory.
-            batch: not shared with another runner.
-            graphs: decode graphs of this batch; None runs every step eagerly.
+            sampler: of a batch that is not shared with another runner.
+            graphs: decode graphs of the batch; None runs every step eagerly.
         """
         device, backend, mesh = placement
         self._device = device
@@ -77,11 +76,11 @@ class ModelRunner:
         self._model = model
         self._kv_caches = kv_caches
         self._host_blocks = host_blocks
-        self.batch = batch
+        self.batch = batch = sampler.batch
         self.graphs = graphs
         self._last_end = 0.0
         self._max_logits_rows = max_logits_rows(batch.limits.vocab_size)
-        self._sampler = Sampler(device, batch)
+        self._sampler = sampler
         self._prompt_scorer = PromptScorer(device, model, batch, self._max_logits_rows)
         self._agreement = None if mesh.group is None else Agreement(mesh.group, device, batch)
 
@@ -275,6 +274,7 @@ class ModelRunner:
         if self.batch.failures:
             sampled = sampled.without(self.batch.failures)
         self.batch.append(sampled.rows, sampled.token_ids)
+        self._sampler.took(sampled.rows, sampled.token_ids)
         for error in sampled.errors:
             self.batch.fail(error)
         result.add(sampled)

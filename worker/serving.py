@@ -30,6 +30,7 @@ from splitserve.engine_core.ipc.codec import to_worker_decoder
 from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION
 from splitserve.engine_core.ipc.worker_messages import (
     Adopt,
+    CompileGrammar,
     Configure,
     InitKVCache,
     KVCacheReady,
@@ -119,11 +120,16 @@ class Serving:
 
     def _run(self, steps: StepPipeline, replies: Replies) -> int:
         link, worker = self._link, self._worker
+        compiler = worker.grammars
         while True:
+            self._tell_compiled()
             if not link.has_message():
                 steps.settle()
                 while worker.prepare_ahead() and not link.has_message():
                     pass
+                while compiler.is_busy and not link.has_message():
+                    link.await_any(compiler.done_fd)
+                    self._tell_compiled()
             answered = time.perf_counter()
             if answered - self._checked_s > _CHECK_S and self._num_ranks == 1:
                 self._checked_s = answered
@@ -143,6 +149,8 @@ class Serving:
             match message:
                 case InitKVCache():
                     self._init_kv_cache(message)
+                case CompileGrammar():
+                    compiler.ask(message)
                 case Shutdown():
                     return EXIT_OK
                 case Configure() if self._is_adopted:
@@ -151,6 +159,10 @@ class Serving:
                     link.send(self._ready)
                 case Configure() | Adopt():
                     raise WorkerError(f"the engine sent {type(message).__name__} to a worker that serves")
+
+    def _tell_compiled(self) -> None:
+        for answer in self._worker.grammars.take_done():
+            self._link.send(answer)
 
     def _reply(self, output: ModelRunnerOutput) -> None:
         reach("worker.step_computed")
@@ -182,6 +194,7 @@ class Serving:
         rank, pid = self._place.rank, os.getpid()
         log_event(logger, logging.WARNING, "engine_gone", rank=rank, waits_s=self._wait_s)
         self._worker.forget_batch()
+        self._worker.grammars.forget_asks()
         reach("worker.waiting_for_engine")
         if not self._link.find_successor(WorkerWaiting(rank, pid, self._num_steps), self._wait_s):
             remove_folder_of(pid, os.path.dirname(ipc_path(self._place.connect)))

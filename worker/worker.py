@@ -12,6 +12,8 @@ from splitserve.engine_core.checkpoint.config.architectures import read_model_co
 from splitserve.engine_core.checkpoint.config.model_config import ModelConfig
 from splitserve.engine_core.errors import ConfigError, WorkerError
 from splitserve.engine_core.ipc.worker_messages import (
+    CompileGrammar,
+    GrammarCompiled,
     KVCacheReady,
     ModelRunnerOutput,
     SchedulerOutput,
@@ -29,6 +31,7 @@ from splitserve.worker.device.dtypes import check_quantization, resolve_dtype
 from splitserve.worker.device.out_of_memory import is_out_of_memory
 from splitserve.worker.device.select import open_device
 from splitserve.worker.gpu_ranks import prepare_together
+from splitserve.worker.grammar.compiler import GrammarCompiler
 from splitserve.worker.graphs.cuda_graphs import CudaGraphs
 from splitserve.worker.graphs.decode_graphs import DecodeGraphs
 from splitserve.worker.host import usable_cores
@@ -44,6 +47,7 @@ from splitserve.worker.numerics import numerics
 from splitserve.worker.ops.cpu import ops
 from splitserve.worker.parallel.mesh import ALONE, Mesh
 from splitserve.worker.parallel.shared_memory import SharedMemoryMeeting, can_share_memory
+from splitserve.worker.sampling.sampler import Sampler
 from splitserve.worker.warm_up import warm_up
 from splitserve.worker.weights.loading import Loader, Progress, load_weights
 
@@ -63,6 +67,7 @@ class Worker:
     Attributes:
         loaded: the model and where it is, once load() has returned.
         runner: of the steps, once init_kv_cache() has returned.
+        grammars: compiles those of requests, once load() has returned.
     """
 
     def __init__(
@@ -117,6 +122,7 @@ class Worker:
         placement = Placement(self._device, backend, self._meet())
         model = load_model(config, dtype, placement, progress, quantization, self._loader)
         self.loaded = loaded = LoadedModel(config, dtype, model, quantization, placement)
+        self.grammars = GrammarCompiler(self._config.model, config.vocab_size, config.eos_token_ids)
         if self._meeting is not None:
             self._meeting.begin(self._config.exchange_timeout_s)
             if isinstance(self._device, CudaDevice):
@@ -159,8 +165,14 @@ class Worker:
         """Whether other ranks cannot be told, amid a step, that this one has no memory for it."""
         return self._config.num_ranks > 1 and isinstance(self._device, CudaDevice)
 
+    def compile(self, message: CompileGrammar) -> GrammarCompiled:
+        """Have a grammar ready."""
+        return self.grammars.answer(message)
+
     def close(self) -> None:
         """Leave the other ranks."""
+        if self.loaded is not None:
+            self.grammars.close()
         if self._meeting is not None:
             self._meeting.part()
             self._meeting = None
@@ -197,7 +209,8 @@ class Worker:
         host_blocks = HostBlocks(self._device, pool, shape, num_host_blocks)
         caches = ArrivingCaches(layer_caches(pool))
         graphs = None if self._config.enforce_eager else self._make_graphs(loaded, caches, batch)
-        runner = ModelRunner(loaded.placement, loaded.model, caches, host_blocks, batch, graphs)
+        sampler = Sampler(self._device, batch, self.grammars)
+        runner = ModelRunner(loaded.placement, loaded.model, caches, host_blocks, sampler, graphs)
         return runner, host_blocks
 
     def _make_graphs(

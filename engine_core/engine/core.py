@@ -4,6 +4,8 @@ The busy loop (engine_core.server.busy_loop) feeds it:
 
     add / abort / drop_frontend     as messages arrive
     expire                          once per round
+    grammars.take_unsent -> compile
+    compiled                        as the worker answers
     plan -> submit                  while the executor takes steps
     apply                           when a step's output arrives
     start_over                      when the workers are lost
@@ -21,6 +23,7 @@ from collections.abc import Iterable
 from splitserve.engine_core.clock import Clock
 from splitserve.engine_core.config import SchedulerConfig
 from splitserve.engine_core.engine.explain import explain, find_requests
+from splitserve.engine_core.engine.grammars import Grammars
 from splitserve.engine_core.engine.lifecycle import RequestLifecycle
 from splitserve.engine_core.engine.listeners import NO_LISTENERS, Listeners
 from splitserve.engine_core.engine.quarantine import Quarantine
@@ -36,7 +39,11 @@ from splitserve.engine_core.ipc.messages import (
     StepOutputs,
 )
 from splitserve.engine_core.ipc.wire import ModelInfo
-from splitserve.engine_core.ipc.worker_messages import ModelRunnerOutput, SchedulerOutput
+from splitserve.engine_core.ipc.worker_messages import (
+    GrammarCompiled,
+    ModelRunnerOutput,
+    SchedulerOutput,
+)
 from splitserve.engine_core.kept.ledger import Ledger
 from splitserve.engine_core.kv_cache.assembly import make_kv_cache_manager
 from splitserve.engine_core.kv_cache.costs import KVCosts
@@ -58,6 +65,7 @@ class EngineCore:
     Attributes:
         scheduler: plans the steps; belongs to this engine.
         step_times: how long they take.
+        grammars: of the requests, which wait until the worker has compiled them.
     """
 
     def __init__(
@@ -110,6 +118,8 @@ class EngineCore:
         self.step_times = StepTimes(self._in_flight, self._costs, config, clock.monotonic())
         self._quarantine = Quarantine(self.scheduler.running.known_tokens_of)
         self.scheduler.row_admission.suspects = self._quarantine.held
+        self.grammars = Grammars()
+        self.scheduler.row_admission.uncompiled = self.grammars.uncompiled
 
     @property
     def max_num_tokens(self) -> int:
@@ -141,7 +151,7 @@ class EngineCore:
                 holds more of the queue than this request's tenant or frontend would with it.
             ProtocolError: a token column is malformed.
         """
-        self._requests.add(frontend, (message, *siblings))
+        self.grammars.add(self._requests.add(frontend, (message, *siblings)))
 
     def abort(self, frontend: FrontendId, handles: Iterable[int]) -> None:
         """End requests without a Finished; unknown handles are ignored, as they may just have ended."""
@@ -167,6 +177,17 @@ class EngineCore:
             code, status = UnsafeRequestError.code, UnsafeRequestError.status
             message = "workers were lost twice while they computed this request, so it is not tried again"
             self._requests.end(EndedRequest(request, FinishReason.ERROR, None, code, message, status))
+        for ended in self.grammars.start_over(self._table):
+            self._requests.end(ended)
+
+    def compiled(self, answer: GrammarCompiled) -> None:
+        """Let the requests of a grammar be admitted, or end them if it was refused.
+
+        Raises:
+            WorkerError: it was not asked for.
+        """
+        for ended in self.grammars.answered(answer):
+            self._requests.end(ended)
 
     def expire(self) -> None:
         """End requests whose time has passed, with "timeout" (504) or "queue_timeout" (503)."""

@@ -23,6 +23,8 @@ def shortage(scheduler: Scheduler) -> WaitReason:
         return WaitReason.ROWS
     if _follows(request):
         return WaitReason.PREFIX
+    if request.sampling.grammar in scheduler.row_admission.uncompiled:
+        return WaitReason.GRAMMAR
     if scheduler.is_short_of_blocks:
         return WaitReason.BLOCKS
     return WaitReason.TOKENS
@@ -90,6 +92,8 @@ def _explain_one(
         reason = WaitReason.FAIR_SHARE if waiting.is_held_back(request) else head
         if _follows(request):
             reason = WaitReason.PREFIX
+        elif request.sampling.grammar in scheduler.row_admission.uncompiled:
+            reason = WaitReason.GRAMMAR
     return RequestInfo(
         request_id=request.request_id,
         stage=stage,

@@ -72,8 +72,8 @@ class RequestLifecycle:
         namespace = scheduler.kv.cache.index.namespace
         self._intake = Intake(limits, max_num_siblings, config.policy, self.table, namespace)
 
-    def add(self, frontend: FrontendId, messages: tuple[AddRequest, ...]) -> None:
-        """Queue the sequences of one request; see EngineCore.add()."""
+    def add(self, frontend: FrontendId, messages: tuple[AddRequest, ...]) -> list[Request]:
+        """Queue the sequences of one request and return them; see EngineCore.add()."""
         now_s = self._clock.monotonic()
         added = self._intake.siblings(frontend, messages, now_s)
         scheduler = self._scheduler
@@ -91,6 +91,7 @@ class RequestLifecycle:
         for request, asked in zip(requests, messages, strict=True):
             self.deadlines.add(request, asked.queue_timeout_s)
             self._end_if_complete(request)
+        return requests
 
     def abort(self, frontend: FrontendId, handles: Iterable[int]) -> None:
         """End requests without a Finished; unknown handles are ignored, as they may just have ended."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import zmq
 
-from splitserve.engine_core.ipc.worker_messages import FromWorkerMessage, SchedulerOutput
+from splitserve.engine_core.ipc.worker_messages import CompileGrammar, FromWorkerMessage, SchedulerOutput
 from splitserve.engine_core.kept.ledger import Ledger
 
 
@@ -53,6 +53,10 @@ class Executor(ABC):
     @abstractmethod
     def submit(self, output: SchedulerOutput) -> None:
         """Start one step; as many may be in flight as the scheduler allows."""
+
+    @abstractmethod
+    def compile(self, message: CompileGrammar) -> None:
+        """Have the rank that samples compile a grammar; GrammarCompiled follows, between any two steps."""
 
     @abstractmethod
     def receive(self) -> list[FromWorkerMessage]:

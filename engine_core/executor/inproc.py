@@ -13,7 +13,9 @@ from typing import Protocol
 from splitserve.engine_core.errors import SplitServeError, WorkerError
 from splitserve.engine_core.executor.base import Executor
 from splitserve.engine_core.ipc.worker_messages import (
+    CompileGrammar,
     FromWorkerMessage,
+    GrammarCompiled,
     KVCacheReady,
     ModelRunnerOutput,
     SchedulerOutput,
@@ -30,6 +32,10 @@ class InprocWorker(Protocol):
 
     def init_kv_cache(self, num_blocks: int, num_host_blocks: int = 0) -> KVCacheReady:
         """Allocate the KV cache and its CPU offload tier."""
+        ...
+
+    def compile(self, message: CompileGrammar) -> GrammarCompiled:
+        """Have a grammar ready."""
         ...
 
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
@@ -63,6 +69,10 @@ class InprocExecutor(Executor):
     def submit(self, output: SchedulerOutput) -> None:
         """Run a step at the next receive()."""
         self._pending.append(lambda: self._worker.execute(output))
+
+    def compile(self, message: CompileGrammar) -> None:
+        """Compile a grammar at the next receive()."""
+        self._pending.append(lambda: self._worker.compile(message))
 
     def receive(self) -> list[FromWorkerMessage]:
         """Run the oldest pending command and return its result.

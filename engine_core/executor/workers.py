@@ -38,6 +38,7 @@ from splitserve.engine_core.executor.worker_group import WorkerGroup
 from splitserve.engine_core.ipc.codec import encode, from_worker_decoder
 from splitserve.engine_core.ipc.transport import Content, SendResult
 from splitserve.engine_core.ipc.worker_messages import (
+    CompileGrammar,
     FromWorkerMessage,
     InitKVCache,
     SchedulerOutput,
@@ -131,6 +132,10 @@ class WorkersExecutor(Executor):
         self._ranks.submit(output.step)
         self._send(output)
 
+    def compile(self, message: CompileGrammar) -> None:
+        """Send a grammar to the rank that samples."""
+        self._send_to(self._config.output_rank, encode(message))
+
     def receive(self) -> list[FromWorkerMessage]:
         """Return what the workers sent, as one.
 
@@ -209,12 +214,15 @@ class WorkersExecutor(Executor):
 
     def _send(self, message: ToWorkerMessage) -> None:
         """Send to every rank; encoded once."""
-        assert self._group.router is not None, "only workers that are connected are sent to"
         frame = encode(message)
-        for rank, identity in enumerate(self._identities):
-            result = self._group.router.send(identity, frame)
-            if result is not SendResult.SENT:
-                raise self._loss(rank, f"it does not accept messages ({result.name.lower()})")
+        for rank in self._all_ranks:
+            self._send_to(rank, frame)
+
+    def _send_to(self, rank: int, frame: bytes) -> None:
+        assert self._group.router is not None, "only workers that are connected are sent to"
+        result = self._group.router.send(self._identities[rank], frame)
+        if result is not SendResult.SENT:
+            raise self._loss(rank, f"it does not accept messages ({result.name.lower()})")
 
     def _take(self, identity: bytes, frame: Content | ProtocolError) -> FromWorkerMessage | None:
         rank = self._rank_of(identity)

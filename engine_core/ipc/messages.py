@@ -310,7 +310,7 @@ class WaitReason(enum.IntEnum):
 
     ROWS: max_num_seqs requests are running; BLOCKS: the KV pool is full; TOKENS: the step's token budget, or
     its share for prefill, was used up; FAIR_SHARE: another waiting tenant has had less service; PREFIX: a
-    running request is computing the prefix that both share.
+    running request is computing the prefix that both share; GRAMMAR: its grammar is being compiled.
     """
 
     NONE = 0
@@ -319,6 +319,7 @@ class WaitReason(enum.IntEnum):
     TOKENS = 3
     FAIR_SHARE = 4
     PREFIX = 5
+    GRAMMAR = 6
 
 
 class RequestInfo(Wire, frozen=True):

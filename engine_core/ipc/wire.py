@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import msgspec
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 
 class Wire(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):

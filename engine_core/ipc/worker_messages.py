@@ -109,7 +109,19 @@ class Adopt(Wire, frozen=True, tag=4):
     engine_pid: int
 
 
-ToWorkerMessage = Configure | InitKVCache | SchedulerOutput | Shutdown | Adopt
+class CompileGrammar(Wire, frozen=True, tag=5):
+    """Have a grammar ready before a row needs it; sent to the rank that samples, answered by GrammarCompiled.
+
+    Attributes:
+        number: chosen by the engine, which finds the answer by it.
+        grammar: see SequenceSampling.
+    """
+
+    number: int
+    grammar: str
+
+
+ToWorkerMessage = Configure | InitKVCache | SchedulerOutput | Shutdown | Adopt | CompileGrammar
 
 # --- worker -> engine-core ---
 
@@ -211,6 +223,20 @@ class WorkerWaiting(Wire, frozen=True, tag=6):
     num_steps: int
 
 
+class GrammarCompiled(Wire, frozen=True, tag=7):
+    """A grammar is ready, or cannot be compiled: then `error` says why."""
+
+    number: int
+    error: str = ""
+
+
 FromWorkerMessage = (
-    WorkerHello | LoadProgress | WorkerReady | KVCacheReady | ModelRunnerOutput | WorkerFailed | WorkerWaiting
+    WorkerHello
+    | LoadProgress
+    | WorkerReady
+    | KVCacheReady
+    | ModelRunnerOutput
+    | WorkerFailed
+    | WorkerWaiting
+    | GrammarCompiled
 )

@@ -48,6 +48,7 @@ class RowAdmission:
     Attributes:
         started: requests that left the queue for the first time since the engine last cleared this list.
         suspects: requests that have to wait until they are tried, see engine_core.engine.quarantine.
+        uncompiled: grammars whose requests have to wait, see engine_core.engine.grammars.
         num_queried_tokens, num_hit_tokens: prefix-cache lookups and hits since start, in tokens.
     """
 
@@ -69,6 +70,7 @@ class RowAdmission:
         self._num_spare_blocks = max(1, config.num_blocks * config.watermark_percent // 100)
         self.started: list[Request] = []
         self.suspects: Set[Siblings] = frozenset()
+        self.uncompiled: Set[str | None] = frozenset()
         self.num_queried_tokens = 0
         self.num_hit_tokens = 0
 
@@ -95,11 +97,11 @@ class RowAdmission:
             request = self._waiting.head()
             if request is None:
                 break
-            is_suspect = request.siblings in self.suspects
-            if is_suspect or self._followers.is_held(request):
+            must_wait = request.siblings in self.suspects or request.sampling.grammar in self.uncompiled
+            if must_wait or self._followers.is_held(request):
                 self._waiting.set_aside(request)
                 num_aside += 1
-                if not is_suspect:
+                if not must_wait:
                     num_held += 1
                     num_kept_blocks += self._kv.max_blocks_for(request.num_stored_tokens)
                 continue

@@ -16,7 +16,7 @@ from splitserve.engine_core.clock import Clock
 from splitserve.engine_core.engine.core import EngineCore
 from splitserve.engine_core.errors import ConfigError, ModelLoadError, WorkerError
 from splitserve.engine_core.executor.base import Executor
-from splitserve.engine_core.ipc.worker_messages import FromWorkerMessage, ModelRunnerOutput
+from splitserve.engine_core.ipc.worker_messages import FromWorkerMessage, GrammarCompiled, ModelRunnerOutput
 from splitserve.engine_core.process.kill_points import reach
 from splitserve.engine_core.server.frontend_handler import FrontendHandler
 from splitserve.engine_core.server.recovery import Recovery
@@ -137,10 +137,14 @@ class WorkerSide:
             reach("engine.output_received")
             self._engine.apply(message)
             reach("engine.output_applied")
+        elif isinstance(message, GrammarCompiled):
+            self._engine.compiled(message)
         else:
             raise WorkerError(f"the worker sent {type(message).__name__} while serving")
 
     def _submit_steps(self, engine: EngineCore) -> None:
+        for grammar in engine.grammars.take_unsent():
+            self._executor.compile(grammar)
         while (output := engine.plan()) is not None:
             reach("engine.step_planned")
             self._executor.submit(output)

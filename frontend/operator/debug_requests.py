@@ -22,7 +22,7 @@ class OpenRequestState(msgspec.Struct, frozen=True):
 
     Attributes:
         state: "waiting", "running" or "preempted".
-        waits_for: "rows", "blocks", "tokens", "fair_share" or "prefix"; null if it is running.
+        waits_for: "rows", "blocks", "tokens", "fair_share", "prefix" or "grammar"; null if it is running.
         position: how many are ahead of it in its queue; null if it is running.
         queue_time_s: how long it waited, or has waited so far, before it first ran.
     """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,9 @@ from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.batch.bad_words import BadWords
 from splitserve.worker.ops.columns import Array, SamplingColumns, allocate
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
 
 
 class Feature(enum.IntFlag):
@@ -25,12 +29,13 @@ class Feature(enum.IntFlag):
     ALLOWED_TOKEN_IDS = 32
     BAD_WORDS = 64
     LOGPROB_TOKEN_IDS = 128
+    GRAMMAR = 256
 
 
 _TINY = float(np.finfo(np.float32).tiny)
 
 # Features that forbid tokens, and all features that change a row's logits before sampling.
-MASKING = Feature.ALLOWED_TOKEN_IDS | Feature.BAD_WORDS | Feature.MIN_TOKENS
+MASKING = Feature.ALLOWED_TOKEN_IDS | Feature.BAD_WORDS | Feature.MIN_TOKENS | Feature.GRAMMAR
 ADJUSTING = Feature.LOGIT_BIAS | Feature.PENALTIES | MASKING
 
 
@@ -39,6 +44,14 @@ class LogitBias(NamedTuple):
 
     token_ids: npt.NDArray[np.int32]
     values: npt.NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class RowGrammar:
+    """The grammar of one row; its matcher is made by the rank that samples, when it first does so."""
+
+    text: str
+    matcher: LLMatcher | None = None
 
 
 class SamplingState:
@@ -53,6 +66,7 @@ class SamplingState:
         is_mask_new: bool [max_num_seqs], set when a new row brought its own allowed_token_ids.
         logit_bias, end_token_ids (masked below first_end), allowed_token_ids, bad_words, logprob_token_ids:
             of the rows that have them, ids in int32; at most max_num_seqs entries each.
+        grammars: the same, see worker.grammar.row_grammars.
     """
 
     def __init__(self, features: npt.NDArray[np.uint16], vocab_size: int, eos_token_ids: list[int]) -> None:
@@ -79,6 +93,7 @@ class SamplingState:
         self.allowed_token_ids: dict[int, npt.NDArray[np.int32]] = {}
         self.is_mask_new = np.zeros(max_num_seqs, np.bool_)
         self.bad_words: dict[int, BadWords] = {}
+        self.grammars: dict[int, RowGrammar] = {}
         self.logprob_token_ids: dict[int, npt.NDArray[np.int32]] = {}
 
     def add(self, row: int, params: SequenceSampling, num_prompt_tokens: int, num_tokens: int) -> None:
@@ -121,6 +136,9 @@ class SamplingState:
         if params.logprob_token_ids:
             self.logprob_token_ids[row] = np.array(params.logprob_token_ids, np.int32)
             features |= Feature.LOGPROB_TOKEN_IDS
+        if params.grammar is not None:
+            self.grammars[row] = RowGrammar(params.grammar)
+            features |= Feature.GRAMMAR
         return features
 
     def discard(self, row: int) -> None:
@@ -130,6 +148,7 @@ class SamplingState:
         self.end_token_ids.pop(row, None)
         self.allowed_token_ids.pop(row, None)
         self.bad_words.pop(row, None)
+        self.grammars.pop(row, None)
         self.logprob_token_ids.pop(row, None)
 
     def drop(self, row: int, feature: Feature) -> None:

@@ -1,4 +1,4 @@
-"""Which tokens rows with allowed_token_ids may draw: a bit per token, where the sampling kernel reads it."""
+"""Which tokens rows may draw by allowed_token_ids and grammar: a bit per token, where the kernel reads it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from splitserve.worker.batch.input_batch import InputBatch
 from splitserve.worker.batch.row_faults import row_fault
 from splitserve.worker.batch.sampling_state import Feature
 from splitserve.worker.device.base import Device
+from splitserve.worker.grammar.row_grammars import WORD_BITS, RowGrammars
 from splitserve.worker.ops.columns import Index, Int32
 
-_WORD_BITS = 32
+# Features that a row's mask is made of.
+_ALLOWING = Feature.ALLOWED_TOKEN_IDS | Feature.GRAMMAR
 
 
 class RowMasks(NamedTuple):
@@ -25,15 +27,16 @@ class RowMasks(NamedTuple):
 
 
 class AllowedMasks:
-    """A mask for each row of the batch, sent to the device when the row is first sampled.
+    """A mask for each row of the batch; without a grammar it is sent to the device once.
 
     The table is allocated at first use: max_num_seqs masks of V / 8 bytes.
     """
 
-    def __init__(self, device: Device, batch: InputBatch) -> None:
+    def __init__(self, device: Device, batch: InputBatch, grammars: RowGrammars) -> None:
         """Args: device of the logits; batch owns the rows, and is only told that their masks are there."""
         self._device = device
         self._state = batch.sampling
+        self._grammars = grammars
         self._table: torch.Tensor | None = None
 
     def take(self, index: Index, vocab_size: int, faults: dict[int, RowError]) -> RowMasks:
@@ -43,9 +46,10 @@ class AllowedMasks:
         """
         state = self._state
         if self._table is None:
-            shape = len(state.features), -(-vocab_size // _WORD_BITS)
+            shape = len(state.features), -(-vocab_size // WORD_BITS)
             self._table = torch.zeros(shape, dtype=torch.int32, device=self._device.torch_device)
-        has_mask = state.features[index] & np.uint16(Feature.ALLOWED_TOKEN_IDS) != 0
+        features = state.features[index]
+        has_mask = features & np.uint16(_ALLOWING) != 0
         for row in index[has_mask & state.is_mask_new[index]].tolist():
             try:
                 mask = _mask_of(state.allowed_token_ids[row], self._table.shape[1])
@@ -54,13 +58,24 @@ class AllowedMasks:
                 continue
             self._table[row].copy_(self._device.place([torch.from_numpy(mask)])[0])
         state.is_mask_new[index] = False
+        constrained = index[features & np.uint16(Feature.GRAMMAR) != 0].tolist()
+        if ready := [row for row in constrained if row not in faults]:
+            self._place_grammars(ready, self._table)
         rows = np.where(has_mask, index, -1).astype(np.int32)
         (mask_rows,) = self._device.place([torch.from_numpy(rows)])
         return RowMasks(self._table, mask_rows)
 
+    def _place_grammars(self, rows: list[int], table: torch.Tensor) -> None:
+        masks = self._grammars.masks(rows)
+        for mask, row in zip(masks, rows, strict=True):
+            if row in self._state.allowed_token_ids:
+                mask &= _mask_of(self._state.allowed_token_ids[row], masks.shape[1])
+        placed, where = self._device.place([torch.from_numpy(masks), torch.tensor(rows)])
+        table.index_copy_(0, where, placed)
+
 
 def _mask_of(token_ids: Int32, num_words: int) -> Int32:
     """Bits of the token ids, int32 [num_words]."""
-    bits = np.zeros(num_words * _WORD_BITS, np.bool_)
+    bits = np.zeros(num_words * WORD_BITS, np.bool_)
     bits[token_ids] = True
     return np.packbits(bits, bitorder="little").view("<i4")

@@ -15,6 +15,8 @@ from splitserve.worker.batch.input_batch import InputBatch
 from splitserve.worker.batch.row_faults import may_be_a_rows, row_fault
 from splitserve.worker.batch.sampling_state import ADJUSTING, MASKING, Feature, SamplingState
 from splitserve.worker.device.base import Device
+from splitserve.worker.grammar.compiler import GrammarCompiler
+from splitserve.worker.grammar.row_grammars import RowGrammars
 from splitserve.worker.ops.columns import Array, DrawColumns, Index, Int32, SamplingColumns, allocate
 from splitserve.worker.sampling.allowed_masks import AllowedMasks
 from splitserve.worker.sampling.logit_edits import LogitEditor
@@ -75,20 +77,30 @@ class _Gathered:
 class Sampler:
     """Applies, in this order: logit_bias, masks, penalties, temperature, min_p, top_k, top_p, noise.
 
-    The masks are allowed_token_ids, bad words and min_tokens; a masked token is never drawn. The
+    The masks are allowed_token_ids, grammar, bad words and min_tokens; a masked token is never drawn. The
     device is waited for once for the tokens, and again where logprobs are asked for.
 
     The noise of a token is a hash of the row's seed, the token's position and the token id, so a draw depends
     on nothing else. Logprobs are those of the model's own logits, before any of the above.
+
+    Attributes:
+        batch: owns the rows.
     """
 
-    def __init__(self, device: Device, batch: InputBatch) -> None:
-        """Args: device of the logits; batch owns the rows, its columns are read and never appended to."""
+    def __init__(self, device: Device, batch: InputBatch, compiler: GrammarCompiler) -> None:
+        """Build a sampler.
+
+        Args:
+            device: of the logits.
+            batch: owns the rows; its columns are read and never appended to.
+            compiler: of the rows' grammars.
+        """
         self._device = device
-        self._batch = batch
+        self.batch = batch
         self._state = batch.sampling
         self._editor = LogitEditor(device, batch)
-        self._masks = AllowedMasks(device, batch)
+        self._grammars = RowGrammars(batch, compiler)
+        self._masks = AllowedMasks(device, batch, self._grammars)
         self._gathered = _Gathered(device, batch, 0)
 
     def sample(self, logits: torch.Tensor, rows: Int32) -> Sampled:
@@ -104,6 +116,9 @@ class Sampler:
         if not features:
             return split_errors(rows, self._draw(logits, index, features, {}), [], self._state)
         faults: dict[int, RowError] = {}
+        if features & Feature.GRAMMAR:
+            constrained = rows[self._state.rows_with(Feature.GRAMMAR, rows)]
+            self._grammars.settle(constrained.tolist(), faults)
         asking = self._state.rows_with(Feature.LOGPROBS, rows)
         raw, raw_indices = logits, asking
         if features & ADJUSTING:
@@ -122,6 +137,10 @@ class Sampler:
         sampled = sampled.without(faults)
         return sampled._replace(errors=[*sampled.errors, *faults.values()])
 
+    def took(self, rows: Int32, token_ids: Int32) -> None:
+        """Begin to prepare the next tokens of rows that were given these; call once for each."""
+        self._grammars.advance(rows, token_ids)
+
     def _adjust(self, logits: torch.Tensor, rows: Int32, faults: dict[int, RowError]) -> None:
         self._editor.apply(logits, rows, faults)
         penalised = self._state.rows_with(Feature.PENALTIES, rows)
@@ -129,7 +148,7 @@ class Sampler:
             self._penalise(logits, rows, penalised)
 
     def _penalise(self, logits: torch.Tensor, rows: Int32, indices: npt.NDArray[np.intp]) -> None:
-        state, batch, chosen = self._state, self._batch, rows[indices]
+        state, batch, chosen = self._state, self.batch, rows[indices]
         lengths = batch.num_tokens[chosen]
         columns = (
             indices.astype(np.int32),
@@ -150,9 +169,9 @@ class Sampler:
     def _draw(self, logits: torch.Tensor, index: Index, features: int, faults: dict[int, RowError]) -> Int32:
         """Returns int32 [S], _NOT_A_NUMBER or _NOTHING_LEFT where there is no token."""
         if len(index) != self._gathered.count:
-            self._gathered = _Gathered(self._device, self._batch, len(index))
+            self._gathered = _Gathered(self._device, self.batch, len(index))
         token_ids = self._device.empty((len(index),), torch.int32)
-        has_masks = features & Feature.ALLOWED_TOKEN_IDS
+        has_masks = features & (Feature.ALLOWED_TOKEN_IDS | Feature.GRAMMAR)
         masks = self._masks.take(index, logits.shape[1], faults) if has_masks else ()
         self._device.ops.sampling.sample(token_ids, logits, *self._gathered.take(index), *masks)
         return self._device.fetch(token_ids)
@@ -190,7 +209,7 @@ class Sampler:
             keys=rows,
             indices=indices.astype(np.int32),
             token_ids=token_ids,
-            token_indices=self._batch.num_tokens[rows] - self._batch.num_prompt_tokens[rows],
+            token_indices=self.batch.num_tokens[rows] - self.batch.num_prompt_tokens[rows],
             num_top=self._state.num_logprobs[rows],
             asked={
                 i: self._state.logprob_token_ids[int(rows[i])]
@@ -219,5 +238,5 @@ def split_errors(
 
 def nothing_left_error(row: int) -> RowError:
     """The error of a row whose parameters forbid every token; the request is to blame, hence 400."""
-    message = "allowed_token_ids, bad_words and min_tokens together leave no token to choose from"
+    message = "allowed_token_ids, bad_words, min_tokens and grammar together leave no token to choose from"
     return RowError(row, "no_token_left", message, 400)

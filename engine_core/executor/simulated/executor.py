@@ -18,7 +18,11 @@ from splitserve.engine_core.errors import WorkerError
 from splitserve.engine_core.executor.base import Executor
 from splitserve.engine_core.executor.simulated.model import SimulatedModel
 from splitserve.engine_core.executor.simulated.worker import SimulatedWorker
-from splitserve.engine_core.ipc.worker_messages import FromWorkerMessage, SchedulerOutput
+from splitserve.engine_core.ipc.worker_messages import (
+    CompileGrammar,
+    FromWorkerMessage,
+    SchedulerOutput,
+)
 
 
 class FaultKind(enum.Enum):
@@ -119,6 +123,10 @@ class SimulatedExecutor(Executor):
             self._is_lost = True
             message = error
         self._reply(message, self._step_time_s)
+
+    def compile(self, message: CompileGrammar) -> None:
+        """Answer at once."""
+        self._reply(self._worker.compile(message), 0.0)
 
     def receive(self) -> list[FromWorkerMessage]:
         """Return what is due.

@@ -29,6 +29,8 @@ from splitserve.engine_core.ipc.codec import (
     unpack_int32,
 )
 from splitserve.engine_core.ipc.worker_messages import (
+    CompileGrammar,
+    GrammarCompiled,
     KVCacheReady,
     ModelRunnerOutput,
     NewRow,
@@ -78,6 +80,10 @@ class SimulatedWorker:
                 num_blocks, self._model.block_size, self._model.sliding_window, num_host_blocks
             )
         return KVCacheReady(num_blocks)
+
+    def compile(self, message: CompileGrammar) -> GrammarCompiled:
+        """Refuse: made-up tokens follow no grammar."""
+        return GrammarCompiled(message.number, "a simulated worker follows no grammar")
 
     def execute(
         self, step: SchedulerOutput, failing: frozenset[int] = frozenset(), lacks_memory: bool = False

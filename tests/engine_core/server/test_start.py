@@ -13,6 +13,7 @@ from splitserve.engine_core.errors import ConfigError, ModelLoadError, WorkerErr
 from splitserve.engine_core.executor.base import Executor
 from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION, ModelInfo
 from splitserve.engine_core.ipc.worker_messages import (
+    CompileGrammar,
     FromWorkerMessage,
     KVCacheReady,
     LoadProgress,
@@ -49,6 +50,9 @@ class RecordingExecutor(Executor):
 
     def submit(self, output: SchedulerOutput) -> None:
         raise AssertionError("no step before the start is over")
+
+    def compile(self, message: CompileGrammar) -> None:
+        """No grammar is asked for while an engine starts."""
 
     def receive(self) -> list[FromWorkerMessage]:
         return []

@@ -20,6 +20,7 @@ from splitserve.engine_core.ipc.worker_messages import (
 from splitserve.worker.batch.replies import Replies
 from splitserve.worker.config import WorkerConfig
 from splitserve.worker.engine_link import EngineLink
+from splitserve.worker.grammar.compiler import GrammarCompiler
 from splitserve.worker.serving import Serving
 from splitserve.worker.worker import Worker
 
@@ -91,6 +92,7 @@ class Script:
 
     def __init__(self, *messages: ToWorkerMessage) -> None:
         self._frames = [encode(message) for message in messages]
+        self.grammars = GrammarCompiler("", 1, [])
         self.sent: list[int] = []
         self.sent_before: dict[int, list[int]] = {}
 

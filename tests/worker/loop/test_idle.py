@@ -14,6 +14,7 @@ from splitserve.engine_core.ipc.worker_messages import (
 )
 from splitserve.worker.batch.step_graphs import StepInFlight
 from splitserve.worker.config import WorkerConfig
+from splitserve.worker.grammar.compiler import GrammarCompiler
 from splitserve.worker.serving import Serving
 
 
@@ -31,6 +32,7 @@ class Script:
         self._num_parts = num_parts
         self._is_flying = is_flying
         self.log: list[str] = []
+        self.grammars = GrammarCompiler("", 1, [])
 
     def has_message(self) -> bool:
         if self._events[0] == "wait":

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 VOCAB = 320
 HIDDEN = 64
@@ -22,8 +23,9 @@ EOS = 2
 def write_tiny_llama(
     folder: Path, *, dtype: torch.dtype = torch.float32, poisoned_token: int | None = None
 ) -> Path:
-    """Write config.json and model.safetensors; `poisoned_token` gets NaN as its embedding."""
+    """Write all files of a checkpoint; `poisoned_token` gets NaN as its embedding."""
     folder.mkdir(parents=True, exist_ok=True)
+    tokenizer().save(str(folder / "tokenizer.json"))
     (folder / "config.json").write_text(json.dumps(_config(dtype)))
     weights = _weights()
     if poisoned_token is not None:
@@ -33,6 +35,18 @@ def write_tiny_llama(
         folder / "model.safetensors",
     )
     return folder
+
+
+def tokenizer() -> Tokenizer:
+    """Ids 0 to 4 are special, one for each byte follows; the model has more ids than that."""
+    special = ["<pad>", "<bos>", "<eos>", "<think>", "</think>"]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {token: i for i, token in enumerate([*special, *alphabet])}
+    made = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(special)
+    return made
 
 
 def _config(dtype: torch.dtype) -> dict[str, object]:

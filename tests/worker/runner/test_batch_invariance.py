@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from llguidance import LLMatcher
 
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.config import WorkerConfig
@@ -14,12 +15,19 @@ from tests.worker.runner.conftest import NUM_BLOCKS
 from tests.worker.runner.driver import Driver, Job
 
 NUM_JOBS = 14
+GRAMMARS = [
+    None,
+    LLMatcher.grammar_from_json_schema({"type": "object"}, overrides={"whitespace_flexible": False}),
+    LLMatcher.grammar_from_regex("[a-z]+( [0-9]{2,4})*"),
+]
 
 
 def random_sampling(rng: random.Random) -> SequenceSampling:
     """Any mix of every parameter; about a third is greedy."""
     min_tokens = rng.choice([0, 0, 3])
     logprobs = rng.choice([None, 0, 4])
+    # A grammar and ids of one's own could leave no token.
+    free = rng.random() < 0.6
     asked = [] if logprobs is None else rng.choices(range(VOCAB), k=rng.choice([0, 0, 5]))
     return SequenceSampling(
         temperature=rng.choice([0.0, 0.7, 1.0, 1.6]),
@@ -36,8 +44,9 @@ def random_sampling(rng: random.Random) -> SequenceSampling:
         logprobs=logprobs,
         prompt_logprobs=rng.choice([None, None, 2]),
         logit_bias={rng.randrange(VOCAB): rng.uniform(-5, 5) for _ in range(rng.choice([0, 0, 7]))},
-        allowed_token_ids=rng.choice([None, None, tuple(rng.sample(range(VOCAB), 60))]),
-        bad_word_token_ids=tuple(random_bad_word(rng) for _ in range(rng.choice([0, 0, 40]))),
+        allowed_token_ids=rng.choice([None, None, tuple(rng.sample(range(VOCAB), 60))]) if free else None,
+        bad_word_token_ids=tuple(random_bad_word(rng) for _ in range(rng.choice([0, 0, 40]) if free else 0)),
+        grammar=None if free else rng.choice(GRAMMARS),
         logprob_token_ids=tuple(asked),
     )
 

@@ -13,6 +13,7 @@ from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.batch.input_batch import BatchLimits, InputBatch
 from splitserve.worker.device.cpu import CpuDevice
+from splitserve.worker.grammar.compiler import GrammarCompiler
 from splitserve.worker.sampling.sampler import Sampled, Sampler
 
 VOCAB = 64
@@ -27,7 +28,7 @@ class Row(NamedTuple):
     output: Sequence[int] = ()
 
 
-def make_batch(rows: Sequence[Row], vocab_size: int = VOCAB) -> InputBatch:
+def make_batch(rows: Sequence[Row], vocab_size: int = VOCAB, eos: int = EOS) -> InputBatch:
     limits = BatchLimits(
         max_num_seqs=max(len(rows), 1),
         max_num_batched_tokens=1024,
@@ -36,7 +37,7 @@ def make_batch(rows: Sequence[Row], vocab_size: int = VOCAB) -> InputBatch:
         num_blocks=8,
         vocab_size=vocab_size,
     )
-    batch = InputBatch(limits, eos_token_ids=[EOS])
+    batch = InputBatch(limits, eos_token_ids=[eos])
     new_rows = [
         NewRow(
             row=i,
@@ -53,10 +54,15 @@ def make_batch(rows: Sequence[Row], vocab_size: int = VOCAB) -> InputBatch:
     return batch
 
 
+def sampler_of(batch: InputBatch) -> Sampler:
+    """A sampler on the CPU that knows no tokenizer: its rows have no grammar."""
+    return Sampler(CpuDevice(), batch, GrammarCompiler("", batch.limits.vocab_size, [EOS]))
+
+
 def sample(rows: Sequence[Row], logits: torch.Tensor) -> Sampled:
     """Sample every row once from its own logits, float32 [len(rows), V], which stay as they are."""
     batch = make_batch(rows, logits.shape[1])
-    return Sampler(CpuDevice(), batch).sample(logits.clone(), np.arange(len(rows), dtype=np.int32))
+    return sampler_of(batch).sample(logits.clone(), np.arange(len(rows), dtype=np.int32))
 
 
 def tokens(rows: Sequence[Row], logits: torch.Tensor) -> list[int]:
@@ -70,7 +76,7 @@ def draws(sampling: SequenceSampling, logits: torch.Tensor, count: int) -> np.nd
     """Token ids of `count` rows that share logits [V] and parameters but for the seed."""
     batch = make_batch([Row(sampling)] * count, logits.shape[0])
     batch.sampling.columns.seed[:] = np.arange(count) + 12345
-    sampled = Sampler(CpuDevice(), batch).sample(logits.repeat(count, 1), np.arange(count, dtype=np.int32))
+    sampled = sampler_of(batch).sample(logits.repeat(count, 1), np.arange(count, dtype=np.int32))
     return sampled.token_ids
 
 

@@ -8,9 +8,7 @@ import torch
 
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.batch.sampling_state import Feature
-from splitserve.worker.device.cpu import CpuDevice
-from splitserve.worker.sampling.sampler import Sampler
-from tests.worker.sampling.rows import EOS, Row, make_batch, peaked, sample, tokens
+from tests.worker.sampling.rows import EOS, Row, make_batch, peaked, sample, sampler_of, tokens
 
 GREEDY = {"temperature": 0.0, "seed": 0}
 
@@ -51,7 +49,7 @@ def test_min_tokens_leaves_eos_alone_when_it_ends_nothing() -> None:
 
 def test_min_tokens_are_counted_anew_for_every_token() -> None:
     batch = make_batch([Row(greedy(min_tokens=2, max_tokens=9))])
-    sampler = Sampler(CpuDevice(), batch)
+    sampler = sampler_of(batch)
     drawn = []
     for _ in range(4):
         sampled = sampler.sample(peaked(EOS, 8).unsqueeze(0), np.zeros(1, np.int32))

@@ -6,9 +6,7 @@ import numpy as np
 import torch
 
 from splitserve.engine_core.sequence_sampling import SequenceSampling
-from splitserve.worker.device.cpu import CpuDevice
-from splitserve.worker.sampling.sampler import Sampler
-from tests.worker.sampling.rows import VOCAB, Row, draws, make_batch, peaked, tokens
+from tests.worker.sampling.rows import VOCAB, Row, draws, make_batch, peaked, sampler_of, tokens
 
 NUM_DRAWS = 4000
 
@@ -105,5 +103,5 @@ def test_a_row_draws_the_same_in_any_batch_and_at_any_place() -> None:
     assert together == [tokens([rows[i]], logits[i : i + 1])[0] for i in range(12)]
     batch = make_batch(rows)
     order = np.array([7, 0, 11, 3], np.int32)
-    sampled = Sampler(CpuDevice(), batch).sample(logits[torch.from_numpy(order).long()], order)
+    sampled = sampler_of(batch).sample(logits[torch.from_numpy(order).long()], order)
     assert sampled.token_ids.tolist() == [together[i] for i in order]

@@ -11,11 +11,9 @@ from splitserve.engine_core.ipc.codec import pack_int32
 from splitserve.engine_core.ipc.worker_messages import NewRow, SchedulerOutput
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.batch.sampling_state import SamplingState
-from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.ops.cpu import ops
 from splitserve.worker.sampling import allowed_masks
-from splitserve.worker.sampling.sampler import Sampler
-from tests.worker.sampling.rows import EOS, VOCAB, Row, draws, make_batch, peaked, sample, tokens
+from tests.worker.sampling.rows import EOS, VOCAB, Row, draws, make_batch, peaked, sample, sampler_of, tokens
 from tests.worker.sampling.test_adjusting import choose, greedy
 
 
@@ -76,7 +74,7 @@ def test_bad_words_that_cannot_end_now_cost_no_call(monkeypatch: pytest.MonkeyPa
 
 def test_bad_words_are_compared_with_every_new_token() -> None:
     batch = make_batch([Row(greedy(bad_word_token_ids=((9, 9, 9),)))])
-    sampler = Sampler(CpuDevice(), batch)
+    sampler = sampler_of(batch)
     drawn = []
     for _ in range(6):
         sampled = sampler.sample(peaked(9, 8).unsqueeze(0), np.zeros(1, np.int32))
@@ -92,7 +90,7 @@ def test_a_row_taken_anew_has_its_own_mask(monkeypatch: pytest.MonkeyPatch) -> N
         allowed_masks, "_mask_of", lambda ids, size: (made.append(ids.tolist()), make(ids, size))[1]
     )
     batch = make_batch([Row(greedy(allowed_token_ids=(8, 7)))])
-    sampler, drawn = Sampler(CpuDevice(), batch), []
+    sampler, drawn = sampler_of(batch), []
     for sampling in (None, None, greedy(allowed_token_ids=(6,)), greedy(), None):
         if sampling is not None:
             new_row = NewRow(0, pack_int32([1, 2]), 2, 0, pack_int32([0]), sampling)

@@ -13,8 +13,7 @@ import torch
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.ops.cpu import ops
-from splitserve.worker.sampling.sampler import Sampler
-from tests.worker.sampling.rows import EOS, VOCAB, Row, make_batch, sample
+from tests.worker.sampling.rows import EOS, VOCAB, Row, make_batch, sample, sampler_of
 
 Fields = dict[str, Any]
 KINDS: dict[str, Callable[[random.Random], Fields]] = {
@@ -99,5 +98,5 @@ def test_rows_without_rare_features_cost_no_look_into_the_dicts(monkeypatch: pyt
     batch = make_batch([Row(SequenceSampling(seed=i, presence_penalty=0.5, **common)) for i in range(8)])
     for name in ("logit_bias", "end_token_ids", "allowed_token_ids", "bad_words", "logprob_token_ids"):
         monkeypatch.setattr(batch.sampling, name, None)
-    sampled = Sampler(CpuDevice(), batch).sample(torch.randn(8, VOCAB), np.arange(8, dtype=np.int32))
+    sampled = sampler_of(batch).sample(torch.randn(8, VOCAB), np.arange(8, dtype=np.int32))
     assert len(sampled.token_ids) == 8

@@ -1,0 +1,1 @@
+"""How are outputs held to a grammar, without a step waiting for it?"""
