@@ -173,9 +173,9 @@ def connect_engine(
 
     The engine need not run yet: libzmq keeps trying, and queues up to 1024 messages meanwhile, after which a
     non-blocking send raises zmq.Again. What was queued for an engine that died reaches its successor, which
-    ignores it because no Hello came first. (ZMQ_IMMEDIATE would avoid the queue, but it also discards the
-    last messages of a stopping engine that we have not read yet: measured, a drained engine's last tokens
-    were lost.)
+    ignores it unless a Hello was queued before it; then an Abort has to follow. (ZMQ_IMMEDIATE would avoid
+    the queue, but it also discards the last messages of a stopping engine that we have not read yet:
+    measured, a drained engine's last tokens were lost.)
 
     Args:
         context: a zmq.Context or a zmq.asyncio.Context; the socket is of its kind.

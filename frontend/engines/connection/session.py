@@ -26,7 +26,8 @@ A serving engine is silent after 2 s, or twenty of its steps if that is longer; 
 Hello is repeated every second until the engine replies (every ten seconds when refused); a serving engine is
 pinged twice a second, or four times per lease if that is more often, which renews our lease. After this
 process was stopped for longer than its lease it assumes nothing: the engine's Pong has epoch 0 if it dropped
-us. On Ready of the same epoch and lease, orphans are aborted: they are still running there.
+us. On Ready orphans are aborted, whatever its epoch and lease: they are still running there, or the socket
+had queued them behind a Hello, and the next life took them.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class EngineSession:
     Attributes:
         outbox: messages to send, in order.
         sequences: the engine's open sequences; sequences.wake_up() notifies their streams.
-        orphans: handles of sequences that may still run on an engine that was lost.
+        orphans: handles of sequences that may still run on an engine that was lost, or reach its successor.
         owner: gets the sequences that the engine no longer runs.
         has_handed_over: whether it has given its requests back, since when it is on its way out.
         num_losses: how often a serving engine was lost.
@@ -265,8 +266,8 @@ class EngineSession:
             self._leave_serving("the engine was restarted", DisplacedBy.RESTARTED)
         elif not ready.lease_renewed and self.sequences:
             self._leave_serving("the engine had dropped this frontend", DisplacedBy.HANDED_OVER)
-        if same_life and ready.lease_renewed:
-            self.outbox.extend(_aborts(self.orphans))
+        # What the socket still had queued arrives before this, even at another life.
+        self.outbox.extend(_aborts(self.orphans))
         self.orphans = []
         if not (same_life and self.state is EngineState.DRAINING):
             self.state = EngineState.READY

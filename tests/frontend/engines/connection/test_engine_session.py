@@ -19,6 +19,7 @@ from splitserve.engine_core.ipc.messages import (
     Hello,
     Loading,
     Ping,
+    Ready,
     Recovering,
     Refused,
 )
@@ -111,6 +112,7 @@ PAIRS = [(state, event, FOLLOWING[event][i]) for event in EVENTS for i, state in
 LOSING = {"loading", "ready same, lease over", "ready other", "refused", "pong other", "pong without lease"}
 LOSING |= {"disconnected", "silence"}
 RELEASING = LOSING | {"hand over", "garbled"}
+ABORTING = {"ready same, lease over", "ready other", "garbled"}
 
 
 @pytest.mark.parametrize(("state", "event", "following"), PAIRS)
@@ -133,7 +135,7 @@ def test_open_sequences_go_back_exactly_when_the_engine_runs_them_no_more(
     assert isinstance(sequence.error, EngineUnavailableError) == (event in RELEASING)
     assert (900 in session.sequences) == (event not in RELEASING)
     assert session.num_losses == (event in LOSING)
-    assert (Abort([900]) in session.outbox) == (event == "garbled")
+    assert (Abort([900]) in session.outbox) == (event in ABORTING)
 
 
 class Noting(NoOwner):
@@ -310,18 +312,12 @@ def test_a_short_standstill_is_not_taken_for_the_engines_silence() -> None:
     assert session.state is S.READY
 
 
-def test_orphans_are_aborted_when_the_same_life_comes_back() -> None:
+# The socket may have queued a request behind a Hello: whoever listens next takes it, and holds it for nobody.
+@pytest.mark.parametrize("answer", [ready(1, lease_renewed=True), ready(1), ready(2)])
+def test_orphans_are_aborted_whichever_life_answers(answer: Ready) -> None:
     session = session_in(S.LOST)
-    session.receive(ready(1, lease_renewed=True), NOW)
+    session.receive(answer, NOW)
     assert session.outbox[0] == Abort([900])
-    assert not session.orphans
-
-
-@pytest.mark.parametrize("message", [ready(2), ready(1)])
-def test_orphans_of_a_life_that_is_over_are_forgotten(message: object) -> None:
-    session = session_in(S.LOST)
-    session.receive(message, NOW)  # type: ignore[arg-type]
-    assert not any(isinstance(sent, Abort) for sent in session.outbox)
     assert not session.orphans
 
 
