@@ -244,11 +244,6 @@ class EngineConfig(SchedulingSettings, frozen=True, kw_only=True):
         ),
     ] = None
 
-    @property
-    def output_rank(self) -> int:
-        """The rank that samples: the first of the last stage."""
-        return self.num_ranks - self.tensor_parallel_size
-
     def validate(self) -> None:
         """Check every value against its declaration, and those that concern each other.
 

@@ -116,13 +116,16 @@ class Worker:
         dtype = resolve_dtype(self._config.dtype, config, self._device)
         quantization = self._config.quantization
         check_quantization(quantization, dtype, self._device)
+        self.grammars = GrammarCompiler(self._config.model, config.vocab_size, config.eos_token_ids)
+        if self._config.place.rank == self._config.output_rank:
+            # Beside the weights.
+            self.grammars.prepare()
         backend = choose_backend(
             self._config.attention_backend, self._device, self._attention_needs(config, dtype)
         )
         placement = Placement(self._device, backend, self._meet())
         model = load_model(config, dtype, placement, progress, quantization, self._loader)
         self.loaded = loaded = LoadedModel(config, dtype, model, quantization, placement)
-        self.grammars = GrammarCompiler(self._config.model, config.vocab_size, config.eos_token_ids)
         if self._meeting is not None:
             self._meeting.begin(self._config.exchange_timeout_s)
             if isinstance(self._device, CudaDevice):

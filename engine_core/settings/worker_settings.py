@@ -198,6 +198,11 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
         """Number of workers."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
+    @property
+    def output_rank(self) -> int:
+        """The rank that samples: the first of the last stage."""
+        return self.num_ranks - self.tensor_parallel_size
+
     def validate(self) -> None:
         """Check every value against its declaration, and the constraints between settings.
 

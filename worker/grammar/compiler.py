@@ -46,7 +46,7 @@ class GrammarCompiler:
     """Owns the tokenizer of the grammars, their matchers and one thread; called by the worker's thread.
 
     Attributes:
-        done_fd: readable when there is something for take_done(); opened by the first ask().
+        done_fd: readable when there is something for take_done(), once something was asked.
     """
 
     def __init__(self, checkpoint: str, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
@@ -71,13 +71,14 @@ class GrammarCompiler:
         """Whether some answer is still due."""
         return self._num_asked > 0
 
+    def prepare(self) -> None:
+        """Begin to read the tokenizer, which keeps the GIL for up to a second: not while others decode."""
+        self._begin().submit(self._try_tokenizer)
+
     def ask(self, message: CompileGrammar) -> None:
         """Compile a grammar in the background; take_done() will return the answer."""
-        if self._thread is None:
-            self.done_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            self._thread = ThreadPoolExecutor(1, "grammars", _lower_priority)
         self._num_asked += 1
-        self._thread.submit(self._answer_asker, self._asker, message)
+        self._begin().submit(self._answer_asker, self._asker, message)
 
     def forget_asks(self) -> None:
         """Answer nobody: who asked is gone. What was asked for is compiled all the same."""
@@ -125,8 +126,21 @@ class GrammarCompiler:
     def close(self) -> None:
         """End the thread; a grammar that is being compiled is finished first."""
         if self._thread is not None:
-            self._thread.shutdown(cancel_futures=True)
+            self._thread.shutdown()
+            self._thread = None
             os.close(self.done_fd)
+
+    def _begin(self) -> ThreadPoolExecutor:
+        if self._thread is None:
+            self.done_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self._thread = ThreadPoolExecutor(1, "grammars")
+        return self._thread
+
+    def _try_tokenizer(self) -> None:
+        # Whoever asks for a grammar is told what is wrong with it.
+        with contextlib.suppress(InvalidRequestError):
+            self._load_tokenizer()
+        _lower_priority()
 
     def _answer_asker(self, asker: int, message: CompileGrammar) -> None:
         self._done.append((asker, self.answer(message)))

@@ -49,8 +49,10 @@ class AllowedMasks:
             shape = len(state.features), -(-vocab_size // WORD_BITS)
             self._table = torch.zeros(shape, dtype=torch.int32, device=self._device.torch_device)
         features = state.features[index]
-        has_mask = features & np.uint16(_ALLOWING) != 0
-        for row in index[has_mask & state.is_mask_new[index]].tolist():
+        kinds = features & np.uint16(_ALLOWING)
+        # With a grammar a mask is new in every step.
+        stays = kinds == np.uint16(Feature.ALLOWED_TOKEN_IDS)
+        for row in index[stays & state.is_mask_new[index]].tolist():
             try:
                 mask = _mask_of(state.allowed_token_ids[row], self._table.shape[1])
             except Exception as error:
@@ -58,10 +60,10 @@ class AllowedMasks:
                 continue
             self._table[row].copy_(self._device.place([torch.from_numpy(mask)])[0])
         state.is_mask_new[index] = False
-        constrained = index[features & np.uint16(Feature.GRAMMAR) != 0].tolist()
+        constrained = index[kinds & np.uint16(Feature.GRAMMAR) != 0].tolist()
         if ready := [row for row in constrained if row not in faults]:
             self._place_grammars(ready, self._table)
-        rows = np.where(has_mask, index, -1).astype(np.int32)
+        rows = np.where(kinds != 0, index, -1).astype(np.int32)
         (mask_rows,) = self._device.place([torch.from_numpy(rows)])
         return RowMasks(self._table, mask_rows)
 

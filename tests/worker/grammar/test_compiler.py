@@ -49,6 +49,22 @@ def test_what_cannot_be_compiled_is_answered_with_the_reason(compiler: GrammarCo
     compiler.close()
 
 
+def test_the_tokenizer_is_read_ahead(compiler: GrammarCompiler) -> None:
+    compiler.prepare()
+    compiler.close()
+    assert compiler._tokenizer is not None
+    assert compiler._tokenizer.eos_tokens == [EOS]
+
+
+def test_a_checkpoint_without_tokenizer_is_no_fault_until_somebody_asks(tmp_path: Path) -> None:
+    compiler = GrammarCompiler(str(tmp_path), VOCAB, [EOS])
+    compiler.prepare()
+    compiler.ask(CompileGrammar(1, 'start: "a"'))
+    (answer,) = take(compiler, 1)
+    assert "tokenizer.json" in answer.error
+    compiler.close()
+
+
 def test_who_is_gone_is_not_answered(compiler: GrammarCompiler) -> None:
     compiler.ask(CompileGrammar(1, 'start: "a"'))
     compiler.forget_asks()

@@ -197,3 +197,11 @@ def test_the_grammar_of_a_model_that_never_ends_is_refused(tmp_path: Path) -> No
     bench = Bench(GrammarCompiler(str(tmp_path), VOCAB, []), Row(like(REGEX)))
     (error,) = bench.step().errors
     assert "no end-of-sequence token" in error.message
+
+
+def test_allowed_token_ids_that_left_unsampled_leave_nothing_behind(compiler: GrammarCompiler) -> None:
+    bench = Bench(compiler, Row(SequenceSampling(seed=1, allowed_token_ids=(7,))))
+    bench.batch.sampling.discard(0)
+    bench.batch.sampling.add(0, like("zz"), 2, 2)
+    bench.run(3)
+    assert bench.text(0) == "zz"

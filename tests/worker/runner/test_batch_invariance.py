@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 from llguidance import LLMatcher
 
@@ -26,8 +27,6 @@ def random_sampling(rng: random.Random) -> SequenceSampling:
     """Any mix of every parameter; about a third is greedy."""
     min_tokens = rng.choice([0, 0, 3])
     logprobs = rng.choice([None, 0, 4])
-    # A grammar and ids of one's own could leave no token.
-    free = rng.random() < 0.6
     asked = [] if logprobs is None else rng.choices(range(VOCAB), k=rng.choice([0, 0, 5]))
     return SequenceSampling(
         temperature=rng.choice([0.0, 0.7, 1.0, 1.6]),
@@ -44,11 +43,17 @@ def random_sampling(rng: random.Random) -> SequenceSampling:
         logprobs=logprobs,
         prompt_logprobs=rng.choice([None, None, 2]),
         logit_bias={rng.randrange(VOCAB): rng.uniform(-5, 5) for _ in range(rng.choice([0, 0, 7]))},
-        allowed_token_ids=rng.choice([None, None, tuple(rng.sample(range(VOCAB), 60))]) if free else None,
-        bad_word_token_ids=tuple(random_bad_word(rng) for _ in range(rng.choice([0, 0, 40]) if free else 0)),
-        grammar=None if free else rng.choice(GRAMMARS),
+        allowed_token_ids=rng.choice([None, None, tuple(rng.sample(range(VOCAB), 60))]),
+        bad_word_token_ids=tuple(random_bad_word(rng) for _ in range(rng.choice([0, 0, 40]))),
         logprob_token_ids=tuple(asked),
     )
+
+
+def with_grammar(sampling: SequenceSampling, rng: random.Random) -> SequenceSampling:
+    """The same, perhaps with a grammar: beside other masks it could leave no token."""
+    if sampling.allowed_token_ids is not None or sampling.bad_word_token_ids:
+        return sampling
+    return msgspec.structs.replace(sampling, grammar=rng.choice(GRAMMARS))
 
 
 def random_bad_word(rng: random.Random) -> tuple[int, ...]:
@@ -60,7 +65,7 @@ def random_jobs(rng: random.Random) -> list[Job]:
     return [
         Job(
             prompt=[rng.randrange(VOCAB) for _ in range(rng.choice([1, 2, 5, 16, 33, 61]))],
-            sampling=random_sampling(rng),
+            sampling=with_grammar(random_sampling(rng), rng),
             num_outputs=rng.randint(1, 14),
         )
         for _ in range(NUM_JOBS)
