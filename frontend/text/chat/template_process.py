@@ -1,31 +1,31 @@
-"""One process that renders chat templates, as its parent sees it: started, asked, given up on.
+"""One process that renders chat templates, as its parent sees it.
 
 start()  -> ready, templates compiled
 render() -> text, or a refusal that is the request's; the process goes on
-         -> TemplateTimeoutError, ProcessEndedError: it is killed, and a new one has to be started
+         -> ProcessTimeoutError, ProcessEndedError: it is killed, and a new one has to be started
 """
 
 from __future__ import annotations
 
 import json
-import signal
-import socket
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from splitserve.engine_core.errors import InvalidRequestError, ModelLoadError
-from splitserve.engine_core.kept.processes import is_stopped
-from splitserve.engine_core.process.children import Child, describe_exit, python_module
 from splitserve.frontend.text.chat.control_tokens import MARK
+from splitserve.frontend.text.limited.process import (
+    MAX_WORDS_BYTES,
+    LimitedProcess,
+    ProcessLimits,
+    ProcessTimeoutError,
+)
 
 # What a template makes of it has to fit into the memory of the process, too.
 MAX_REQUEST_BYTES = 64 * 2**20
-_REAP_S = 10.0
 # Of template_child.py, which is not imported here: that would bring jinja2 into every process.
-_TEXT, _TOO_LARGE, _REFUSED, _FAILED, _NESTED, _OUT_OF_MEMORY = b"=", b"+", b"!", b"?", b"^", b"m"
+_CHILD = "splitserve.frontend.text.chat.template_child"
+_TEXT, _TOO_LARGE, _REFUSED, _NESTED, _OUT_OF_MEMORY = b"=", b"+", b"!", b"^", b"m"
 _MAX_UTF8_BYTES = 4
-_MAX_WORDS_BYTES = 65536
 
 
 @dataclass(slots=True, frozen=True)
@@ -53,12 +53,8 @@ class TemplateTimeoutError(InvalidRequestError):
     """It took longer than the limit."""
 
 
-class ProcessEndedError(Exception):
-    """The process ended, was stopped, or never was; the message says how. Perhaps the template's doing."""
-
-
 class TemplateProcess:
-    """One process; used by the one thread that starts it, as the kernel ends it together with that."""
+    """One process; used by the one thread that starts it."""
 
     def __init__(self, sources: Mapping[str, str], limits: RenderLimits) -> None:
         """Start it and have it compile the templates, given by name.
@@ -68,15 +64,9 @@ class TemplateProcess:
             ProcessEndedError: it cannot be started, or ends at once.
         """
         self._limits = limits
-        self._socket, theirs = socket.socketpair()
+        cpu_s = max(limits.render_s, limits.compile_s)
+        self._process = LimitedProcess(_CHILD, ProcessLimits(limits.start_s, cpu_s, limits.memory_bytes))
         try:
-            with theirs:
-                self._child = _start(theirs.fileno(), limits)
-        except OSError as error:
-            self._socket.close()
-            raise ProcessEndedError(f"it cannot be started: {error}") from None
-        try:
-            self._await_start()
             self._compile(sources)
         except BaseException:
             self.kill()
@@ -85,7 +75,7 @@ class TemplateProcess:
     @property
     def pid(self) -> int:
         """Process id."""
-        return self._child.pid
+        return self._process.pid
 
     def render(self, name: str, variables: Mapping[str, object], max_chars: int) -> str:
         """Render a template with plain JSON values.
@@ -99,7 +89,7 @@ class TemplateProcess:
             InvalidRequestError: the template refuses its input (in its own words), fails on it, or takes too
                 much memory; or a value is not JSON, or all have more than 64 MiB.
             TemplateTooLargeError: the output is over max_chars.
-            TemplateTimeoutError: it takes too long; kill() the process.
+            ProcessTimeoutError: it takes too long; kill() the process.
             ProcessEndedError: kill() the process.
         """
         body = _to_json([name, variables, max_chars])
@@ -108,7 +98,7 @@ class TemplateProcess:
                 f"the messages have {len(body)} bytes as JSON, more than {MAX_REQUEST_BYTES}",
                 "messages",
             )
-        kind, text = self._exchange(body, max_chars * _MAX_UTF8_BYTES, self._limits.render_s)
+        kind, text = self._process.exchange(body, max_chars * _MAX_UTF8_BYTES, self._limits.render_s)
         if kind == _TEXT:
             return text
         if kind == _TOO_LARGE:
@@ -117,25 +107,16 @@ class TemplateProcess:
 
     def end(self) -> None:
         """Make it end, whatever it is doing; for any thread. kill() is still to be called."""
-        self._child.signal(signal.SIGKILL)
+        self._process.end()
 
     def kill(self) -> None:
         """End it and release what it holds; safe to call twice."""
-        self.end()
-        self._socket.close()
-        self._child.wait(_REAP_S)
-        self._child.close()
-
-    def _await_start(self) -> None:
-        try:
-            self._receive(_MAX_WORDS_BYTES, time.monotonic() + self._limits.start_s)
-        except TemplateTimeoutError:
-            raise ProcessEndedError(f"it did not start within {self._limits.start_s:g} s") from None
+        self._process.kill()
 
     def _compile(self, sources: Mapping[str, str]) -> None:
         try:
-            kind, text = self._exchange(_to_json(sources), _MAX_WORDS_BYTES, self._limits.compile_s)
-        except TemplateTimeoutError:
+            kind, text = self._process.exchange(_to_json(sources), MAX_WORDS_BYTES, self._limits.compile_s)
+        except ProcessTimeoutError:
             raise ModelLoadError(
                 f"compiling the chat template took longer than {self._limits.compile_s:g} s"
             ) from None
@@ -151,66 +132,6 @@ class TemplateProcess:
             return f"the chat template used more than {self._limits.memory_bytes // 2**20} MiB of memory"
         verb = "refused" if kind == _REFUSED else "failed on"
         return f"the chat template {verb} the messages: {text}"
-
-    def _exchange(self, body: bytes, max_answer_bytes: int, timeout_s: float) -> tuple[bytes, str]:
-        deadline_s = time.monotonic() + timeout_s
-        try:
-            self._socket.settimeout(timeout_s)
-            self._socket.sendall(len(body).to_bytes(8, "little") + body)
-        except TimeoutError:
-            raise self._timeout() from None
-        except OSError:
-            raise self._ended() from None
-        return self._receive(max(max_answer_bytes, _MAX_WORDS_BYTES), deadline_s)
-
-    def _receive(self, max_bytes: int, deadline_s: float) -> tuple[bytes, str]:
-        head = self._receive_exactly(9, deadline_s)
-        size = int.from_bytes(head[1:], "little")
-        if size > max_bytes:
-            raise ProcessEndedError(f"it answered with {size} bytes")
-        data = self._receive_exactly(size, deadline_s)
-        try:
-            return bytes(head[:1]), data.decode("utf-8", "surrogatepass")
-        except UnicodeDecodeError:
-            raise ProcessEndedError("its response was not text") from None
-
-    def _receive_exactly(self, size: int, deadline_s: float) -> bytearray:
-        data = bytearray(size)
-        view = memoryview(data)
-        while view:
-            try:
-                self._socket.settimeout(max(deadline_s - time.monotonic(), 1e-3))
-                num_read = self._socket.recv_into(view)
-            except TimeoutError:
-                raise self._timeout() from None
-            except OSError:
-                num_read = 0
-            if not num_read:
-                raise self._ended()
-            view = view[num_read:]
-        return data
-
-    def _timeout(self) -> TemplateTimeoutError | ProcessEndedError:
-        if is_stopped(self._child.pid):
-            # That is no template's doing.
-            return ProcessEndedError("it was stopped by a signal")
-        words = f"the chat template took longer than {self._limits.render_s:g} s"
-        return TemplateTimeoutError(words, "messages")
-
-    def _ended(self) -> ProcessEndedError:
-        code = self._child.wait(_REAP_S)
-        return ProcessEndedError("it hung up" if code is None else describe_exit(code))
-
-
-def _start(fd: int, limits: RenderLimits) -> Child:
-    # The kernel's limit is for a process that nobody kills any more; it counts in whole seconds.
-    max_cpu_s = max(limits.render_s, limits.compile_s) + 1
-    argv = python_module("splitserve.frontend.text.chat.template_child")
-    return Child(
-        [*argv, str(fd), str(limits.memory_bytes), str(max_cpu_s)],
-        death_signal=signal.SIGKILL,
-        pass_fds=(fd,),
-    )
 
 
 def _to_json(value: object) -> bytes:

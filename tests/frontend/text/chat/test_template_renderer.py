@@ -21,9 +21,11 @@ from splitserve.engine_core.errors import (
     ModelLoadError,
     OverloadedError,
 )
-from splitserve.frontend.text.chat import template_process, template_renderer
-from splitserve.frontend.text.chat.template_process import ProcessEndedError, RenderLimits, TemplateProcess
+from splitserve.frontend.text.chat import template_process
+from splitserve.frontend.text.chat.template_process import RenderLimits, TemplateProcess
 from splitserve.frontend.text.chat.template_renderer import Render, TemplateRenderer
+from splitserve.frontend.text.limited import turns
+from splitserve.frontend.text.limited.process import ProcessEndedError
 
 ROOT = Path(__file__).parents[4]
 # Nothing waits for this long unless the test fails.
@@ -203,7 +205,7 @@ def test_values_that_are_not_json_are_refused(renderer: TemplateRenderer) -> Non
 
 
 def test_no_more_wait_than_the_bound(renderer: TemplateRenderer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template_renderer, "MAX_WAITING", 1)
+    monkeypatch.setattr(turns, "MAX_WAITING", 1)
     go_on = threading.Event()
     first = renderer.submit(lambda _: go_on.wait(DEADLINE_S))
     with pytest.raises(OverloadedError):
