@@ -10,6 +10,7 @@ from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.engine_core.near_names import NearNamesMeta
 from splitserve.engine_core.ranges import check_count, check_float, check_int, check_strings
 from splitserve.engine_core.sequence_sampling import SequenceSampling
+from splitserve.engine_core.structured_outputs import StructuredOutputs
 
 MAX_N = 16
 MAX_LOGPROBS = 20
@@ -35,6 +36,7 @@ _BEAM_SEARCH_NEEDS: Final[dict[str, tuple[object, ...]]] = {
     "bad_word_token_ids": ((),),
     "repetition_detection": (None,),
     "grammar": (None,),
+    "structured_outputs": (None,),
 }
 
 
@@ -61,6 +63,7 @@ class SamplingParams(
         early_stopping: when a search that has found best_of outputs ends: True at once, "never" once no
             running beam can come to a better rate, False once none would by its rate of now.
         detokenize: make text of the tokens; without it there are no stop strings.
+        structured_outputs: what the output has to be; it becomes the grammar.
     """
 
     n: int = 1
@@ -73,9 +76,10 @@ class SamplingParams(
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
     detokenize: bool = True
+    structured_outputs: StructuredOutputs | None = None
 
     def sequence(self, seed: int, prompt_logprobs: int | None) -> SequenceSampling:
-        """Return what an engine is told of one of the n completions; bad words are token ids by now."""
+        """Return what an engine is told of one of the n completions; bad words and structured outputs are translated."""
         shared = msgspec.convert(self, SequenceSampling, from_attributes=True)
         return msgspec.structs.replace(shared, seed=seed, prompt_logprobs=prompt_logprobs)
 
@@ -92,6 +96,13 @@ class SamplingParams(
         check_count("bad_words", self.bad_words, 0, MAX_BAD_WORDS, "strings")
         check_strings("bad_words", self.bad_words, MAX_BAD_WORD_BYTES)
         self._validate_beam_search()
+        if self.structured_outputs is not None:
+            self._validate_structured(self.structured_outputs)
+
+    def _validate_structured(self, structured: StructuredOutputs) -> None:
+        structured.validate()
+        if self.grammar is not None:
+            raise InvalidRequestError("grammar excludes structured_outputs", "grammar")
 
     def _validate_beam_search(self) -> None:
         check_float("length_penalty", self.length_penalty, -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY)

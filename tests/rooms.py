@@ -15,7 +15,8 @@ ENGINE_CORE = {
     "process": "clock errors",
     "ranges": "errors",
     "sequence_sampling": "errors ranges",
-    "sampling_params": "errors near_names ranges sequence_sampling",
+    "structured_outputs": "errors near_names",
+    "sampling_params": "errors near_names ranges sequence_sampling structured_outputs",
     "ipc": "errors process sequence_sampling settings",
     "checkpoint": "errors sequence_sampling",
     "kept": "checkpoint errors ipc process",
@@ -91,7 +92,7 @@ ROOMS = {"engine_core": ENGINE_CORE, "frontend": FRONTEND, "worker": WORKER}
 # started, and how commands read flags and word their errors.
 SHARED = {
     "frontend": "checkpoint config errors ipc kept near_names process sampling_params sequence_sampling "
-    "settings suspects",
+    "settings structured_outputs suspects",
     "worker": "checkpoint config errors ipc kept process sequence_sampling settings",
 }
 

@@ -9,6 +9,7 @@ import msgspec
 from splitserve.engine_core.errors import ContextLengthError, InvalidRequestError
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.engine_core.sequence_sampling import MAX_PRIORITY, RepetitionDetection
+from splitserve.engine_core.structured_outputs import StructuredOutputs
 from splitserve.frontend.typed_json.faults import Fault, find_fault
 
 
@@ -30,6 +31,8 @@ def check_params(params: SamplingParams, vocab_size: int, max_logprobs: int) -> 
     }
     if isinstance(params.repetition_detection, RepetitionDetection):
         values["repetition_detection"] = msgspec.structs.asdict(params.repetition_detection)
+    if isinstance(params.structured_outputs, StructuredOutputs):
+        values["structured_outputs"] = msgspec.structs.asdict(params.structured_outputs)
     try:
         checked = msgspec.convert(values, SamplingParams)
     except msgspec.ValidationError as error:

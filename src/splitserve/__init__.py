@@ -11,14 +11,23 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from splitserve.engine_core.sampling_params import SamplingParams
     from splitserve.engine_core.sequence_sampling import RepetitionDetection
+    from splitserve.engine_core.structured_outputs import StructuredOutputs, StructuredOutputsParams
     from splitserve.frontend.offline.llm import LLM
 
-__all__ = ["LLM", "RepetitionDetection", "SamplingParams"]
+__all__ = [
+    "LLM",
+    "RepetitionDetection",
+    "SamplingParams",
+    "StructuredOutputs",
+    "StructuredOutputsParams",
+]
 
 _HOMES = {
     "LLM": "splitserve.frontend.offline.llm",
     "RepetitionDetection": "splitserve.engine_core.sequence_sampling",
     "SamplingParams": "splitserve.engine_core.sampling_params",
+    "StructuredOutputs": "splitserve.engine_core.structured_outputs",
+    "StructuredOutputsParams": "splitserve.engine_core.structured_outputs",
 }
 
 
