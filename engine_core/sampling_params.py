@@ -79,7 +79,7 @@ class SamplingParams(
     structured_outputs: StructuredOutputs | None = None
 
     def sequence(self, seed: int, prompt_logprobs: int | None) -> SequenceSampling:
-        """Return what an engine is told of one of the n completions; bad words and structured outputs are translated."""
+        """Return what an engine is told of one of the n completions; words are translated by now."""
         shared = msgspec.convert(self, SequenceSampling, from_attributes=True)
         return msgspec.structs.replace(shared, seed=seed, prompt_logprobs=prompt_logprobs)
 

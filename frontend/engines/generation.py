@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.frontend.text.grammar.context import GrammarContext
+
+_NO_CONTEXT = GrammarContext()
 
 
 @dataclass(slots=True, frozen=True)
@@ -25,6 +28,7 @@ class GenerationRequest:
         model: identity of the model whose tokens the prompt has (ServedModel.identity); "" for whichever has
             the name.
         kept_ids: special tokens that are shown in the text although special tokens are skipped.
+        grammar_context: of the structured outputs or the grammar of `sampling`.
     """
 
     request_id: str
@@ -38,6 +42,7 @@ class GenerationRequest:
     streams: bool = True
     model: str = ""
     kept_ids: frozenset[int] = frozenset()
+    grammar_context: GrammarContext = _NO_CONTEXT
 
 
 @dataclass(slots=True)

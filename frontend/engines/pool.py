@@ -22,12 +22,12 @@ from splitserve.frontend.engines.dispatch import Dispatcher, Target
 from splitserve.frontend.engines.failover.driver import FailoverDriver
 from splitserve.frontend.engines.failover.owner import Failover
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
+from splitserve.frontend.engines.preparation import Preparation, needs_preparation
 from splitserve.frontend.engines.readiness import Readiness
 from splitserve.frontend.engines.replica import EngineReplica
 from splitserve.frontend.engines.served_model import ServedModel
 from splitserve.frontend.engines.status import EngineStatus, Explanation, PoolStats
 from splitserve.frontend.engines.stream.engine_generation import Generation
-from splitserve.frontend.text.bad_words import spell_bad_words
 
 MAX_MIGRATIONS = 3
 FAILOVER_WAIT_S = 30.0
@@ -64,6 +64,7 @@ class EnginePool:
         self._curve_dir = curve_dir
         self._assets = AssetsCache(assets_dir)
         self._allow_insecure_tcp = allow_insecure_tcp
+        self._preparation = Preparation()
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._replicas: list[EngineReplica] = []
         self._readiness = Readiness(self._replicas, failover_wait_s)
@@ -119,6 +120,7 @@ class EnginePool:
         for replica in replicas:
             await replica.close()
         await self._assets.close()
+        self._preparation.close()
         context, self._context = self._context, None
         if context is not None:
             # Waits until the last aborts have been sent, at most the sockets' linger time.
@@ -176,8 +178,9 @@ class EnginePool:
         """
         # Before choosing engines: these may wait, and a chosen engine could be gone by then.
         requests = await self._readiness.hold(requests, model)
-        if any(request.sampling.bad_words for request in requests):
-            requests = [await self._spell_bad_words(model, request) for request in requests]
+        if any(needs_preparation(request.sampling) for request in requests):
+            assets = self.find_model(model).assets
+            requests = [await self._preparation.prepare(request, assets) for request in requests]
             requests = await self._readiness.hold(requests, model)
         return self._dispatcher.open(model, requests, on_ready)
 
@@ -256,12 +259,6 @@ class EnginePool:
         # Requests that are displaced go on before new ones are let in.
         self._driver.kick()
         self._readiness.note_change()
-
-    async def _spell_bad_words(self, model: str, request: GenerationRequest) -> GenerationRequest:
-        if not request.sampling.bad_words:
-            return request
-        tokenizer = self.find_model(model).assets.tokenizer
-        return replace(request, sampling=await spell_bad_words(request.sampling, tokenizer))
 
     def _find_targets(self, model: str) -> list[Target]:
         """Return the engines that accept requests for a model, at least one."""

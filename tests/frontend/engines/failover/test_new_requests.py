@@ -230,7 +230,7 @@ async def test_they_wait_if_the_engine_is_lost_while_their_bad_words_are_spelt(
         await lost.wait()
         return sampling
 
-    monkeypatch.setattr("splitserve.frontend.engines.pool.spell_bad_words", spell)
+    monkeypatch.setattr("splitserve.frontend.engines.preparation.spell_bad_words", spell)
     pool = await make_pool(addresses[0], failover_wait_s=LONG_S)
     request = GenerationRequest("r", [40, 41], SamplingParams(max_tokens=1, bad_words=("no",)))
     async with FakeEngine(addresses[0], model, epoch=1):
