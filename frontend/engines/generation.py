@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from splitserve.engine_core.sampling_params import SamplingParams
-from splitserve.frontend.text.grammar.context import GrammarContext
-
-_NO_CONTEXT = GrammarContext()
+from splitserve.frontend.text.grammar.context import NO_CONTEXT, GrammarContext
 
 
 @dataclass(slots=True, frozen=True)
@@ -42,7 +40,7 @@ class GenerationRequest:
     streams: bool = True
     model: str = ""
     kept_ids: frozenset[int] = frozenset()
-    grammar_context: GrammarContext = _NO_CONTEXT
+    grammar_context: GrammarContext = NO_CONTEXT
 
 
 @dataclass(slots=True)

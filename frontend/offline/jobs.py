@@ -16,6 +16,7 @@ from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.offline.outputs import PromptInput
 from splitserve.frontend.text.chat.messages import Message, read_conversation, template_messages
 from splitserve.frontend.text.chat.options import ChatOptions
+from splitserve.frontend.text.grammar.context import NO_CONTEXT, GrammarContext, reasoning_before
 from splitserve.frontend.text.model_assets import ModelAssets
 from splitserve.frontend.text.prompts import Prompt, PromptEncoder
 from splitserve.frontend.text.truncation import Truncation, TruncationSide, read_truncation
@@ -102,6 +103,10 @@ class PromptJob:
             return await encoder.encode_text(given, "prompt")
         return await encoder.check_ids(given, "prompt")
 
+    def grammar_context(self, assets: ModelAssets, prompt: Prompt) -> GrammarContext:
+        """Return what stands before the answer: nothing, as a prompt is the script's whole text."""
+        return NO_CONTEXT
+
 
 @dataclass(slots=True, frozen=True)
 class ChatJob:
@@ -115,6 +120,15 @@ class ChatJob:
         """Return the rendered conversation. Raises as PromptEncoder."""
         encoder = self.options.encoder(assets, add_special_tokens=False)
         return await encoder.encode_chat(self.messages, self.template_options)
+
+    def grammar_context(self, assets: ModelAssets, prompt: Prompt) -> GrammarContext:
+        """Return what stands before the answer: reasoning, if the model writes any."""
+        if self.options.params.structured_outputs is None:
+            return NO_CONTEXT
+        content = self.messages[-1].get("content") if self.template_options.continue_final_message else ""
+        continued = content if isinstance(content, str) else ""
+        reasoning, tokenizer = assets.answer_formats.reasoning, assets.tokenizer
+        return GrammarContext("", reasoning_before(reasoning, tokenizer, prompt.token_ids, continued))
 
 
 def list_prompts(prompts: PromptInput | Sequence[PromptInput]) -> list[PromptInput]:

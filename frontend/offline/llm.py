@@ -271,7 +271,13 @@ class LLM:
         timed = self._tells_metrics and params.n == 1 and not params.use_beam_search
         # Tokens that come late and joined could not be timed.
         request = GenerationRequest(
-            request_id, token_ids, params, options.priority, streams=timed, model=served.identity
+            request_id,
+            token_ids,
+            params,
+            options.priority,
+            streams=timed,
+            model=served.identity,
+            grammar_context=job.grammar_context(served.assets, prompt),
         )
         times = RequestTimes(time.monotonic())
         tokenizer = served.assets.tokenizer if params.detokenize else None

@@ -12,7 +12,9 @@ from splitserve.frontend.engines.time_limits import left_after
 from splitserve.frontend.openai.answers.choice_reader import AnswerReading
 from splitserve.frontend.openai.context import ResponseHead
 from splitserve.frontend.openai.schema.fields import GenerationFields
+from splitserve.frontend.openai.schema.structured import output_rule
 from splitserve.frontend.openai.timeouts import read_timeouts
+from splitserve.frontend.text.grammar.context import NO_CONTEXT, GrammarContext, Reasoning
 from splitserve.frontend.text.prompts import Prompt
 
 BodyT = TypeVar("BodyT", bound=GenerationFields)
@@ -42,6 +44,16 @@ class Plan(Generic[BodyT]):
     reading: AnswerReading | None = None
 
     @property
+    def grammar_context(self) -> GrammarContext:
+        """What is known of the grammar of the outputs beside itself."""
+        field = output_rule(self.body.response_format, self.body.structured_outputs).field
+        rules = self.reading.rules if self.reading is not None else None
+        if rules is None or rules.formats.reasoning is None:
+            return GrammarContext(field)
+        tags = rules.formats.reasoning
+        return GrammarContext(field, Reasoning(tags.begin, tags.end, rules.in_reasoning))
+
+    @property
     def n(self) -> int:
         """Completions per prompt."""
         return self.params[0].n
@@ -65,6 +77,8 @@ def generation_requests(plan: Plan[BodyT], tenant: str, *, streams: bool) -> lis
     """
     request_id, body = plan.head.id, plan.body
     timeout_s, queue_timeout_s = read_timeouts(body)
+    # Most requests have none, and pay nothing for it.
+    context = NO_CONTEXT if plan.params[0].structured_outputs is None else plan.grammar_context
     requests = [
         GenerationRequest(
             request_id=request_id if len(plan.prompts) == 1 else f"{request_id}-{i}",
@@ -78,6 +92,7 @@ def generation_requests(plan: Plan[BodyT], tenant: str, *, streams: bool) -> lis
             streams=streams,
             model=plan.model.identity,
             kept_ids=plan.reading.kept_ids if plan.reading is not None else frozenset(),
+            grammar_context=context,
         )
         for i, (prompt, sampling) in enumerate(zip(plan.prompts, plan.params, strict=True))
     ]

@@ -248,9 +248,9 @@ def test_usage_reports_cached_prompt_tokens(client: OpenAI, model: str) -> None:
     "field",
     [
         {"tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f"}}]},
-        {"response_format": {"type": "json_object"}},
+        {"reasoning_effort": "high"},
     ],
-    ids=["tool_choice", "response_format"],
+    ids=["tool_choice", "reasoning_effort"],
 )
 def test_a_field_that_would_change_the_output_is_refused(client: OpenAI, model: str, field: dict) -> None:
     with pytest.raises(BadRequestError) as caught:

@@ -26,6 +26,7 @@ from splitserve.engine_core.sequence_sampling import (
     MAX_SEED,
     MAX_STOP_TOKEN_IDS,
 )
+from splitserve.frontend.openai.schema.structured import ResponseFormat, StructuredOutputFields
 from splitserve.frontend.text.truncation import TruncationSide
 
 MAX_CACHE_SALT_CHARS = 128
@@ -141,6 +142,12 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     repetition_detection: Annotated[
         RepetitionOptions | None, Meta(description='Ends with finish_reason "repetition". Default: off.')
+    ] = None
+    response_format: Annotated[
+        ResponseFormat | None, Meta(description="What the answer has to be. Default: any text.")
+    ] = None
+    structured_outputs: Annotated[
+        StructuredOutputFields | None, Meta(description="The same in vLLM's words; not with response_format.")
     ] = None
     use_beam_search: Annotated[
         bool | None,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from splitserve.frontend.openai.schema.completions import MAX_PROMPTS
+from splitserve.frontend.openai.schema.structured import FORMAT_FIELDS
 from splitserve.frontend.text.chat.messages import PART_FIELDS
 
 Json = dict[str, Any]
@@ -29,8 +30,13 @@ _FILLED: Final[Json] = {"type": "array", "minItems": 1}
 _TOKEN_IDS: Final[Json] = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 _LISTS: Final[Json] = {"minItems": 1, "maxItems": MAX_PROMPTS}
 
+_FORMATTED: Final[Json] = _given(
+    "response_format", {"type": "object", "properties": {"type": {"not": {"const": "text"}}}}
+)
+
 _GENERATION: Final[list[Json]] = [
     {"if": _given("stream_options"), "then": _given("stream", _TRUE)},
+    {"not": {"allOf": [_FORMATTED, _given("structured_outputs")]}},
     {
         "if": _given("use_beam_search", _TRUE),
         "then": _if_given("stream", {"not": _TRUE}),
@@ -46,6 +52,9 @@ _ONE_WAY_TO_END: Final[Json] = {
     "if": _given("continue_final_message", _TRUE),
     "then": _if_given("add_generation_prompt", {"not": _TRUE}),
 }
+
+_OLD_TAG: Final[list[Json]] = [_given("structures"), _given("triggers")]
+_ANY_JSON: Final[list[Json]] = [_given("json"), _given("json_object", _TRUE), _given("structural_tag")]
 
 # Struct -> rules that hold between its fields.
 RULES: Final[dict[str, list[Json]]] = {
@@ -63,6 +72,30 @@ RULES: Final[dict[str, list[Json]]] = {
         {"oneOf": [_given("prompt"), _given("messages")]},
         {"if": _given("tools", _FILLED), "then": _given("messages")},
         _ONE_WAY_TO_END,
+    ],
+    "ResponseFormat": [
+        *(
+            {"if": _given(field), "then": {"properties": {"type": {"const": kind}}}}
+            for kind, fields in FORMAT_FIELDS.items()
+            for field in fields
+        ),
+        {"if": {"properties": {"type": {"const": "json_schema"}}}, "then": _given("json_schema")},
+        {
+            "if": {"properties": {"type": {"const": "structural_tag"}}},
+            "then": {
+                "oneOf": [
+                    {"allOf": [_given("structures"), _given("triggers"), {"not": _given("format")}]},
+                    {"allOf": [_given("format"), {"not": {"anyOf": _OLD_TAG}}]},
+                ]
+            },
+        },
+    ],
+    "StructuredOutputFields": [
+        {"oneOf": [*_ANY_JSON, *(_given(name) for name in ("regex", "choice", "grammar"))]},
+        {
+            "if": _given("whitespace_pattern"),
+            "then": {"anyOf": _ANY_JSON, "not": _given("disable_any_whitespace", _TRUE)},
+        },
     ],
     "ChatMessage": [
         {

@@ -9,6 +9,7 @@ from splitserve.engine_core.errors import ContextLengthError, InvalidRequestErro
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.engine_core.sequence_sampling import MAX_SEED, RepetitionDetection
 from splitserve.frontend.openai.schema.fields import INT64_MIN, GenerationFields, RepetitionOptions
+from splitserve.frontend.openai.schema.structured import output_rule
 
 T = TypeVar("T")
 
@@ -81,6 +82,7 @@ def make_sampling_params(
         best_of=body.best_of,
         length_penalty=_first(body.length_penalty, None, 1.0),
         early_stopping=_first(body.early_stopping, None, False),
+        structured_outputs=output_rule(body.response_format, body.structured_outputs).structured,
     )
     params.validate(limits.vocab_size, limits.max_logprobs)
     return params

@@ -43,7 +43,6 @@ REFUSED: Final[dict[str, Accepted]] = {
     "tool_choice": Accepted("none", "auto"),
     "functions": _EMPTY,
     "function_call": Accepted("none", "auto"),
-    "response_format": Accepted({"type": "text"}),
     "modalities": Accepted([], ["text"]),
     "audio": _UNSET,
     "reasoning_effort": Accepted("none"),
@@ -97,7 +96,6 @@ REFUSED: Final[dict[str, Accepted]] = {
     "forced_eos_token_id": _UNSET,
     "exponential_decay_length_penalty": _UNSET,
     # Constraints
-    "structured_outputs": _EMPTY,
     "guided_json": _UNSET,
     "guided_regex": _UNSET,
     "guided_choice": _UNSET,
@@ -148,6 +146,17 @@ INSTEAD: Final[dict[str, str]] = {
     "repeat_penalty": "repetition_penalty",
     "bad_words_ids": "bad_words",
     "suppress_tokens": "logit_bias",
+    "guided_json": "structured_outputs.json",
+    "guided_regex": "structured_outputs.regex",
+    "guided_choice": "structured_outputs.choice",
+    "guided_grammar": "structured_outputs.grammar",
+    "guided_json_object": "structured_outputs.json_object",
+    "guided_whitespace_pattern": "structured_outputs.whitespace_pattern",
+    "structural_tag": "structured_outputs.structural_tag",
+    "json_schema": "structured_outputs.json",
+    "grammar": "structured_outputs.grammar",
+    "regex": "structured_outputs.regex",
+    "ebnf": "structured_outputs.grammar",
 }
 
 # Accepted whatever the value: none of these changes a token or a field of the answer.
@@ -163,6 +172,8 @@ IGNORED: Final[frozenset[str]] = frozenset(
         "prediction",
         "parallel_tool_calls",
         "include_reasoning",
+        "response_format",
+        "structured_outputs",
         "separate_reasoning",
         "session_id",
         "stream_interval",

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from splitserve.frontend.text.answers.formats import ReasoningFormat
+from splitserve.frontend.text.answers.prompt_end import NUM_TOKENS, Beginning, beginning_of
+from splitserve.frontend.text.tokenizer import Tokenizer
 
 
 class Reasoning(NamedTuple):
@@ -19,6 +24,26 @@ class Reasoning(NamedTuple):
     is_open: bool
 
 
+def reasoning_before(
+    tags: ReasoningFormat | None, tokenizer: Tokenizer, prompt_token_ids: Sequence[int], continued: str
+) -> Reasoning | None:
+    """Return the reasoning that may precede an answer, None if there is none.
+
+    Args:
+        tags: of the model, None if it writes no reasoning.
+        tokenizer: of the model.
+        prompt_token_ids: what the answer follows.
+        continued: text of a message that the answer goes on with, "" if it is a message of its own.
+    """
+    if tags is None:
+        return None
+    end = tokenizer.decode(prompt_token_ids[-NUM_TOKENS:], skip_special_tokens=False)
+    beginning = beginning_of(tags, end, continued)
+    if beginning is Beginning.BEHIND:
+        return None
+    return Reasoning(tags.begin, tags.end, beginning is Beginning.WITHIN)
+
+
 class GrammarContext(NamedTuple):
     """What is known of a grammar beside itself.
 
@@ -29,3 +54,6 @@ class GrammarContext(NamedTuple):
 
     field: str = ""
     reasoning: Reasoning | None = None
+
+
+NO_CONTEXT: Final = GrammarContext()

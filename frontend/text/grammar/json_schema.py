@@ -43,7 +43,7 @@ _QUOTED: Final = {
     "format": "Unknown format: {}",
     "type": "Invalid type: {}",
     "pattern": "regex parse error:\n    {}\n",
-    "$ref": "'{}'",
+    "$ref": "{}'",
 }
 
 Json = Any
@@ -101,7 +101,7 @@ def find_fault(schema: Schema, message: str) -> str:
 def _is_about(message: str, key: str, value: Json) -> bool:
     """Tell whether an error quotes the value of a keyword."""
     form = _QUOTED.get(key)
-    return form is not None and isinstance(value, str) and form.format(value) in message
+    return form is not None and isinstance(value, str) and form.format(value.removeprefix("#")) in message
 
 
 def _parse(text: str) -> Json:

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from splitserve.frontend.openai.schema.missing_features import FEATURES
+from splitserve.frontend.openai.schema.structured import StructuredOutputFields
 from splitserve.frontend.openai.schema.unsupported import INSTEAD, REFUSED, REFUSED_CHAT, Accepted
 from tests.frontend.http.app_fixtures import ClientFactory
 from tests.frontend.http.fake_pool import FakePool
@@ -27,19 +28,21 @@ CHANGES_THE_OUTPUT = [
     ("tool_choice", {"type": "function", "function": {"name": "f"}}),
     ("functions", [{"name": "f"}]),
     ("function_call", {"name": "f"}),
-    ("response_format", {"type": "json_object"}),
-    ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}),
     ("modalities", ["text", "audio"]),
     ("audio", {"voice": "x", "format": "wav"}),
     ("reasoning_effort", "high"),
     ("verbosity", "low"),
     ("web_search_options", {}),
     ("suffix", "x"),
-    ("structured_outputs", {"regex": "a"}),
     ("guided_json", {}),
     ("guided_regex", "a"),
     ("guided_choice", ["a"]),
     ("guided_grammar", "a"),
+    ("guided_json_object", True),
+    ("guided_whitespace_pattern", "a"),
+    ("structural_tag", {}),
+    ("json_schema", {}),
+    ("ebnf", "root ::= x"),
     ("spaces_between_special_tokens", False),
     ("chat_template", "{{ messages }}"),
     ("prompt_embeds", "AAAA"),
@@ -145,7 +148,8 @@ async def test_a_refusal_names_our_field_for_the_same_purpose(client: httpx.Asyn
     assert message.startswith(f"{field} is not supported, use {INSTEAD[field]} instead; it may only be null")
     ours = re.findall(r"[a-z_]{4,}|\bn\b", INSTEAD[field])
     assert ours
-    assert set(ours) <= set(CompletionRequest.__struct_fields__)
+    known = {*CompletionRequest.__struct_fields__, *StructuredOutputFields.__struct_fields__}
+    assert set(ours) <= known
 
 
 @pytest.mark.parametrize(
@@ -163,11 +167,10 @@ async def test_a_refusal_names_our_field_for_the_same_purpose(client: httpx.Asyn
             'yet; it may only be null, "none" or "auto"',
         ),
         (
-            "response_format",
-            {"type": "json_object"},
-            'response_format: structured output is not supported yet; it may only be null or {"type":"text"}',
+            "guided_json",
+            {},
+            "guided_json is not supported, use structured_outputs.json instead; it may only be null",
         ),
-        ("guided_json", {}, "guided_json: structured output is not supported yet; it may only be null"),
         ("top_a", 0.5, "top_a: it is not supported; it may only be null or 0"),
         (
             "repeat_penalty",

@@ -50,6 +50,8 @@ SAMPLING = [
     "request_id",
     "cache_salt",
     "repetition_detection",
+    "response_format",
+    "structured_outputs",
     "return_tokens_as_token_ids",
     "return_token_ids",
     "echo",
@@ -67,8 +69,6 @@ SERVED = [
 ]
 # With a value that would change the answer.
 REFUSED = {
-    "response_format": {"type": "json_object"},
-    "structured_outputs": {"regex": "a"},
     "structural_tag": {},
     "guided_json": {},
     "guided_regex": "a",

@@ -87,6 +87,7 @@ RANGED = [
     if name not in ("seed", "stop", "stop_token_ids", "ignore_eos", "logit_bias", "prompt_logprobs")
     and name not in ("skip_special_tokens", "include_stop_str_in_output", "repetition_detection")
     and name not in ("use_beam_search", "best_of", "early_stopping", "detokenize")
+    and name not in ("grammar", "structured_outputs")
     and not name.endswith(("_token_ids", "bad_words"))
 ]
 

@@ -42,6 +42,7 @@ REASONS = {
         r"best_of must",
         r"repetition_detection.min_pattern_size must be",
         r"with use_beam_search$",
+        r"with tools, unless tool_choice",
         r"use_beam_search .*(160|vocabulary)",
     ],
     "counts bytes": [r"must be 1 to 256 bytes long"],
