@@ -1,0 +1,244 @@
+"""Grammars are made in a process with limits, each once; losing the process loses nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from splitserve.engine_core.checkpoint.config.sampling_defaults import SamplingDefaults
+from splitserve.engine_core.errors import EngineUnavailableError, InvalidRequestError
+from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.engine_core.structured_outputs import StructuredOutputs
+from splitserve.frontend.text.grammar.checker import GrammarChecker, Verdicts
+from splitserve.frontend.text.grammar.context import NO_CONTEXT, GrammarContext, Reasoning
+from splitserve.frontend.text.grammar.grammar_process import CheckLimits, GrammarProcess
+from splitserve.frontend.text.grammar.refusal import RefusalError
+from splitserve.frontend.text.model_assets import ModelAssets
+from splitserve.frontend.text.tokenizer import Tokenizer
+
+ROOT = Path(__file__).parents[4]
+# Nothing waits for this long unless the test fails.
+PATIENT = CheckLimits(check_s=60.0)
+# Takes some tenths of a second, and some MiB.
+SLOW: dict[str, Any] = {"type": "object", "properties": {f"p{i}": {"type": "integer"} for i in range(3000)}}
+
+
+@pytest.fixture(scope="module")
+def assets() -> ModelAssets:
+    tokenizer = Tokenizer(ROOT / "engine_core" / "demo_model")
+    return ModelAssets(tokenizer, None, SamplingDefaults(), (2,), 1000, tokenizer.vocab_size)
+
+
+@pytest.fixture
+def checker() -> Iterator[GrammarChecker]:
+    made = GrammarChecker(PATIENT)
+    yield made
+    made.close()
+
+
+async def grammar_of(
+    checker: GrammarChecker, assets: ModelAssets, context: GrammarContext = NO_CONTEXT, **fields: Any
+) -> str:
+    params = SamplingParams(structured_outputs=StructuredOutputs(**fields))
+    resolved = await checker.resolve(params, context, assets)
+    assert resolved.structured_outputs is None
+    assert resolved.grammar is not None
+    return resolved.grammar
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    real, seen = GrammarProcess.make, list[bytes]()
+
+    def make(self: GrammarProcess, query: bytes, vocabulary: bytes) -> str:
+        seen.append(query)
+        return real(self, query, vocabulary)
+
+    monkeypatch.setattr(GrammarProcess, "make", make)
+    return seen
+
+
+async def test_a_request_without_a_grammar_starts_nothing(
+    checker: GrammarChecker, assets: ModelAssets
+) -> None:
+    params = SamplingParams()
+    assert await checker.resolve(params, NO_CONTEXT, assets) is params
+    assert checker.pid == 0
+
+
+async def test_a_grammar_of_the_requests_own_is_checked(checker: GrammarChecker, assets: ModelAssets) -> None:
+    params = SamplingParams(grammar='start: "a"')
+    assert await checker.resolve(params, NO_CONTEXT, assets) == params
+    with pytest.raises(InvalidRequestError, match=r"^grammar: .*Expected token") as caught:
+        await checker.resolve(SamplingParams(grammar="start: ("), NO_CONTEXT, assets)
+    assert caught.value.param == "grammar"
+
+
+async def test_special_tokens_of_the_model_are_known(checker: GrammarChecker, assets: ModelAssets) -> None:
+    await checker.resolve(SamplingParams(grammar="start: <|im_start|>"), NO_CONTEXT, assets)
+    with pytest.raises(InvalidRequestError, match="unknown special token"):
+        await checker.resolve(SamplingParams(grammar="start: <|im_begin|>"), NO_CONTEXT, assets)
+
+
+async def test_each_is_made_once(checker: GrammarChecker, assets: ModelAssets, calls: list[bytes]) -> None:
+    first = await grammar_of(checker, assets, json={"type": "null"})
+    assert await grammar_of(checker, assets, json={"type": "null"}) == first
+    for _ in range(2):
+        with pytest.raises(InvalidRequestError, match="Unimplemented"):
+            await grammar_of(checker, assets, json={"not": {}})
+    assert len(calls) == 2
+    reasoning = Reasoning("<think>", "</think>", is_open=False)
+    assert await grammar_of(checker, assets, GrammarContext("", reasoning), json={"type": "null"}) != first
+
+
+async def test_errors_name_the_field_and_the_place(checker: GrammarChecker, assets: ModelAssets) -> None:
+    schema = {"properties": {"x": {"uniqueItems": True}}}
+    with pytest.raises(
+        InvalidRequestError, match=r"^structured_outputs\.json\.properties\.x: Unimpl"
+    ) as caught:
+        await grammar_of(checker, assets, json=schema)
+    assert caught.value.param == "structured_outputs.json"
+    with pytest.raises(InvalidRequestError, match=r"^a\.b\.properties\.x: Unimpl") as caught:
+        await grammar_of(checker, assets, GrammarContext("a.b"), json=schema)
+    assert caught.value.param == "a.b"
+
+
+async def test_a_model_without_eos_has_none(checker: GrammarChecker, assets: ModelAssets) -> None:
+    with pytest.raises(InvalidRequestError, match="no EOS token") as caught:
+        await grammar_of(checker, replace(assets, eos_token_ids=()), regex="a")
+    assert (caught.value.param, caught.value.code) == ("structured_outputs.regex", "unsupported_parameter")
+
+
+def endless() -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    schema["properties"] = schema
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (endless(), "nested too deeply"),
+        ('{"not":' * 5000 + "{}" + "}" * 5000, "nested too deeply"),
+        ({"a": object()}, "must be JSON values"),
+        ("\ud800", "must be JSON values"),
+        ("x" * 2**20, "must have at most"),
+    ],
+    ids=["endless", "deep", "object", "surrogate", "long"],
+)
+async def test_what_is_no_json_is_refused(
+    checker: GrammarChecker, assets: ModelAssets, value: Any, words: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=words):
+        await grammar_of(checker, assets, json=value)
+    assert await grammar_of(checker, assets, regex="a")
+
+
+async def test_one_that_takes_too_long_is_refused_and_the_next_served(
+    checker: GrammarChecker, assets: ModelAssets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = GrammarProcess.make
+
+    def impatient(self: GrammarProcess, query: bytes, vocabulary: bytes) -> str:
+        self._limits = PATIENT._replace(check_s=0.01 if b"p2999" in query else PATIENT.check_s)
+        return real(self, query, vocabulary)
+
+    monkeypatch.setattr(GrammarProcess, "make", impatient)
+    with pytest.raises(InvalidRequestError, match=r"checking it took longer than 0\.01 s"):
+        await grammar_of(checker, assets, json=SLOW)
+    assert await grammar_of(checker, assets, regex="a")
+
+
+def address_space(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (size,) = [int(line.split()[1]) for line in lines if line.startswith("VmSize:")]
+    return size * 1024
+
+
+async def test_one_that_takes_too_much_memory_is_refused_and_the_next_served(
+    checker: GrammarChecker, assets: ModelAssets
+) -> None:
+    assert await grammar_of(checker, assets, regex="a")
+    limits = PATIENT._replace(memory_bytes=address_space(checker.pid) + 3 * 2**20)
+    small = GrammarChecker(limits)
+    try:
+        with pytest.raises(InvalidRequestError, match=r"MiB of memory|crashed the process"):
+            await grammar_of(small, assets, json=SLOW)
+        assert await grammar_of(small, assets, regex="a")
+    finally:
+        small.close()
+
+
+async def test_a_process_lost_once_is_replaced_unseen(
+    checker: GrammarChecker, assets: ModelAssets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, lost = GrammarProcess.make, list[int]()
+
+    def lose_first(self: GrammarProcess, query: bytes, vocabulary: bytes) -> str:
+        if not lost:
+            lost.append(self.pid)
+            os.kill(self.pid, signal.SIGKILL)
+        return real(self, query, vocabulary)
+
+    monkeypatch.setattr(GrammarProcess, "make", lose_first)
+    assert await grammar_of(checker, assets, regex="a")
+    assert checker.pid not in (0, *lost)
+
+
+async def test_one_that_its_process_dies_of_twice_is_refused(
+    checker: GrammarChecker, assets: ModelAssets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = GrammarProcess.make
+
+    def lose(self: GrammarProcess, query: bytes, vocabulary: bytes) -> str:
+        os.kill(self.pid, signal.SIGKILL)
+        return real(self, query, vocabulary)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GrammarProcess, "make", lose)
+        with pytest.raises(InvalidRequestError, match="crashed the process that checks it twice") as caught:
+            await grammar_of(checker, assets, regex="a")
+    assert caught.value.param == "structured_outputs.regex"
+    assert await grammar_of(checker, assets, regex="a")
+
+
+async def test_a_closed_checker_makes_none(checker: GrammarChecker, assets: ModelAssets) -> None:
+    checker.close()
+    checker.close()
+    with pytest.raises(EngineUnavailableError):
+        await grammar_of(checker, assets, regex="a")
+
+
+def test_verdicts_are_bounded_by_number_and_bytes() -> None:
+    verdicts = Verdicts(max_entries=2, max_bytes=4000)
+    for key in (b"a", b"b"):
+        verdicts.add(key, key.decode())
+    assert verdicts.get(b"a") == "a"
+    verdicts.add(b"c", "c")
+    assert (verdicts.get(b"a"), verdicts.get(b"b"), verdicts.get(b"c")) == ("a", None, "c")
+    verdicts.add(b"d", RefusalError("x" * 800))
+    assert len(verdicts) == 1
+    verdicts.add(b"e", "x" * 5000)
+    assert (len(verdicts), verdicts.num_bytes) == (0, 0)
+
+
+def test_neither_the_frontend_nor_the_process_loads_the_others_packages() -> None:
+    heavy = "{'msgspec', 'zmq', 'numpy', 'tokenizers', 'fastapi', 'splitserve.engine_core'}"
+    for module, unwanted in (("grammar_child", heavy), ("checker", "{'llguidance'}")):
+        code = (
+            f"import sys, splitserve.frontend.text.grammar.{module}\n"
+            f"found = {unwanted} & set(sys.modules)\n"
+            "sys.exit(f'loaded {found}' if found else 0)\n"
+        )
+        run = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+        )
+        assert run.returncode == 0, run.stderr
