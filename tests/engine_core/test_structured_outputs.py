@@ -58,7 +58,7 @@ def test_whitespace_belongs_to_json() -> None:
     StructuredOutputs(json={}, whitespace_pattern=" ").validate()
     for fields in ({"regex": "a"}, {"json": {}, "disable_any_whitespace": True}):
         with pytest.raises(InvalidRequestError) as caught:
-            StructuredOutputs(whitespace_pattern=" ", **fields).validate()  # type: ignore[arg-type]
+            StructuredOutputs(whitespace_pattern=" ", **fields).validate()
         assert caught.value.param == "structured_outputs.whitespace_pattern"
 
 

@@ -96,9 +96,17 @@ class GrammarChecker:
         tokenizer = assets.tokenizer
         known = self._vocabularies.get(tokenizer)
         if known is None:
-            vocabulary = Vocabulary(tokenizer.special_tokens, assets.eos_token_ids[0], assets.vocab_size)
+            special = special_to_llguidance(tokenizer)
+            vocabulary = Vocabulary(special, assets.eos_token_ids[0], assets.vocab_size)
             known = self._vocabularies[tokenizer] = msgspec.json.encode(vocabulary)
         return known
+
+
+def special_to_llguidance(tokenizer: Tokenizer) -> dict[str, int]:
+    """Return the tokens that are no text to llguidance: special ones, and added ones in angle brackets."""
+    added = tokenizer.added_tokens.items()
+    named = {text: token_id for text, token_id in added if text.startswith("<") and text.endswith(">")}
+    return named | tokenizer.special_tokens
 
 
 class Verdicts:

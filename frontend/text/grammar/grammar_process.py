@@ -34,7 +34,7 @@ class Vocabulary(msgspec.Struct, frozen=True):
     """What a grammar may name of a tokenizer.
 
     Attributes:
-        special_tokens: text to id.
+        special_tokens: text to id, of all tokens that are no text to llguidance.
         eos_token_id: one of those that end an output.
         vocab_size: token ids are below it.
     """

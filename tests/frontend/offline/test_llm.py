@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from splitserve import LLM, RepetitionDetection, SamplingParams
+from splitserve import LLM, RepetitionDetection, SamplingParams, StructuredOutputs
 from splitserve.engine_core.errors import (
     ConfigError,
     ContextLengthError,
@@ -25,6 +25,7 @@ from splitserve.engine_core.errors import (
 )
 from splitserve.frontend.offline.jobs import TokenizationKwargs
 from splitserve.frontend.offline.outputs import Logprob
+from splitserve.frontend.offline.params import check_params
 
 pytestmark = pytest.mark.system
 
@@ -206,6 +207,30 @@ def test_parameters_out_of_range_are_named(llm: LLM, fields: dict, param: str) -
     with pytest.raises(InvalidRequestError) as caught:
         llm.generate("Hello", SamplingParams(**fields), use_tqdm=False)
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"json": {"properties": {"x": {"uniqueItems": True}}}}, "structured_outputs.json"),
+        ({"regex": "("}, "structured_outputs.regex"),
+        ({"choice": []}, "structured_outputs.choice"),
+        ({"regex": 3}, "structured_outputs.regex"),
+        ({}, "structured_outputs"),
+    ],
+    ids=str,
+)
+def test_structured_outputs_that_are_wrong_are_named(llm: LLM, fields: dict, param: str) -> None:
+    params = SamplingParams(max_tokens=4, structured_outputs=StructuredOutputs(**fields))
+    with pytest.raises(InvalidRequestError) as caught:
+        llm.generate("Hello", params, use_tqdm=False)
+    assert caught.value.param == param
+
+
+def test_a_list_of_choices_is_taken() -> None:
+    made = msgspec.structs.replace(StructuredOutputs(), choice=["yes", "no"])
+    checked = check_params(SamplingParams(structured_outputs=made), 100, 20)
+    assert checked.structured_outputs == StructuredOutputs(choice=("yes", "no"))
 
 
 def test_stop_strings_cut_the_text(llm: LLM) -> None:

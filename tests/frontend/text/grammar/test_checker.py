@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
+from llguidance import LLMatcher, LLTokenizer
 
 from splitserve.engine_core.checkpoint.config.sampling_defaults import SamplingDefaults
 from splitserve.engine_core.errors import EngineUnavailableError, InvalidRequestError
@@ -86,6 +88,35 @@ async def test_special_tokens_of_the_model_are_known(checker: GrammarChecker, as
     await checker.resolve(SamplingParams(grammar="start: <|im_start|>"), NO_CONTEXT, assets)
     with pytest.raises(InvalidRequestError, match="unknown special token"):
         await checker.resolve(SamplingParams(grammar="start: <|im_begin|>"), NO_CONTEXT, assets)
+
+
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("tags", [("<think>", "</think>"), ("[THINK]", "[/THINK]")])
+async def test_reasoning_is_read_from_the_tokens_of_a_real_tokenizer(
+    checker: GrammarChecker, assets: ModelAssets, tmp_path: Path, tags: tuple[str, str], special: bool
+) -> None:
+    raw = tokenizers.Tokenizer.from_file(str(ROOT / "engine_core" / "demo_model" / "tokenizer.json"))
+    raw.add_tokens([tokenizers.AddedToken(tag, special=special, normalized=False) for tag in tags])
+    raw.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer(tmp_path)
+    own = replace(assets, tokenizer=tokenizer, vocab_size=tokenizer.vocab_size)
+    context = GrammarContext("", Reasoning(*tags, is_open=False))
+    grammar = await grammar_of(checker, own, context, choice=("yes", "no"))
+    # As a worker has it.
+    theirs = LLTokenizer(str(tmp_path / "tokenizer.json"), n_vocab=tokenizer.vocab_size, eos_token=[2])
+    begin, end = tags
+    expected = {
+        "no": True,
+        f"{begin}a < b{end}\n\nno": True,
+        f"{begin}no": False,
+        f"{begin}{end}maybe": False,
+    }
+    found = {}
+    for text in expected:
+        matcher = LLMatcher(theirs, grammar, log_level=0)
+        ids = raw.encode(text, add_special_tokens=False).ids
+        found[text] = matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
+    assert found == expected
 
 
 async def test_each_is_made_once(checker: GrammarChecker, assets: ModelAssets, calls: list[bytes]) -> None:
