@@ -1,12 +1,14 @@
 """Can a JSON schema be served? Limits, and what llguidance would serve wrong without a word.
 
 llguidance itself refuses the keywords it does not implement and most schemas that nothing is valid for. It
-does not see a schema that refers to itself so that no instance is ever complete, and takes bounds as floats.
+does not see a schema that refers to itself so that no instance is ever complete, takes bounds as floats, and
+lets a whole number pass that is an exclusive bound of a number if the other bound is less than 1 away.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -74,6 +76,8 @@ def read_schema(given: object) -> Schema:
     _check_counts(nodes)
     for path, node in nodes.items():
         _check_numbers(path, node)
+    for path, node in nodes.items():
+        _check_exclusive(path, node)
     _check_finite(schema, nodes)
     return schema
 
@@ -141,6 +145,35 @@ def _check_numbers(path: str, node: Schema) -> None:
         value = node.get(name)
         if isinstance(value, int) and abs(value) > MAX_EXACT_INTEGER:
             raise RefusalError(f"{name} must be within 2**53, got {str(value)[:40]}", path)
+
+
+def _check_exclusive(path: str, node: Schema) -> None:
+    if node.get("type") == "integer":
+        return
+    parts = [node, *(each for each in _list(node.get("allOf")) if isinstance(each, dict))]
+    for name, others in (
+        ("Minimum", ("maximum", "exclusiveMaximum")),
+        ("Maximum", ("minimum", "exclusiveMinimum")),
+    ):
+        exclusive = _numbers(parts, f"exclusive{name}")
+        if any(part.get(f"exclusive{name}") is True for part in parts):
+            # As in draft 4.
+            exclusive += _numbers(parts, name.lower())
+        for bound in exclusive:
+            if bound == math.floor(bound) and any(
+                0 < abs(bound - other) < 1 for other in _numbers(parts, *others)
+            ):
+                words = f"exclusive{name} {bound:g} is not supported with another bound less than 1 away"
+                raise RefusalError(words, path)
+
+
+def _numbers(parts: Iterable[Schema], *names: str) -> list[float]:
+    found = (part.get(name) for part in parts for name in names)
+    numbers = [
+        float(value) for value in found if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
+    # Python reads 1e400 as infinite.
+    return [number for number in numbers if math.isfinite(number)]
 
 
 def _check_finite(root: Schema, nodes: Mapping[str, Schema]) -> None:

@@ -12,6 +12,7 @@ from splitserve.engine_core.ipc.codec import encode, frontend_decoder
 from splitserve.engine_core.ipc.messages import AddRequest
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.engine_core.sequence_sampling import SequenceSampling
+from splitserve.engine_core.structured_outputs import StructuredOutputs
 
 OTHER = {
     "n": 2,
@@ -24,6 +25,7 @@ OTHER = {
     "length_penalty": 2.0,
     "early_stopping": True,
     "detokenize": False,
+    "structured_outputs": StructuredOutputs(regex="a"),
 }
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from splitserve.frontend.text.grammar import json_schema
 from splitserve.frontend.text.grammar.json_schema import read_schema
 from splitserve.frontend.text.grammar.refusal import RefusalError
-from tests.frontend.text.grammar.matching import made
+from tests.frontend.text.grammar.matching import made, takes
 
 DOCS = Path(__file__).parents[4] / "docs" / "structured-outputs.md"
 
@@ -92,9 +94,48 @@ def test_a_schema_that_refers_to_itself_but_has_an_end_is_served(schema: dict[st
 @pytest.mark.parametrize("name", ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"])
 def test_bounds_that_would_be_rounded_are_refused(name: str) -> None:
     read_schema({"items": {name: 2**53}})
-    with pytest.raises(RefusalError, match=name) as caught:
-        read_schema({"items": {name: 2**53 + 1}})
+    for bound in (2**53 + 1, 10**400):
+        with pytest.raises(RefusalError, match=name) as caught:
+            read_schema({"allOf": [{name: bound}]})
+        assert caught.value.path == "allOf[0]"
+
+
+NEAR: list[dict[str, Any]] = [
+    {"exclusiveMinimum": 0, "maximum": 0.5},
+    {"exclusiveMinimum": 1, "exclusiveMaximum": 1.5},
+    {"exclusiveMaximum": 0, "minimum": -0.1},
+    {"exclusiveMinimum": True, "minimum": 0, "maximum": 0.5},
+    {"exclusiveMinimum": 0, "allOf": [{"maximum": 0.5}]},
+]
+FAR: list[dict[str, Any]] = [
+    {"exclusiveMinimum": 0, "maximum": 1},
+    {"exclusiveMinimum": 0.5, "maximum": 0.9},
+    {"exclusiveMinimum": 0, "maximum": 1.5},
+    {"minimum": 0, "maximum": 0.5},
+    {"exclusiveMinimum": 0},
+]
+
+
+def test_bounds_that_are_no_finite_numbers_are_left_to_llguidance() -> None:
+    for bound in ("1e400", "NaN", "-1e400"):
+        with pytest.raises(RefusalError):
+            made("json", f'{{"type": "number", "exclusiveMinimum": {bound}, "maximum": 0.5}}')
+
+
+@pytest.mark.parametrize("bounds", NEAR, ids=str)
+def test_exclusive_bounds_that_would_be_included_are_refused(bounds: dict[str, Any]) -> None:
+    with pytest.raises(RefusalError, match="another bound less than 1 away") as caught:
+        read_schema({"items": {"type": "number"} | bounds})
     assert caught.value.path == "items"
+    read_schema({"type": "integer"} | bounds)
+
+
+@pytest.mark.parametrize("bounds", FAR, ids=str)
+def test_exclusive_bounds_that_are_served_are_excluded(bounds: dict[str, Any]) -> None:
+    grammar = made("json", {"type": "number"} | bounds)
+    validator = Draft202012Validator({"type": "number"} | bounds)
+    for text in ("0", "0.0", "-0", "0.5", "0.6", "1", "1.0", "1.5", "2"):
+        assert validator.is_valid(json.loads(text)) >= takes(grammar, text)
 
 
 # A schema for each keyword of the documentation's table.
