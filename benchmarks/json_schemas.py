@@ -15,7 +15,7 @@ import argparse
 import json
 import re
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,10 +111,8 @@ def report(found: Found) -> None:
     num_served = sum(found.served.values())
     share = num_served / max(1, found.num_schemas)
     print(f"served: {num_served} of {found.num_schemas} ({100 * share:.1f} %)")
-    by_group: dict[str, str] = defaultdict(str)
-    for group, count in sorted(found.of_group.items()):
-        by_group[group] = f"{found.served[group]}/{count}"
-    print("by group:", ", ".join(f"{group} {share}" for group, share in by_group.items()))
+    groups = (f"{group} {found.served[group]}/{count}" for group, count in sorted(found.of_group.items()))
+    print("by group:", ", ".join(groups))
     for reason, count in found.refused.most_common(40):
         print(f"  refused {count:>5}  {reason}")
     for kind, count in sorted(found.judged.items()):

@@ -22,10 +22,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 
 from benchmarks.compare.processes import EngineProcess
-from benchmarks.startup import free_port
+from benchmarks.startup import free_port, wait_ready
 
 LIMIT_S = 120.0
 KINDS = ("alone", "plain requests", "new schemas")
@@ -115,20 +116,6 @@ def gaps_ms(streams: list[Stream], begin_s: float, end_s: float) -> np.ndarray:
     return np.concatenate(gaps)
 
 
-def wait_ready(server: EngineProcess, port: int) -> None:
-    """Wait until it takes requests."""
-    end_s = time.monotonic() + LIMIT_S
-    while time.monotonic() < end_s:
-        server.check_alive()
-        with contextlib.suppress(OSError):
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-            connection.request("GET", "/ready")
-            if connection.getresponse().status == 200:
-                return
-        time.sleep(0.1)
-    raise TimeoutError(f"not ready; see {server.log}")
-
-
 def measure(port: int, args: argparse.Namespace) -> dict[str, list[float]]:
     """Return the 99th percentiles of all rounds by kind."""
     streams = [Stream(port, i) for i in range(args.streams)]
@@ -166,7 +153,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         server = EngineProcess(command, {}, Path(folder) / "serve.log", pausable=False)
         try:
-            wait_ready(server, port)
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+                wait_ready(client, time.monotonic())
             found = measure(port, args)
         finally:
             server.close()

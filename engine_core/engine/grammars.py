@@ -21,8 +21,9 @@ from splitserve.engine_core.ipc.messages import FinishReason
 from splitserve.engine_core.ipc.worker_messages import CompileGrammar, GrammarCompiled
 from splitserve.engine_core.request import EndedRequest, Request, RequestState
 
-# Fewer than the worker keeps.
+# Fewer than the worker keeps, and half of the characters.
 MAX_REMEMBERED: Final = 256
+MAX_REMEMBERED_CHARS: Final = 8 << 20
 _MAX_LOSSES: Final = 2
 
 
@@ -57,6 +58,7 @@ class Grammars:
         self._unsent: list[_Asked] = []
         self._next_number = 0
         self._compiled: OrderedDict[str, None] = OrderedDict()
+        self._num_chars = 0
         self.uncompiled: Set[str | None] = self._asked.keys()
 
     def add(self, requests: Iterable[Request]) -> None:
@@ -98,8 +100,10 @@ class Grammars:
         if answer.error:
             return asked.ends("invalid_grammar", answer.error, 400)
         self._compiled[asked.grammar] = None
-        if len(self._compiled) > MAX_REMEMBERED:
-            self._compiled.popitem(last=False)
+        self._num_chars += len(asked.grammar)
+        while len(self._compiled) > MAX_REMEMBERED or self._num_chars > MAX_REMEMBERED_CHARS:
+            oldest, _ = self._compiled.popitem(last=False)
+            self._num_chars -= len(oldest)
         return []
 
     def start_over(self, requests: Iterable[Request]) -> list[EndedRequest]:
@@ -116,6 +120,7 @@ class Grammars:
         self._by_number.clear()
         self._unsent.clear()
         self._compiled.clear()
+        self._num_chars = 0
         unsafe: list[EndedRequest] = []
         for asked in lost:
             num_losses = asked.num_losses + asked.is_sent

@@ -42,6 +42,11 @@ def parser_limits() -> LLParserLimits:
     return LLParserLimits(step_lexer_fuel=_STEP_LEXER_FUEL, verbose_errors=False)
 
 
+def reason_of(matcher: LLMatcher) -> str:
+    """Return why a matcher failed, without the mark that stands for the parser's state."""
+    return matcher.get_error().partition("<non-verbose/>")[0].strip()
+
+
 class GrammarCompiler:
     """Owns the tokenizer of the grammars, their matchers and one thread; called by the worker's thread.
 
@@ -152,7 +157,7 @@ class GrammarCompiler:
         tokenizer = self._load_tokenizer()
         matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=parser_limits())
         if matcher.is_error():
-            raise InvalidRequestError(matcher.get_error(), "grammar", "invalid_grammar")
+            raise InvalidRequestError(reason_of(matcher), "grammar", "invalid_grammar")
         with self._lock:
             if grammar not in self._compiled:
                 self._num_chars += len(grammar)

@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.engine_core.ipc.worker_messages import RowError
 from splitserve.worker.batch.input_batch import InputBatch
+from splitserve.worker.batch.row_faults import row_fault
 from splitserve.worker.batch.sampling_state import Feature, RowGrammar
+from splitserve.worker.grammar.compiler import GrammarCompiler, reason_of
 from splitserve.worker.ops.columns import Int32
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor
-
-    from splitserve.worker.grammar.compiler import GrammarCompiler
 
 WORD_BITS = 32
 
@@ -69,7 +70,7 @@ class RowGrammars:
                 continue
             if matcher.is_error():
                 faults[row] = RowError(
-                    row, "grammar_failed", f"the grammar cannot go on: {matcher.get_error()}", 400
+                    row, "grammar_failed", f"the grammar cannot go on: {reason_of(matcher)}", 400
                 )
             elif state.features[row] & Feature.MIN_TOKENS and matcher.is_stopped():
                 state.drop(row, Feature.MIN_TOKENS)
@@ -98,8 +99,11 @@ class RowGrammars:
             grammar = state.grammars[row]
             try:
                 grammar.matcher = self._compiler.matcher(grammar.text)
-            except Exception as error:
+            except InvalidRequestError as error:
                 faults[row] = RowError(row, "invalid_grammar", str(error), 400)
+                continue
+            except Exception as error:
+                faults[row] = row_fault(row, error)
                 continue
             output = batch.tokens[row, batch.num_prompt_tokens[row] : batch.num_tokens[row]]
             if len(output):

@@ -97,6 +97,17 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [ask.grammar for ask in grammars.take_unsent()] == ["c"]
 
 
+def test_the_texts_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammars_module, "MAX_REMEMBERED_CHARS", 20)
+    grammars = Grammars()
+    texts = [letter * 8 for letter in "abc"]
+    for text in texts:
+        grammars.add([constrained(text)])
+        grammars.answered(GrammarCompiled(grammars.take_unsent()[0].number))
+    grammars.add([constrained(text) for text in texts])
+    assert [ask.grammar for ask in grammars.take_unsent()] == [texts[0]]
+
+
 def test_others_overtake_a_request_whose_grammar_is_being_compiled() -> None:
     driver = EngineDriver(CONFIG)
     driver.add([1, 2, 3], max_tokens=4, ignore_eos=True, grammar="slow")

@@ -30,8 +30,10 @@ from splitserve.engine_core.ipc.messages import AddRequest
 from splitserve.engine_core.ipc.wire import PROTOCOL_VERSION, TokenLogprobs
 from splitserve.engine_core.ipc.worker_messages import (
     Adopt,
+    CompileGrammar,
     Configure,
     FromWorkerMessage,
+    GrammarCompiled,
     InitKVCache,
     KVCacheReady,
     LoadProgress,
@@ -70,6 +72,7 @@ def from_worker_frames() -> list[bytes]:
         encode(ModelRunnerOutput(2, b"", b"", errors=errors, compute_s=0.1, wait_s=0.1, move_s=0.01)),
         encode(WorkerFailed("worker_failed", "it broke")),
         encode(WorkerWaiting(0, 4711, 12)),
+        encode(GrammarCompiled(1, "no such rule")),
     ]
 
 
@@ -86,6 +89,7 @@ def to_worker_frames() -> list[bytes]:
         encode(SchedulerOutput(2, pack_int32([0]), pack_int32([1]), freed_rows=pack_int32([1]))),
         encode(Shutdown()),
         encode(Adopt(4711)),
+        encode(CompileGrammar(1, 'start: "a"')),
     ]
 
 

@@ -6,6 +6,7 @@ import select
 from pathlib import Path
 
 import pytest
+from llguidance import LLMatcher
 
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.engine_core.ipc.worker_messages import CompileGrammar, GrammarCompiled
@@ -80,9 +81,12 @@ def test_a_grammar_is_compiled_once_while_it_is_kept(
 ) -> None:
     compiled = []
     real = GrammarCompiler._compile
-    monkeypatch.setattr(
-        GrammarCompiler, "_compile", lambda self, text: (compiled.append(text), real(self, text))[1]
-    )
+
+    def noting(self: GrammarCompiler, text: str) -> LLMatcher:
+        compiled.append(text)
+        return real(self, text)
+
+    monkeypatch.setattr(GrammarCompiler, "_compile", noting)
     monkeypatch.setattr(compiler_module, "MAX_COMPILED", 2)
     texts = ['start: "a"', 'start: "b"', 'start: "c"']
     for text in (texts[0], texts[1], texts[0], texts[2], texts[0], texts[1]):

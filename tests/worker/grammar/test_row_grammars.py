@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from llguidance import LLMatcher
+from llguidance import LLMatcher, LLParserLimits
 
 from splitserve.engine_core.sequence_sampling import SequenceSampling
 from splitserve.worker.batch.sampling_state import Feature
 from splitserve.worker.device.cpu import CpuDevice
+from splitserve.worker.grammar import compiler as compiler_module
 from splitserve.worker.grammar.compiler import GrammarCompiler
 from splitserve.worker.sampling.sampler import Sampled, Sampler
 from tests.worker.runner.checkpoints import EOS, VOCAB, tokenizer
@@ -160,6 +161,39 @@ def test_a_matcher_that_cannot_go_on_fails_the_row_alone(compiler: GrammarCompil
     (error,) = bench.step().errors
     assert (error.row, error.code, error.status) == (0, "grammar_failed", 400)
     assert "doesn't satisfy the grammar" in error.message
+    bench.run(3)
+
+
+def test_an_unexpected_error_of_a_matcher_fails_the_row_alone(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = GrammarCompiler.matcher
+
+    def matcher(self: GrammarCompiler, grammar: str) -> LLMatcher:
+        if "q" in grammar:
+            raise ValueError("scripted")
+        return real(self, grammar)
+
+    monkeypatch.setattr(GrammarCompiler, "matcher", matcher)
+    bench = Bench(compiler, Row(like("q+")), Row(like(REGEX)))
+    (error,) = bench.step().errors
+    assert (error.row, error.code, error.status) == (0, "request_failed", 500)
+    bench.run(4)
+    assert re.fullmatch(REGEX, bench.text(1))
+
+
+def test_a_mask_that_takes_too_much_work_fails_the_row_alone(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = LLParserLimits(step_max_items=1, verbose_errors=False)
+    monkeypatch.setattr(compiler_module, "parser_limits", lambda: limits)
+    # Not compiled before, so that these limits hold.
+    grammar = 'start: a*\na: "x" | "y" a | b\nb: "z" b "q" | "x"'
+    bench = Bench(compiler, Row(SequenceSampling(seed=1, grammar=grammar)), Row(SequenceSampling(seed=1)))
+    (error,) = bench.step().errors
+    assert (error.row, error.code, error.status) == (0, "grammar_failed", 400)
+    assert "Too many items (limit 1" in error.message
+    assert "verbose" not in error.message
     bench.run(3)
 
 
