@@ -105,6 +105,7 @@ class ToolFormat(Struct, frozen=True):
         shape: of a call that is not a JSON object; None if all are.
         bare: calls may also begin the content without a tag. They are taken for calls only if they name a
             tool of the request.
+        in_list: several JSON objects stand in a list, behind one tag.
     """
 
     name: str
@@ -113,6 +114,7 @@ class ToolFormat(Struct, frozen=True):
     end: str = ""
     shape: NamedCall | TaggedCall | PythonCall | None = None
     bare: bool = False
+    in_list: bool = False
 
     @property
     def tags(self) -> frozenset[str]:
@@ -186,6 +188,7 @@ TOOL_FORMATS: Final[tuple[ToolFormat, ...]] = (
         marks=("[TOOL_CALLS]",),
         begin=("[TOOL_CALLS]",),
         shape=NamedCall(name_ends=("[CALL_ID]", "[ARGS]", "{"), id_begin="[CALL_ID]"),
+        in_list=True,
     ),
     ToolFormat(
         "qwen3_coder",
@@ -222,8 +225,9 @@ TOOL_FORMATS: Final[tuple[ToolFormat, ...]] = (
         marks=("<|tool|>", "<|/tool|>"),
         begin=("<|tool_call|>", "functools"),
         end="<|/tool_call|>",
+        in_list=True,
     ),
-    ToolFormat("granite", marks=("<|tool_call|>",), begin=("<|tool_call|>",)),
+    ToolFormat("granite", marks=("<|tool_call|>",), begin=("<|tool_call|>",), in_list=True),
     ToolFormat(
         "pythonic",
         marks=("[func_name1(",),
@@ -236,7 +240,7 @@ TOOL_FORMATS: Final[tuple[ToolFormat, ...]] = (
     ToolFormat("llama3_json", marks=('{"name": function name,',), begin=("<|python_tag|>",), bare=True),
 )
 # For templates that show tools in a way that no row knows.
-PLAIN_JSON: Final = ToolFormat("json", marks=(), begin=(), bare=True)
+PLAIN_JSON: Final = ToolFormat("json", marks=(), begin=(), bare=True, in_list=True)
 
 AUTO, NONE = "auto", "none"
 REASONING_PARSERS: Final = (AUTO, NONE, *(each.name for each in REASONING_FORMATS))

@@ -1,0 +1,195 @@
+"""What may be written as the arguments of a call? A rule of a grammar: JSON, tags or Python."""
+
+from __future__ import annotations
+
+import json
+import keyword
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from msgspec import Struct
+
+from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.frontend.text.answers.formats import TaggedCall
+from splitserve.frontend.text.call_grammar.lark import Lark, one_of
+from splitserve.frontend.text.chat.control_tokens import JsonValue
+
+Schema = Mapping[str, JsonValue]
+
+# What a plain text cannot be held to: its letters are not those of a JSON string.
+_OF_STRINGS: Final = ("pattern", "format", "minLength", "maxLength")
+# Without these a schema allows anything.
+_WORDS_ABOUT: Final = frozenset(("title", "description", "default", "examples", "deprecated"))
+# Where a schema keeps what its references name.
+_DEFINITIONS: Final = ("$defs", "definitions")
+# Beside properties, what says which arguments there may be.
+_OF_OBJECTS: Final = ("anyOf", "oneOf", "allOf", "not", "$ref", "if", "patternProperties", "minProperties")
+# Those of JSON that mean the same in Python.
+_PYTHON_ESCAPES: Final = 'nrbtf\\"'
+# Beside what JSON writes: models that learned Python write these too.
+_PYTHON_LITERALS: Final = {
+    "boolean": '"True" | "False"',
+    "null": '"None"',
+    "string": r"""/'([^'\\\x00-\x1f\x7f]|\\['"\\nrt])*'/""",
+}
+
+
+class CallableTool(Struct, frozen=True):
+    """A tool that may be called.
+
+    Attributes:
+        name: of the function.
+        parameters: JSON schema of an object.
+        strict: the arguments must fit all of it; otherwise what cannot be held to is passed over.
+        path: of its schema in the request.
+    """
+
+    name: str
+    parameters: Schema
+    strict: bool = False
+    path: str = "tools"
+
+
+class _Parameter(NamedTuple):
+    name: str
+    schema: Schema
+    required: bool
+
+
+def json_arguments_rule(lark: Lark, index: int, tool: CallableTool) -> str:
+    """Return the rule of arguments that are a JSON object.
+
+    Raises:
+        InvalidRequestError: the schema is not that of an object.
+    """
+    schema = _object_schema(tool)
+    return lark.rule(f"arguments_{index}", lark.json(schema, lenient=not tool.strict))
+
+
+def tagged_arguments_rule(lark: Lark, index: int, tool: CallableTool, shape: TaggedCall) -> str:
+    """Return the rule of arguments between tags, in the order of the schema, with the whitespace behind each.
+
+    Raises:
+        InvalidRequestError: the schema cannot be followed in this way.
+    """
+    space, parts = lark.space(), list[str]()
+    for number, parameter in enumerate(_parameters(tool)):
+        key = parameter.name
+        if shape.key_end in key or key != key.strip() or not key:
+            raise _refusal(tool, f"the name {key!r} of a parameter cannot be written in this model's calls")
+        value = _tagged_value(lark, f"value_{index}_{number}", tool, parameter, shape)
+        tag = lark.text(f"{shape.key_begin}{key}{shape.key_end}")
+        begin = f"{space} {lark.text(shape.value_begin)}" if shape.value_begin else ""
+        one = lark.rule(f"argument_{index}_{number}", f"{tag} {begin} {value} {space}")
+        parts.append(one if parameter.required else f"{one}?")
+    return lark.rule(f"arguments_{index}", " ".join(parts) or '""')
+
+
+def python_arguments_rule(lark: Lark, index: int, tool: CallableTool) -> str:
+    """Return the rule of keyword arguments in Python, in the order of the schema.
+
+    Raises:
+        InvalidRequestError: the schema cannot be followed in this way.
+    """
+    # Behind the first argument each has a comma before it, so which is the first is decided by the rule.
+    options, parameters = list[str](), _parameters(tool)
+    for number, parameter in enumerate(parameters):
+        if not is_python_name(parameter.name):
+            raise _refusal(tool, f"the name {parameter.name!r} of a parameter is none in Python")
+        lark.rule(f"argument_{index}_{number}", f'"{parameter.name}=" {_python_value(lark, tool, parameter)}')
+    later = ""
+    for number, parameter in reversed(list(enumerate(parameters))):
+        argument = f"argument_{index}_{number}"
+        options = [f"{argument} {later}", *([] if parameter.required else options)]
+        with_comma = f"(COMMA {argument}){'' if parameter.required else '?'} {later}"
+        later = lark.rule(f"later_{index}_{number}", with_comma)
+    lark.rule("COMMA", "/, ?/")
+    may_be_empty = not any(parameter.required for parameter in parameters)
+    return lark.rule(f"arguments_{index}", " | ".join([*options, *(['""'] if may_be_empty else [])]))
+
+
+def is_python_name(name: str) -> bool:
+    """Tell whether Python takes a word for a name."""
+    return name.isidentifier() and name.isascii() and not keyword.iskeyword(name)
+
+
+def _tagged_value(lark: Lark, name: str, tool: CallableTool, parameter: _Parameter, shape: TaggedCall) -> str:
+    schema, end = parameter.schema, lark.text(shape.value_end)
+    feed = f"{lark.rule('FEED', _quoted(chr(10)))}?"
+    types = _types(schema)
+    if "string" not in types and not _is_any(schema):
+        value = lark.rule(name, lark.json(schema, lenient=not tool.strict))
+        return f"{feed} {value} {feed} {end}"
+    if (texts := _texts(schema)) is not None:
+        return f"{feed} {one_of(map(lark.text, texts))} {feed} {end}"
+    unheld = [word for word in _OF_STRINGS if word in schema]
+    if unheld and tool.strict:
+        raise _refusal(
+            tool, f"{parameter.name!r}: strict cannot hold a string to {unheld[0]} in this model's calls"
+        )
+    return lark.text_before("text_value", shape.value_end)
+
+
+def _python_value(lark: Lark, tool: CallableTool, parameter: _Parameter) -> str:
+    written = lark.json(parameter.schema, lenient=not tool.strict, escapes=_PYTHON_ESCAPES)
+    if {"enum", "const"} & set(parameter.schema):
+        literals = [_quoted(repr(text)) for text in _texts(parameter.schema) or () if text != "null"]
+    elif set(_OF_STRINGS) & set(parameter.schema):
+        literals = []
+    else:
+        literals = [_PYTHON_LITERALS[each] for each in _types(parameter.schema) if each in _PYTHON_LITERALS]
+    return f"({' | '.join([*literals, written])})"
+
+
+def _texts(schema: Schema) -> list[str] | None:
+    """Return the only texts that a value may be; None if the schema does not list them."""
+    listed = [schema["const"]] if "const" in schema else schema.get("enum")
+    if not isinstance(listed, Sequence) or isinstance(listed, str):
+        return None
+    texts = [each for each in listed if isinstance(each, str) and each]
+    return texts + (["null"] if None in listed and "null" in _types(schema) else []) or None
+
+
+def _types(schema: Schema) -> tuple[str, ...]:
+    named = schema.get("type")
+    if isinstance(named, str):
+        return (named,)
+    return tuple(each for each in named if isinstance(each, str)) if isinstance(named, Sequence) else ()
+
+
+def _is_any(schema: Schema) -> bool:
+    return not set(schema) - _WORDS_ABOUT - set(_DEFINITIONS)
+
+
+def _parameters(tool: CallableTool) -> list[_Parameter]:
+    """Return the parameters that a schema lists; those that it only allows cannot be written."""
+    schema = _object_schema(tool)
+    beside = [word for word in _OF_OBJECTS if word in schema]
+    if beside and tool.strict:
+        raise _refusal(tool, f"strict cannot hold arguments to {beside[0]} in this model's calls")
+    properties, listed = schema.get("properties"), schema.get("required")
+    found = dict(properties) if isinstance(properties, Mapping) else {}
+    required = [each for each in listed if isinstance(each, str)] if isinstance(listed, Sequence) else []
+    definitions = {name: schema[name] for name in _DEFINITIONS if name in schema}
+    named = {**found, **{name: {} for name in required if name not in found}}
+    return [
+        _Parameter(name, {**definitions, **each} if isinstance(each, Mapping) else {}, name in required)
+        for name, each in named.items()
+    ]
+
+
+def _object_schema(tool: CallableTool) -> Schema:
+    types = _types(tool.parameters)
+    if types and "object" not in types:
+        raise _refusal(tool, f"the schema of arguments is that of an object, not of {types[0]!r}")
+    if not tool.parameters:
+        return {"type": "object", "properties": {}, "additionalProperties": False}
+    return {**tool.parameters, "type": "object"}
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text)
+
+
+def _refusal(tool: CallableTool, words: str) -> InvalidRequestError:
+    return InvalidRequestError(f"{tool.path}: {words}", tool.path)
