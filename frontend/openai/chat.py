@@ -32,7 +32,9 @@ from splitserve.frontend.openai.schema.sampling import (
     make_sampling_params,
 )
 from splitserve.frontend.openai.schema.server_defaults import with_server_defaults
+from splitserve.frontend.openai.schema.tools import call_rules
 from splitserve.frontend.openai.schema.unsupported import REFUSED_CHAT, known_beside
+from splitserve.frontend.openai.tool_grammar import with_tool_grammar
 from splitserve.frontend.text.chat.messages import template_messages
 from splitserve.frontend.text.prompts import Prompt, PromptEncoder
 from splitserve.frontend.text.truncation import read_truncation
@@ -49,6 +51,7 @@ async def create_chat_completion(context: ApiContext, request: Request) -> Respo
     """
     body = with_server_defaults(await read_struct(context, request, decoder, REFUSED_CHAT), context.config)
     check_stream_fields(body)
+    call_rules(body.tools or (), body.tool_choice)
     options = chat_options(
         body.add_generation_prompt, body.continue_final_message, body.documents, body.chat_template_kwargs
     )
@@ -74,6 +77,7 @@ async def create_chat_completion(context: ApiContext, request: Request) -> Respo
     params = _params(context, body, model, prompt, shape.max_tokens_within(limit, len(prompt.token_ids)))
     num_values = check_answer_size(shape, [len(prompt.token_ids)], [params.max_tokens or 0], limit)
     reading = answer_reading(body, formats, model.assets.tokenizer, prompt)
+    params = with_tool_grammar(params, body, reading, model.assets.tokenizer)
     plan = Plan(body, head, model, [prompt], [params], num_values, waited_s, reading)
     return await _answer(context, request, plan, role)
 

@@ -247,10 +247,10 @@ def test_usage_reports_cached_prompt_tokens(client: OpenAI, model: str) -> None:
 @pytest.mark.parametrize(
     "field",
     [
-        {"tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f"}}]},
+        {"function_call": {"name": "f"}, "functions": [{"name": "f"}]},
         {"reasoning_effort": "high"},
     ],
-    ids=["tool_choice", "reasoning_effort"],
+    ids=["function_call", "reasoning_effort"],
 )
 def test_a_field_that_would_change_the_output_is_refused(client: OpenAI, model: str, field: dict) -> None:
     with pytest.raises(BadRequestError) as caught:

@@ -29,12 +29,14 @@ class AnswerReading:
         kept_ids: special tokens that must stay in the text for that.
         shows_reasoning: whether the client wants it.
         parallel_calls: whether there may be more than one call in an answer.
+        call_reason: finish_reason of an answer that the model ended with calls.
     """
 
     rules: AnswerRules
     kept_ids: frozenset[int]
     shows_reasoning: bool = True
     parallel_calls: bool = True
+    call_reason: str = "tool_calls"
 
     def reader(
         self, tokenizer: Tokenizer, skip_special_tokens: bool, prompt_token_ids: Sequence[int]
@@ -89,7 +91,7 @@ class ChoiceReader:
         """Return why the choice ended, None if it goes on; read() has read the delta."""
         # A stop string is the client's end, not the model's.
         ended_itself = delta.finish_reason == "stop" and not isinstance(delta.stop_reason, str)
-        return "tool_calls" if ended_itself and self.num_calls else delta.finish_reason
+        return self._reading.call_reason if ended_itself and self.num_calls else delta.finish_reason
 
     def _shows(self, delta: AnswerDelta) -> bool:
         if isinstance(delta, ReasoningText):

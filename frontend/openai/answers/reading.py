@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.frontend.openai.answers.choice_reader import AnswerReading
 from splitserve.frontend.openai.schema.chat import ChatRequest
-from splitserve.frontend.openai.schema.tools import Tool, check_tools, parameter_types, template_tools
+from splitserve.frontend.openai.schema.tools import (
+    Tool,
+    call_rules,
+    check_tools,
+    parameter_types,
+    template_tools,
+)
 from splitserve.frontend.text.answers.formats import AnswerFormats
 from splitserve.frontend.text.answers.parser import AnswerRules
 from splitserve.frontend.text.answers.prompt_end import NUM_TOKENS, Beginning, beginning_of
@@ -66,4 +72,6 @@ def answer_reading(
         kept_ids=frozenset(special[tag] for tag in rules.tags if tag in special),
         shows_reasoning=body.include_reasoning is not False,
         parallel_calls=body.parallel_tool_calls is not False,
+        # As OpenAI has it: a call that the request demanded by name is no news.
+        call_reason="stop" if call_rules(tools, body.tool_choice).named else "tool_calls",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -12,7 +12,7 @@ from splitserve.frontend.metrics.request_metrics import RequestMetrics
 from splitserve.frontend.openai.answers.logprobs import ChatLogprobs, PromptLogprobs
 from splitserve.frontend.openai.answers.usage import Usage
 from splitserve.frontend.openai.schema.fields import GenerationFields, ranged
-from splitserve.frontend.openai.schema.tools import MAX_TOOLS, Tool
+from splitserve.frontend.openai.schema.tools import MAX_TOOLS, Tool, ToolChoice
 from splitserve.frontend.text.chat.messages import MAX_MESSAGES, ChatMessage
 
 JsonScalar = str | int | float | bool | None
@@ -61,11 +61,14 @@ class ChatRequest(GenerationFields, frozen=True, kw_only=True):
     chat_template_kwargs: TemplateVariables | None = None
     tools: Tools | None = None
     tool_choice: Annotated[
-        str | dict[str, Any] | None,
-        Meta(description="none: the model sees no tools. auto, the default: it may call them."),
+        ToolChoice | None,
+        Meta(
+            description="none: the model sees no tools. auto, the default: it may call them. required: it "
+            "calls at least one. A function by name: it calls that one, once."
+        ),
     ] = None
     parallel_tool_calls: Annotated[
-        bool | None, Meta(description="false: only the first call of an answer is returned. Default true.")
+        bool | None, Meta(description="false: there is at most one call in an answer. Default true.")
     ] = None
     include_reasoning: Annotated[
         bool | None, Meta(description="false: reasoning is left out of the answer. Default true.")

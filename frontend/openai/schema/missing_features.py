@@ -14,7 +14,7 @@ def _named(feature: str, *names: str) -> Iterable[tuple[str, str]]:
 FEATURES: Final[dict[str, str]] = dict(
     [
         *_named("tool calling outside of a chat", "tools"),
-        *_named("making the model call a tool (that needs constrained decoding)", "tool_choice"),
+        *_named("making the model call a tool outside of a chat", "tool_choice"),
         *_named("the deprecated form of tools and tool_choice", "functions", "function_call"),
         *_named("output other than text", "modalities", "audio"),
         *_named("a reasoning effort of the request's own", "reasoning_effort", "reasoning"),

@@ -66,6 +66,7 @@ RULES: Final[dict[str, list[Json]]] = {
         *_GENERATION,
         {"if": _given("logprob_token_ids", _FILLED), "then": _given("logprobs", _TRUE)},
         {"if": _given("top_logprobs"), "then": _given("logprobs", _TRUE)},
+        {"if": _given("tool_choice", {"const": "required"}), "then": _given("tools", _FILLED)},
         _ONE_WAY_TO_END,
     ],
     "TokenizeRequest": [
@@ -109,6 +110,10 @@ RULES: Final[dict[str, list[Json]]] = {
             ]
         }
     ],
+    "ChosenTools": [
+        {"if": _given("type", {"const": kind}), "then": _given(kind)}
+        for kind in ("function", "allowed_tools")
+    ],
     # A part without a type is text.
     "ContentPart": [
         {
@@ -130,7 +135,6 @@ FIELDS: Final[dict[tuple[str, str], Json]] = {
         ]
     },
     ("ContentPart", "type"): {"enum": list(PART_FIELDS)},
-    ("ChatRequest", "tool_choice"): {"enum": ["none", "auto", None]},
 }
 # Fields whose largest value the operator sets.
 LOGPROBS_FIELDS: Final[tuple[str, ...]] = ("logprobs", "top_logprobs", "prompt_logprobs")

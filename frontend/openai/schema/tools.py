@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -19,6 +19,9 @@ _NAME: Final = r"^[a-zA-Z0-9_-]{1,64}$"
 _NO_PARAMETERS: Final[Mapping[str, JsonValue]] = {"type": "object", "properties": {}}
 
 
+T = TypeVar("T")
+
+
 class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
     """A function that the model may call."""
 
@@ -30,7 +33,8 @@ class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
         dict[str, Any] | None, Meta(description="JSON schema of the arguments. Default: no arguments.")
     ] = None
     strict: Annotated[
-        bool | None, Meta(description="Accepted; arguments are not constrained to the schema yet.")
+        bool | None,
+        Meta(description="Hold arguments to all of the schema, also with tool_choice auto. Default false."),
     ] = None
 
 
@@ -39,6 +43,96 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
     function: FunctionTool
     type: Literal["function"] = "function"
+
+
+class FunctionName(msgspec.Struct, frozen=True):
+    """A function by its name."""
+
+    name: str
+
+
+class ToolName(msgspec.Struct, frozen=True):
+    """A tool by its name."""
+
+    function: FunctionName
+    type: Literal["function"] = "function"
+
+
+class AllowedTools(msgspec.Struct, frozen=True):
+    """The only tools that may be called, of those that the model sees."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[ToolName], Meta(min_length=1, max_length=MAX_TOOLS)]
+
+
+class ChosenTools(msgspec.Struct, frozen=True, kw_only=True):
+    """The one function that is to be called, or some of the tools; the type says which of the two counts."""
+
+    type: Literal["function", "allowed_tools"]
+    function: FunctionName | None = None
+    allowed_tools: AllowedTools | None = None
+
+
+ToolChoice = Literal["none", "auto", "required"] | ChosenTools
+
+
+class CallRules(NamedTuple):
+    """Which calls an answer may have.
+
+    Attributes:
+        tools: those that may be called, with their places in the request.
+        required: there must be a call.
+        named: the request names the one function to call.
+        restricted: the model sees tools that may not be called.
+    """
+
+    tools: Sequence[tuple[int, FunctionTool]]
+    required: bool = False
+    named: bool = False
+    restricted: bool = False
+
+
+def call_rules(tools: Sequence[Tool], choice: ToolChoice | None) -> CallRules:
+    """Return what a request's tool_choice says.
+
+    Raises:
+        InvalidRequestError: it asks for a call without a tool, names none, or one that the request lacks.
+    """
+    offered = [(i, tool.function) for i, tool in enumerate(tools)]
+    if choice == "none":
+        return CallRules(())
+    if choice is None or choice == "auto":
+        return CallRules(offered)
+    if choice == "required":
+        if not offered:
+            raise InvalidRequestError("tool_choice: required needs tools to call", "tool_choice")
+        return CallRules(offered, required=True)
+    if choice.type == "function":
+        function, path = _given(choice.function, "tool_choice.function"), "tool_choice.function.name"
+        return CallRules(_named(offered, {function.name: path}), required=True, named=True)
+    allowed = _given(choice.allowed_tools, "tool_choice.allowed_tools")
+    paths = {
+        tool.function.name: f"tool_choice.allowed_tools.tools[{i}].function.name"
+        for i, tool in enumerate(allowed.tools)
+    }
+    return CallRules(_named(offered, paths), required=allowed.mode == "required", restricted=True)
+
+
+def _given(value: T | None, path: str) -> T:
+    if value is None:
+        raise InvalidRequestError(f"{path} is missing", path, "missing_required_parameter")
+    return value
+
+
+def _named(
+    offered: Sequence[tuple[int, FunctionTool]], paths: Mapping[str, str]
+) -> Sequence[tuple[int, FunctionTool]]:
+    """Return the tools with some names, which come with their paths in the request."""
+    names = {function.name for _, function in offered}
+    for name, path in paths.items():
+        if name not in names:
+            raise InvalidRequestError(f"{path}: {name!r} is none of the tools of the request", path)
+    return [(i, function) for i, function in offered if function.name in paths]
 
 
 def check_tools(tools: Sequence[Tool]) -> None:

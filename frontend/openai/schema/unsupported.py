@@ -124,9 +124,9 @@ REFUSED: Final[dict[str, Accepted]] = {
     "routed_experts_prompt_start": _ZERO,
 }
 
-# In a chat the model may be given tools, but not be made to call them.
+# In a chat the model may be given tools, and be made to call them.
 REFUSED_CHAT: Final[dict[str, Accepted]] = {
-    name: accepted for name, accepted in REFUSED.items() if name != "tools"
+    name: accepted for name, accepted in REFUSED.items() if name not in ("tools", "tool_choice")
 }
 
 # Refused field -> ours for the same purpose.
@@ -190,8 +190,12 @@ IGNORED_INSIDE: Final[dict[str, Accepted]] = {
     "messages[].function_call": _UNSET,
 }
 
-# Generation may cut a prompt; here it would be counted whole.
-REFUSED_TOKENIZE: Final[dict[str, Accepted]] = {**REFUSED_CHAT, "truncate_prompt_tokens": _UNSET}
+# Generation may cut a prompt, or show no tools; here all would be counted.
+REFUSED_TOKENIZE: Final[dict[str, Accepted]] = {
+    **REFUSED_CHAT,
+    "tool_choice": REFUSED["tool_choice"],
+    "truncate_prompt_tokens": _UNSET,
+}
 
 
 def refuse_unsupported(fields: Mapping[str, object], refused: Mapping[str, Accepted]) -> None:

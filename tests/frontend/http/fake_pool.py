@@ -67,7 +67,7 @@ class ByteTokenizer(Tokenizer):
 
     def __init__(self) -> None:
         """There is no file."""
-        self.special_tokens = SPECIAL_TOKENS
+        self.special_tokens = self.added_tokens = SPECIAL_TOKENS
         self.config = {
             "tokenizer_class": "ByteTokenizer",
             "bos_token": "<|256|>",

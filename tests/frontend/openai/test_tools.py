@@ -38,6 +38,17 @@ def hermes(pool: FakePool) -> None:
     pool.max_model_len = 4096
 
 
+def named(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
+def allowed(mode: str, *names: str) -> dict[str, Any]:
+    return {
+        "type": "allowed_tools",
+        "allowed_tools": {"mode": mode, "tools": [named(name) for name in names]},
+    }
+
+
 async def post(client: httpx.AsyncClient, **body: object) -> httpx.Response:
     return await client.post(PATH, json={"messages": [USER], "tools": [TOOL, OTHER]} | body)
 
@@ -192,6 +203,113 @@ async def test_only_the_first_call_is_returned_without_parallel_calls(client: ht
     assert accumulated(await stream(client, parallel_tool_calls=False))[1] == [("weather", ARGUMENTS)]
 
 
+STRICT = {"function": {"name": "weather", "parameters": PARAMETERS, "strict": True}}
+
+
+def grammars(pool: FakePool) -> list[str | None]:
+    return [seen.request.sampling.grammar for seen in pool.seen]
+
+
+@pytest.mark.parametrize(
+    ("body", "called", "not_called"),
+    [
+        ({"tool_choice": "required"}, ["weather", "now"], []),
+        ({"tool_choice": named("now")}, ["now"], ["weather"]),
+        ({"tool_choice": allowed("required", "weather")}, ["weather"], ["now"]),
+        ({"tool_choice": allowed("auto", "weather")}, ["weather"], ["now"]),
+        ({"tools": [STRICT, OTHER]}, ["weather", "now"], []),
+    ],
+)
+async def test_a_demand_for_calls_reaches_the_engine_as_a_grammar(
+    client: httpx.AsyncClient, pool: FakePool, body: dict, called: list[str], not_called: list[str]
+) -> None:
+    await choice(client, **body)
+    await stream(client, **body)
+    grammar, streamed = grammars(pool)
+    assert grammar == streamed
+    assert grammar is not None
+    assert all(f'"{name}"' in grammar for name in called)
+    assert not any(f'"{name}"' in grammar for name in not_called)
+    shown: Any = pool.template.calls[0][1].tools
+    assert [tool["function"]["name"] for tool in shown] == ["weather", "now"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"tool_choice": "auto"},
+        {"tool_choice": "auto", "parallel_tool_calls": False},
+        {"tool_choice": "none", "tools": [STRICT]},
+        {"tools": None},
+        {"tools": [{"function": {"name": "f", "strict": False}}]},
+    ],
+)
+async def test_other_requests_carry_no_grammar(client: httpx.AsyncClient, pool: FakePool, body: dict) -> None:
+    await choice(client, **body)
+    assert grammars(pool) == [None]
+
+
+@pytest.mark.parametrize("body", [{"tool_choice": "required"}, {"tools": [STRICT]}])
+async def test_the_grammar_has_no_second_call_without_parallel_calls(
+    client: httpx.AsyncClient, pool: FakePool, body: dict
+) -> None:
+    await choice(client, **body)
+    await choice(client, parallel_tool_calls=False, **body)
+    several, one = grammars(pool)
+    assert several != one
+
+
+async def test_calls_that_no_tag_begins_are_free_with_auto(
+    make_client: ClientFactory, pool: FakePool
+) -> None:
+    client = make_client(tool_call_parser="json")
+    await choice(client, tools=[STRICT])
+    await choice(client, tools=[STRICT], tool_choice="required")
+    free, demanded = grammars(pool)
+    assert free is None
+    assert demanded is not None
+    refused = await post(client, tool_choice=allowed("auto", "now"))
+    assert refused.json()["error"]["param"] == "tool_choice.allowed_tools.mode"
+
+
+async def test_reasoning_that_the_prompt_has_begun_comes_first(
+    client: httpx.AsyncClient, pool: FakePool
+) -> None:
+    pool.formats = with_overrides(AnswerFormats(), "think", "hermes")
+    await choice(client, tool_choice="required")
+    assert pool.template is not None
+    pool.template.opening = "<think>\n"
+    pool.text = f"Hm.</think>{CALL}"
+    answer = await choice(client, tool_choice="required")
+    assert answer["message"]["reasoning"] == "Hm."
+    before, within = grammars(pool)
+    assert before != within
+
+
+@pytest.mark.parametrize(
+    ("tool_choice", "reason"),
+    [("auto", "tool_calls"), ("required", "tool_calls"), (named("weather"), "stop")],
+)
+async def test_a_function_that_was_named_ends_the_answer_with_stop(
+    client: httpx.AsyncClient, pool: FakePool, tool_choice: object, reason: str
+) -> None:
+    pool.text = CALL
+    answer = await choice(client, tool_choice=tool_choice)
+    assert [call["function"]["name"] for call in answer["message"]["tool_calls"]] == ["weather"]
+    assert answer["finish_reason"] == reason
+    assert choices_of(await stream(client, tool_choice=tool_choice))[-1]["finish_reason"] == reason
+
+
+async def test_a_grammar_that_is_too_long_is_refused(client: httpx.AsyncClient, pool: FakePool) -> None:
+    parameters = {"type": "object", "properties": {f"a{i}": {"type": "string"} for i in range(10000)}}
+    tool = {"function": {"name": "f", "parameters": parameters}}
+    pool.max_model_len = 2**20
+    response = await post(client, tools=[tool], tool_choice="required")
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "tools")
+    assert not pool.seen
+
+
 async def test_the_template_gets_the_tools(client: httpx.AsyncClient, pool: FakePool) -> None:
     await choice(client, tool_choice="auto")
     assert pool.template.calls[0][1].tools == [
@@ -235,11 +353,25 @@ async def test_without_tools_to_call_nothing_is_shown_or_parsed(
         ),
         ({"tools": {}}, "tools", "invalid_value"),
         ({"tools": [{"function": {"name": f"f{i}"}} for i in range(129)]}, "tools", "invalid_value"),
-        ({"tool_choice": "required"}, "tool_choice", "unsupported_parameter"),
+        ({"tool_choice": "required", "tools": []}, "tool_choice", "invalid_value"),
+        ({"tool_choice": "any"}, "tool_choice", "invalid_value"),
+        ({"tool_choice": named("never")}, "tool_choice.function.name", "invalid_value"),
+        ({"tool_choice": named("now"), "tools": None}, "tool_choice.function.name", "invalid_value"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice.function", "missing_required_parameter"),
+        ({"tool_choice": {"type": "custom"}}, "tool_choice.type", "invalid_value"),
         (
-            {"tool_choice": {"type": "function", "function": {"name": "now"}}},
-            "tool_choice",
-            "unsupported_parameter",
+            {"tool_choice": allowed("required", "now", "never")},
+            "tool_choice.allowed_tools.tools[1].function.name",
+            "invalid_value",
+        ),
+        ({"tool_choice": "required", "use_beam_search": True, "n": 2}, "tool_choice", "invalid_value"),
+        (
+            {
+                "tool_choice": "required",
+                "tools": [{"function": {"name": "f", "parameters": {"type": "array"}}}],
+            },
+            "tools[0].function.parameters",
+            "invalid_value",
         ),
         ({"tool_choice": 3}, "tool_choice", "invalid_value"),
         ({"functions": [{"name": "f"}]}, "functions", "unsupported_parameter"),

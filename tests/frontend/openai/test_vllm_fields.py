@@ -77,7 +77,6 @@ REFUSED = {
     "guided_json_object": True,
     "guided_whitespace_pattern": "a",
     "tools": [{"type": "function", "function": {"name": "f"}}],
-    "tool_choice": "required",
     "reasoning_effort": "high",
     "thinking_token_budget": 5,
     "watermarking": True,

@@ -39,6 +39,7 @@ REASONS = {
     "compares two fields": [
         r"min_tokens must be an integer from 0 to",
         r"two tools have the name",
+        r"is none of the tools of the request",
         r"best_of must",
         r"repetition_detection.min_pattern_size must be",
         r"with use_beam_search$",
@@ -101,6 +102,8 @@ BROKEN: list[tuple[str, Json]] = [
     ("ChatRequest", {"messages": [{"role": "user", "content": [{"type": "refusal", "text": "x"}]}]}),
     ("ChatRequest", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
     ("ChatRequest", {"messages": [USER], "top_logprobs": 1}),
+    ("ChatRequest", {"messages": [USER], "tool_choice": "required"}),
+    ("ChatRequest", {"messages": [USER], "tool_choice": "any"}),
     ("ChatRequest", {"messages": [USER], "logprob_token_ids": [1]}),
     ("ChatRequest", {"messages": [USER], "logprobs": True, "top_logprobs": 21}),
     (
