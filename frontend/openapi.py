@@ -11,7 +11,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from splitserve.frontend.http.errors import ErrorBody
+from splitserve.frontend.http.dialect import ErrorBody
 from splitserve.frontend.openai.context import VERSION
 from splitserve.frontend.openai.schema.rules import add_rules
 

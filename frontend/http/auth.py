@@ -36,7 +36,9 @@ class AuthMiddleware:
             key_hash = self._match(presented_key(scope))
             if key_hash is None:
                 error = HttpError(
-                    401, "invalid_api_key", "A valid API key is required: Authorization: Bearer KEY."
+                    401,
+                    "invalid_api_key",
+                    "A valid API key is required: Authorization: Bearer KEY, or x-api-key: KEY.",
                 )
                 await error_response(error)(scope, receive, send)
                 return
@@ -90,8 +92,15 @@ def named_tenant(scope: Scope, header: bytes) -> str:
 
 
 def presented_key(scope: Scope) -> bytes | None:
-    """Return the bearer token of the one Authorization header; None for none, several or another scheme."""
-    values = [value for name, value in scope["headers"] if name == b"authorization"]
+    """Return the bearer token of the one Authorization header, or, without that, the one x-api-key.
+
+    None if there is neither, if the header is repeated, or for another scheme than Bearer.
+    """
+    headers = scope["headers"]
+    values = [value for name, value in headers if name == b"authorization"]
+    if not values:
+        keys = [value.strip() for name, value in headers if name == b"x-api-key"]
+        return (keys[0] or None) if len(keys) == 1 else None
     if len(values) != 1:
         return None
     scheme, _, token = values[0].partition(b" ")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import msgspec
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from splitserve.engine_core.errors import SplitServeError
+from splitserve.frontend.http.dialect import ErrorBody, ErrorDetail, error_struct
 
 MAX_MESSAGE_CHARS = 600
 
@@ -32,21 +34,6 @@ _PUBLIC_MESSAGES = {
     "unsupported_transfer_encoding": "The only supported transfer encoding is chunked.",
     "shutting_down": "This server is shutting down; try again shortly.",
 }
-
-
-class ErrorDetail(msgspec.Struct, frozen=True):
-    """What went wrong: words for people, `type` of error, `param` the dotted field, `code` for programs."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class ErrorBody(msgspec.Struct, frozen=True):
-    """The body of every error response, and of the error event of a stream that has started."""
-
-    error: ErrorDetail
 
 
 class HttpError(SplitServeError):
@@ -95,7 +82,25 @@ def error_response(error: Exception) -> Response:
         headers["www-authenticate"] = "Bearer"
     if isinstance(error, RouteError) and error.allow:
         headers["allow"] = ", ".join(error.allow)
-    return Response(msgspec.json.encode(body), status, headers, "application/json")
+    return ErrorResponse(body, status, headers)
+
+
+class ErrorResponse(Response):
+    """Sends an error as the API words it that the request belongs to."""
+
+    media_type = "application/json"
+
+    def __init__(self, body: ErrorBody, status: int, headers: dict[str, str]) -> None:
+        super().__init__(msgspec.json.encode(body), status, headers)
+        self._error = body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        body = error_struct(scope, self.status_code, self._error.error)
+        if body != self._error:
+            self.body = msgspec.json.encode(body)
+            self.headers["content-length"] = str(len(self.body))
+        await super().__call__(scope, receive, send)
 
 
 def _body(status: int, message: str, code: str | None, param: str | None) -> ErrorBody:

@@ -6,11 +6,13 @@ import logging
 import re
 import time
 import uuid
+from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from splitserve.engine_core.process.logs import log_event
 from splitserve.frontend.http.connection.body_writer import BODY_BYTES_STATE
+from splitserve.frontend.http.dialect import Dialect, dialect_of, note_dialect
 from splitserve.frontend.http.errors import error_response
 from splitserve.frontend.metrics.process import FrontendMetrics
 
@@ -36,16 +38,20 @@ class RequestLogMiddleware:
     Handlers add fields to the log line through scope["state"]["log"], a dict.
     """
 
-    def __init__(self, app: ASGIApp, metrics: FrontendMetrics) -> None:
+    def __init__(
+        self, app: ASGIApp, metrics: FrontendMetrics, dialects: Mapping[str, Dialect] | None = None
+    ) -> None:
+        """Args: dialects are those of paths whose API is not OpenAI's."""
         self._app = app
         self._metrics = metrics
+        self._dialects = dialects or {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        record = _Record(scope, send)
+        record = _Record(scope, send, self._dialects)
         try:
             await self._app(scope, receive, record.send)
         except Exception as error:
@@ -79,7 +85,7 @@ class RequestLogMiddleware:
 class _Record:
     """What is logged at the end of the request: status, bytes sent, fields added by handlers."""
 
-    def __init__(self, scope: Scope, send: Send) -> None:
+    def __init__(self, scope: Scope, send: Send, dialects: Mapping[str, Dialect]) -> None:
         self._send = send
         # The connection omits the body of a response to HEAD.
         self._has_body = scope["method"] != "HEAD"
@@ -91,11 +97,14 @@ class _Record:
         state = scope.setdefault("state", {})
         state["request_id"] = self.request_id
         state["log"] = self.fields
+        note_dialect(scope, dialects)
+        names = (b"x-request-id", dialect_of(scope).id_header)
+        self._headers = [(name, self.request_id.encode()) for name in names if name]
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            headers = [*message.get("headers", []), (b"x-request-id", self.request_id.encode())]
+            headers = [*message.get("headers", []), *self._headers]
             message = {**message, "headers": headers}
         elif self._has_body:
             self.num_bytes += len(message.get("body", b""))

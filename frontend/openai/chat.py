@@ -21,7 +21,7 @@ from splitserve.frontend.openai.answers.choice_reader import ChoiceReaders
 from splitserve.frontend.openai.answers.reading import answer_reading, shown_tools
 from splitserve.frontend.openai.context import ApiContext, json_answer, make_head, read_struct
 from splitserve.frontend.openai.generation_run import GenerationRun
-from splitserve.frontend.openai.models import find_model_in_time
+from splitserve.frontend.openai.models import find_model, find_model_in_time
 from splitserve.frontend.openai.plan import Plan
 from splitserve.frontend.openai.prompts import chat_options
 from splitserve.frontend.openai.run_events import RunEvents
@@ -36,6 +36,7 @@ from splitserve.frontend.openai.schema.tools import call_rules
 from splitserve.frontend.openai.schema.unsupported import REFUSED_CHAT, known_beside
 from splitserve.frontend.openai.tool_grammar import with_tool_grammar
 from splitserve.frontend.text.chat.messages import template_messages
+from splitserve.frontend.text.chat.options import ChatOptions
 from splitserve.frontend.text.prompts import Prompt, PromptEncoder
 from splitserve.frontend.text.truncation import read_truncation
 
@@ -51,15 +52,61 @@ async def create_chat_completion(context: ApiContext, request: Request) -> Respo
     """
     body = with_server_defaults(await read_struct(context, request, decoder, REFUSED_CHAT), context.config)
     check_stream_fields(body)
+    plan, role = await plan_chat(context, request, body, "chatcmpl-")
+    return await _answer(context, request, plan, role)
+
+
+async def plan_chat(
+    context: ApiContext, request: Request, body: ChatRequest, id_prefix: str
+) -> tuple[Plan[ChatRequest], str]:
+    """Check a request and encode its prompt; return the plan, and the role of the answer.
+
+    Args:
+        context: of the process.
+        request: of HTTP.
+        body: of the chat, with the server's defaults.
+        id_prefix: what the id of the answer begins with.
+
+    Raises:
+        SplitServeError: a field is wrong, or no engine serves the model.
+    """
     call_rules(body.tools or (), body.tool_choice)
-    options = chat_options(
-        body.add_generation_prompt, body.continue_final_message, body.documents, body.chat_template_kwargs
-    )
+    options = _options(body)
     model, waited_s = await find_model_in_time(context, body)
     formats = context.answer_formats(model)
     options = replace(options, tools=shown_tools(body, formats))
     _check_top_logprobs(body, context.limits(model).max_logprobs)
-    head = make_head(request, "chatcmpl", body.request_id, body.model, model)
+    head = make_head(request, id_prefix, body.request_id, body.model, model)
+    prompt = await _encode(context, body, model, options)
+    role = answer_role(body, options)
+    shape, limit = _shape(body), context.config.max_answer_values
+    params = _params(context, body, model, prompt, shape.max_tokens_within(limit, len(prompt.token_ids)))
+    num_values = check_answer_size(shape, [len(prompt.token_ids)], [params.max_tokens or 0], limit)
+    reading = answer_reading(body, formats, model.assets.tokenizer, prompt)
+    params = with_tool_grammar(params, body, reading, model.assets.tokenizer)
+    return Plan(body, head, model, [prompt], [params], num_values, waited_s, reading), role
+
+
+async def chat_prompt(context: ApiContext, body: ChatRequest) -> Prompt:
+    """Return the prompt that plan_chat() makes of a request, which need not leave room for an answer.
+
+    Raises:
+        SplitServeError: as plan_chat().
+    """
+    call_rules(body.tools or (), body.tool_choice)
+    options = _options(body)
+    model = await find_model(context, body.model)
+    options = replace(options, tools=shown_tools(body, context.answer_formats(model)))
+    return await _encode(context, body, model, options)
+
+
+def _options(body: ChatRequest) -> ChatOptions:
+    return chat_options(
+        body.add_generation_prompt, body.continue_final_message, body.documents, body.chat_template_kwargs
+    )
+
+
+async def _encode(context: ApiContext, body: ChatRequest, model: ServedModel, options: ChatOptions) -> Prompt:
     encoder = PromptEncoder(
         model.assets,
         bool(body.add_special_tokens),
@@ -71,21 +118,13 @@ async def create_chat_completion(context: ApiContext, request: Request) -> Respo
         ),
         context.slices.turn,
     )
-    prompt = await encoder.encode_chat(template_messages(body.messages), options)
-    role = answer_role(body, options)
-    shape, limit = _shape(body), context.config.max_answer_values
-    params = _params(context, body, model, prompt, shape.max_tokens_within(limit, len(prompt.token_ids)))
-    num_values = check_answer_size(shape, [len(prompt.token_ids)], [params.max_tokens or 0], limit)
-    reading = answer_reading(body, formats, model.assets.tokenizer, prompt)
-    params = with_tool_grammar(params, body, reading, model.assets.tokenizer)
-    plan = Plan(body, head, model, [prompt], [params], num_values, waited_s, reading)
-    return await _answer(context, request, plan, role)
+    return await encoder.encode_chat(template_messages(body.messages), options)
 
 
 async def _answer(context: ApiContext, request: Request, plan: Plan[ChatRequest], role: str) -> Response:
     run = GenerationRun(context, request, plan)
     opened = AnswerMessage(role=role, content=echoed_text(plan.body, role))
-    readers = _readers(plan, run)
+    readers = choice_readers(plan, run)
     if plan.body.stream:
         writer = ChatWriter(plan, run, opened, readers)
         return EventStream(RunEvents(run, writer), context.keep_alive, context.slices)
@@ -94,7 +133,8 @@ async def _answer(context: ApiContext, request: Request, plan: Plan[ChatRequest]
     return json_answer(context, pieces, answer.response(pieces, run, choices))
 
 
-def _readers(plan: Plan[ChatRequest], run: GenerationRun) -> ChoiceReaders | None:
+def choice_readers(plan: Plan[ChatRequest], run: GenerationRun) -> ChoiceReaders | None:
+    """Return what tells content, reasoning and tool calls apart; None if all text is content."""
     reading, prompt = plan.reading, plan.prompts[0].token_ids
     if reading is None:
         return None

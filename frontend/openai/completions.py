@@ -51,7 +51,7 @@ async def create_completion(context: ApiContext, request: Request) -> Response:
     body = with_server_defaults(await read_struct(context, request, decoder, REFUSED), context.config)
     check_stream_fields(body)
     model, waited_s = await find_model_in_time(context, body)
-    head = make_head(request, "cmpl", body.request_id, body.model, model)
+    head = make_head(request, "cmpl-", body.request_id, body.model, model)
     max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     encoder = PromptEncoder(
         model.assets,

@@ -101,7 +101,7 @@ def make_head(
         raise InvalidRequestError("request_id must be 1 to 100 letters, digits and . _ : -", "request_id")
     given = is_request_id(request.headers.get("x-request-id", ""))
     unique: str = body_id if body_id is not None and not given else request.state.request_id
-    return ResponseHead(f"{prefix}-{unique}", int(time.time()), asked or model.names[0], fingerprint(model))
+    return ResponseHead(f"{prefix}{unique}", int(time.time()), asked or model.names[0], fingerprint(model))
 
 
 def fingerprint(model: ServedModel) -> str:

@@ -22,12 +22,12 @@ from starlette.types import Scope, Send
 
 from splitserve.frontend.http.connection.body_writer import BODY_BYTES_STATE, BODY_EXTENSION, BodyWriter
 from splitserve.frontend.http.connection.disconnect import ClientGoneError
+from splitserve.frontend.http.dialect import dialect_of
 from splitserve.frontend.http.limits import InFlightRequest
 from splitserve.frontend.http.response.event_source import EventSource, FastPath
 from splitserve.frontend.http.response.keep_alive import KeepAlive
 from splitserve.frontend.http.slices import SliceQueue
 
-_KEEP_ALIVE = b": keep-alive\n\n"
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -58,6 +58,7 @@ class OpenStream:
         "_request",
         "_scope",
         "_send",
+        "_silence",
         "_slices",
         "_source",
         "_turn",
@@ -76,6 +77,7 @@ class OpenStream:
         self._slices = slices
         self._awaits_slice = self._closed = False
         self._scope = scope
+        self._silence = dialect_of(scope).keep_alive
         self._send = send
         self._request: InFlightRequest | None = scope["state"].get("open_request")
         self._loop = asyncio.get_running_loop()
@@ -208,9 +210,9 @@ class OpenStream:
         self._last_write_s = _now_s()
         self._take_back()
         if not self.started:
-            self._pending = self._pending or _KEEP_ALIVE
+            self._pending = self._pending or self._silence
             self._wake()
         elif not (self._writer.paused or self.in_event):
-            self._writer.write(_KEEP_ALIVE)
+            self._writer.write(self._silence)
             # Taking the stream back may have made new output available.
             self._on_ready()

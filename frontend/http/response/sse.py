@@ -1,4 +1,4 @@
-"""A server-sent event stream as a response: starts with the first event, ends with [DONE] or an error."""
+"""A server-sent event stream as a response: from its first event to the end that its API has, or an error."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from splitserve.engine_core.errors import SplitServeError
 from splitserve.engine_core.process.logs import log_event
 from splitserve.frontend.http.connection.disconnect import ClientGoneError
+from splitserve.frontend.http.dialect import dialect_of, error_struct
 from splitserve.frontend.http.errors import HttpError, error_body, error_response
 from splitserve.frontend.http.limits import EndReason, InFlightRequest
 from splitserve.frontend.http.response.event_source import EventSource
@@ -22,7 +23,6 @@ from splitserve.frontend.http.slices import SliceQueue
 
 logger = logging.getLogger("frontend")
 
-DONE = b"data: [DONE]\n\n"
 # How long a client may take to read the last event of a stream that this process ends.
 _LAST_WORDS_S = 1.0
 
@@ -72,8 +72,13 @@ class EventStream(Response):
             if not stream.started:
                 await error_response(error)(scope, receive, send)
                 return
-            last = event(_encode(error_body(error)[1]))
-        await send(_body(last + DONE, more=False))
+            last = _error_event(scope, error)
+        await send(_body(last + dialect_of(scope).end, more=False))
+
+
+def _error_event(scope: Scope, error: Exception) -> bytes:
+    status, body = error_body(error)
+    return dialect_of(scope).error_prefix + event(_encode(error_struct(scope, status, body.error)))
 
 
 def _body(data: bytes, *, more: bool) -> dict[str, object]:
@@ -91,7 +96,7 @@ async def _say_goodbye(scope: Scope, send: Send, stream: OpenStream) -> bool:
     error = HttpError(503, "shutting_down", "shutdown timeout passed")
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_LAST_WORDS_S):
-            await send(_body(event(_encode(error_body(error)[1])), more=True))
+            await send(_body(_error_event(scope, error), more=True))
     return True
 
 

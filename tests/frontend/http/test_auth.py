@@ -71,7 +71,12 @@ async def test_every_route_but_live_needs_a_key(make_client: ClientFactory, path
         {"authorization": f"Basic {KEYS[0]}"},
         {"authorization": KEYS[0]},
         {"authorization": f"Bearer {HASHES[0]}"},
-        {"x-api-key": KEYS[0]},
+        {"x-api-key": ""},
+        {"x-api-key": "wrong"},
+        {"x-api-key": f"Bearer {KEYS[0]}"},
+        {"x-api-key": KEYS[0], "authorization": "Bearer wrong"},
+        {"x-api-key": KEYS[0], "authorization": f"Basic {KEYS[0]}"},
+        [("x-api-key", KEYS[0]), ("x-api-key", "wrong")],
         {"authorization": b"Bearer \xff\xfe"},
         [("authorization", f"Bearer {KEYS[0]}"), ("authorization", "Bearer wrong")],
         {"host": "frontend/live?x="},
@@ -79,7 +84,7 @@ async def test_every_route_but_live_needs_a_key(make_client: ClientFactory, path
     ],
     ids=str,
 )
-async def test_anything_but_one_right_bearer_key_is_refused(make_client: ClientFactory, headers: Any) -> None:
+async def test_anything_but_one_right_key_is_refused(make_client: ClientFactory, headers: Any) -> None:
     response = await make_client(api_key_hashes=HASHES).get("/v1/models", headers=headers)
     assert response.status_code == 401
     assert not any(key in response.text for key in KEYS)
@@ -90,6 +95,13 @@ async def test_anything_but_one_right_bearer_key_is_refused(make_client: ClientF
 async def test_each_key_opens_the_door(make_client: ClientFactory, scheme: str, key: str) -> None:
     client = make_client(api_key_hashes=HASHES)
     assert (await client.get("/v1/models", headers={"authorization": f"{scheme} {key}"})).status_code == 200
+
+
+async def test_a_key_may_come_as_anthropics_clients_send_it(make_client: ClientFactory) -> None:
+    client = make_client(api_key_hashes=HASHES)
+    assert (await client.get("/v1/models", headers={"x-api-key": KEYS[1]})).status_code == 200
+    both = {"x-api-key": "wrong", **GOOD}
+    assert (await client.get("/v1/models", headers=both)).status_code == 200
 
 
 async def test_the_tenant_is_a_prefix_of_the_keys_hash(make_client: ClientFactory, pool: FakePool) -> None:
