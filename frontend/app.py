@@ -37,7 +37,7 @@ from splitserve.frontend.metrics.scrape import Scrape
 from splitserve.frontend.openai.context import VERSION, ApiContext
 from splitserve.frontend.openapi import TITLE, Json, Operation, build_openapi
 from splitserve.frontend.operator.health import HealthProbe
-from splitserve.frontend.routes import api_operations, make_routes, operator_operations
+from splitserve.frontend.routes import api_dialects, api_operations, make_routes, operator_operations
 from splitserve.frontend.unknown_fields import UnknownFields
 
 
@@ -142,9 +142,9 @@ def _add_layers(app: FastAPI, context: ApiContext, owners: AppOwners) -> None:
             allow_methods=config.allowed_methods,
             allow_headers=config.allowed_headers,
             allow_credentials=config.allow_credentials,
-            expose_headers=("x-request-id", "retry-after"),
+            expose_headers=("x-request-id", "request-id", "retry-after"),
         )
-    app.add_middleware(RequestLogMiddleware, metrics=context.metrics)
+    app.add_middleware(RequestLogMiddleware, metrics=context.metrics, dialects=api_dialects())
     if config.root_path:
         app.add_middleware(RootPathMiddleware, root_path=config.root_path)
 

@@ -32,7 +32,8 @@ class Operation:
         request: the struct that a body is decoded into, None for no body.
         example: a body that every server takes.
         response: the struct of the response, None for plain text.
-        event: the struct of its server-sent events.
+        events: the structs of its server-sent events.
+        error: the struct of its errors.
         errors: statuses that come with an error object.
         is_probe: a failure has the same struct, with status 503.
         is_public: asks for no key even where there are keys.
@@ -47,7 +48,8 @@ class Operation:
     request: type | None = None
     example: Json | None = None
     response: type | None = None
-    event: type | None = None
+    events: tuple[type, ...] = ()
+    error: type = ErrorBody
     errors: tuple[int, ...] = (401,)
     is_probe: bool = False
     is_public: bool = False
@@ -60,7 +62,8 @@ class Operation:
     @property
     def structs(self) -> set[type]:
         """All that its bodies consist of."""
-        return {kind for kind in (self.request, self.response, self.event) if kind is not None}
+        kinds = (self.request, self.response, *self.events, self.error)
+        return {kind for kind in kinds if kind is not None}
 
 
 def build_openapi(operations: Iterable[Operation], *, with_keys: bool, max_logprobs: int) -> Json:
@@ -72,9 +75,9 @@ def build_openapi(operations: Iterable[Operation], *, with_keys: bool, max_logpr
         max_logprobs: largest number of logprobs that requests may ask for.
     """
     operations = list(operations)
-    structs = set().union(*(operation.structs for operation in operations))
+    structs = {ErrorBody}.union(*(operation.structs for operation in operations))
     _, components = msgspec.json.schema_components(
-        [ErrorBody, *sorted(structs, key=lambda kind: str(kind.__name__))], ref_template=REF
+        sorted(structs, key=lambda kind: str(kind.__name__)), ref_template=REF
     )
     add_rules(components, max_logprobs)
     document: Json = {
@@ -89,8 +92,11 @@ def build_openapi(operations: Iterable[Operation], *, with_keys: bool, max_logpr
             entry["security"] = []
         document["paths"].setdefault(operation.document_path, {})[operation.method.lower()] = entry
     if with_keys:
-        document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        document["security"] = [{"key": []}]
+        document["components"]["securitySchemes"] = {
+            "key": {"type": "http", "scheme": "bearer"},
+            "header": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+        }
+        document["security"] = [{"key": []}, {"header": []}]
     return document
 
 
@@ -117,15 +123,16 @@ def _responses(operation: Operation) -> Json:
     contents: Json = {"text/plain": {"schema": {"type": "string"}}}
     if operation.response is not None:
         contents = {"application/json": {"schema": _ref(operation.response)}}
-    if operation.event is not None:
-        contents["text/event-stream"] = {"schema": _ref(operation.event)}
+    if operation.events:
+        schemas = [_ref(event) for event in operation.events]
+        contents["text/event-stream"] = {"schema": schemas[0] if len(schemas) == 1 else {"oneOf": schemas}}
     responses: Json = {"200": {"description": "OK", "content": contents}}
     if operation.is_probe:
         responses["503"] = {"description": "No engine is ready, or none answered", "content": contents}
     for status in operation.errors:
         answer: Json = {
             "description": _ERROR_TEXTS[status],
-            "content": {"application/json": {"schema": _ref(ErrorBody)}},
+            "content": {"application/json": {"schema": _ref(operation.error)}},
         }
         if status in _ERROR_HEADERS:
             name, schema = _ERROR_HEADERS[status]

@@ -12,6 +12,12 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
+from splitserve.frontend.anthropic.dialect import ANTHROPIC, MessagesError
+from splitserve.frontend.anthropic.messages import count_tokens, create_message
+from splitserve.frontend.anthropic.schema.events import EVENTS
+from splitserve.frontend.anthropic.schema.request import CountTokensRequest, MessagesRequest
+from splitserve.frontend.anthropic.schema.response import Message, TokenCount
+from splitserve.frontend.http.dialect import Dialect
 from splitserve.frontend.http.limits import InFlightRequests
 from splitserve.frontend.metrics.scrape import Scrape
 from splitserve.frontend.openai.chat import create_chat_completion
@@ -36,6 +42,9 @@ from splitserve.frontend.openapi import Operation
 from splitserve.frontend.operator.debug_requests import OpenRequestList, list_requests, show_request
 from splitserve.frontend.operator.health import Health, HealthProbe
 from splitserve.frontend.operator.load import ServerLoad, server_load
+
+MESSAGES_PATH = "/v1/messages"
+COUNT_PATH = "/v1/messages/count_tokens"
 
 _post_json = partial(Operation, method="POST", errors=(400, 401, 404, 408, 413, 415, 429, 500, 503, 504))
 
@@ -71,7 +80,7 @@ def make_routes(operations: Iterable[Operation]) -> list[Route]:
 
 def api_operations(context: ApiContext) -> list[Operation]:
     """Return what clients call."""
-    return [*_generation(context), *_models(context), *_tokens(context)]
+    return [*_generation(context), *_messages(context), *_models(context), *_tokens(context)]
 
 
 def _generation(context: ApiContext) -> list[Operation]:
@@ -85,7 +94,7 @@ def _generation(context: ApiContext) -> list[Operation]:
             request=CompletionRequest,
             example={"prompt": "Once upon a time", "max_tokens": 16},
             response=CompletionResponse,
-            event=CompletionChunk,
+            events=(CompletionChunk,),
         ),
         generation(
             path="/v1/chat/completions",
@@ -95,9 +104,40 @@ def _generation(context: ApiContext) -> list[Operation]:
             request=ChatRequest,
             example={"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 16},
             response=ChatResponse,
-            event=ChatChunk,
+            events=(ChatChunk,),
         ),
     ]
+
+
+def _messages(context: ApiContext) -> list[Operation]:
+    operation = partial(_post_json, tag="messages", error=MessagesError)
+    example = {"messages": [{"role": "user", "content": "Hello!"}]}
+    return [
+        operation(
+            path=MESSAGES_PATH,
+            name="messages",
+            summary="Continue a conversation, as Anthropic's clients do",
+            endpoint=partial(create_message, context),
+            request=MessagesRequest,
+            example=example | {"max_tokens": 16},
+            response=Message,
+            events=EVENTS,
+        ),
+        operation(
+            path=COUNT_PATH,
+            name="count_tokens",
+            summary="Count the tokens of a conversation",
+            endpoint=partial(count_tokens, context),
+            request=CountTokensRequest,
+            example=example,
+            response=TokenCount,
+        ),
+    ]
+
+
+def api_dialects() -> dict[str, Dialect]:
+    """Return the dialect of each path that has another than OpenAI's."""
+    return dict.fromkeys((MESSAGES_PATH, COUNT_PATH), ANTHROPIC)
 
 
 def _models(context: ApiContext) -> list[Operation]:

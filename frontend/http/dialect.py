@@ -1,4 +1,4 @@
-"""How does the API that a request belongs to word errors, and what stands between the events of its streams?"""
+"""How does the API of a request word errors, and what stands between the events of its streams?"""
 
 from __future__ import annotations
 

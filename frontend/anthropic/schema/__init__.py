@@ -1,0 +1,1 @@
+"""Bodies of the Messages API, as its clients write and read them."""
