@@ -49,7 +49,7 @@ FRONTEND = {
     "anthropic": "engines http openai text",
     "operator": "engines http metrics openai",
     "offline": "engines metrics text typed_json unknown_fields",
-    "openapi": "http openai",
+    "openapi": "anthropic http openai",
     "routes": "anthropic http metrics openai openapi operator",
     "docs_page": "",
     "app": "config docs_page engines http launch metrics openai openapi operator routes unknown_fields",

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from splitserve.engine_core.sampling_params import MAX_STOP_STRINGS
 from splitserve.frontend.openai.schema.fields import ModelName, StopString, listed, ranged
-from splitserve.frontend.openai.schema.tools import MAX_TOOLS
+from splitserve.frontend.openai.schema.tools import MAX_TOOLS, NAME_PATTERN
 from splitserve.frontend.text.chat.messages import MAX_FUNCTION_NAME_CHARS, MAX_MESSAGES
 
 CacheControl = Annotated[
@@ -66,7 +66,10 @@ class MessageParam(msgspec.Struct, frozen=True, kw_only=True):
 class MessagesTool(msgspec.Struct, frozen=True, kw_only=True):
     """A tool of the client's own."""
 
-    name: Annotated[str, Meta(description="1 to 64 letters, digits, _ and -.")]
+    name: Annotated[
+        str,
+        Meta(description="1 to 64 letters, digits, _ and -.", extra_json_schema={"pattern": NAME_PATTERN}),
+    ]
     input_schema: Annotated[dict[str, Any] | None, Meta(description="JSON schema of the input.")] = None
     description: str | None = None
     type: Annotated[str | None, Meta(description='"custom", the default, is the only one served.')] = None

@@ -7,6 +7,7 @@ docs/api.md.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from splitserve.frontend.openai.schema.completions import MAX_PROMPTS
@@ -147,12 +148,19 @@ def add_rules(schemas: Json, max_logprobs: int) -> None:
         schemas: by name; changed.
         max_logprobs: as the server allows.
     """
-    for name, rules in RULES.items():
-        schemas[name]["allOf"] = rules
-    for (name, field), schema in FIELDS.items():
-        properties = schemas[name]["properties"]
-        properties[field] = {"description": properties[field].get("description", "")} | schema
+    add_tables(schemas, RULES, FIELDS)
     for name in ("CompletionRequest", "ChatRequest"):
         for field in LOGPROBS_FIELDS:
             if "maximum" in schemas[name]["properties"].get(field, {}):
                 schemas[name]["properties"][field]["maximum"] = max_logprobs
+
+
+def add_tables(
+    schemas: Json, rules: Mapping[str, list[Json]], fields: Mapping[tuple[str, str], Json]
+) -> None:
+    """Add the rules of structs, and the schemas of fields, to the document's schemas; they are changed."""
+    for name, each in rules.items():
+        schemas[name]["allOf"] = each
+    for (name, field), schema in fields.items():
+        properties = schemas[name]["properties"]
+        properties[field] = {"description": properties[field].get("description", "")} | schema

@@ -14,7 +14,7 @@ from splitserve.frontend.text.answers.calls import ParameterTypes
 from splitserve.frontend.text.chat.control_tokens import JsonValue
 
 MAX_TOOLS = 128
-_NAME: Final = r"^[a-zA-Z0-9_-]{1,64}$"
+NAME_PATTERN: Final = r"^[a-zA-Z0-9_-]{1,64}$"
 # A function without parameters takes none; templates look for the schema.
 _NO_PARAMETERS: Final[Mapping[str, JsonValue]] = {"type": "object", "properties": {}}
 
@@ -26,7 +26,8 @@ class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
     """A function that the model may call."""
 
     name: Annotated[
-        str, Meta(description="1 to 64 letters, digits, _ and -.", extra_json_schema={"pattern": _NAME})
+        str,
+        Meta(description="1 to 64 letters, digits, _ and -.", extra_json_schema={"pattern": NAME_PATTERN}),
     ]
     description: str | None = None
     parameters: Annotated[
@@ -144,7 +145,7 @@ def check_tools(tools: Sequence[Tool]) -> None:
     names: set[str] = set()
     for i, tool in enumerate(tools):
         path, name = f"tools[{i}].function.name", tool.function.name
-        if not re.fullmatch(_NAME, name, re.ASCII):
+        if not re.fullmatch(NAME_PATTERN, name, re.ASCII):
             raise InvalidRequestError(f"{path} must be 1 to 64 letters, digits, _ or -", path)
         if name in names:
             raise InvalidRequestError(f"{path}: two tools have the name {name!r}", path)

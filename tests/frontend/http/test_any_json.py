@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.frontend.anthropic.schema.request import CountTokensRequest, MessagesRequest
 from splitserve.frontend.http.json_body import BodyDecoder
 from splitserve.frontend.openai.schema.chat import ChatRequest
 from splitserve.frontend.openai.schema.completions import CompletionRequest
@@ -25,6 +26,8 @@ from tests.frontend.http.app_fixtures import ServerFactory
 ENDPOINTS = {
     "/v1/completions": (CompletionRequest, "prompt", b'"x"'),
     "/v1/chat/completions": (ChatRequest, "messages", b'[{"role":"user","content":"x"}]'),
+    "/v1/messages": (MessagesRequest, "messages", b'[{"role":"user","content":"x"}],"max_tokens":4'),
+    "/v1/messages/count_tokens": (CountTokensRequest, "messages", b'[{"role":"user","content":"x"}]'),
     "/tokenize": (TokenizeRequest, "prompt", b'"x"'),
     "/detokenize": (DetokenizeRequest, "tokens", b"[1]"),
 }

@@ -174,5 +174,5 @@ async def test_without_origins_there_is_no_cors(client: httpx.AsyncClient) -> No
 
 async def test_the_document_says_which_routes_need_a_key(make_client: ClientFactory) -> None:
     document = json.loads((await make_client(api_key_hashes=HASHES).get("/openapi.json", headers=GOOD)).text)
-    assert document["security"] == [{"key": []}]
+    assert document["security"] == [{"key": []}, {"header": []}]
     assert document["paths"]["/live"]["get"]["security"] == []

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.frontend.anthropic.schema.request import MessagesRequest
 from splitserve.frontend.openai.schema.chat import ChatRequest
 from splitserve.frontend.openai.schema.completions import CompletionRequest
 from tests.frontend.http.app_fixtures import ClientFactory
@@ -36,7 +37,12 @@ def test_every_reference_resolves_and_every_schema_is_used(document: dict) -> No
 
 
 @pytest.mark.parametrize(
-    ("path", "kind"), [("/v1/completions", CompletionRequest), ("/v1/chat/completions", ChatRequest)]
+    ("path", "kind"),
+    [
+        ("/v1/completions", CompletionRequest),
+        ("/v1/chat/completions", ChatRequest),
+        ("/v1/messages", MessagesRequest),
+    ],
 )
 def test_request_bodies_are_the_structs_that_decode_them(
     document: dict, path: str, kind: type[Struct]
@@ -45,14 +51,14 @@ def test_request_bodies_are_the_structs_that_decode_them(
     assert operation["requestBody"]["required"]
     reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
     properties = document["components"]["schemas"][reference.rpartition("/")[2]]["properties"]
-    assert list(properties) == list(kind.__struct_fields__)
+    assert sorted(properties) == sorted(kind.__struct_fields__)
     assert "text/event-stream" in operation["responses"]["200"]["content"]
 
 
 def test_every_post_names_its_errors(document: dict) -> None:
     operations = [each["post"] for each in document["paths"].values() if "post" in each]
     posts = [operation for operation in operations if "requestBody" in operation]
-    assert len(posts) == 4
+    assert len(posts) == 6
     for operation in posts:
         assert {"400", "401", "404", "408", "413", "415", "429", "500", "503"} <= set(operation["responses"])
 
