@@ -1,4 +1,4 @@
-"""Fields that completions and chat share: how tokens are chosen, when they end, what comes back."""
+"""Fields that the generation endpoints share: how tokens are chosen, when they end, what comes back."""
 
 from __future__ import annotations
 
@@ -85,11 +85,9 @@ class RepetitionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     min_count: Annotated[int, ranged(2, MAX_PATTERN_COUNT, "How often in a row it has to occur.")] = 2
 
 
-class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
-    """Request fields of both generation endpoints; null means the same as leaving a field out."""
+class SharedFields(msgspec.Struct, frozen=True, kw_only=True):
+    """Request fields of all of OpenAI's ways to generate; null means the same as leaving a field out."""
 
-    model: ModelName | None = None
-    n: Annotated[int | None, ranged(1, MAX_N, "Completions per prompt. Default 1.")] = None
     temperature: Annotated[float | None, ranged(0, 2, "0 is greedy. Default: the checkpoint's, else 1.")] = (
         None
     )
@@ -134,6 +132,37 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
             description=f"Up to {MAX_BAD_WORDS} strings of 1 to {MAX_BAD_WORD_BYTES} bytes that never appear."
         ),
     ] = None
+    skip_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    cache_salt: CacheSalt | None = None
+    priority: Priority | None = None
+    timeout: Annotated[
+        float | None,
+        ranged(0, MAX_TIMEOUT_S, "Seconds after which the engine ends the request with 504.", above=True),
+    ] = None
+    queue_timeout: Annotated[
+        float | None,
+        ranged(
+            0,
+            MAX_TIMEOUT_S,
+            "Seconds it may wait before it first runs, else 503. Default: the engine's.",
+            above=True,
+        ),
+    ] = None
+    request_id: Annotated[
+        str | None,
+        Meta(
+            description="1 to 100 letters, digits and . _ : -; the header X-Request-Id takes precedence.",
+            extra_json_schema={"pattern": "^[A-Za-z0-9._:-]{1,100}$"},
+        ),
+    ] = None
+
+
+class GenerationFields(SharedFields, frozen=True, kw_only=True):
+    """Request fields of completions and chat."""
+
+    model: ModelName | None = None
+    n: Annotated[int | None, ranged(1, MAX_N, "Completions per prompt. Default 1.")] = None
     logprob_token_ids: Annotated[
         Annotated[list[TokenId], listed(0, MAX_LOGPROB_TOKEN_IDS)] | None,
         Meta(
@@ -183,34 +212,10 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
         TruncationSide | None, Meta(description="Which end of the prompt is truncated. Default left.")
     ] = None
     prompt_logprobs: Annotated[int | None, ranged(0, MAX_LOGPROBS, "Logprobs of the prompt's tokens.")] = None
-    skip_special_tokens: bool | None = None
-    include_stop_str_in_output: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: Annotated[
         bool | None,
         Meta(description='Write tokens of logprobs as "token_id:123". Default: as the server is set.'),
-    ] = None
-    cache_salt: CacheSalt | None = None
-    priority: Priority | None = None
-    timeout: Annotated[
-        float | None,
-        ranged(0, MAX_TIMEOUT_S, "Seconds after which the engine ends the request with 504.", above=True),
-    ] = None
-    queue_timeout: Annotated[
-        float | None,
-        ranged(
-            0,
-            MAX_TIMEOUT_S,
-            "Seconds it may wait before it first runs, else 503. Default: the engine's.",
-            above=True,
-        ),
-    ] = None
-    request_id: Annotated[
-        str | None,
-        Meta(
-            description="1 to 100 letters, digits and . _ : -; the header X-Request-Id takes precedence.",
-            extra_json_schema={"pattern": "^[A-Za-z0-9._:-]{1,100}$"},
-        ),
     ] = None
