@@ -14,7 +14,7 @@ from starlette.types import Scope
 
 from splitserve.frontend.anthropic.dialect import ANTHROPIC, MessagesError
 from splitserve.frontend.anthropic.messages import count_tokens, create_message
-from splitserve.frontend.anthropic.schema.events import EVENTS
+from splitserve.frontend.anthropic.schema.events import EVENTS as EVENTS_OF_MESSAGES
 from splitserve.frontend.anthropic.schema.request import CountTokensRequest, MessagesRequest
 from splitserve.frontend.anthropic.schema.response import Message, TokenCount
 from splitserve.frontend.http.dialect import Dialect
@@ -42,9 +42,14 @@ from splitserve.frontend.openapi import Operation
 from splitserve.frontend.operator.debug_requests import OpenRequestList, list_requests, show_request
 from splitserve.frontend.operator.health import Health, HealthProbe
 from splitserve.frontend.operator.load import ServerLoad, server_load
+from splitserve.frontend.responses.responses import RESPONSES, create_response
+from splitserve.frontend.responses.schema.events import EVENTS as EVENTS_OF_RESPONSES
+from splitserve.frontend.responses.schema.request import ResponsesRequest
+from splitserve.frontend.responses.schema.response import ResponseObject
 
 MESSAGES_PATH = "/v1/messages"
 COUNT_PATH = "/v1/messages/count_tokens"
+RESPONSES_PATH = "/v1/responses"
 
 _post_json = partial(Operation, method="POST", errors=(400, 401, 404, 408, 413, 415, 429, 500, 503, 504))
 
@@ -106,6 +111,16 @@ def _generation(context: ApiContext) -> list[Operation]:
             response=ChatResponse,
             events=(ChatChunk,),
         ),
+        generation(
+            path=RESPONSES_PATH,
+            name="responses",
+            summary="Answer an input",
+            endpoint=partial(create_response, context),
+            request=ResponsesRequest,
+            example={"input": "Hello!", "max_output_tokens": 16},
+            response=ResponseObject,
+            events=EVENTS_OF_RESPONSES,
+        ),
     ]
 
 
@@ -121,7 +136,7 @@ def _messages(context: ApiContext) -> list[Operation]:
             request=MessagesRequest,
             example=example | {"max_tokens": 16},
             response=Message,
-            events=EVENTS,
+            events=EVENTS_OF_MESSAGES,
         ),
         operation(
             path=COUNT_PATH,
@@ -137,7 +152,7 @@ def _messages(context: ApiContext) -> list[Operation]:
 
 def api_dialects() -> dict[str, Dialect]:
     """Return the dialect of each path that has another than OpenAI's."""
-    return dict.fromkeys((MESSAGES_PATH, COUNT_PATH), ANTHROPIC)
+    return {MESSAGES_PATH: ANTHROPIC, COUNT_PATH: ANTHROPIC, RESPONSES_PATH: RESPONSES}
 
 
 def _models(context: ApiContext) -> list[Operation]:

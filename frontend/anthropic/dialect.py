@@ -7,8 +7,8 @@ from typing import Final, Literal
 import msgspec
 
 from splitserve.frontend.anthropic.schema.events import Ping
-from splitserve.frontend.anthropic.sse import encode_event
 from splitserve.frontend.http.dialect import Dialect, ErrorDetail
+from splitserve.frontend.http.response.sse import named_event
 
 ErrorType = Literal[
     "invalid_request_error",
@@ -55,7 +55,7 @@ def _error(status: int, detail: ErrorDetail, request_id: str) -> MessagesError:
 ANTHROPIC: Final = Dialect(
     error=_error,
     error_prefix=b"event: error\n",
-    keep_alive=encode_event(Ping()),
+    keep_alive=named_event(Ping()),
     end=b"",
     id_header=b"request-id",
 )

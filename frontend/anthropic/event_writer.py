@@ -35,9 +35,9 @@ from splitserve.frontend.anthropic.schema.response import (
     ThinkingBlock,
     ToolUseBlock,
 )
-from splitserve.frontend.anthropic.sse import encode_event
 from splitserve.frontend.engines.connection.token_relay import Frame
 from splitserve.frontend.engines.generation import OutputDelta
+from splitserve.frontend.http.response.sse import named_event
 from splitserve.frontend.openai.answers.choice_reader import ChoiceReaders
 from splitserve.frontend.openai.context import ResponseHead
 from splitserve.frontend.openai.generation_run import GenerationRun
@@ -53,7 +53,7 @@ from splitserve.frontend.text.answers.deltas import (
 _encode = msgspec.json.Encoder().encode
 
 # The event of more text in the first block, around that text.
-_PREFIX, _SUFFIX = encode_event(ContentBlockDelta(0, TextDelta("|"))).split(b'"|"')
+_PREFIX, _SUFFIX = named_event(ContentBlockDelta(0, TextDelta("|"))).split(b'"|"')
 
 
 class EventWriter:
@@ -94,7 +94,7 @@ class EventWriter:
         events += [event for each in found for event in self._events(each)]
         if finish_reason is not None:
             self._stop = stop_of(finish_reason, delta.stop_reason)
-        return b"".join(map(encode_event, events))
+        return b"".join(map(named_event, events))
 
     def frame(self) -> Frame | None:
         """Return what stands around plain text, if all text is content."""
@@ -106,7 +106,7 @@ class EventWriter:
         if not self._num_blocks:
             events += self._open("text", TextBlock(""))
         events += [*self._close(), MessageDelta(self._stop, usage_of(self._run.usage)), MessageStop()]
-        return b"".join(map(encode_event, events))
+        return b"".join(map(named_event, events))
 
     def _start(self) -> StreamEvent:
         self._started = True

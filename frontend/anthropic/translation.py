@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
@@ -18,6 +17,7 @@ from splitserve.frontend.anthropic.schema.request import (
     PromptFields,
     Thinking,
 )
+from splitserve.frontend.openai.other_names import errors_named
 from splitserve.frontend.openai.schema.chat import ChatRequest
 from splitserve.frontend.openai.schema.tools import FunctionTool, Tool
 from splitserve.frontend.openai.schema.unsupported import REFUSED_CHAT, refuse_unsupported
@@ -123,21 +123,6 @@ def _is_shown(thinking: Thinking) -> bool:
     return _thinks(thinking) and thinking.display != "omitted"
 
 
-@contextmanager
-def own_words() -> Iterator[None]:
+def own_words() -> AbstractContextManager[None]:
     """Name the fields of a chat that errors speak of as the Messages API does."""
-    try:
-        yield
-    except InvalidRequestError as error:
-        named = _own_name(error.param or "")
-        if named == error.param or not named:
-            raise
-        again = InvalidRequestError(str(error).replace(error.param or "", named), named, error.code)
-        again.status = error.status
-        raise again from None
-
-
-def _own_name(param: str) -> str:
-    for pattern, name in _NAMES:
-        param = pattern.sub(name, param)
-    return param
+    return errors_named(_NAMES)

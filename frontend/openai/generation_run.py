@@ -181,7 +181,7 @@ class GenerationRun:
         }
 
     async def collect(
-        self, request: Request, on_delta: Callable[[OutputDelta], None] | None = None
+        self, request: Request, on_delta: Callable[[OutputDelta], object] | None = None
     ) -> list[CollectedChoice]:
         """Run to the end; returns the choices in order of index.
 

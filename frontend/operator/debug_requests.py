@@ -13,7 +13,7 @@ from splitserve.frontend.openai.context import ApiContext, json_response
 
 TIMEOUT_S = 5.0
 # Prefixes of response ids; a client may know only its X-Request-Id.
-_PREFIXES = ("", "cmpl-", "chatcmpl-", "msg_")
+_PREFIXES = ("", "cmpl-", "chatcmpl-", "msg_", "resp_")
 MAX_ID_CHARS = 128
 
 

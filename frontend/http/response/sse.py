@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 
 import msgspec
 from starlette.responses import Response
@@ -13,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from splitserve.engine_core.errors import SplitServeError
 from splitserve.engine_core.process.logs import log_event
 from splitserve.frontend.http.connection.disconnect import ClientGoneError
-from splitserve.frontend.http.dialect import dialect_of, error_struct
+from splitserve.frontend.http.dialect import ErrorDetail, dialect_of, error_struct
 from splitserve.frontend.http.errors import HttpError, error_body, error_response
 from splitserve.frontend.http.limits import EndReason, InFlightRequest
 from splitserve.frontend.http.response.event_source import EventSource
@@ -34,6 +35,11 @@ def event(data: bytes) -> bytes:
     return b"data: %s\n\n" % data
 
 
+def named_event(value: msgspec.Struct) -> bytes:
+    """Frame a struct as the event of its tag's name."""
+    return b"event: %s\n%s" % (str(value.__struct_config__.tag).encode(), event(_encode(value)))
+
+
 class EventStream(Response):
     """Sends the events of a source.
 
@@ -42,8 +48,23 @@ class EventStream(Response):
     the client hangs up, the source is closed at once.
     """
 
-    def __init__(self, source: EventSource, keep_alive: KeepAlive, slices: SliceQueue) -> None:
+    def __init__(
+        self,
+        source: EventSource,
+        keep_alive: KeepAlive,
+        slices: SliceQueue,
+        failure: Callable[[ErrorDetail], bytes] | None = None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            source: of the events.
+            keep_alive: breaks silences.
+            slices: of the process.
+            failure: makes the events that tell of an error; None for the error event of the API.
+        """
         self.background = None
+        self._failure = failure
         self.status_code = 200
         self._source = source
         self._keep_alive = keep_alive
@@ -62,7 +83,7 @@ class EventStream(Response):
             scope["state"]["log"]["client_gone"] = True
             return
         except asyncio.CancelledError:
-            if not await _say_goodbye(scope, send, stream):
+            if not await self._say_goodbye(scope, send, stream):
                 raise
         except Exception as error:
             if stream.in_event:
@@ -72,32 +93,32 @@ class EventStream(Response):
             if not stream.started:
                 await error_response(error)(scope, receive, send)
                 return
-            last = _error_event(scope, error)
+            last = self._error_event(scope, error)
         await send(_body(last + dialect_of(scope).end, more=False))
 
+    def _error_event(self, scope: Scope, error: Exception) -> bytes:
+        status, body = error_body(error)
+        if self._failure is not None:
+            return self._failure(body.error)
+        return dialect_of(scope).error_prefix + event(_encode(error_struct(scope, status, body.error)))
 
-def _error_event(scope: Scope, error: Exception) -> bytes:
-    status, body = error_body(error)
-    return dialect_of(scope).error_prefix + event(_encode(error_struct(scope, status, body.error)))
+    async def _say_goodbye(self, scope: Scope, send: Send, stream: OpenStream) -> bool:
+        """Tell a client that our shutdown cuts it off; False if this is another cancellation."""
+        request: InFlightRequest | None = scope["state"].get("open_request")
+        if request is None or request.end_reason is not EndReason.SHUTDOWN:
+            return False
+        if stream.in_event or not stream.started:
+            return False
+        request.task.uncancel()
+        error = HttpError(503, "shutting_down", "shutdown timeout passed")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS_S):
+                await send(_body(self._error_event(scope, error), more=True))
+        return True
 
 
 def _body(data: bytes, *, more: bool) -> dict[str, object]:
     return {"type": "http.response.body", "body": data, "more_body": more}
-
-
-async def _say_goodbye(scope: Scope, send: Send, stream: OpenStream) -> bool:
-    """Tell a client that our shutdown cuts it off; False if this is another cancellation."""
-    request: InFlightRequest | None = scope["state"].get("open_request")
-    if request is None or request.end_reason is not EndReason.SHUTDOWN:
-        return False
-    if stream.in_event or not stream.started:
-        return False
-    request.task.uncancel()
-    error = HttpError(503, "shutting_down", "shutdown timeout passed")
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_LAST_WORDS_S):
-            await send(_body(_error_event(scope, error), more=True))
-    return True
 
 
 def _log(error: Exception) -> None:

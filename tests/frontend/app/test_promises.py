@@ -137,7 +137,7 @@ async def test_a_request_tells_what_it_waits_for(client: httpx.AsyncClient, pool
 async def test_one_request_is_found_by_any_of_its_ids(client: httpx.AsyncClient, pool: FakePool) -> None:
     pool.open_requests = [INFO]
     assert (await client.get("/debug/requests/x")).json()["requests"][0]["request_id"] == "cmpl-x"
-    assert pool.asked == [(["x", "cmpl-x", "chatcmpl-x", "msg_x"], "")]
+    assert pool.asked == [(["x", "cmpl-x", "chatcmpl-x", "msg_x", "resp_x"], "")]
 
 
 @pytest.mark.parametrize("request_id", ["gone", "x" * 129])

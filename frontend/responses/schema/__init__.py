@@ -1,0 +1,1 @@
+"""Bodies and events of the Responses API, and what of it is not served."""
