@@ -11,10 +11,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from splitserve.frontend.anthropic.schema import rules
+from splitserve.frontend.anthropic.schema import rules as messages_rules
 from splitserve.frontend.http.dialect import ErrorBody
 from splitserve.frontend.openai.context import VERSION
 from splitserve.frontend.openai.schema.rules import add_rules, add_tables
+from splitserve.frontend.responses.schema import rules as responses_rules
 
 # A JSON document of OpenAPI's own shape; the only place of this package where the type says no more.
 Json = dict[str, Any]
@@ -81,7 +82,8 @@ def build_openapi(operations: Iterable[Operation], *, with_keys: bool, max_logpr
         sorted(structs, key=lambda kind: str(kind.__name__)), ref_template=REF
     )
     add_rules(components, max_logprobs)
-    add_tables(components, rules.RULES, rules.FIELDS)
+    for each in (messages_rules, responses_rules):
+        add_tables(components, each.RULES, each.FIELDS)
     document: Json = {
         "openapi": "3.1.0",
         "info": {"title": TITLE, "version": VERSION},

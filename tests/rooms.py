@@ -50,7 +50,7 @@ FRONTEND = {
     "responses": "engines http openai text",
     "operator": "engines http metrics openai",
     "offline": "engines metrics text typed_json unknown_fields",
-    "openapi": "anthropic http openai",
+    "openapi": "anthropic http openai responses",
     "routes": "anthropic http metrics openai openapi operator responses",
     "docs_page": "",
     "app": "config docs_page engines http launch metrics openai openapi operator routes unknown_fields",

@@ -14,20 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from splitserve.engine_core.errors import InvalidRequestError
-from splitserve.frontend.responses.schema.items import InputItem, InputPart
+from splitserve.frontend.responses.schema.items import (
+    NEEDED_FIELDS,
+    PART_FIELDS,
+    REASONING_PARTS,
+    InputItem,
+    InputPart,
+)
 from splitserve.frontend.text.chat.messages import ChatMessage, ContentPart, FunctionCall, ToolCall
-
-# Type of an item -> the fields that it needs.
-NEEDED_FIELDS = {
-    "message": ("role", "content"),
-    "function_call": ("call_id", "name", "arguments"),
-    "function_call_output": ("call_id", "output"),
-    "reasoning": (),
-}
-# Type of a part -> the field that holds its text.
-PART_FIELDS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
-# Those of reasoning.
-REASONING_PARTS = ("reasoning_text", "text")
 
 Content = str | list[ContentPart | str]
 

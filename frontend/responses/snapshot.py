@@ -17,7 +17,12 @@ from splitserve.frontend.openai.generation_run import GenerationRun
 from splitserve.frontend.openai.plan import Plan
 from splitserve.frontend.openai.schema.chat import ChatRequest
 from splitserve.frontend.responses.output import Item, Output
-from splitserve.frontend.responses.schema.items import ReasoningOptions, TextFormat, TextOptions
+from splitserve.frontend.responses.schema.items import (
+    ItemStatus,
+    ReasoningOptions,
+    TextFormat,
+    TextOptions,
+)
 from splitserve.frontend.responses.schema.request import ResponsesRequest
 from splitserve.frontend.responses.schema.response import (
     ErrorCode,
@@ -93,8 +98,10 @@ class Snapshot:
             pieces: of what is sent; None for an item without logprobs.
             with_text: False for an item that only begins.
         """
-        # What an error ended has no other end.
-        status = "incomplete" if with_text and item.status == "in_progress" else item.status
+        status: ItemStatus = "in_progress"
+        if with_text:
+            # What an error ended has no other end.
+            status = "incomplete" if item.status == "in_progress" else item.status
         text = item.text if with_text else ""
         if item.kind == "function_call":
             return FunctionCallItem(

@@ -149,7 +149,7 @@ def add_rules(schemas: Json, max_logprobs: int) -> None:
         max_logprobs: as the server allows.
     """
     add_tables(schemas, RULES, FIELDS)
-    for name in ("CompletionRequest", "ChatRequest"):
+    for name in ("CompletionRequest", "ChatRequest", "ResponsesRequest"):
         for field in LOGPROBS_FIELDS:
             if "maximum" in schemas[name]["properties"].get(field, {}):
                 schemas[name]["properties"][field]["maximum"] = max_logprobs

@@ -12,6 +12,17 @@ from splitserve.frontend.text.chat.messages import MAX_FUNCTION_NAME_CHARS
 
 MAX_PARTS = 4096
 MAX_CALL_ID_CHARS = 256
+# Type of an item -> the fields that it needs.
+NEEDED_FIELDS = {
+    "message": ("role", "content"),
+    "function_call": ("call_id", "name", "arguments"),
+    "function_call_output": ("call_id", "output"),
+    "reasoning": (),
+}
+# Type of a part -> the field that holds its text.
+PART_FIELDS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+# Those of reasoning.
+REASONING_PARTS = ("reasoning_text", "text")
 
 
 class InputPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,8 +31,8 @@ class InputPart(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     text: str | None = None
     refusal: str | None = None
-    annotations: Annotated[list[Any], Meta(description="Of an earlier answer; ignored.")] | None = None
-    logprobs: Annotated[list[Any], Meta(description="Of an earlier answer; ignored.")] | None = None
+    annotations: Annotated[list[dict[str, Any]], Meta(description="Of an earlier answer.")] | None = None
+    logprobs: Annotated[list[dict[str, Any]], Meta(description="Of an earlier answer.")] | None = None
 
 
 class ReasoningPart(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ import pytest
 from splitserve.frontend.openai.schema.missing_features import FEATURES
 from splitserve.frontend.openai.schema.structured import StructuredOutputFields
 from splitserve.frontend.openai.schema.unsupported import INSTEAD, REFUSED, REFUSED_CHAT, Accepted
+from splitserve.frontend.responses.schema.refused import REFUSED_RESPONSES
 from tests.frontend.http.app_fixtures import ClientFactory
 from tests.frontend.http.fake_pool import FakePool
 
@@ -206,7 +207,7 @@ async def test_what_a_refusal_says_is_accepted_is_accepted(
 
 
 def test_features_are_of_fields_that_are_refused() -> None:
-    assert FEATURES.keys() <= REFUSED.keys()
+    assert FEATURES.keys() <= REFUSED.keys() | REFUSED_RESPONSES.keys()
     assert not FEATURES.keys() & INSTEAD.keys()
 
 

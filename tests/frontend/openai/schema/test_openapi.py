@@ -13,6 +13,7 @@ from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.anthropic.schema.request import MessagesRequest
 from splitserve.frontend.openai.schema.chat import ChatRequest
 from splitserve.frontend.openai.schema.completions import CompletionRequest
+from splitserve.frontend.responses.schema.request import ResponsesRequest
 from tests.frontend.http.app_fixtures import ClientFactory
 
 
@@ -42,6 +43,7 @@ def test_every_reference_resolves_and_every_schema_is_used(document: dict) -> No
         ("/v1/completions", CompletionRequest),
         ("/v1/chat/completions", ChatRequest),
         ("/v1/messages", MessagesRequest),
+        ("/v1/responses", ResponsesRequest),
     ],
 )
 def test_request_bodies_are_the_structs_that_decode_them(
@@ -58,7 +60,7 @@ def test_request_bodies_are_the_structs_that_decode_them(
 def test_every_post_names_its_errors(document: dict) -> None:
     operations = [each["post"] for each in document["paths"].values() if "post" in each]
     posts = [operation for operation in operations if "requestBody" in operation]
-    assert len(posts) == 6
+    assert len(posts) == 7
     for operation in posts:
         assert {"400", "401", "404", "408", "413", "415", "429", "500", "503"} <= set(operation["responses"])
 

@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from splitserve.frontend.anthropic.schema import rules
+from splitserve.frontend.anthropic.schema import rules as messages_rules
 from splitserve.frontend.app import create_app
 from splitserve.frontend.openai.schema.rules import FIELDS, RULES
+from splitserve.frontend.responses.schema import rules as responses_rules
 from tests.frontend.http.app_fixtures import make_config, with_body_writers
 from tests.frontend.http.fake_pool import FakePool
 from tests.frontend.openai.schema.schema_bodies import Bodies, Json
@@ -27,6 +28,7 @@ PATHS = {
     "ChatRequest": "/v1/chat/completions",
     "MessagesRequest": "/v1/messages",
     "CountTokensRequest": "/v1/messages/count_tokens",
+    "ResponsesRequest": "/v1/responses",
     "TokenizeRequest": "/tokenize",
     "DetokenizeRequest": "/detokenize",
 }
@@ -147,6 +149,26 @@ BROKEN: list[tuple[str, Json]] = [
     ("CountTokensRequest", {"messages": [USER], "system": [{"type": "image", "text": "x"}]}),
     ("CountTokensRequest", {"messages": [USER], "tools": [{"name": "f"}]}),
     ("CountTokensRequest", {"messages": [USER], "tool_choice": {"type": "any"}}),
+    ("ResponsesRequest", {}),
+    ("ResponsesRequest", {"input": []}),
+    ("ResponsesRequest", {"input": [{"role": "user"}]}),
+    ("ResponsesRequest", {"input": [{"role": "tool", "content": "x"}]}),
+    ("ResponsesRequest", {"input": [{"type": "item_reference", "id": "msg_1"}]}),
+    ("ResponsesRequest", {"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]}),
+    ("ResponsesRequest", {"input": [{"type": "function_call_output", "call_id": "c"}]}),
+    ("ResponsesRequest", {"input": [USER | {"content": [{"type": "input_text"}]}]}),
+    ("ResponsesRequest", {"input": [USER | {"content": [{"type": "refusal", "text": "x"}]}]}),
+    ("ResponsesRequest", {"input": [USER | {"content": [{"type": "input_image"}]}]}),
+    ("ResponsesRequest", {"input": [USER | {"content": [{"type": "reasoning_text", "text": "x"}]}]}),
+    ("ResponsesRequest", {"input": "x", "tools": [{"type": "function"}]}),
+    ("ResponsesRequest", {"input": "x", "tools": [{"type": "web_search"}]}),
+    ("ResponsesRequest", {"input": "x", "top_logprobs": 1}),
+    ("ResponsesRequest", {"input": "x", "stream_options": {}}),
+    ("ResponsesRequest", {"input": "x", "max_output_tokens": 0}),
+    ("ResponsesRequest", {"input": "x", "include": ["web_search_call.results"]}),
+    ("ResponsesRequest", {"input": "x", "metadata": {str(i): "" for i in range(17)}}),
+    ("ResponsesRequest", {"input": "x", "metadata": {"k" * 65: ""}}),
+    ("ResponsesRequest", {"input": "x", "metadata": {"k": "v" * 513}}),
 ]
 
 
@@ -167,6 +189,11 @@ TAKEN: list[tuple[str, Json]] = [
     ("MessagesRequest", {"messages": [USER], "max_tokens": 1, "system": [{"type": "text", "text": "x"}]}),
     ("CountTokensRequest", {"messages": [{"role": "assistant", "content": []}], "thinking": None}),
     ("CompletionRequest", {"prompt": "x", "stream": None, "stream_options": None, "top_p": 1e-9}),
+    ("ResponsesRequest", {"input": [USER | {"type": None}, {"type": "reasoning"}], "top_logprobs": 0}),
+    (
+        "ResponsesRequest",
+        {"input": "x", "include": ["message.output_text.logprobs"], "top_logprobs": 2, "tool_choice": None},
+    ),
 ]
 
 
@@ -182,7 +209,12 @@ def test_every_schema_is_one(schema: Json) -> None:
 
 
 def test_every_rule_is_of_a_schema_that_exists() -> None:
-    assert {*RULES, *rules.RULES, *(name for name, _ in FIELDS | rules.FIELDS)} <= set(SCHEMAS)
+    for rules, fields in (
+        (RULES, FIELDS),
+        (messages_rules.RULES, messages_rules.FIELDS),
+        (responses_rules.RULES, responses_rules.FIELDS),
+    ):
+        assert {*rules, *(name for name, _ in fields)} <= set(SCHEMAS)
 
 
 @pytest.mark.parametrize(
