@@ -6,7 +6,7 @@ import json
 
 from tests.fuzz.mutation.numbers import TEXTS
 
-PATHS = ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize")
+PATHS = ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/v1/responses")
 
 _SAMPLING: dict[str, object] = {
     **{"temperature": 0.7, "top_p": 0.9, "top_k": 20, "min_p": 0.05, "seed": 7, "n": 2, "min_tokens": 1},
@@ -63,9 +63,31 @@ def _tokens() -> list[dict[str, object]]:
     ]
 
 
+def _responses() -> list[dict[str, object]]:
+    plain: dict[str, object] = {"input": "Hi", "max_output_tokens": 4}
+    call: dict[str, object] = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    said: list[dict[str, object]] = [
+        {"role": "user", "content": [{"type": "input_text", "text": "What is 2 + 2?"}]},
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "4", "annotations": []}]},
+        call,
+        {"type": "function_call_output", "call_id": "c", "output": "4"},
+    ]
+    tools = [{"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}]
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]}
+    return [
+        {**plain, "stream": True, "stream_options": {"include_obfuscation": False}},
+        {**plain, "input": said, "instructions": "Be brief.", "truncation": "auto", "metadata": {"a": "b"}},
+        {**plain, "include": ["message.output_text.logprobs"], "top_logprobs": 2, "stream": True},
+        {**plain, "tools": tools, "tool_choice": choice, "parallel_tool_calls": False},
+        {**plain, "text": {"format": {"type": "text"}, "verbosity": "low"}, "reasoning": {"effort": "none"}},
+    ]
+
+
 def bodies() -> list[list[bytes]]:
     """By place in PATHS; the model is left out, named, or unknown."""
-    kinds: list[list[dict[str, object]]] = [_chats(), _completions(), _tokens(), [{"tokens": [65, 66, 200]}]]
+    tokens: dict[str, object] = {"tokens": [65, 66, 200]}
+    kinds = [_chats(), _completions(), _tokens(), [tokens], _responses()]
     return [[json.dumps(body).encode() for body in kind] for kind in kinds]
 
 
