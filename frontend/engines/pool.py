@@ -178,7 +178,7 @@ class EnginePool:
         """
         # Before choosing engines: these may wait, and a chosen engine could be gone by then.
         requests = await self._readiness.hold(requests, model)
-        if any(needs_preparation(request.sampling) for request in requests):
+        if any(needs_preparation(request) for request in requests):
             assets = self.find_model(model).assets
             requests = [await self._preparation.prepare(request, assets) for request in requests]
             requests = await self._readiness.hold(requests, model)

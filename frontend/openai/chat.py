@@ -14,6 +14,7 @@ from splitserve.frontend.http.json_body import BodyDecoder
 from splitserve.frontend.http.response.json_pieces import JsonPieces
 from splitserve.frontend.http.response.sse import EventStream
 from splitserve.frontend.openai.answers.answer_size import AnswerShape, check_answer_size, shown_per_token
+from splitserve.frontend.openai.answers.call_demand import call_demand
 from splitserve.frontend.openai.answers.chat_answer import ChatAnswer
 from splitserve.frontend.openai.answers.chat_chunks import ChatWriter
 from splitserve.frontend.openai.answers.chat_echo import answer_role, echoed_text
@@ -34,7 +35,6 @@ from splitserve.frontend.openai.schema.sampling import (
 from splitserve.frontend.openai.schema.server_defaults import with_server_defaults
 from splitserve.frontend.openai.schema.tools import call_rules
 from splitserve.frontend.openai.schema.unsupported import REFUSED_CHAT, known_beside
-from splitserve.frontend.openai.tool_grammar import with_tool_grammar
 from splitserve.frontend.text.chat.messages import template_messages
 from splitserve.frontend.text.chat.options import ChatOptions
 from splitserve.frontend.text.prompts import Prompt, PromptEncoder
@@ -83,8 +83,8 @@ async def plan_chat(
     params = _params(context, body, model, prompt, shape.max_tokens_within(limit, len(prompt.token_ids)))
     num_values = check_answer_size(shape, [len(prompt.token_ids)], [params.max_tokens or 0], limit)
     reading = answer_reading(body, formats, model.assets.tokenizer, prompt)
-    params = with_tool_grammar(params, body, reading, model.assets.tokenizer)
-    return Plan(body, head, model, [prompt], [params], num_values, waited_s, reading), role
+    calls = call_demand(body, params, reading)
+    return Plan(body, head, model, [prompt], [params], num_values, waited_s, reading, calls), role
 
 
 async def chat_prompt(context: ApiContext, body: ChatRequest) -> Prompt:

@@ -14,6 +14,7 @@ from splitserve.frontend.openai.context import ResponseHead
 from splitserve.frontend.openai.schema.fields import GenerationFields
 from splitserve.frontend.openai.schema.structured import output_rule
 from splitserve.frontend.openai.timeouts import read_timeouts
+from splitserve.frontend.text.call_grammar.demand import CallDemand
 from splitserve.frontend.text.grammar.context import NO_CONTEXT, GrammarContext, Reasoning
 from splitserve.frontend.text.prompts import Prompt
 
@@ -32,6 +33,7 @@ class Plan(Generic[BodyT]):
         num_values: the most that its answer may hold beside text (see frontend.openai.answers.answer_size).
         waited_s: seconds for which it has waited for an engine that was away.
         reading: how its answers are taken apart; None if all their text is content.
+        calls: of tools that its outputs are held to; None to leave them free.
     """
 
     body: BodyT
@@ -42,16 +44,19 @@ class Plan(Generic[BodyT]):
     num_values: int
     waited_s: float = 0.0
     reading: AnswerReading | None = None
+    calls: CallDemand | None = None
 
     @property
     def grammar_context(self) -> GrammarContext:
         """What is known of the grammar of the outputs beside itself."""
         field = output_rule(self.body.response_format, self.body.structured_outputs).field
+        if self.params[0].structured_outputs is None:
+            field = "tools"
         rules = self.reading.rules if self.reading is not None else None
         if rules is None or rules.formats.reasoning is None:
-            return GrammarContext(field)
+            return GrammarContext(field, None, self.calls)
         tags = rules.formats.reasoning
-        return GrammarContext(field, Reasoning(tags.begin, tags.end, rules.in_reasoning))
+        return GrammarContext(field, Reasoning(tags.begin, tags.end, rules.in_reasoning), self.calls)
 
     @property
     def n(self) -> int:
@@ -78,7 +83,8 @@ def generation_requests(plan: Plan[BodyT], tenant: str, *, streams: bool) -> lis
     request_id, body = plan.head.id, plan.body
     timeout_s, queue_timeout_s = read_timeouts(body)
     # Most requests have none, and pay nothing for it.
-    context = NO_CONTEXT if plan.params[0].structured_outputs is None else plan.grammar_context
+    has_grammar = plan.params[0].structured_outputs is not None or plan.calls is not None
+    context = plan.grammar_context if has_grammar else NO_CONTEXT
     requests = [
         GenerationRequest(
             request_id=request_id if len(plan.prompts) == 1 else f"{request_id}-{i}",

@@ -31,18 +31,10 @@ def shown_tools(body: ChatRequest, formats: AnswerFormats) -> list[Mapping[str, 
     """Return what the template shows of the tools, None for none.
 
     Raises:
-        InvalidRequestError: names the field of a tool, or the model has no tool calls, or the answer is to
-            have a format that has no place for them.
+        InvalidRequestError: names the field of a tool, or the model has no tool calls.
     """
     check_tools(body.tools or ())
     tools = offered_tools(body)
-    if tools and body.response_format is not None and body.response_format.type != "text":
-        # A call of a tool is no answer of that format.
-        text = 'response_format must have the type text with tools, unless tool_choice is "none"'
-        raise InvalidRequestError(text, "response_format", "unsupported_parameter")
-    if tools and body.structured_outputs is not None:
-        text = 'structured_outputs must be left out with tools, unless tool_choice is "none"'
-        raise InvalidRequestError(text, "structured_outputs", "unsupported_parameter")
     if tools and formats.tools is None:
         raise InvalidRequestError(
             "tools: this model, as it is served here, makes no tool calls", "tools", "unsupported_parameter"

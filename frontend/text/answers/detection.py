@@ -14,6 +14,7 @@ from splitserve.frontend.text.answers.formats import (
     AnswerFormats,
     ReasoningFormat,
     ToolFormat,
+    tool_format,
 )
 
 
@@ -60,4 +61,4 @@ def _reasoning_format(name: str) -> ReasoningFormat | None:
 
 
 def _tool_format(name: str) -> ToolFormat | None:
-    return None if name == NONE else next(each for each in (*TOOL_FORMATS, PLAIN_JSON) if each.name == name)
+    return None if name == NONE else tool_format(name)

@@ -245,3 +245,8 @@ PLAIN_JSON: Final = ToolFormat("json", marks=(), begin=(), bare=True, in_list=Tr
 AUTO, NONE = "auto", "none"
 REASONING_PARSERS: Final = (AUTO, NONE, *(each.name for each in REASONING_FORMATS))
 TOOL_CALL_PARSERS: Final = (AUTO, NONE, *dict.fromkeys(each.name for each in (*TOOL_FORMATS, PLAIN_JSON)))
+
+
+def tool_format(name: str) -> ToolFormat:
+    """Return the format of a name."""
+    return next(each for each in (*TOOL_FORMATS, PLAIN_JSON) if each.name == name)

@@ -7,14 +7,10 @@ import keyword
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from msgspec import Struct
-
-from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.frontend.text.answers.formats import TaggedCall
+from splitserve.frontend.text.call_grammar.demand import CallableTool, Schema
 from splitserve.frontend.text.call_grammar.lark import Lark, one_of
-from splitserve.frontend.text.chat.control_tokens import JsonValue
-
-Schema = Mapping[str, JsonValue]
+from splitserve.frontend.text.grammar.refusal import RefusalError
 
 # What a plain text cannot be held to: its letters are not those of a JSON string.
 _OF_STRINGS: Final = ("pattern", "format", "minLength", "maxLength")
@@ -34,22 +30,6 @@ _PYTHON_LITERALS: Final = {
 }
 
 
-class CallableTool(Struct, frozen=True):
-    """A tool that may be called.
-
-    Attributes:
-        name: of the function.
-        parameters: JSON schema of an object.
-        strict: the arguments must fit all of it; otherwise what cannot be held to is passed over.
-        path: of its schema in the request.
-    """
-
-    name: str
-    parameters: Schema
-    strict: bool = False
-    path: str = "tools"
-
-
 class _Parameter(NamedTuple):
     name: str
     schema: Schema
@@ -60,17 +40,17 @@ def json_arguments_rule(lark: Lark, index: int, tool: CallableTool) -> str:
     """Return the rule of arguments that are a JSON object.
 
     Raises:
-        InvalidRequestError: the schema is not that of an object.
+        RefusalError: the schema is not that of an object.
     """
     schema = _object_schema(tool)
-    return lark.rule(f"arguments_{index}", lark.json(schema, lenient=not tool.strict))
+    return lark.rule(f"arguments_{index}", lark.json(schema, tool))
 
 
 def tagged_arguments_rule(lark: Lark, index: int, tool: CallableTool, shape: TaggedCall) -> str:
     """Return the rule of arguments between tags, in the order of the schema, with the whitespace behind each.
 
     Raises:
-        InvalidRequestError: the schema cannot be followed in this way.
+        RefusalError: the schema cannot be followed in this way.
     """
     space, parts = lark.space(), list[str]()
     for number, parameter in enumerate(_parameters(tool)):
@@ -89,7 +69,7 @@ def python_arguments_rule(lark: Lark, index: int, tool: CallableTool) -> str:
     """Return the rule of keyword arguments in Python, in the order of the schema.
 
     Raises:
-        InvalidRequestError: the schema cannot be followed in this way.
+        RefusalError: the schema cannot be followed in this way.
     """
     # Behind the first argument each has a comma before it, so which is the first is decided by the rule.
     options, parameters = list[str](), _parameters(tool)
@@ -115,10 +95,11 @@ def is_python_name(name: str) -> bool:
 
 def _tagged_value(lark: Lark, name: str, tool: CallableTool, parameter: _Parameter, shape: TaggedCall) -> str:
     schema, end = parameter.schema, lark.text(shape.value_end)
+    path = f"properties.{parameter.name}"
     feed = f"{lark.rule('FEED', _quoted(chr(10)))}?"
     types = _types(schema)
     if "string" not in types and not _is_any(schema):
-        value = lark.rule(name, lark.json(schema, lenient=not tool.strict))
+        value = lark.rule(name, lark.json(schema, tool, path))
         return f"{feed} {value} {feed} {end}"
     if (texts := _texts(schema)) is not None:
         return f"{feed} {one_of(map(lark.text, texts))} {feed} {end}"
@@ -131,7 +112,7 @@ def _tagged_value(lark: Lark, name: str, tool: CallableTool, parameter: _Paramet
 
 
 def _python_value(lark: Lark, tool: CallableTool, parameter: _Parameter) -> str:
-    written = lark.json(parameter.schema, lenient=not tool.strict, escapes=_PYTHON_ESCAPES)
+    written = lark.json(parameter.schema, tool, f"properties.{parameter.name}", escapes=_PYTHON_ESCAPES)
     if {"enum", "const"} & set(parameter.schema):
         literals = [_quoted(repr(text)) for text in _texts(parameter.schema) or () if text != "null"]
     elif set(_OF_STRINGS) & set(parameter.schema):
@@ -191,5 +172,5 @@ def _quoted(text: str) -> str:
     return json.dumps(text)
 
 
-def _refusal(tool: CallableTool, words: str) -> InvalidRequestError:
-    return InvalidRequestError(f"{tool.path}: {words}", tool.path)
+def _refusal(tool: CallableTool, words: str) -> RefusalError:
+    return RefusalError(words, field=tool.path)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable
 from typing import Final
 
-from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.frontend.text.answers.calls import MAX_CALLS
-from splitserve.frontend.text.answers.formats import NamedCall, PythonCall, TaggedCall, ToolFormat
+from splitserve.frontend.text.answers.formats import NamedCall, PythonCall, TaggedCall, tool_format
 from splitserve.frontend.text.call_grammar.arguments import (
-    CallableTool,
     is_python_name,
     json_arguments_rule,
     python_arguments_rule,
     tagged_arguments_rule,
 )
+from splitserve.frontend.text.call_grammar.demand import CallableTool, CallDemand
 from splitserve.frontend.text.call_grammar.lark import Lark, one_of
+from splitserve.frontend.text.grammar.refusal import RefusalError
 
 # Behind the first.
 _MORE: Final = f"{{0,{MAX_CALLS - 1}}}"
@@ -25,27 +25,23 @@ _MORE: Final = f"{{0,{MAX_CALLS - 1}}}"
 class CallGrammar:
     """Writes the rules of calls in one format."""
 
-    def __init__(
-        self, lark: Lark, tools: ToolFormat, callable_tools: Sequence[CallableTool], *, several: bool
-    ) -> None:
+    def __init__(self, lark: Lark, demand: CallDemand) -> None:
         """Prepare.
 
         Args:
             lark: gets the rules.
-            tools: format of the calls.
-            callable_tools: at least one.
-            several: whether there may be more than one call.
+            demand: says which.
         """
         self._lark = lark
-        self._format = tools
-        self._tools = callable_tools
-        self._several = several
+        self._format = tool_format(demand.tool_format)
+        self._tools = demand.tools
+        self._several = demand.several
 
     def calls(self) -> str:
         """Return what matches calls, tags around them included.
 
         Raises:
-            InvalidRequestError: the format cannot write a tool, or not follow its schema.
+            RefusalError: the format cannot write a tool, or not follow its schema.
         """
         lark, tools = self._lark, self._format
         if tools.bare:
@@ -60,7 +56,7 @@ class CallGrammar:
         """Return what matches the calls behind one of the format's openers.
 
         Raises:
-            InvalidRequestError: the format cannot write a tool, or not follow its schema.
+            RefusalError: the format cannot write a tool, or not follow its schema.
         """
         if opener in self._format.begin:
             return self._behind_begin()
@@ -121,7 +117,11 @@ class CallGrammar:
         return self._rule_of_each("tagged", lambda index, tool: self._tagged_call(index, tool, shape))
 
     def _json_call(self, index: int, tool: CallableTool) -> str:
-        head = rf'/\{{"name": ?"{re.escape(tool.name)}", ?"(arguments|parameters)": ?/'
+        # In the pieces in which llguidance reads JSON: an answer of another form may begin in the same way.
+        colon, comma = self._lark.rule("COLON", "/: ?/"), self._lark.rule("COMMA", "/, ?/")
+        key, name = json.dumps('"name"'), json.dumps(f'"{tool.name}"')
+        arguments = one_of(json.dumps(f'"{each}"') for each in ("arguments", "parameters"))
+        head = f'"{{" {key} {colon} {name} {comma} {arguments} {colon}'
         return f'{head} {json_arguments_rule(self._lark, index, tool)} "}}"'
 
     def _named_call(self, index: int, tool: CallableTool, shape: NamedCall) -> str:
@@ -132,7 +132,7 @@ class CallGrammar:
         if shape.id_begin:
             parts.append(f"({lark.text(shape.id_begin)} /[a-zA-Z0-9]{{9}}/)?")
         name_end = next(tag for tag in shape.name_ends if tag != shape.id_begin)
-        is_optional = "{" in shape.name_ends and name_end not in lark.tokens
+        is_optional = "{" in shape.name_ends and not lark.is_token(name_end)
         parts.append(f"({lark.text(name_end)})?" if is_optional else lark.text(name_end))
         if shape.fence:
             parts.append(lark.text(shape.fence))
@@ -152,8 +152,8 @@ class CallGrammar:
         if not is_python_name(tool.name):
             path = tool.path.removesuffix("parameters") + "name"
             form = self._format.name
-            text = f"{path}: {tool.name!r} is no name in Python, which calls in the format {form} are"
-            raise InvalidRequestError(text, path)
+            text = f"{tool.name!r} is no name in Python, which calls in the format {form} are"
+            raise RefusalError(text, field=path)
         return f'"{tool.name}(" {python_arguments_rule(self._lark, index, tool)} ")"'
 
     def _rule_of_each(self, name: str, write: Callable[[int, CallableTool], str]) -> str:

@@ -13,12 +13,16 @@ from typing import Any
 
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
+from splitserve.frontend.text.call_grammar.demand import CallableTool, CallDemand, Schema
+from splitserve.frontend.text.call_grammar.lark import Lark
+from splitserve.frontend.text.call_grammar.outputs import calls_or_answer, text_with_calls
+from splitserve.frontend.text.grammar.context import Reasoning
 from splitserve.frontend.text.grammar.json_schema import read_schema
 from splitserve.frontend.text.grammar.lark import LarkWriter, literal, regex
 from splitserve.frontend.text.grammar.refusal import RefusalError
 from splitserve.frontend.text.grammar.structural_tag import TagGrammar
 
-_ANSWER = "answer"
+_ANSWER, _FORM = "answer", "form"
 # Models are used to a line or two between their reasoning and the answer.
 _GAP = r"/[ \n]{0,2}/"
 
@@ -29,7 +33,7 @@ class GrammarBuilder:
     """The grammars of one request.
 
     Attributes:
-        schemas: path -> the JSON schemas in it.
+        schemas: field and path -> the JSON schemas in it.
     """
 
     def __init__(self, special_tokens: Mapping[str, int], whitespace_pattern: str | None) -> None:
@@ -39,7 +43,7 @@ class GrammarBuilder:
             special_tokens: text to id.
             whitespace_pattern: what may stand between the parts of JSON; None lets nothing.
         """
-        self.schemas: dict[str, Mapping[str, Json]] = {}
+        self.schemas: dict[tuple[str, str], Mapping[str, Json]] = {}
         self._writer = LarkWriter(special_tokens)
         self._options: dict[str, Json] = {
             "lenient": False,
@@ -50,31 +54,43 @@ class GrammarBuilder:
             self._options["whitespace_pattern"] = whitespace_pattern
         self._grammars: list[dict[str, Json]] = []
 
-    def build(self, kind: str, value: Json, reasoning: tuple[str, str, bool] | None) -> str:
+    def build(
+        self, kind: str, value: Json, reasoning: Reasoning | None, calls: CallDemand | None = None
+    ) -> str:
         """Return the grammar.
 
         Args:
-            kind: field of StructuredOutputs.
+            kind: field of StructuredOutputs, "" for none.
             value: of that field.
-            reasoning: what begins and ends it, and whether the prompt has begun it; None for none.
+            reasoning: that may precede the answer; None for none.
+            calls: that the output may have instead of an answer, or must; None for none.
 
         Raises:
-            RefusalError: the value is wrong, or not served.
+            RefusalError: the value or a tool is wrong, or not served.
         """
-        answer = self._answer(kind, value)
+        if calls is None:
+            found = [self._answer(_ANSWER, kind, value)]
+        elif kind or calls.required:
+            form = [self._answer(_FORM, kind, value)] if kind else []
+            text = calls_or_answer(self._calls_lark(), calls, f"@{_FORM}" if kind else "")
+            found = [_lark(_ANSWER, text), *form]
+        else:
+            # Reasoning is part of it: such an output may end anywhere.
+            found = [_lark(_ANSWER, text_with_calls(self._calls_lark(), calls, reasoning))]
+            reasoning = None
         first = [] if reasoning is None else [_lark("reasoning", self._reasoning(*reasoning))]
-        return json.dumps({"grammars": [*first, answer, *self._grammars]}, ensure_ascii=False)
+        return json.dumps({"grammars": [*first, *found, *self._grammars]}, ensure_ascii=False)
 
-    def _answer(self, kind: str, value: Json) -> dict[str, Json]:
+    def _answer(self, name: str, kind: str, value: Json) -> dict[str, Json]:
         if kind in ("json", "json_object"):
-            return self._json(_ANSWER, {"type": "object"} if kind == "json_object" else value, "")
+            return self._json(name, {"type": "object"} if kind == "json_object" else value, "")
         if kind == "regex":
-            return _lark(_ANSWER, f"start: {regex(value)}")
+            return _lark(name, f"start: {regex(value)}")
         if kind == "choice":
-            return _lark(_ANSWER, f"start: {' | '.join(map(literal, value))}")
+            return _lark(name, f"start: {' | '.join(map(literal, value))}")
         if kind == "grammar":
-            return _lark(_ANSWER, to_lark(value))
-        return _lark(_ANSWER, TagGrammar(self._writer, self._add_schema).write(_parse(value)))
+            return _lark(name, to_lark(value))
+        return _lark(name, TagGrammar(self._writer, self._add_schema).write(_parse(value)))
 
     def _reasoning(self, begin: str, end: str, is_open: bool) -> str:
         rule, expression = self._writer.until("thoughts", end)
@@ -82,18 +98,34 @@ class GrammarBuilder:
             return f"start: {expression} {_GAP} @{_ANSWER}\n{rule}"
         return f"start: ({self._writer.text(begin)} {expression} {_GAP})? @{_ANSWER}\n{rule}"
 
+    def _calls_lark(self) -> Lark:
+        return Lark(self._writer, self._add_tool_schema)
+
     def _add_schema(self, value: Json, path: str) -> str:
         name = f"schema_{len(self._grammars)}"
         self._grammars.append(self._json(name, value, path))
         return f"@{name}"
 
     def _json(self, name: str, value: Json, path: str) -> dict[str, Json]:
-        try:
-            schema = read_schema(value)
-        except RefusalError as error:
-            raise RefusalError(str(error), f"{path}.{error.path}".strip(".")) from None
-        self.schemas[path] = schema
+        schema = _read(value, path)
+        self.schemas[("", path)] = schema
         return {"name": name, "json_schema": {**schema, "x-guidance": self._options}}
+
+    def _add_tool_schema(self, schema: Schema, tool: CallableTool, path: str, layout: Schema) -> str:
+        """Add a schema of arguments; one that need not be followed to the letter is taken as it is."""
+        options = {"lenient": not tool.strict, "coerce_one_of": not tool.strict, **layout}
+        read = _read(schema, path, tool.path) if tool.strict else schema
+        name = f"schema_{len(self._grammars)}"
+        self.schemas[(tool.path, path)] = read
+        self._grammars.append({"name": name, "json_schema": {**read, "x-guidance": options}})
+        return f"@{name}"
+
+
+def _read(value: Json, path: str, field: str = "") -> Mapping[str, Json]:
+    try:
+        return read_schema(value)
+    except RefusalError as error:
+        raise RefusalError(str(error), f"{path}.{error.path}".strip("."), field) from None
 
 
 def to_lark(text: str) -> str:

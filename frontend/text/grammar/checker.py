@@ -44,7 +44,9 @@ class GrammarChecker:
     async def resolve(
         self, sampling: SamplingParams, context: GrammarContext, assets: ModelAssets
     ) -> SamplingParams:
-        """Return parameters whose grammar is checked and says what structured_outputs said.
+        """Return parameters whose grammar is checked and says what structured_outputs and calls said.
+
+        Calls that are optional leave them as they are where they cannot be held to.
 
         Raises:
             InvalidRequestError: the grammar is wrong, not served, or takes too much to check; names the field
@@ -52,30 +54,26 @@ class GrammarChecker:
             OverloadedError: too many wait to be checked.
             EngineUnavailableError: there can be no process that checks.
         """
-        structured, grammar = sampling.structured_outputs, sampling.grammar
-        if structured is None and grammar is None:
+        structured, calls = sampling.structured_outputs, context.calls
+        if structured is None and sampling.grammar is None and calls is None:
             return sampling
+        is_optional = calls is not None and calls.is_optional
         field = context.field or (
             "grammar" if structured is None else f"structured_outputs.{structured.kind}"
         )
         if not assets.eos_token_ids:
+            if is_optional:
+                return sampling
             text = f"{field}: this model has no EOS token, which is what ends an output with a grammar"
             raise InvalidRequestError(text, field, "unsupported_parameter")
-        if structured is None:
-            query = Query(kind="", value=grammar)
-        else:
-            kind = structured.kind
-            query = Query(
-                kind=kind,
-                value=getattr(structured, kind),
-                whitespace_pattern=structured.whitespace_pattern,
-                reasoning=context.reasoning,
-            )
         try:
-            made = await self._make(_encode(query), self._vocabulary(assets))
+            made = await self._make(_encode(_query(sampling, context)), self._vocabulary(assets))
         except RefusalError as error:
-            path = f"{field}.{error.path}" if error.path else field
-            raise InvalidRequestError(f"{path}: {error}", field) from None
+            if is_optional:
+                return sampling
+            name = error.field or field
+            path = f"{name}.{error.path}" if error.path else name
+            raise InvalidRequestError(f"{path}: {error}", name) from None
         return msgspec.structs.replace(sampling, structured_outputs=None, grammar=made)
 
     def close(self) -> None:
@@ -90,7 +88,7 @@ class GrammarChecker:
             self._verdicts.add(key, known)
         if isinstance(known, str):
             return known
-        raise RefusalError(str(known), known.path)
+        raise RefusalError(str(known), known.path, known.field)
 
     def _vocabulary(self, assets: ModelAssets) -> bytes:
         tokenizer = assets.tokenizer
@@ -100,6 +98,19 @@ class GrammarChecker:
             vocabulary = Vocabulary(special, assets.eos_token_ids[0], assets.vocab_size)
             known = self._vocabularies[tokenizer] = msgspec.json.encode(vocabulary)
         return known
+
+
+def _query(sampling: SamplingParams, context: GrammarContext) -> Query:
+    structured = sampling.structured_outputs
+    if structured is None and context.calls is None:
+        return Query(kind="", value=sampling.grammar)
+    return Query(
+        kind="" if structured is None else structured.kind,
+        value=None if structured is None else getattr(structured, structured.kind),
+        whitespace_pattern=None if structured is None else structured.whitespace_pattern,
+        reasoning=context.reasoning,
+        calls=context.calls,
+    )
 
 
 def special_to_llguidance(tokenizer: Tokenizer) -> dict[str, int]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from splitserve.frontend.text.answers.formats import ReasoningFormat
 from splitserve.frontend.text.answers.prompt_end import NUM_TOKENS, Beginning, beginning_of
-from splitserve.frontend.text.tokenizer import Tokenizer
+from splitserve.frontend.text.call_grammar.demand import CallDemand
+
+if TYPE_CHECKING:
+    # Not for the process that makes grammars.
+    from splitserve.frontend.text.tokenizer import Tokenizer
 
 
 class Reasoning(NamedTuple):
@@ -50,10 +54,12 @@ class GrammarContext(NamedTuple):
     Attributes:
         field: of the request, for errors; "" for the one of SamplingParams.
         reasoning: None if the whole output is held to the grammar.
+        calls: that the output may have, or must.
     """
 
     field: str = ""
     reasoning: Reasoning | None = None
+    calls: CallDemand | None = None
 
 
 NO_CONTEXT: Final = GrammarContext()

@@ -1,10 +1,10 @@
 """The process in which grammars are made of what clients ask for, and checked.
 
-Only llguidance and the standard library may be imported here, so that it starts quickly and holds nothing
-worth taking. What a grammar costs to read has no bound that its size tells.
+Only llguidance, msgspec and the standard library may be imported here, so that it starts quickly and holds
+nothing worth taking. What a grammar costs to read has no bound that its size tells.
 
-Requests are JSON: a Query and a Vocabulary of grammar_process.py. The answer is the grammar, or JSON: message
-and path.
+Requests are JSON: a Query and a Vocabulary of grammar_process.py. The answer is the grammar, or JSON: words,
+path and field.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+import msgspec
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
+from splitserve.frontend.text.call_grammar.demand import CallDemand
 from splitserve.frontend.text.grammar.build import GrammarBuilder
+from splitserve.frontend.text.grammar.context import Reasoning
 from splitserve.frontend.text.grammar.json_schema import find_fault
 from splitserve.frontend.text.grammar.refusal import RefusalError
 from splitserve.frontend.text.limited import child
@@ -65,8 +68,10 @@ def make_grammar(query: dict[str, Any], vocabulary: dict[str, Any]) -> str:
     special = vocabulary["special_tokens"]
     builder = GrammarBuilder(special, query["whitespace_pattern"])
     kind, value = query["kind"], query["value"]
-    reasoning = query["reasoning"]
-    text = value if kind == "" else builder.build(kind, value, tuple(reasoning) if reasoning else None)
+    reasoning = msgspec.convert(query["reasoning"], Reasoning | None)
+    calls = msgspec.convert(query["calls"], CallDemand | None)
+    is_made = kind or calls is not None
+    text = builder.build(kind, value, reasoning, calls) if is_made else value
     if len(text) > query["max_chars"]:
         raise RefusalError(
             f"it must have at most {query['max_chars']} characters as a grammar, got {len(text)}"
@@ -88,10 +93,10 @@ def _check_start(matcher: LLMatcher) -> None:
 
 
 def _refusal(message: str, builder: GrammarBuilder) -> RefusalError:
-    for path, schema in builder.schemas.items():
+    for (field, path), schema in builder.schemas.items():
         found = find_fault(schema, message)
         if found or len(builder.schemas) == 1:
-            return RefusalError(message, f"{path}.{found}".strip("."))
+            return RefusalError(message, f"{path}.{found}".strip("."), field)
     return RefusalError(message)
 
 
@@ -99,10 +104,10 @@ def _answer(body: bytearray) -> tuple[bytes, str]:
     try:
         return GRAMMAR, make_grammar(*json.loads(body))
     except RefusalError as error:
-        message, path = str(error)[:MAX_WORDS], error.path[:MAX_WORDS]
+        found = str(error), error.path, error.field
     except RecursionError:
-        message, path = "it is nested too deeply", ""
-    return REFUSED, json.dumps([message, path])
+        found = "it is nested too deeply", "", ""
+    return REFUSED, json.dumps([text[:MAX_WORDS] for text in found])
 
 
 def main(arguments: Sequence[str]) -> None:

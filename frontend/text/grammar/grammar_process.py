@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from splitserve.engine_core.sequence_sampling import MAX_GRAMMAR_CHARS
+from splitserve.frontend.text.call_grammar.demand import CallDemand
+from splitserve.frontend.text.grammar.context import Reasoning
 from splitserve.frontend.text.grammar.refusal import RefusalError
 from splitserve.frontend.text.limited.process import LimitedProcess, ProcessLimits
 
@@ -48,16 +50,18 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     """What the process is asked.
 
     Attributes:
-        kind: field of StructuredOutputs, "" for a grammar that is only checked.
-        value: of that field.
+        kind: field of StructuredOutputs, "" for none.
+        value: of that field; without one, a grammar that is only checked.
         whitespace_pattern: as there.
         reasoning: begin, end and whether it is open; None for none.
+        calls: that the output may have, or must, beside the value.
     """
 
     kind: str
     value: Any
     whitespace_pattern: str | None = None
-    reasoning: tuple[str, str, bool] | None = None
+    reasoning: Reasoning | None = None
+    calls: CallDemand | None = None
     max_chars: int = MAX_GRAMMAR_CHARS
 
 
@@ -98,8 +102,7 @@ class GrammarProcess:
         if kind == _OUT_OF_MEMORY:
             limit = self._limits.memory_bytes // 2**20
             raise RefusalError(f"checking it takes more than {limit} MiB of memory")
-        message, path = msgspec.json.decode(text, type=tuple[str, str])
-        raise RefusalError(message, path)
+        raise RefusalError(*msgspec.json.decode(text, type=tuple[str, str, str]))
 
     def end(self) -> None:
         """Make it end, whatever it is doing; for any thread. kill() is still to be called."""

@@ -11,10 +11,14 @@ ANY_TEXT = "/(?s:.*)/"
 
 
 class LarkWriter:
-    """Writes texts with special tokens of one tokenizer: by id, as Lark cannot read all their names."""
+    """Writes texts with special tokens of one tokenizer: by id, as Lark cannot read all their names.
+
+    Attributes:
+        tokens: the special ones, text to id.
+    """
 
     def __init__(self, special_tokens: Mapping[str, int]) -> None:
-        self._ids = special_tokens
+        self.tokens = special_tokens
         longest_first = sorted((text for text in special_tokens if text), key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
@@ -25,13 +29,13 @@ class LarkWriter:
         for match in self._pattern.finditer(text) if self._pattern else ():
             if match.start() > begin:
                 found.append(text[begin : match.start()])
-            found.append(self._ids[match[0]])
+            found.append(self.tokens[match[0]])
             begin = match.end()
         return [*found, text[begin:]] if begin < len(text) else found
 
     def length(self, token_id: int) -> int:
         """Return how many characters a special token's text has."""
-        return next(len(text) for text, each in self._ids.items() if each == token_id)
+        return next(len(text) for text, each in self.tokens.items() if each == token_id)
 
     def text(self, text: str) -> str:
         """Return a text as a Lark expression."""

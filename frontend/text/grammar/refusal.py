@@ -8,8 +8,9 @@ class RefusalError(Exception):
 
     Attributes:
         path: of the place within the field, "" for the whole.
+        field: of the request, "" for the one that the grammar is of.
     """
 
-    def __init__(self, message: str, path: str = "") -> None:
+    def __init__(self, message: str, path: str = "", field: str = "") -> None:
         super().__init__(message)
-        self.path = path
+        self.path, self.field = path, field

@@ -129,22 +129,6 @@ async def test_what_is_wrong_is_refused_by_its_path(
     assert not pool.seen
 
 
-@pytest.mark.parametrize(
-    "fields", [{"response_format": {"type": "json_object"}}, {"structured_outputs": {"regex": "a"}}]
-)
-async def test_tools_go_with_no_format_unless_the_model_sees_none(
-    client: httpx.AsyncClient, pool: FakePool, fields: dict[str, Any]
-) -> None:
-    pool.formats = with_overrides(AnswerFormats(), "none", "hermes")
-    body = PATHS[CHAT] | {"tools": [{"type": "function", "function": {"name": "f"}}]} | fields
-    response = await client.post(CHAT, json=body)
-    error = response.json()["error"]
-    assert (response.status_code, error["param"]) == (400, next(iter(fields)))
-    assert error["code"] == "unsupported_parameter"
-    response = await client.post(CHAT, json=body | {"tool_choice": "none"})
-    assert response.status_code == 200, response.text
-
-
 async def test_reasoning_may_precede_the_answer_of_a_chat(client: httpx.AsyncClient, pool: FakePool) -> None:
     pool.formats = with_overrides(AnswerFormats(), "think", "none")
     fields = {"structured_outputs": {"regex": "a"}}

@@ -14,6 +14,7 @@ import pytest
 from splitserve.frontend.engines.generation import GenerationRequest, OutputDelta
 from splitserve.frontend.text.answers.detection import with_overrides
 from splitserve.frontend.text.answers.formats import AnswerFormats
+from splitserve.frontend.text.call_grammar.demand import CallDemand
 from splitserve.frontend.text.chat.template import ChatTemplate
 from splitserve.frontend.text.tokenizer import Tokenizer
 from tests.frontend.checkpoints import CHATML, write_checkpoint
@@ -206,58 +207,68 @@ async def test_only_the_first_call_is_returned_without_parallel_calls(client: ht
 STRICT = {"function": {"name": "weather", "parameters": PARAMETERS, "strict": True}}
 
 
-def grammars(pool: FakePool) -> list[str | None]:
-    return [seen.request.sampling.grammar for seen in pool.seen]
+def demands(pool: FakePool) -> list[CallDemand | None]:
+    return [seen.request.grammar_context.calls for seen in pool.seen]
 
 
 @pytest.mark.parametrize(
-    ("body", "called", "not_called"),
+    ("body", "called", "required"),
     [
-        ({"tool_choice": "required"}, ["weather", "now"], []),
-        ({"tool_choice": named("now")}, ["now"], ["weather"]),
-        ({"tool_choice": allowed("required", "weather")}, ["weather"], ["now"]),
-        ({"tool_choice": allowed("auto", "weather")}, ["weather"], ["now"]),
-        ({"tools": [STRICT, OTHER]}, ["weather", "now"], []),
+        ({}, ["weather", "now"], False),
+        ({"tool_choice": "required"}, ["weather", "now"], True),
+        ({"tool_choice": named("now")}, ["now"], True),
+        ({"tool_choice": allowed("required", "weather")}, ["weather"], True),
+        ({"tool_choice": allowed("auto", "weather")}, ["weather"], False),
+        ({"tools": [STRICT, OTHER]}, ["weather", "now"], False),
     ],
 )
-async def test_a_demand_for_calls_reaches_the_engine_as_a_grammar(
-    client: httpx.AsyncClient, pool: FakePool, body: dict, called: list[str], not_called: list[str]
+async def test_what_calls_there_may_be_goes_with_the_request(
+    client: httpx.AsyncClient, pool: FakePool, body: dict, called: list[str], required: bool
 ) -> None:
     await choice(client, **body)
     await stream(client, **body)
-    grammar, streamed = grammars(pool)
-    assert grammar == streamed
-    assert grammar is not None
-    assert all(f'"{name}"' in grammar for name in called)
-    assert not any(f'"{name}"' in grammar for name in not_called)
+    whole, streamed = demands(pool)
+    assert whole == streamed
+    assert whole is not None
+    assert ([tool.name for tool in whole.tools], whole.required) == (called, required)
+    assert whole.tool_format == "hermes"
+    # What the model sees is the same whichever it may call, and so is the prefix that is cached.
     shown: Any = pool.template.calls[0][1].tools
     assert [tool["function"]["name"] for tool in shown] == ["weather", "now"]
 
 
+@pytest.mark.parametrize("body", [{"tool_choice": "none", "tools": [STRICT]}, {"tools": None}, {"tools": []}])
+async def test_without_tools_to_call_outputs_are_free(
+    client: httpx.AsyncClient, pool: FakePool, body: dict
+) -> None:
+    await choice(client, **body)
+    assert demands(pool) == [None]
+
+
 @pytest.mark.parametrize(
-    "body",
+    ("body", "is_optional"),
     [
-        {},
-        {"tool_choice": "auto"},
-        {"tool_choice": "auto", "parallel_tool_calls": False},
-        {"tool_choice": "none", "tools": [STRICT]},
-        {"tools": None},
-        {"tools": [{"function": {"name": "f", "strict": False}}]},
+        ({}, True),
+        ({"tool_choice": "auto"}, True),
+        ({"tools": [STRICT]}, False),
+        ({"tool_choice": allowed("auto", "now")}, False),
+        ({"response_format": {"type": "json_object"}}, False),
     ],
 )
-async def test_other_requests_carry_no_grammar(client: httpx.AsyncClient, pool: FakePool, body: dict) -> None:
+async def test_calls_that_are_neither_demanded_nor_strict_are_optional(
+    client: httpx.AsyncClient, pool: FakePool, body: dict, is_optional: bool
+) -> None:
     await choice(client, **body)
-    assert grammars(pool) == [None]
+    assert [each.is_optional for each in demands(pool) if each is not None] == [is_optional]
 
 
-@pytest.mark.parametrize("body", [{"tool_choice": "required"}, {"tools": [STRICT]}])
-async def test_the_grammar_has_no_second_call_without_parallel_calls(
+@pytest.mark.parametrize("body", [{}, {"tool_choice": "required"}, {"tools": [STRICT]}])
+async def test_there_is_no_second_call_without_parallel_calls(
     client: httpx.AsyncClient, pool: FakePool, body: dict
 ) -> None:
     await choice(client, **body)
     await choice(client, parallel_tool_calls=False, **body)
-    several, one = grammars(pool)
-    assert several != one
+    assert [each.several for each in demands(pool) if each is not None] == [True, False]
 
 
 async def test_calls_that_no_tag_begins_are_free_with_auto(
@@ -266,9 +277,11 @@ async def test_calls_that_no_tag_begins_are_free_with_auto(
     client = make_client(tool_call_parser="json")
     await choice(client, tools=[STRICT])
     await choice(client, tools=[STRICT], tool_choice="required")
-    free, demanded = grammars(pool)
+    await choice(client, tools=[STRICT], response_format={"type": "json_object"})
+    free, demanded, beside = demands(pool)
     assert free is None
     assert demanded is not None
+    assert beside is not None
     refused = await post(client, tool_choice=allowed("auto", "now"))
     assert refused.json()["error"]["param"] == "tool_choice.allowed_tools.mode"
 
@@ -283,8 +296,19 @@ async def test_reasoning_that_the_prompt_has_begun_comes_first(
     pool.text = f"Hm.</think>{CALL}"
     answer = await choice(client, tool_choice="required")
     assert answer["message"]["reasoning"] == "Hm."
-    before, within = grammars(pool)
-    assert before != within
+    contexts = [seen.request.grammar_context for seen in pool.seen]
+    assert [each.reasoning.is_open for each in contexts if each.reasoning] == [False, True]
+
+
+async def test_tools_and_a_response_format_go_together(client: httpx.AsyncClient, pool: FakePool) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
+    pool.text = "{}"
+    answer = await choice(client, response_format=form)
+    assert (answer["message"]["content"], answer["finish_reason"]) == ("{}", "stop")
+    (seen,) = pool.seen
+    assert seen.request.sampling.structured_outputs is not None
+    assert seen.request.grammar_context.calls is not None
+    assert seen.request.grammar_context.field == "response_format.json_schema.schema"
 
 
 @pytest.mark.parametrize(
@@ -299,15 +323,6 @@ async def test_a_function_that_was_named_ends_the_answer_with_stop(
     assert [call["function"]["name"] for call in answer["message"]["tool_calls"]] == ["weather"]
     assert answer["finish_reason"] == reason
     assert choices_of(await stream(client, tool_choice=tool_choice))[-1]["finish_reason"] == reason
-
-
-async def test_a_grammar_that_is_too_long_is_refused(client: httpx.AsyncClient, pool: FakePool) -> None:
-    parameters = {"type": "object", "properties": {f"a{i}": {"type": "string"} for i in range(10000)}}
-    tool = {"function": {"name": "f", "parameters": parameters}}
-    pool.max_model_len = 2**20
-    response = await post(client, tools=[tool], tool_choice="required")
-    assert (response.status_code, response.json()["error"]["param"]) == (400, "tools")
-    assert not pool.seen
 
 
 async def test_the_template_gets_the_tools(client: httpx.AsyncClient, pool: FakePool) -> None:
@@ -365,14 +380,6 @@ async def test_without_tools_to_call_nothing_is_shown_or_parsed(
             "invalid_value",
         ),
         ({"tool_choice": "required", "use_beam_search": True, "n": 2}, "tool_choice", "invalid_value"),
-        (
-            {
-                "tool_choice": "required",
-                "tools": [{"function": {"name": "f", "parameters": {"type": "array"}}}],
-            },
-            "tools[0].function.parameters",
-            "invalid_value",
-        ),
         ({"tool_choice": 3}, "tool_choice", "invalid_value"),
         ({"functions": [{"name": "f"}]}, "functions", "unsupported_parameter"),
         ({"function_call": {"name": "f"}}, "function_call", "unsupported_parameter"),

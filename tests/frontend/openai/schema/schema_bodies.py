@@ -81,4 +81,4 @@ def _bounds(schema: Json) -> dict[str, Json]:
     return {key: value for key, value in schema.items() if key in _BOUNDS}
 
 
-_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "pattern", "minLength", "maxLength")
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "pattern", "minLength", "maxLength", "minItems")

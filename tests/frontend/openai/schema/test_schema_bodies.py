@@ -48,7 +48,6 @@ REASONS = {
         r"best_of must",
         r"repetition_detection.min_pattern_size must be",
         r"with use_beam_search$",
-        r"with tools, unless tool_choice",
         r"use_beam_search .*(160|vocabulary)",
     ],
     "looks at the last of a list": [r"a tool_use needs a tool_result"],

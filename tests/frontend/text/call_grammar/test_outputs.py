@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 import pytest
 from jsonschema import Draft202012Validator
 
-from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.frontend.text.answers.calls import ParameterTypes
 from splitserve.frontend.text.answers.formats import AnswerFormats
 from splitserve.frontend.text.answers.parser import AnswerRules
-from splitserve.frontend.text.call_grammar.arguments import CallableTool
-from splitserve.frontend.text.call_grammar.outputs import possible_calls, required_calls
+from splitserve.frontend.text.call_grammar.demand import CallableTool, CallDemand
+from splitserve.frontend.text.grammar.build import GrammarBuilder
+from splitserve.frontend.text.grammar.checker import special_to_llguidance
+from splitserve.frontend.text.grammar.context import Reasoning
+from splitserve.frontend.text.grammar.refusal import RefusalError
 from tests.frontend.text.answers.samples import BRACKETS, FORMATS, SAMPLES, THINK, Answer, parse
 from tests.frontend.text.call_grammar.grammar_walks import EOS, GrammarTokenizer
 
@@ -71,12 +73,30 @@ class Case(NamedTuple):
     rules: AnswerRules
 
     def required(self, tools: Sequence[CallableTool] = TOOLS, *, several: bool = True) -> str:
-        return required_calls(self.rules, self.tokenizer.tokenizer, tools, several=several)
+        return self._built(tools, several, required=True)
 
     def possible(self, tools: Sequence[CallableTool] = TOOLS, *, several: bool = True) -> str:
-        grammar = possible_calls(self.rules, self.tokenizer.tokenizer, tools, several=several)
-        assert grammar is not None
-        return grammar
+        return self._built(tools, several)
+
+    def or_answer(self, kind: str, value: object, tools: Sequence[CallableTool] = TOOLS) -> str:
+        return self._built(tools, True, kind, value)
+
+    def _built(
+        self,
+        tools: Sequence[CallableTool],
+        several: bool,
+        kind: str = "",
+        value: object = None,
+        *,
+        required: bool = False,
+    ) -> str:
+        reasoning, form = self.rules.formats
+        assert form is not None
+        demand = CallDemand(form.name, tuple(tools), required=required, several=several)
+        within = self.rules.in_reasoning
+        before = Reasoning(reasoning.begin, reasoning.end, within) if reasoning is not None else None
+        builder = GrammarBuilder(special_to_llguidance(self.tokenizer.tokenizer), None)
+        return builder.build(kind, value, before, demand)
 
 
 @cache
@@ -341,12 +361,46 @@ def test_a_tool_that_is_not_strict_may_have_words_that_are_not_known(name: str) 
     ],
 )
 def test_what_a_format_cannot_write_is_refused(name: str, tool: CallableTool, path: str) -> None:
-    with pytest.raises(InvalidRequestError) as caught:
+    with pytest.raises(RefusalError) as caught:
         case(name).required([tool])
-    assert (caught.value.param or "").endswith(path)
+    assert caught.value.field.endswith(path)
 
 
-@pytest.mark.parametrize("name", [name for name, each in FORMATS.items() if each.bare])
-def test_calls_without_a_tag_cannot_be_told_from_text(name: str) -> None:
-    given = case(name)
-    assert possible_calls(given.rules, given.tokenizer.tokenizer, TOOLS, several=True) is None
+ANSWER = schema(("name",), name=STRING)
+
+
+@EACH
+@KINDS
+def test_an_output_is_calls_or_an_answer_of_its_form(name: str, kind: str) -> None:
+    given = case(name, kind)
+    grammar = given.or_answer("json", ANSWER)
+    for text in (written(name, *GOOD[0]), '{"name":"Ann"}'):
+        assert given.tokenizer.accepts(grammar, text), text
+    for text in (
+        written(name, *BAD[0]),
+        '{"name":3}',
+        "Hello",
+        f'{written(name, *GOOD[0])} {{"name":"Ann"}}',
+    ):
+        assert not given.tokenizer.accepts(grammar, text), text
+
+
+@EACH
+def test_reasoning_comes_before_both(name: str) -> None:
+    given = case(name, reasons=True, in_reasoning=True)
+    grammar = given.or_answer("json", ANSWER)
+    end = given.rules.formats.reasoning.end if given.rules.formats.reasoning else ""
+    for text in (written(name, *GOOD[0]), '{"name":"Ann"}'):
+        assert given.tokenizer.accepts(grammar, f"Hm.{end}\n\n{text}"), text
+        assert not given.tokenizer.accepts(grammar, text), text
+
+
+def test_a_strict_schema_that_would_be_served_wrong_is_refused_with_its_place() -> None:
+    never = schema(("a",), a={"type": "number", "exclusiveMinimum": 1, "maximum": 1.5})
+    tool = CallableTool("f", never, strict=True, path="tools[0].function.parameters")
+    with pytest.raises(RefusalError) as caught:
+        case("hermes").required([tool])
+    assert (caught.value.field, caught.value.path) == (tool.path, "properties.a")
+    with pytest.raises(RefusalError) as caught:
+        case("glm45").required([tool])
+    assert (caught.value.field, caught.value.path) == (tool.path, "properties.a")

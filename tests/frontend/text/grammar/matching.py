@@ -61,6 +61,7 @@ def made(
         "kind": kind,
         "value": value,
         "reasoning": reasoning,
+        "calls": None,
         "whitespace_pattern": whitespace_pattern,
         "max_chars": 2**18,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import tokenizers
 from llguidance import LLMatcher, LLTokenizer
@@ -19,6 +21,7 @@ from splitserve.engine_core.checkpoint.config.sampling_defaults import SamplingD
 from splitserve.engine_core.errors import EngineUnavailableError, InvalidRequestError
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.engine_core.structured_outputs import StructuredOutputs
+from splitserve.frontend.text.call_grammar.demand import CallableTool, CallDemand
 from splitserve.frontend.text.grammar.checker import GrammarChecker, Verdicts
 from splitserve.frontend.text.grammar.context import NO_CONTEXT, GrammarContext, Reasoning
 from splitserve.frontend.text.grammar.grammar_process import CheckLimits, GrammarProcess
@@ -117,6 +120,57 @@ async def test_reasoning_is_read_from_the_tokens_of_a_real_tokenizer(
         ids = raw.encode(text, add_special_tokens=False).ids
         found[text] = matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
     assert found == expected
+
+
+def demand(parameters: dict[str, Any], *, strict: bool = False, **fields: Any) -> CallDemand:
+    tools = (CallableTool("f", parameters, strict, "tools[0].function.parameters"),)
+    return CallDemand("hermes", tools, **fields)
+
+
+async def test_calls_become_a_grammar(
+    checker: GrammarChecker, assets: ModelAssets, calls: list[bytes]
+) -> None:
+    context = GrammarContext("tools", None, demand({"type": "object"}, required=True))
+    first = await checker.resolve(SamplingParams(), context, assets)
+    assert first.grammar is not None
+    assert await checker.resolve(SamplingParams(), context, assets) == first
+    assert len(calls) == 1
+    both = SamplingParams(structured_outputs=StructuredOutputs(regex="a+"))
+    resolved = await checker.resolve(both, context, assets)
+    assert resolved.structured_outputs is None
+    assert resolved.grammar not in (None, first.grammar)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "strict", "words"),
+    [
+        ({"type": "array"}, False, "the schema of arguments is that of an object, not of 'array'"),
+        ({"properties": {"a": {"pattern": "("}}, "required": ["a"]}, False, "regex parse error"),
+        ({"properties": {"a": {"uniqueItems": True}}}, True, "uniqueItems"),
+        ({"properties": {"a": {"minimum": 2**60}}}, True, "minimum must be within"),
+    ],
+)
+async def test_a_tool_that_cannot_be_followed_is_named_or_left_free(
+    checker: GrammarChecker, assets: ModelAssets, parameters: dict[str, Any], strict: bool, words: str
+) -> None:
+    asked = demand(parameters, strict=strict)
+    with pytest.raises(InvalidRequestError, match=re.escape(words)) as caught:
+        await checker.resolve(SamplingParams(), GrammarContext("tools", None, asked), assets)
+    assert caught.value.param == "tools[0].function.parameters"
+    at = f"{caught.value.param}.properties.a:" if "properties" in parameters else f"{caught.value.param}:"
+    assert str(caught.value).startswith(at)
+    free = GrammarContext("tools", None, msgspec.structs.replace(asked, is_optional=True))
+    params = SamplingParams()
+    assert await checker.resolve(params, free, assets) is params
+
+
+async def test_a_grammar_of_calls_that_is_too_long_is_refused(
+    checker: GrammarChecker, assets: ModelAssets
+) -> None:
+    many = demand({"properties": {f"a{i}": {"type": "string"} for i in range(10000)}}, required=True)
+    with pytest.raises(InvalidRequestError, match=r"^tools: it must have at most \d+ characters") as caught:
+        await checker.resolve(SamplingParams(), GrammarContext("tools", None, many), assets)
+    assert caught.value.param == "tools"
 
 
 async def test_each_is_made_once(checker: GrammarChecker, assets: ModelAssets, calls: list[bytes]) -> None:
@@ -262,7 +316,7 @@ def test_verdicts_are_bounded_by_number_and_bytes() -> None:
 
 
 def test_neither_the_frontend_nor_the_process_loads_the_others_packages() -> None:
-    heavy = "{'msgspec', 'zmq', 'numpy', 'tokenizers', 'fastapi', 'splitserve.engine_core'}"
+    heavy = "{'zmq', 'numpy', 'tokenizers', 'fastapi', 'splitserve.engine_core'}"
     for module, unwanted in (("grammar_child", heavy), ("checker", "{'llguidance'}")):
         code = (
             f"import sys, splitserve.frontend.text.grammar.{module}\n"
