@@ -30,6 +30,7 @@ _NAMES = (
     (re.compile(r"^stop\b"), "stop_sequences"),
     (re.compile(r"^(tools\[\d+\])\.function\.parameters\b"), r"\1.input_schema"),
     (re.compile(r"^(tools\[\d+\])\.function\b"), r"\1"),
+    (re.compile(r"^tool_choice\.function\b"), "tool_choice"),
 )
 
 

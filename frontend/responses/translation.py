@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -25,6 +24,7 @@ _NAMES = (
     (re.compile(r"^max(_completion)?_tokens\b"), "max_output_tokens"),
     (re.compile(r"^(tools\[\d+\])\.function\b"), r"\1"),
     (re.compile(r"^tool_choice\.function\b"), "tool_choice"),
+    (re.compile(r"^tool_choice\.allowed_tools\b(\.tools\[\d+\])?(\.function)?"), r"tool_choice\1"),
     (re.compile(r"^response_format(\.json_schema)?\b"), "text.format"),
     (re.compile(r"^reasoning_effort\b"), "reasoning.effort"),
 )
@@ -52,7 +52,7 @@ def chat_request(body: ResponsesRequest) -> ChatRequest:
         max_completion_tokens=body.max_output_tokens,
         logprobs=shows_logprobs or None,
         top_logprobs=(body.top_logprobs or 0) if shows_logprobs else None,
-        tools=_offered(body) or None,
+        tools=[_tool(tool, f"tools[{i}]") for i, tool in enumerate(body.tools or ())] or None,
         parallel_tool_calls=body.parallel_tool_calls,
         chat_template_kwargs=body.chat_template_kwargs,
     )
@@ -83,15 +83,6 @@ def _with_asked(body: ResponsesRequest) -> ChatRequest:
         raise InvalidRequestError(message, path.rstrip("`") or None, "invalid_value") from None
 
 
-def _offered(body: ResponsesRequest) -> list[Tool]:
-    tools = [_tool(tool, f"tools[{i}]") for i, tool in enumerate(body.tools or ())]
-    choice = body.tool_choice
-    if not isinstance(choice, ResponsesToolChoice) or choice.type != "allowed_tools":
-        return tools
-    allowed = _allowed_names(choice, [tool.function.name for tool in tools])
-    return [tool for tool in tools if tool.function.name in allowed]
-
-
 def _tool(tool: ResponsesTool, path: str) -> Tool:
     if tool.type != "function":
         raise InvalidRequestError(
@@ -108,25 +99,11 @@ def _tool(tool: ResponsesTool, path: str) -> Tool:
     return Tool(function=function)
 
 
-def _allowed_names(choice: ResponsesToolChoice, offered: Sequence[str]) -> set[str]:
-    if choice.tools is None:
-        raise _missing("tool_choice.tools")
-    names = set[str]()
-    for i, tool in enumerate(choice.tools):
-        path = f"tool_choice.tools[{i}]"
-        if tool.type != "function" or tool.name is None or tool.name not in offered:
-            raise InvalidRequestError(f"{path} is none of the functions in tools", path)
-        names.add(tool.name)
-    return names
-
-
 def _chat_choice(choice: str | ResponsesToolChoice) -> str | dict[str, object]:
     if isinstance(choice, str):
         return choice
     if choice.type == "allowed_tools":
-        if choice.mode is None:
-            raise _missing("tool_choice.mode")
-        return choice.mode
+        return {"type": "allowed_tools", "allowed_tools": _allowed_tools(choice)}
     if choice.type != "function":
         raise InvalidRequestError(
             f"tool_choice.type: {choice.type[:64]!r} is not supported; it may be function or allowed_tools",
@@ -136,6 +113,21 @@ def _chat_choice(choice: str | ResponsesToolChoice) -> str | dict[str, object]:
     if choice.name is None:
         raise _missing("tool_choice.name")
     return {"type": "function", "function": {"name": choice.name}}
+
+
+def _allowed_tools(choice: ResponsesToolChoice) -> dict[str, object]:
+    if choice.mode is None:
+        raise _missing("tool_choice.mode")
+    if choice.tools is None:
+        raise _missing("tool_choice.tools")
+    for i, tool in enumerate(choice.tools):
+        path = f"tool_choice.tools[{i}]"
+        if tool.type != "function":
+            raise InvalidRequestError(f'{path}.type may only be "function"', f"{path}.type")
+        if tool.name is None:
+            raise _missing(f"{path}.name")
+    named = [{"type": "function", "function": {"name": tool.name}} for tool in choice.tools]
+    return {"mode": choice.mode, "tools": named}
 
 
 def _chat_format(asked: TextFormat) -> dict[str, Any]:

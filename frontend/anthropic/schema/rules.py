@@ -30,6 +30,14 @@ def _is(field: str, value: str) -> Json:
     return {"properties": {field: {"const": value}}}
 
 
+_ANY_NEEDS_TOOLS: Final[Json] = {
+    "if": {
+        "required": ["tool_choice"],
+        "properties": {"tool_choice": {"type": "object"} | _is("type", "any")},
+    },
+    "then": {"required": ["tools"], "properties": {"tools": {"type": "array", "minItems": 1}}},
+}
+
 # Struct -> rules that hold between its fields.
 RULES: Final[dict[str, list[Json]]] = {
     "TextBlockParam": [_needs("text")],
@@ -44,11 +52,13 @@ RULES: Final[dict[str, list[Json]]] = {
         for role, kinds in _SERVED.items()
     ],
     "MessagesTool": [_needs("input_schema")],
+    "MessagesToolChoice": [{"if": _is("type", "tool"), "then": _needs("name")}],
+    "MessagesRequest": [_ANY_NEEDS_TOOLS],
+    "CountTokensRequest": [_ANY_NEEDS_TOOLS],
 }
 # Struct and field -> its schema where the type that decodes it is wider than what is taken.
 FIELDS: Final[dict[tuple[str, str], Json]] = {
     ("TextBlockParam", "type"): {"enum": ["text"]},
     ("ContentBlockParam", "type"): {"enum": sorted({kind for kinds in _SERVED.values() for kind in kinds})},
     ("MessagesTool", "type"): {"enum": ["custom", None]},
-    ("MessagesToolChoice", "type"): {"enum": ["none", "auto"]},
 }

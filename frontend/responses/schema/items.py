@@ -113,7 +113,7 @@ class ResponsesToolChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
         type: function or allowed_tools.
         name: of the function.
         mode: with allowed_tools: whether one has to be called.
-        tools: with allowed_tools: the model sees no others.
+        tools: with allowed_tools: the model sees all, but may call these only.
     """
 
     type: str

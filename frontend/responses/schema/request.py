@@ -48,7 +48,10 @@ class ResponsesRequest(SharedFields, frozen=True, kw_only=True):
     ) = None
     tool_choice: Annotated[
         ToolChoice | None,
-        Meta(description="none: the model sees no tools. auto, the default: it may call them."),
+        Meta(
+            description="none: the model sees no tools. auto, the default: it may call them. required: it "
+            "calls one or more."
+        ),
     ] = None
     parallel_tool_calls: Annotated[
         bool | None, Meta(description="false: only the first call of an answer is returned. Default true.")

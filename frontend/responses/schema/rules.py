@@ -44,6 +44,10 @@ RULES: Final[dict[str, list[Json]]] = {
                 "properties": {"include": {"type": "array", "contains": {"const": LOGPROBS}}},
             },
         },
+        {
+            "if": {"required": ["tool_choice"], "properties": {"tool_choice": {"const": "required"}}},
+            "then": {"required": ["tools"], "properties": {"tools": {"type": "array", "minItems": 1}}},
+        },
     ],
     "InputPart": [
         {"if": _is(kind), "then": {"required": [field], "properties": {field: {"type": "string"}}}}
@@ -60,13 +64,19 @@ RULES: Final[dict[str, list[Json]]] = {
         {"if": _is("function_call_output"), "then": _parts("output", list(PART_FIELDS))},
     ],
     "ResponsesTool": [_needs("name")],
+    "ResponsesToolChoice": [
+        {"if": _is("function"), "then": _needs("name")},
+        {"if": _is("allowed_tools"), "then": _needs("mode", "tools")},
+    ],
+    "AllowedTool": [_needs("name")],
+    "TextFormat": [{"if": _is("json_schema"), "then": _needs("name", "schema")}],
 }
 # Struct and field -> its schema where the type that decodes it is wider than what is taken.
 FIELDS: Final[dict[tuple[str, str], Json]] = {
     ("InputPart", "type"): {"enum": sorted({*PART_FIELDS, *REASONING_PARTS})},
     ("InputItem", "type"): {"enum": [*NEEDED_FIELDS, None]},
     ("ResponsesTool", "type"): {"enum": ["function"]},
-    ("ResponsesRequest", "tool_choice"): {"enum": ["none", "auto", None]},
-    ("TextFormat", "type"): {"enum": ["text"]},
+    ("AllowedTool", "type"): {"enum": ["function"]},
+    ("ResponsesToolChoice", "type"): {"enum": ["function", "allowed_tools"]},
     ("ReasoningOptions", "effort"): {"enum": ["none", None]},
 }

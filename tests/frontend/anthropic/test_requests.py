@@ -159,6 +159,23 @@ async def test_tools_are_shown_unless_none_may_be_used(
     assert (options.tools is None) == (choice == {"type": "none"})
 
 
+@pytest.mark.parametrize(
+    ("choice", "required"),
+    [({"type": "auto"}, False), ({"type": "any"}, True), ({"type": "tool", "name": "weather"}, True)],
+    ids=str,
+)
+async def test_the_answer_is_held_to_the_choice(
+    client: httpx.AsyncClient, pool: FakePool, choice: Any, required: bool
+) -> None:
+    one = {"disable_parallel_tool_use": True}
+    for fields in (choice, choice | one):
+        await rendered(client, pool, tools=[TOOL], tool_choice=fields)
+    demands = [seen.request.grammar_context.calls for seen in pool.seen]
+    assert [each.required for each in demands if each] == [required, required]
+    is_named = choice["type"] == "tool"
+    assert [each.several for each in demands if each] == [not is_named, False]
+
+
 def message(*blocks: dict[str, Any], role: str = "user") -> dict[str, Any]:
     return {"messages": [USER, {"role": "assistant", "content": "x"}, {"role": role, "content": [*blocks]}]}
 
@@ -201,6 +218,8 @@ RESULT = {"type": "tool_result", "tool_use_id": "t"}
         ({"tools": [TOOL, TOOL]}, "tools[1].name: two tools"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice.name is missing"),
         ({"tools": [TOOL], "tool_choice": {"type": "some"}}, "tool_choice.type"),
+        ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "x"}}, "tool_choice.name: 'x' is none"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice: a call is demanded"),
         ({"stop_sequences": [""]}, "stop_sequences"),
         ({"temperature": 3}, "temperature"),
         ({"thinking": {"type": "maybe"}}, "thinking.type"),

@@ -212,12 +212,14 @@ async def test_the_template_gets_tools_and_its_variables(client: httpx.AsyncClie
     [
         ("auto", ["weather", "now"]),
         ("none", None),
+        ("required", ["weather", "now"]),
+        ({"type": "function", "name": "now"}, ["weather", "now"]),
         (
             {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "now"}]},
-            ["now"],
+            ["weather", "now"],
         ),
     ],
-    ids=["auto", "none", "allowed"],
+    ids=["auto", "none", "required", "named", "allowed"],
 )
 async def test_the_model_sees_the_tools_that_it_may_use(
     client: httpx.AsyncClient, pool: FakePool, choice: Any, names: list[str] | None
@@ -228,6 +230,35 @@ async def test_the_model_sees_the_tools_that_it_may_use(
     assert pool.template is not None
     tools = pool.template.calls[-1][1].tools
     assert (None if tools is None else [tool["function"]["name"] for tool in tools]) == names  # type: ignore[index,call-overload]
+
+
+@pytest.mark.parametrize(
+    ("choice", "tools", "required"),
+    [
+        ("auto", ["weather", "now"], False),
+        ("required", ["weather", "now"], True),
+        ({"type": "function", "name": "now"}, ["now"], True),
+        ({"type": "allowed_tools", "mode": "auto", "tools": [NOW]}, ["now"], False),
+        ({"type": "allowed_tools", "mode": "required", "tools": [WEATHER]}, ["weather"], True),
+    ],
+    ids=str,
+)
+async def test_the_answer_is_held_to_the_tools_that_may_be_called(
+    client: httpx.AsyncClient, pool: FakePool, choice: Any, tools: list[str], required: bool
+) -> None:
+    await post(client, tools=[WEATHER, NOW], tool_choice=choice)
+    demand = pool.seen[0].request.grammar_context.calls
+    assert demand is not None
+    assert ([tool.name for tool in demand.tools], demand.required) == (tools, required)
+
+
+async def test_the_text_has_the_form_that_was_asked_for(client: httpx.AsyncClient, pool: FakePool) -> None:
+    form = {"type": "json_schema", "name": "a", "schema": {"type": "object"}, "strict": True}
+    response = await post(client, text={"format": form})
+    assert response.json()["text"]["format"] == form
+    asked = pool.seen[0].request.sampling.structured_outputs
+    assert asked is not None
+    assert asked.json == form["schema"]
 
 
 STORE = "no response store"
@@ -302,8 +333,14 @@ async def test_what_is_not_served_is_refused_by_name(
         ({"tool_choice": {"type": "allowed_tools", "mode": "auto"}}, "tool_choice.tools"),
         (
             {"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp"}]}},
-            "tool_choice.tools[0]",
+            "tool_choice.tools[0].type",
         ),
+        (
+            {"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [NOW | {"name": "x"}]}},
+            "tool_choice.tools[0].name",
+        ),
+        ({"tool_choice": {"type": "function", "name": "x"}}, "tool_choice.name"),
+        ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": {"type": "function"}}, "tool_choice.name"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
         ({"text": {"verbosity": "loud"}}, "text.verbosity"),
