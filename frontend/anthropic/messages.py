@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -11,7 +13,7 @@ from splitserve.frontend.anthropic.event_writer import EventWriter
 from splitserve.frontend.anthropic.schema.refused import REFUSED_MESSAGES, is_known, is_known_to_count
 from splitserve.frontend.anthropic.schema.request import CountTokensRequest, MessagesRequest
 from splitserve.frontend.anthropic.schema.response import Message, TextBlock, TokenCount
-from splitserve.frontend.anthropic.translation import chat_request, own_words, prompt_request
+from splitserve.frontend.anthropic.translation import NAMES, chat_request, own_words, prompt_request
 from splitserve.frontend.engines.generation import OutputDelta
 from splitserve.frontend.http.json_body import BodyDecoder
 from splitserve.frontend.http.response.sse import EventStream
@@ -36,11 +38,18 @@ async def create_message(context: ApiContext, request: Request) -> Response:
     body = await read_struct(context, request, decoder, REFUSED_MESSAGES)
     with own_words():
         plan, _ = await plan_chat(context, request, chat_request(body), "msg_")
+    plan = _as_message(plan)
     run = GenerationRun(context, request, plan)
     if body.stream:
         writer = EventWriter(plan.head, run, choice_readers(plan, run))
         return EventStream(RunEvents(run, writer), context.keep_alive, context.slices)
     return json_response(await _message(request, plan, run))
+
+
+def _as_message(plan: Plan[ChatRequest]) -> Plan[ChatRequest]:
+    """Return a plan whose errors and ends are worded as Anthropic does: a call by name is a use of a tool."""
+    reading = plan.reading and replace(plan.reading, call_reason="tool_calls")
+    return replace(plan, names=NAMES, reading=reading)
 
 
 async def _message(request: Request, plan: Plan[ChatRequest], run: GenerationRun) -> Message:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -26,7 +26,7 @@ from splitserve.frontend.text.chat.messages import ChatMessage
 # What templates call the switch for reasoning; the others do not look.
 _SWITCHES = ("enable_thinking", "thinking")
 # Field of a chat -> its name here.
-_NAMES = (
+NAMES: Final = (
     (re.compile(r"^stop\b"), "stop_sequences"),
     (re.compile(r"^(tools\[\d+\])\.function\.parameters\b"), r"\1.input_schema"),
     (re.compile(r"^(tools\[\d+\])\.function\b"), r"\1"),
@@ -126,4 +126,4 @@ def _is_shown(thinking: Thinking) -> bool:
 
 def own_words() -> AbstractContextManager[None]:
     """Name the fields of a chat that errors speak of as the Messages API does."""
-    return errors_named(_NAMES)
+    return errors_named(NAMES)

@@ -23,6 +23,7 @@ from splitserve.frontend.openai.answers.logprobs import values_per_token
 from splitserve.frontend.openai.answers.usage import UsageCounter
 from splitserve.frontend.openai.context import ApiContext
 from splitserve.frontend.openai.fast_path import TextFastPath
+from splitserve.frontend.openai.other_names import errors_named
 from splitserve.frontend.openai.plan import BodyT, Plan, generation_requests
 
 # Without logprobs a token costs 0.1 us, and the event that shows any number of them some 8 us.
@@ -77,6 +78,7 @@ class GenerationRun:
         lengths = [len(prompt.token_ids) for prompt in plan.prompts]
         self.usage = UsageCounter(lengths, self.n)
         self._pool = context.pool
+        self._names = plan.names
         self._model_name = plan.model.names[0]
         self._model_metrics = context.metrics.model(self._model_name)
         self._timers = [GenerationTimer(self._model_metrics) for _ in range(self._num_open)]
@@ -104,7 +106,8 @@ class GenerationRun:
             self._model_metrics.prompt_tokens.observe(len(request.prompt_token_ids))
             self._model_metrics.params_n.observe(self.n)
             self._model_metrics.params_max_tokens.observe(request.sampling.max_tokens or 0)
-        self._generations = await self._pool.open(self._model_name, self._requests, on_ready)
+        with errors_named(self._names):
+            self._generations = await self._pool.open(self._model_name, self._requests, on_ready)
 
     def _check_room(self) -> None:
         """Refuse more sequences than all engines of the model together ever hold."""

@@ -11,6 +11,7 @@ from splitserve.frontend.engines.served_model import ServedModel
 from splitserve.frontend.engines.time_limits import left_after
 from splitserve.frontend.openai.answers.choice_reader import AnswerReading
 from splitserve.frontend.openai.context import ResponseHead
+from splitserve.frontend.openai.other_names import Names
 from splitserve.frontend.openai.schema.fields import GenerationFields
 from splitserve.frontend.openai.schema.structured import output_rule
 from splitserve.frontend.openai.timeouts import read_timeouts
@@ -34,6 +35,7 @@ class Plan(Generic[BodyT]):
         waited_s: seconds for which it has waited for an engine that was away.
         reading: how its answers are taken apart; None if all their text is content.
         calls: of tools that its outputs are held to; None to leave them free.
+        names: of the body's fields in the API that the client speaks, for errors.
     """
 
     body: BodyT
@@ -45,6 +47,7 @@ class Plan(Generic[BodyT]):
     waited_s: float = 0.0
     reading: AnswerReading | None = None
     calls: CallDemand | None = None
+    names: Names = ()
 
     @property
     def grammar_context(self) -> GrammarContext:

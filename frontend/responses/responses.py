@@ -24,7 +24,7 @@ from splitserve.frontend.responses.output import Output
 from splitserve.frontend.responses.schema.refused import REFUSED_RESPONSES, is_known
 from splitserve.frontend.responses.schema.request import ResponsesRequest
 from splitserve.frontend.responses.snapshot import Snapshot
-from splitserve.frontend.responses.translation import chat_request, own_words
+from splitserve.frontend.responses.translation import NAMES, chat_request, own_words
 from splitserve.frontend.responses.truncation import truncated_plan
 
 decoder = BodyDecoder(ResponsesRequest, is_known)
@@ -60,7 +60,8 @@ async def create_response(context: ApiContext, request: Request) -> Response:
 
 async def _plan(context: ApiContext, request: Request, body: ResponsesRequest) -> Plan[ChatRequest]:
     async def plan(chat: ChatRequest) -> Plan[ChatRequest]:
-        return (await plan_chat(context, request, chat, "resp_"))[0]
+        planned, _ = await plan_chat(context, request, chat, "resp_")
+        return replace(planned, names=NAMES)
 
     chat = with_server_defaults(chat_request(body), context.config)
     return await (truncated_plan(plan, chat) if body.truncation == "auto" else plan(chat))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -19,7 +19,7 @@ from splitserve.frontend.responses.schema.items import ResponsesTool, ResponsesT
 from splitserve.frontend.responses.schema.request import LOGPROBS, ResponsesRequest
 
 # Field of a chat -> its name here.
-_NAMES = (
+NAMES: Final = (
     (re.compile(r"^messages\b.*"), "input"),
     (re.compile(r"^max(_completion)?_tokens\b"), "max_output_tokens"),
     (re.compile(r"^(tools\[\d+\])\.function\b"), r"\1"),
@@ -32,7 +32,7 @@ _NAMES = (
 
 def own_words() -> AbstractContextManager[None]:
     """Name the fields of a chat that errors speak of as the Responses API does."""
-    return errors_named(_NAMES)
+    return errors_named(NAMES)
 
 
 def chat_request(body: ResponsesRequest) -> ChatRequest:

@@ -106,7 +106,9 @@ def call_rules(tools: Sequence[Tool], choice: ToolChoice | None) -> CallRules:
         return CallRules(offered)
     if choice == "required":
         if not offered:
-            raise InvalidRequestError("tool_choice: a call is demanded, but there are no tools", "tool_choice")
+            raise InvalidRequestError(
+                "tool_choice: a call is demanded, but there are no tools", "tool_choice"
+            )
         return CallRules(offered, required=True)
     if choice.type == "function":
         function, path = _given(choice.function, "tool_choice.function"), "tool_choice.function.name"

@@ -183,6 +183,15 @@ IGNORED: Final[frozenset[str]] = frozenset(
     ]
 )
 
+# The same inside a body: equal prefixes are cached by themselves, and streams are not padded.
+_IGNORED_INSIDE: Final[frozenset[str]] = frozenset(
+    [
+        "stream_options.include_obfuscation",
+        *(f"{place}.cache_control" for place in ("messages[]", "messages[].content[]", "tools[]")),
+        *(f"{place}.prompt_cache_breakpoint" for place in ("messages[]", "messages[].content[]")),
+    ]
+)
+
 # Fields inside a body with the values that say nothing: clients send answers back as messages.
 IGNORED_INSIDE: Final[dict[str, Accepted]] = {
     "messages[].annotations": _EMPTY,
@@ -215,7 +224,7 @@ def refuse_unsupported(fields: Mapping[str, object], refused: Mapping[str, Accep
 
 def known_beside(refused: Mapping[str, Accepted]) -> IsKnown:
     """Return what tells whether a field without a place in the body's type is named by a table here."""
-    names = IGNORED | refused.keys()
+    names = IGNORED | _IGNORED_INSIDE | refused.keys()
 
     def is_known(pattern: str, value: object) -> bool:
         return pattern in names or (pattern in IGNORED_INSIDE and IGNORED_INSIDE[pattern].holds(value))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -28,6 +29,8 @@ from splitserve.frontend.text.limited import child
 
 GRAMMAR, REFUSED = b"=", b"!"
 MAX_WORDS = 1000
+# Processor time; workers do the same for each token of an output. Most take less than a thousandth of it.
+MAX_MASK_S = 0.25
 # Of a tenth of the weight: on a full machine the streams that are open go first.
 NICE = 10
 _NUM_BYTES = 256
@@ -85,8 +88,11 @@ def make_grammar(query: dict[str, Any], vocabulary: dict[str, Any]) -> str:
 
 
 def _check_start(matcher: LLMatcher) -> None:
-    """Refuse what has no first token: the reader of grammars does not look for it."""
+    """Refuse what has no first token, or is slow to find it: the reader of grammars does not look for it."""
+    begun = time.process_time()
     matcher.compute_bitmask()
+    if time.process_time() - begun > MAX_MASK_S:
+        raise RefusalError(f"finding out what its first token may be takes more than {MAX_MASK_S} s")
     if matcher.is_error():
         words = matcher.get_error().partition("<state>")[0].strip()
         raise RefusalError("no text fits it" if words.startswith("NoExtension") else words)

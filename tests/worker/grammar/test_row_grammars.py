@@ -182,7 +182,18 @@ def test_an_unexpected_error_of_a_matcher_fails_the_row_alone(
     assert re.fullmatch(REGEX, bench.text(1))
 
 
-def test_a_mask_that_takes_too_much_work_fails_the_row_alone(
+def test_a_mask_that_takes_too_much_work_fails_the_row_alone(compiler: GrammarCompiler) -> None:
+    # The first mask is easy.
+    bench = Bench(compiler, Row(like("x(a?){300}a{300}")), Row(SequenceSampling(seed=1)))
+    errors = [error for _ in range(4) for error in bench.step().errors]
+    assert errors
+    assert all((error.row, error.code, error.status) == (0, "grammar_failed", 400) for error in errors)
+    assert "too many expressions constructed" in errors[0].message
+    assert "verbose" not in errors[0].message
+    assert len(bench.outputs[1]) == 4
+
+
+def test_a_first_mask_that_takes_too_much_work_is_no_grammar(
     compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = LLParserLimits(step_max_items=1, verbose_errors=False)
@@ -191,7 +202,7 @@ def test_a_mask_that_takes_too_much_work_fails_the_row_alone(
     grammar = 'start: a*\na: "x" | "y" a | b\nb: "z" b "q" | "x"'
     bench = Bench(compiler, Row(SequenceSampling(seed=1, grammar=grammar)), Row(SequenceSampling(seed=1)))
     (error,) = bench.step().errors
-    assert (error.row, error.code, error.status) == (0, "grammar_failed", 400)
+    assert (error.row, error.code, error.status) == (0, "invalid_grammar", 400)
     assert "Too many items (limit 1" in error.message
     assert "verbose" not in error.message
     bench.run(3)
