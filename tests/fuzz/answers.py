@@ -8,6 +8,8 @@ import json
 STATUSES = frozenset({200, 400, 401, 404, 405, 408, 413, 415, 429, 431, 501, 503, 504})
 # Of OpenAI's error object.
 ERROR_KEYS = {"message", "type", "param", "code"}
+# Of the Messages API's.
+ANTHROPIC_KEYS = {"type", "message"}
 BUGS = ("internal_error", "request_failed")
 
 
@@ -39,6 +41,11 @@ def check_error(value: object, *, is_error: bool) -> None:
     if "error" not in value and "status" in value:
         return
     error = value["error"]
+    if value.get("type") == "error":
+        assert set(error) == ANTHROPIC_KEYS, error
+        assert error["message"], error
+        assert error["type"] != "api_error", error
+        return
     assert set(error) == ERROR_KEYS, error
     assert error["message"], error
     assert error["code"] not in BUGS, error

@@ -6,7 +6,14 @@ import json
 
 from tests.fuzz.mutation.numbers import TEXTS
 
-PATHS = ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/v1/responses")
+PATHS = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/tokenize",
+    "/detokenize",
+    "/v1/responses",
+    "/v1/messages",
+)
 
 _SAMPLING: dict[str, object] = {
     **{"temperature": 0.7, "top_p": 0.9, "top_k": 20, "min_p": 0.05, "seed": 7, "n": 2, "min_tokens": 1},
@@ -32,6 +39,17 @@ _TOOL: dict[str, object] = {
 }
 
 
+_SCHEMA: dict[str, object] = {
+    "name": "x",
+    "strict": True,
+    "schema": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
+}
+_TAG: dict[str, object] = {
+    "structures": [{"begin": "<a>", "schema": {"type": "object"}, "end": "</a>"}],
+    "triggers": ["<a>"],
+}
+
+
 def _chats() -> list[dict[str, object]]:
     plain: dict[str, object] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
     return [
@@ -42,6 +60,11 @@ def _chats() -> list[dict[str, object]]:
         {**plain, "tools": [_TOOL], "tool_choice": "none", "messages": _SAID},
         {**plain, "continue_final_message": True, "add_generation_prompt": False, "echo": True},
         {**plain, "documents": [{"title": "t", "text": "x"}], "chat_template_kwargs": {"a": 1}},
+        {**plain, "tools": [_TOOL], "tool_choice": "required", "parallel_tool_calls": False, "stream": True},
+        {**plain, "tools": [_TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}},
+        {**plain, "tools": [_TOOL], "response_format": {"type": "json_schema", "json_schema": _SCHEMA}},
+        {**plain, "structured_outputs": {"regex": "a+", "whitespace_pattern": None}},
+        {**plain, "structured_outputs": {"structural_tag": _TAG}},
     ]
 
 
@@ -84,10 +107,32 @@ def _responses() -> list[dict[str, object]]:
     ]
 
 
+def _messages() -> list[dict[str, object]]:
+    plain: dict[str, object] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
+    said: list[dict[str, object]] = [
+        {"role": "user", "content": [{"type": "text", "text": "What is 2 + 2?", "cache_control": {}}]},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "Hm.", "signature": ""},
+                {"type": "tool_use", "id": "t", "name": "f", "input": {}},
+            ],
+        },
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "4"}]},
+    ]
+    tools = [{"name": "f", "input_schema": {"type": "object", "properties": {}}, "strict": True}]
+    return [
+        {**plain, "system": "Be brief.", "stream": True, "stop_sequences": ["zq"]},
+        {**plain, "messages": said, "tools": tools, "tool_choice": {"type": "tool", "name": "f"}},
+        {**plain, "thinking": {"type": "enabled", "budget_tokens": 1024}, "top_k": 5, "top_p": 0.5},
+        {**plain, "tools": tools, "tool_choice": {"type": "any", "disable_parallel_tool_use": True}},
+    ]
+
+
 def bodies() -> list[list[bytes]]:
     """By place in PATHS; the model is left out, named, or unknown."""
     tokens: dict[str, object] = {"tokens": [65, 66, 200]}
-    kinds = [_chats(), _completions(), _tokens(), [tokens], _responses()]
+    kinds = [_chats(), _completions(), _tokens(), [tokens], _responses(), _messages()]
     return [[json.dumps(body).encode() for body in kind] for kind in kinds]
 
 

@@ -11,6 +11,8 @@ from random import Random
 from starlette.types import Message
 
 from splitserve.frontend.app import create_app
+from splitserve.frontend.text.answers.detection import with_overrides
+from splitserve.frontend.text.answers.formats import AnswerFormats
 from tests.frontend.http.app_fixtures import make_config, with_body_writers
 from tests.frontend.http.fake_pool import FakePool
 from tests.fuzz.answers import check_answer
@@ -87,7 +89,9 @@ class Bodies:
 
 
 async def _make_pool() -> FakePool:
-    return FakePool()
+    pool = FakePool()
+    pool.formats = with_overrides(AnswerFormats(), "think", "hermes")
+    return pool
 
 
 def scope(path: str, num_body_bytes: int) -> dict[str, object]:
