@@ -133,6 +133,18 @@ def _until_eos(rng: random.Random, num_tokens: int) -> Ask:
     return _chat(rng, num_tokens, ignore_eos=False, n=2, temperature=0.9)
 
 
+def _json(rng: random.Random, num_tokens: int) -> Ask:
+    record = {"properties": {"name": {"type": "string"}, "age": {"type": "integer"}}, "required": ["name"]}
+    # Goes on for as long as there are tokens.
+    schema = {"type": "array", "items": {"type": "object", **record}, "minItems": 1000}
+    form = {"type": "json_schema", "json_schema": {"name": "people", "schema": schema}}
+    return _chat(rng, num_tokens, response_format=form, temperature=1.0)
+
+
+def _regex(rng: random.Random, num_tokens: int) -> Ask:
+    return _completion(rng, num_tokens, structured_outputs={"regex": "([a-z]+, )*"}, temperature=1.2)
+
+
 KINDS = (
     _greedy,
     _sampled_chat,
@@ -150,4 +162,6 @@ KINDS = (
     _echo,
     _bias,
     _until_eos,
+    _json,
+    _regex,
 )
