@@ -91,6 +91,23 @@ class PythonCall(Struct, frozen=True):
     tags: tuple[str, ...] = ()
 
 
+class QuotedCall(Struct, frozen=True):
+    """A name, then an object like JSON, but without quotes around keys, and tags around texts.
+
+    Attributes:
+        name_prefix: stands before the name.
+        quote: tag on both sides of a text.
+    """
+
+    name_prefix: str
+    quote: str
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """All tags."""
+        return (self.quote,)
+
+
 class ToolFormat(Struct, frozen=True):
     """How one family writes tool calls.
 
@@ -112,7 +129,7 @@ class ToolFormat(Struct, frozen=True):
     marks: tuple[str, ...]
     begin: tuple[str, ...]
     end: str = ""
-    shape: NamedCall | TaggedCall | PythonCall | None = None
+    shape: NamedCall | TaggedCall | PythonCall | QuotedCall | None = None
     bare: bool = False
     in_list: bool = False
 
@@ -226,6 +243,20 @@ TOOL_FORMATS: Final[tuple[ToolFormat, ...]] = (
         begin=("<|tool_call|>", "functools"),
         end="<|/tool_call|>",
         in_list=True,
+    ),
+    ToolFormat(
+        "functiongemma",
+        marks=("<start_function_call>",),
+        begin=("<start_function_call>",),
+        end="<end_function_call>",
+        shape=QuotedCall("call:", "<escape>"),
+    ),
+    ToolFormat(
+        "gemma4",
+        marks=("<|tool_call>",),
+        begin=("<|tool_call>",),
+        end="<tool_call|>",
+        shape=QuotedCall("call:", '<|"|>'),
     ),
     ToolFormat("granite", marks=("<|tool_call|>",), begin=("<|tool_call|>",), in_list=True),
     ToolFormat(

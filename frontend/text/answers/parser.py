@@ -19,12 +19,14 @@ from splitserve.frontend.text.answers.formats import (
     AnswerFormats,
     NamedCall,
     PythonCall,
+    QuotedCall,
     ReasoningFormat,
     TaggedCall,
     ToolFormat,
 )
 from splitserve.frontend.text.answers.json_calls import json_calls
 from splitserve.frontend.text.answers.python_calls import python_calls
+from splitserve.frontend.text.answers.quoted_calls import quoted_call
 from splitserve.frontend.text.answers.shaped_calls import named_calls, tagged_calls
 from splitserve.frontend.text.answers.text_source import NotACallError, Reading, TextSource
 
@@ -156,6 +158,8 @@ class AnswerParser:
             return (yield from named_calls(source, calls, shape))
         if isinstance(shape, TaggedCall):
             return (yield from tagged_calls(source, calls, shape, tools.end))
+        if isinstance(shape, QuotedCall):
+            return (yield from quoted_call(source, calls, shape))
         raise NotACallError
 
     def _give_content(self, text: str) -> None:

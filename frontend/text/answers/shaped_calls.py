@@ -114,7 +114,7 @@ def _argument(source: TextSource, calls: Calls, shape: TaggedCall, types: Sequen
     if tuple(types) != ("string",):
         value = yield from source.attempt(source.until((shape.value_end,)))
         if value is not None:
-            calls.add_arguments(_as_json(_without_line_feeds(value), types))
+            calls.add_arguments(as_json(_without_line_feeds(value), types))
             return True
     # A text may be long: it is given out as it comes.
     calls.add_arguments('"')
@@ -135,8 +135,8 @@ def _without_line_feeds(text: str) -> str:
     return text.removeprefix("\n").removesuffix("\n")
 
 
-def _as_json(text: str, types: Sequence[str]) -> str:
-    """Return a value as JSON, by the types that its schema names."""
+def as_json(text: str, types: Sequence[str]) -> str:
+    """Return a value that is written as plain text as JSON, by the types that its schema names."""
     value = text.strip()
     value = _PYTHON_WORDS.get(value, value)
     if "string" in types and not (value == "null" and "null" in types):

@@ -7,7 +7,13 @@ from collections.abc import Callable
 from typing import Final
 
 from splitserve.frontend.text.answers.calls import MAX_CALLS
-from splitserve.frontend.text.answers.formats import NamedCall, PythonCall, TaggedCall, tool_format
+from splitserve.frontend.text.answers.formats import (
+    NamedCall,
+    PythonCall,
+    QuotedCall,
+    TaggedCall,
+    tool_format,
+)
 from splitserve.frontend.text.call_grammar.arguments import (
     is_python_name,
     json_arguments_rule,
@@ -16,6 +22,7 @@ from splitserve.frontend.text.call_grammar.arguments import (
 )
 from splitserve.frontend.text.call_grammar.demand import CallableTool, CallDemand
 from splitserve.frontend.text.call_grammar.lark import Lark, one_of
+from splitserve.frontend.text.call_grammar.quoted import QuotedArguments
 from splitserve.frontend.text.grammar.refusal import RefusalError
 
 # Behind the first.
@@ -86,6 +93,8 @@ class CallGrammar:
         if isinstance(shape, PythonCall):
             call = self._rule_of_each("call", self._python_call)
             return f'"[" {self._repeated(call, self._lark.rule("COMMA", "/, ?/"))} "]"'
+        if isinstance(shape, QuotedCall):
+            return self._rule_of_each("call", lambda index, tool: self._quoted_call(index, tool, shape))
         if shape is None:
             return self._json_calls()
         call = self._lark.rule("call", f"{self._lark.text(shape.begin)} {self._shaped_call()}")
@@ -155,6 +164,10 @@ class CallGrammar:
             text = f"{tool.name!r} is no name in Python, which calls in the format {form} are"
             raise RefusalError(text, field=path)
         return f'"{tool.name}(" {python_arguments_rule(self._lark, index, tool)} ")"'
+
+    def _quoted_call(self, index: int, tool: CallableTool, shape: QuotedCall) -> str:
+        arguments = QuotedArguments(self._lark, index, tool, shape.quote).rule()
+        return f"{self._lark.text(shape.name_prefix + tool.name)} {arguments}"
 
     def _rule_of_each(self, name: str, write: Callable[[int, CallableTool], str]) -> str:
         """Return the rule of the calls of all tools."""

@@ -39,6 +39,10 @@ class Lark:
         self._rules.setdefault(name, f"{name}{options}: {body}\n")
         return name
 
+    def has(self, name: str) -> bool:
+        """Tell whether there is a rule of a name."""
+        return name in self._rules
+
     def text(self, text: str) -> str:
         """Return what matches a text, tokens among it."""
         return self._writer.text(text) if text else ""

@@ -95,6 +95,11 @@ _GLM = (
     "<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n<arg_key>b</arg_key>\n"
     "<arg_value>2</arg_value>\n</tool_call>\n<tool_call>now\n</tool_call>"
 )
+_GEMMA = (
+    "<start_function_call>call:add{a:1,b:2}<end_function_call>"
+    "<start_function_call>call:now{}<end_function_call>"
+)
+_GEMMA_4 = "<|tool_call>call:add{a: 1, b: 2}<tool_call|><|tool_call>call:now{}<tool_call|>"
 _JSON_ADD = '{"name": "add", "arguments": {"a": 1, "b": 2}}'
 _JSON_NOW = '{"name": "now", "arguments": {}}'
 _LLAMA = '{"name": "add", "parameters": {"a": 1, "b": 2}}; {"name": "now", "parameters": {}}'
@@ -132,6 +137,34 @@ SAMPLES: list[tuple[str, str, Answer]] = [
     ),
     ("mistral", '[TOOL_CALLS]add{"a": 1, "b": 2}[TOOL_CALLS]now{}', Answer(calls=[ADD, NOW])),
     ("deepseek_v3", f"<think>\nHm.\n</think>\n\nOk.{_DEEPSEEK_V3}", Answer("Ok.", "Hm.", [ADD, NOW])),
+    ("functiongemma", f"One moment.{_GEMMA}", Answer("One moment.", "", [ADD, NOW])),
+    (
+        "functiongemma",
+        '<start_function_call>call:say{text:<escape>a, {b}: "c"\n<escape>,more:<escape>3<escape>,'
+        "to:[{name:<escape>Ann<escape>,age:3},<escape>x<escape>],<escape>k<escape>:{}}<end_function_call>",
+        Answer(
+            calls=[
+                (
+                    "say",
+                    '{"text": "a, {b}: \\"c\\"\\n", "more": "3", '
+                    '"to": [{"name": "Ann", "age": 3}, "x"], "k": {}}',
+                )
+            ]
+        ),
+    ),
+    (
+        "functiongemma",
+        "<start_function_call>call:say{text:plain, more:null, loud:true, n:-1.5, odd:a b}",
+        Answer(
+            calls=[("say", '{"text": "plain", "more": null, "loud": true, "n": -1.5, "odd": "a b"}')],
+        ),
+    ),
+    ("gemma4", _GEMMA_4, Answer(calls=[ADD, NOW])),
+    (
+        "gemma4",
+        '<|tool_call>call:say{text:<|"|>a<|"b<|"|>}<tool_call|> Done.',
+        Answer("Done.", "", [("say", '{"text": "a<|\\"b"}')]),
+    ),
     ("deepseek_v31", _DEEPSEEK_V31, Answer(calls=[ADD, NOW])),
     ("kimi_k2", f"One moment.{_KIMI}", Answer("One moment.", "", [ADD, NOW])),
     ("qwen3_coder", f"I add.\n{_QWEN_CODER}", Answer("I add.", "", [ADD, NOW])),

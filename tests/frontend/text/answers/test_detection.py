@@ -73,6 +73,12 @@ TEMPLATES = {
     "glm-4.5": ("{%- if tools %}<tool_call>{function-name}\\n<arg_key>{arg-key-1}</arg_key>", "glm45", None),
     "granite-3.1": ("{%- if tools %}respond with <|tool_call|> followed by a JSON list", "granite", None),
     "phi-4-mini": ("{{ '<|tool|>' + tools + '<|/tool|>' }}", "phi4_mini_json", None),
+    "functiongemma": (
+        "{%- if tools %}<start_function_declaration>{{ '<start_function_call>call:' + name }}",
+        "functiongemma",
+        None,
+    ),
+    "gemma-4": ("{%- if tools %}<|tool>declaration:{{ '<|tool_call>call:' + name }}", "gemma4", None),
     "gpt-oss": ("{%- if tools %}<|channel|>commentary<|message|> {{ '<think>' }}", "json", None),
     "unknown": ("{%- if tools %}{{ tools | tojson }}", "json", None),
     "chatml": ("{{'<|im_start|>' + message['role']}}", None, None),

@@ -63,7 +63,7 @@ class GrammarTokenizer:
         """Draw an output with a beginning; None if it found no end in time."""
         matcher, tokens = self.matcher(grammar), self.encode(begin)
         assert matcher.consume_tokens(tokens)
-        closing = set(self.encode('"}])\n<>,:/')) | set(range(256, self.tokenizer.vocab_size))
+        closing = set(self.encode('"}])\n<>,:/|')) | set(range(256, self.tokenizer.vocab_size))
         while len(tokens) < MAX_TOKENS:
             allowed = self.allowed(matcher)
             assert allowed, f"nothing may follow {self.text(tokens)!r}"

@@ -65,7 +65,7 @@ TAGGED = pytest.mark.parametrize("name", [name for name, each in FORMATS.items()
 # As texts, as special tokens, and as added tokens that tokenizer.json does not call special.
 KINDS = pytest.mark.parametrize("kind", ["text", "special", "plain"])
 # Not what the grammars have: a call of another style, a tag that was forgotten, parameters without a schema.
-UNLIKE = ("[TOOL_CALLS]add{", "<function=say>", '{"type"', '[say(text="\\d')
+UNLIKE = ("[TOOL_CALLS]add{", "<start_function_call>call:say{", "<function=say>", '{"type"', '[say(text="\\d')
 
 
 class Case(NamedTuple):
@@ -161,6 +161,11 @@ def written(name: str, call: str, arguments: dict[str, Any]) -> str:
                 f"<|tool_call_begin|>functions.{call}:0<|tool_call_argument_begin|>{data}<|tool_call_end|>"
             )
             return f"<|tool_calls_section_begin|>{inner}<|tool_calls_section_end|>"
+        case "functiongemma":
+            return f"<start_function_call>call:{call}{quoted(arguments, '<escape>')}<end_function_call>"
+        case "gemma4":
+            marked = quoted(arguments, '<|"|>')
+            return f"<|tool_call>call:{call}{marked}<tool_call|>"
     one = f'{{"name": "{call}", "arguments": {data}}}'
     around = {
         "hermes": f"<tool_call>\n{one}\n</tool_call>",
@@ -169,6 +174,19 @@ def written(name: str, call: str, arguments: dict[str, Any]) -> str:
         "phi4_mini_json": f"<|tool_call|>[{one}]<|/tool_call|>",
     }
     return around.get(name, one)
+
+
+def quoted(value: Any, tag: str) -> str:
+    """A value as Gemma writes it."""
+    match value:
+        case dict():
+            return "{" + ",".join(f"{key}:{quoted(each, tag)}" for key, each in value.items()) + "}"
+        case list():
+            return "[" + ",".join(quoted(each, tag) for each in value) + "]"
+        case str():
+            return f"{tag}{value}{tag}"
+        case _:
+            return json.dumps(value)
 
 
 def tokens_of(answer: Answer) -> list[tuple[str, Any]]:
