@@ -33,11 +33,18 @@ _TYPES: Final[dict[int, ErrorType]] = {
 }
 
 
-class MessagesErrorDetail(msgspec.Struct, frozen=True):
+class MessagesErrorDetails(msgspec.Struct, frozen=True):
+    """What Anthropic's SDKs act on; told that there are no threads, they send the conversation as a whole."""
+
+    error_code: Literal["thread_unsupported_request"]
+
+
+class MessagesErrorDetail(msgspec.Struct, frozen=True, omit_defaults=True):
     """What went wrong; `message` names the field."""
 
     type: ErrorType
     message: str
+    details: MessagesErrorDetails | None = None
 
 
 class MessagesError(msgspec.Struct, frozen=True, tag_field="type", tag="error"):
@@ -47,9 +54,14 @@ class MessagesError(msgspec.Struct, frozen=True, tag_field="type", tag="error"):
     request_id: str
 
 
+# Field that was refused -> what an SDK does without it.
+_DETAILS: Final = {"thread": MessagesErrorDetails("thread_unsupported_request")}
+
+
 def _error(status: int, detail: ErrorDetail, request_id: str) -> MessagesError:
     kind = _TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
-    return MessagesError(MessagesErrorDetail(kind, detail.message), request_id)
+    details = _DETAILS.get(detail.param or "")
+    return MessagesError(MessagesErrorDetail(kind, detail.message, details), request_id)
 
 
 ANTHROPIC: Final = Dialect(

@@ -10,12 +10,14 @@ from splitserve.frontend.openai.schema.unsupported import REFUSED, Accepted, kno
 
 _KEEPS_ALL: Final = {"type": "clear_thinking_20251015", "keep": "all"}
 _OWN: Final[dict[str, Accepted]] = {
+    "compaction": Accepted(),
     "container": Accepted(),
     "context_management": Accepted({}, {"edits": []}, {"edits": [_KEEPS_ALL]}),
     "mcp_servers": Accepted([]),
     "output_config": Accepted({}),
     "output_format": Accepted(),
     "speed": Accepted("standard"),
+    "thread": Accepted(),
 }
 # Under the names that a chat takes or refuses nothing may pass unseen either.
 _OTHERS: Final[dict[str, Accepted]] = {name: Accepted() for name in ChatRequest.__struct_fields__} | REFUSED
@@ -28,6 +30,8 @@ REFUSED_MESSAGES: Final[dict[str, Accepted]] = {
 _IGNORED: Final = frozenset(
     [
         "inference_geo",
+        # Who pays, what to try after a refusal, and what is reported of the cache.
+        *("billing_policy", "fallbacks", "fallback_credit_token", "diagnostics"),
         # What comes with input that is refused by its type, or says where text comes from.
         *(f"messages[].content[].{name}" for name in ("source", "title", "context", "citations", "caller")),
         *(f"messages[].content[].content[].{name}" for name in ("source", "title", "context", "citations")),

@@ -22,6 +22,7 @@ FEATURES: Final[dict[str, str]] = dict(
         *_named("web search", "web_search_options"),
         *_named("keeping responses (this server has no response store)", "store", "previous_response_id"),
         *_named("keeping responses (this server has no response store)", "conversation", "background"),
+        *_named("keeping a conversation between its requests", "thread"),
         *_named("prompts kept on the server", "prompt"),
         *_named("filling in between a prompt and a suffix", "suffix"),
         *_named("code of a request's own", "logits_processors", "logit_processors"),

@@ -226,6 +226,8 @@ RESULT = {"type": "tool_result", "tool_use_id": "t"}
         ({"output_config": {"effort": "low"}}, "output_config"),
         ({"mcp_servers": [{}]}, "mcp_servers"),
         ({"container": "x"}, "container"),
+        ({"compaction": {}}, "compaction"),
+        ({"thread": {"type": "create"}}, "thread: keeping a conversation between its requests"),
         ({"seed": 1}, "seed"),
         ({"stop": ["x"]}, "stop"),
         ({"guided_regex": "x"}, "guided_regex"),
@@ -244,6 +246,13 @@ async def test_what_is_wrong_or_not_served_is_named(
     assert not pool.seen
 
 
+async def test_an_sdk_learns_that_there_are_no_threads(client: httpx.AsyncClient) -> None:
+    for path in (PATH, COUNT_PATH):
+        response = await client.post(path, json=body(thread={"type": "create"}))
+        details = response.json()["error"]["details"]
+        assert (response.status_code, details) == (400, {"error_code": "thread_unsupported_request"})
+
+
 async def test_max_tokens_is_required(client: httpx.AsyncClient) -> None:
     response = await client.post(PATH, json={"messages": [USER]})
     assert response.json()["error"]["message"] == "max_tokens is missing"
@@ -258,6 +267,7 @@ async def test_unknown_fields_are_passed_over_unless_the_server_is_strict(
     response = await strict.post(PATH, json=unknown)
     assert response.json()["error"]["message"] == "messages[0].weight is not a known field"
     known = body(metadata={}, service_tier="auto", system=[text("a", citations=None, **CACHED)])
+    known |= {"thread": None, "fallbacks": "default"}
     assert (await strict.post(PATH, json=known)).status_code == 200
     image = await strict.post(PATH, json=body(messages=[{"role": "user", "content": [IMAGE]}]))
     assert "'image' is not supported" in image.json()["error"]["message"]

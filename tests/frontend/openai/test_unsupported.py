@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from splitserve.frontend.anthropic.schema.refused import REFUSED_MESSAGES
 from splitserve.frontend.openai.schema.missing_features import FEATURES
 from splitserve.frontend.openai.schema.structured import StructuredOutputFields
 from splitserve.frontend.openai.schema.unsupported import INSTEAD, REFUSED, REFUSED_CHAT, Accepted
@@ -207,7 +208,7 @@ async def test_what_a_refusal_says_is_accepted_is_accepted(
 
 
 def test_features_are_of_fields_that_are_refused() -> None:
-    assert FEATURES.keys() <= REFUSED.keys() | REFUSED_RESPONSES.keys()
+    assert FEATURES.keys() <= REFUSED.keys() | REFUSED_RESPONSES.keys() | REFUSED_MESSAGES.keys()
     assert not FEATURES.keys() & INSTEAD.keys()
 
 
