@@ -14,11 +14,13 @@ from splitserve.frontend.anthropic.schema.request import (
     MessagesRequest,
     MessagesTool,
     MessagesToolChoice,
+    OutputConfig,
     PromptFields,
     Thinking,
 )
 from splitserve.frontend.openai.other_names import errors_named
 from splitserve.frontend.openai.schema.chat import ChatRequest
+from splitserve.frontend.openai.schema.structured import JsonSchemaFormat, ResponseFormat
 from splitserve.frontend.openai.schema.tools import FunctionTool, Tool
 from splitserve.frontend.openai.schema.unsupported import REFUSED_CHAT, refuse_unsupported
 from splitserve.frontend.text.chat.messages import ChatMessage
@@ -28,6 +30,8 @@ _SWITCHES = ("enable_thinking", "thinking")
 # Field of a chat -> its name here.
 NAMES: Final = (
     (re.compile(r"^stop\b"), "stop_sequences"),
+    (re.compile(r"^response_format(\.json_schema)?\b"), "output_config.format"),
+    (re.compile(r"^reasoning_effort\b"), "output_config.effort"),
     (re.compile(r"^(tools\[\d+\])\.function\.parameters\b"), r"\1.input_schema"),
     (re.compile(r"^(tools\[\d+\])\.function\b"), r"\1"),
     (re.compile(r"^tool_choice\.function\b"), "tool_choice"),
@@ -48,6 +52,7 @@ def chat_request(body: MessagesRequest) -> ChatRequest:
         top_k=body.top_k,
         stop=list(body.stop_sequences) if body.stop_sequences else None,
         stream=body.stream,
+        response_format=None if body.output_config is None else _chat_format(body.output_config),
     )
 
 
@@ -114,6 +119,16 @@ def _chat_choice(choice: MessagesToolChoice) -> Any:
     fields = {"tool_choice": asked}
     refuse_unsupported(fields, REFUSED_CHAT)
     return msgspec.convert(fields | {"messages": [{"role": "user"}]}, ChatRequest).tool_choice
+
+
+def _chat_format(config: OutputConfig) -> ResponseFormat | None:
+    refuse_unsupported({"reasoning_effort": config.effort}, REFUSED_CHAT)
+    if config.format is None:
+        return None
+    # The name is for the model at OpenAI; here no model sees it.
+    return ResponseFormat(
+        type="json_schema", json_schema=JsonSchemaFormat(name="output", schema=config.format.schema)
+    )
 
 
 def _thinks(thinking: Thinking) -> bool:

@@ -14,7 +14,6 @@ _OWN: Final[dict[str, Accepted]] = {
     "container": Accepted(),
     "context_management": Accepted({}, {"edits": []}, {"edits": [_KEEPS_ALL]}),
     "mcp_servers": Accepted([]),
-    "output_config": Accepted({}),
     "output_format": Accepted(),
     "speed": Accepted("standard"),
     "thread": Accepted(),

@@ -96,6 +96,20 @@ class Thinking(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
 
+class JsonOutputFormat(msgspec.Struct, frozen=True, kw_only=True):
+    """A JSON schema that the text of the answer is valid for."""
+
+    type: Literal["json_schema"]
+    schema: Annotated[dict[str, Any], Meta(description="See docs/structured-outputs.md.")]
+
+
+class OutputConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the answer has to be."""
+
+    format: JsonOutputFormat | None = None
+    effort: str | None = None
+
+
 class Metadata(msgspec.Struct, frozen=True):
     """About the request; changes nothing."""
 
@@ -131,4 +145,5 @@ class MessagesRequest(PromptFields, frozen=True, kw_only=True):
     top_k: Annotated[int | None, ranged(-1, 2**31 - 1, "Tokens kept; 0 and -1 keep all.")] = None
     stop_sequences: Annotated[list[StopString], listed(0, MAX_STOP_STRINGS)] | None = None
     stream: bool | None = None
+    output_config: OutputConfig | None = None
     metadata: Metadata | None = None

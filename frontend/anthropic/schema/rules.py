@@ -61,4 +61,5 @@ FIELDS: Final[dict[tuple[str, str], Json]] = {
     ("TextBlockParam", "type"): {"enum": ["text"]},
     ("ContentBlockParam", "type"): {"enum": sorted({kind for kinds in _SERVED.values() for kind in kinds})},
     ("MessagesTool", "type"): {"enum": ["custom", None]},
+    ("OutputConfig", "effort"): {"enum": ["none", None]},
 }

@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from splitserve.engine_core.structured_outputs import StructuredOutputs
 from splitserve.frontend.text.answers.detection import with_overrides
 from splitserve.frontend.text.answers.formats import AnswerFormats
 from tests.frontend.http.app_fixtures import ClientFactory
@@ -151,6 +152,23 @@ async def test_sampling(client: httpx.AsyncClient, pool: FakePool) -> None:
     assert found == (0.5, 0.9, 7, ("a", "b"), 9)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_format_of_the_output_is_that_of_a_chat(
+    client: httpx.AsyncClient, pool: FakePool, stream: bool
+) -> None:
+    await rendered(client, pool, output_config={"format": FORMAT, "effort": None}, stream=stream)
+    (seen,) = pool.seen
+    assert seen.request.sampling.structured_outputs == StructuredOutputs(json=SCHEMA)
+
+
+@pytest.mark.parametrize("config", [None, {}, {"format": None}], ids=str)
+async def test_without_a_format_the_output_is_free(
+    client: httpx.AsyncClient, pool: FakePool, config: Any
+) -> None:
+    await rendered(client, pool, output_config=config)
+    assert pool.seen[0].request.sampling.structured_outputs is None
+
+
 @pytest.mark.parametrize("choice", [{"type": "none"}, {"type": "auto"}, None])
 async def test_tools_are_shown_unless_none_may_be_used(
     client: httpx.AsyncClient, pool: FakePool, choice: Any
@@ -180,6 +198,7 @@ def message(*blocks: dict[str, Any], role: str = "user") -> dict[str, Any]:
     return {"messages": [USER, {"role": "assistant", "content": "x"}, {"role": role, "content": [*blocks]}]}
 
 
+FORMAT = {"type": "json_schema", "schema": SCHEMA}
 IMAGE = {"type": "image", "source": {"type": "url", "url": "https://x"}}
 RESULT = {"type": "tool_result", "tool_use_id": "t"}
 
@@ -223,7 +242,11 @@ RESULT = {"type": "tool_result", "tool_use_id": "t"}
         ({"stop_sequences": [""]}, "stop_sequences"),
         ({"temperature": 3}, "temperature"),
         ({"thinking": {"type": "maybe"}}, "thinking.type"),
-        ({"output_config": {"effort": "low"}}, "output_config"),
+        ({"output_config": {"effort": "low"}}, "output_config.effort: a reasoning effort"),
+        ({"output_config": {"task_budget": 9}}, "output_config: object contains unknown field task_budget"),
+        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
+        ({"output_config": {"format": {"type": "json_object"}}}, "output_config.format.type"),
+        ({"output_format": FORMAT}, "output_format: it is not supported"),
         ({"mcp_servers": [{}]}, "mcp_servers"),
         ({"container": "x"}, "container"),
         ({"compaction": {}}, "compaction"),
