@@ -45,11 +45,13 @@ $(INSTALLED): $(VENV)/.created pyproject.toml setup.py CMakeLists.txt $(CSRC)
 	$(PIP) --no-build-isolation -e .
 	touch $@
 
-# Ray is not there for every Python and machine; without it its tests are skipped.
+# Ray is not there for every Python and machine; without it its tests are skipped. So are those of instructor without
+# its folder: it needs an older openai than the others.
 $(VENV)/.installed-test: $(INSTALLED)
 	@echo "== packages for tests =="
-	$(PIP) --no-build-isolation -e '.[test,dev,bench,ray]' || \
-		$(PIP) --no-build-isolation -e '.[test,dev,bench]'
+	$(PIP) --no-build-isolation -e '.[test,agents,dev,bench,ray]' || \
+		$(PIP) --no-build-isolation -e '.[test,agents,dev,bench]'
+	-$(PIP) --quiet --upgrade --target $(VENV)/instructor 'instructor>=1.17,<2'
 	touch $@
 
 # Trains nothing and downloads no model: the demo model ships in the package.
