@@ -221,6 +221,18 @@ async def test_one_tool_at_a_time(client: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.usefixtures("thinks_and_calls")
+@pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "weather"}], ids=str)
+async def test_a_use_of_a_tool_is_why_it_stopped_even_if_it_was_demanded(
+    client: httpx.AsyncClient, choice: dict
+) -> None:
+    for found in (
+        await message(client, tools=[TOOL], tool_choice=choice),
+        message_of(await stream(client, tools=[TOOL], tool_choice=choice)),
+    ):
+        assert found["stop_reason"] == "tool_use"
+
+
+@pytest.mark.usefixtures("thinks_and_calls")
 async def test_input_that_is_cut_off_is_shown_as_text(client: httpx.AsyncClient, pool: FakePool) -> None:
     text = CALL[: CALL.index("Bär")]
 
