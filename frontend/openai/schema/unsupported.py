@@ -183,10 +183,12 @@ IGNORED: Final[frozenset[str]] = frozenset(
     ]
 )
 
-# The same inside a body: equal prefixes are cached by themselves, and streams are not padded.
+# The same inside a body: equal prefixes are cached by themselves, streams are not padded, and LiteLLM puts into
+# answers that it sends back what was beside OpenAI's fields.
 _IGNORED_INSIDE: Final[frozenset[str]] = frozenset(
     [
         "stream_options.include_obfuscation",
+        "messages[].provider_specific_fields",
         *(f"{place}.cache_control" for place in ("messages[]", "messages[].content[]", "tools[]")),
         *(f"{place}.prompt_cache_breakpoint" for place in ("messages[]", "messages[].content[]")),
     ]

@@ -292,6 +292,7 @@ async def test_an_unknown_field_inside_a_body_is_treated_as_one_of_the_body(
     [
         {"stream": True, "stream_options": {"include_usage": True, "include_obfuscation": False}},
         {"messages": [USER | {"cache_control": {"type": "ephemeral"}}]},
+        {"messages": [USER | {"provider_specific_fields": {"reasoning": None}}]},
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "cache_control": {}}]}]},
     ],
     ids=str,
