@@ -45,12 +45,13 @@ $(INSTALLED): $(VENV)/.created pyproject.toml setup.py CMakeLists.txt $(CSRC)
 	$(PIP) --no-build-isolation -e .
 	touch $@
 
-# Ray is not there for every Python and machine; without it its tests are skipped. So are those of instructor without
-# its folder: it needs an older openai than the others.
+# Ray and the agent frameworks are not there for every Python and machine; without them their tests are skipped.
+# instructor has a folder of its own: it needs an older openai than the others.
 $(VENV)/.installed-test: $(INSTALLED)
 	@echo "== packages for tests =="
 	$(PIP) --no-build-isolation -e '.[test,agents,dev,bench,ray]' || \
-		$(PIP) --no-build-isolation -e '.[test,agents,dev,bench]'
+		$(PIP) --no-build-isolation -e '.[test,agents,dev,bench]' || \
+		$(PIP) --no-build-isolation -e '.[test,dev,bench]'
 	-$(PIP) --quiet --upgrade --target $(VENV)/instructor 'instructor>=1.17,<2'
 	touch $@
 

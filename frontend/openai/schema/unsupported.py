@@ -183,7 +183,7 @@ IGNORED: Final[frozenset[str]] = frozenset(
     ]
 )
 
-# The same inside a body: equal prefixes are cached by themselves, streams are not padded, and LiteLLM puts into
+# The same inside a body: equal prefixes are cached by themselves, streams are not padded, and LiteLLM adds to
 # answers that it sends back what was beside OpenAI's fields.
 _IGNORED_INSIDE: Final[frozenset[str]] = frozenset(
     [
