@@ -50,12 +50,14 @@ def _serve(config: FrontendConfig, num_short_keys: int) -> int:
 
     from splitserve.engine_core.process.logs import configure_logging, log_event
     from splitserve.engine_core.process.version import software_version
+    from splitserve.frontend.response_store.place import shown_place
 
     configure_logging(config.log_level, config.log_format)
     log = logging.getLogger("frontend")
     fields = msgspec.to_builtins(config)
     # Hashes name tenants; how many keys there are is all that start-up needs to show.
     fields["api_key_hashes"] = len(config.api_key_hashes)
+    fields["response_store"] = shown_place(config.response_store)
     if config.uds or config.fd is not None:
         del fields["host"], fields["port"]
     log_event(log, logging.INFO, "api_frontend", version=software_version(), **fields)
@@ -86,6 +88,7 @@ def make_config(args: argparse.Namespace) -> FrontendConfig:
     from splitserve.engine_core.settings.setting import declared
     from splitserve.frontend.config import FrontendConfig
     from splitserve.frontend.http.api_keys import hash_keys
+    from splitserve.frontend.response_store.place import check_place
 
     given = given_values(args, declared(FrontendConfig))
     if not given.get("frontend_id"):
@@ -95,6 +98,8 @@ def make_config(args: argparse.Namespace) -> FrontendConfig:
     given["api_key_hashes"] = hash_keys(keys.api_key, keys.api_key_file)
     config = make_settings(FrontendConfig, given)
     config.check_certificate()
+    # The engine makes the directory of a launch, some time after the frontends have started.
+    check_place(config.response_store, config.launch_dir)
     return config
 
 

@@ -25,7 +25,15 @@ from splitserve.frontend.api_settings import ApiSettings
 # Paths an operator may open to callers without a key; nothing that runs a model or reads a prompt is here.
 OPENABLE_PATHS = ("/health", "/ready", "/ping", "/load", "/version", "/metrics", "/docs", "/openapi.json")
 # Own paths begin with these; published under one of them, a path could be read with and without the prefix.
-OWN_PREFIXES = ("/v1", "/v1/chat", "/v1/messages", "/v1/models", "/debug", "/debug/requests")
+OWN_PREFIXES = (
+    "/v1",
+    "/v1/chat",
+    "/v1/messages",
+    "/v1/models",
+    "/v1/responses",
+    "/debug",
+    "/debug/requests",
+)
 
 Host = Annotated[str, Setting("address to listen on", "address", metavar="HOST", serve=False)]
 Port = Annotated[

@@ -1,0 +1,185 @@
+"""The response store as handlers use it: records with a time to live, a bound on their size, deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
+
+from splitserve.engine_core.process.logs import log_event
+from splitserve.frontend.response_store.errors import RecordTooLargeError, StoreUnavailableError
+from splitserve.frontend.response_store.records import Record, pack, unpack
+from splitserve.frontend.response_store.rows import Database, Row, RowKey
+
+T = TypeVar("T")
+logger = logging.getLogger("frontend")
+
+# Longer than the databases' own limits, whose errors say more.
+DEADLINE_S = 12.0
+# After an error, requests that would be kept if they could are not made to wait for the next.
+FAILING_S = 5.0
+TIDY_INTERVAL_S = 60.0
+# A part of the bound; when so much was written, it is time to look at the sum.
+_TIDY_PART = 64
+_LARGEST_PART = 4
+# Up to this size, packing takes a fraction of a millisecond.
+_INLINE_BYTES = 16 * 1024
+_PACKING = ThreadPoolExecutor(1, thread_name_prefix="pack")
+
+
+class StoreLimits(NamedTuple):
+    """What is kept, and for how long.
+
+    Attributes:
+        ttl_s: seconds from a response's creation until it is deleted.
+        max_bytes: of all data together, as it is stored; the oldest are deleted first.
+        lease_s: seconds without a word after which a process counts as gone.
+    """
+
+    ttl_s: int
+    max_bytes: int
+    lease_s: float = 20.0
+
+    @property
+    def max_record_bytes(self) -> int:
+        """The largest record, as JSON."""
+        return self.max_bytes // _LARGEST_PART
+
+
+class ResponseStore:
+    """Kept responses; belongs to an event loop. Every method may raise StoreUnavailableError.
+
+    Attributes:
+        limits: of what is kept.
+        num_errors: how often the database could not be used.
+    """
+
+    def __init__(
+        self, database: Database, limits: StoreLimits, clock: Callable[[], float] = time.time
+    ) -> None:
+        """Prepare; nothing is connected before the first call.
+
+        Args:
+            database: to keep them in.
+            limits: of what is kept.
+            clock: returns seconds since 1970.
+        """
+        self.limits = limits
+        self.num_errors = 0
+        self._database = database
+        self._clock = clock
+        self._failed_s = -FAILING_S
+        self._num_untidy_bytes = 0
+        self._tidy_now = asyncio.Event()
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the database could not be used a moment ago."""
+        return time.monotonic() - self._failed_s < FAILING_S
+
+    async def put(self, key: RowKey, record: Record) -> None:
+        """Keep a record, in place of one of the same key.
+
+        Raises:
+            RecordTooLargeError: it is larger than what is kept of one.
+        """
+        await self._ask(self._database.put(await self._row(key, record)))
+
+    async def add(self, key: RowKey, record: Record) -> bool:
+        """Keep a record unless a process works on one of the same key; return whether it is kept.
+
+        Raises:
+            RecordTooLargeError: as put().
+        """
+        return await self._ask(self._database.add(await self._row(key, record)))
+
+    async def replace(self, key: RowKey, record: Record, owner: str) -> bool:
+        """Keep a record in place of one that has this owner; return whether it is kept.
+
+        Raises:
+            RecordTooLargeError: as put().
+        """
+        return await self._ask(self._database.replace(await self._row(key, record), owner))
+
+    async def get(self, key: RowKey) -> Record | None:
+        """Return a record, None if there is none."""
+        row = await self._ask(self._database.get(key, self._clock()))
+        if row is None:
+            return None
+        return Record(row.created_s, *await _off_loop(len(row.data), lambda: unpack(row.data)), row.owner)
+
+    async def delete(self, key: RowKey) -> bool:
+        """Delete a record; return whether there was one."""
+        return await self._ask(self._database.delete(key, self._clock()))
+
+    async def renew(self, owner: str) -> set[RowKey]:
+        """Extend the lease of an owner; return which records are still its."""
+        return await self._ask(self._database.renew(owner, self._clock(), self.limits.lease_s))
+
+    async def is_alive(self, owner: str) -> bool:
+        """Return whether an owner has a lease."""
+        return await self._ask(self._database.is_alive(owner, self._clock()))
+
+    async def tidy(self) -> int:
+        """Delete what has expired or is too much; return how many had not expired."""
+        self._num_untidy_bytes = 0
+        return await self._ask(self._database.tidy(self._clock(), self.limits.max_bytes))
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncGenerator[None, None]:
+        """Tidy up now and then while the context is open; close the database at its end."""
+        tidying = asyncio.create_task(self._tidy_for_ever(), name="tidy-responses")
+        try:
+            yield
+        finally:
+            tidying.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await tidying
+            await self._database.close()
+
+    async def _tidy_for_ever(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TIDY_INTERVAL_S):
+                    await self._tidy_now.wait()
+            self._tidy_now.clear()
+            try:
+                num_evicted = await self.tidy()
+            except StoreUnavailableError as error:
+                log_event(logger, logging.WARNING, "response_store_error", detail=str(error))
+                # Whatever is written meanwhile: not in a loop.
+                await asyncio.sleep(FAILING_S)
+                continue
+            if num_evicted:
+                log_event(logger, logging.INFO, "responses_evicted", count=num_evicted)
+
+    async def _row(self, key: RowKey, record: Record) -> Row:
+        if record.num_bytes > self.limits.max_record_bytes:
+            raise RecordTooLargeError(record.num_bytes, self.limits.max_record_bytes)
+        data = await _off_loop(record.num_bytes, lambda: pack(record))
+        self._num_untidy_bytes += len(data)
+        if self._num_untidy_bytes >= self.limits.max_bytes // _TIDY_PART:
+            self._tidy_now.set()
+        return Row(key, record.created_s, int(record.created_s) + self.limits.ttl_s, record.owner, data)
+
+    async def _ask(self, asked: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                return await asked
+        except (StoreUnavailableError, TimeoutError) as error:
+            self.num_errors += 1
+            self._failed_s = time.monotonic()
+            if isinstance(error, StoreUnavailableError):
+                raise
+            raise StoreUnavailableError(f"no answer within {DEADLINE_S:g} s") from None
+
+
+async def _off_loop(num_bytes: int, work: Callable[[], T]) -> T:
+    """Do something here if it is small, or else in a thread."""
+    if num_bytes <= _INLINE_BYTES:
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(_PACKING, work)
