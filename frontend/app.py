@@ -33,10 +33,15 @@ from splitserve.frontend.metrics.engines import collect_engines, collect_pool
 from splitserve.frontend.metrics.failover import collect_failover
 from splitserve.frontend.metrics.process import FrontendMetrics
 from splitserve.frontend.metrics.queues import collect_queues
+from splitserve.frontend.metrics.responses import collect_responses
 from splitserve.frontend.metrics.scrape import Scrape
 from splitserve.frontend.openai.context import VERSION, ApiContext
 from splitserve.frontend.openapi import TITLE, Json, Operation, build_openapi
 from splitserve.frontend.operator.health import HealthProbe
+from splitserve.frontend.response_store.place import is_store, open_database
+from splitserve.frontend.response_store.store import ResponseStore, StoreLimits
+from splitserve.frontend.responses.context import ResponsesContext
+from splitserve.frontend.responses.kept.background import BackgroundRuns
 from splitserve.frontend.routes import api_dialects, api_operations, make_routes, operator_operations
 from splitserve.frontend.unknown_fields import UnknownFields
 
@@ -69,14 +74,15 @@ def create_app(config: FrontendConfig, pool: EnginePool, launch: Launch | None =
     keep_alive = KeepAlive(config.sse_keep_alive_s)
     context = ApiContext(config, pool, metrics, UnknownFields(config.strict), keep_alive, SliceQueue())
 
-    scrape = Scrape(pool, _EngineFigures(pool), _OwnFigures(context, owners), launch)
+    responses = _responses(context, owners.requests)
+    scrape = Scrape(pool, _EngineFigures(pool), _OwnFigures(context, owners, responses), launch)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None, None]:
-        async with owners.requests.watching(), scrape.answering():
+        async with owners.requests.watching(), scrape.answering(), responses.running():
             yield
 
-    operations = api_operations(context)
+    operations = api_operations(context, responses)
     operations += operator_operations(context, owners.requests, owners.health, scrape)
     app = DocumentedApp(operations, config, lifespan)
     app.state.owners = owners
@@ -86,6 +92,16 @@ def create_app(config: FrontendConfig, pool: EnginePool, launch: Launch | None =
                 metrics.http.expect(route.path, method)
     _add_layers(app, context, owners)
     return app
+
+
+def _responses(context: ApiContext, requests: InFlightRequests) -> ResponsesContext:
+    """Return what the Responses API needs, with a store if the configuration names one."""
+    config = context.config
+    if not is_store(config.response_store):
+        return ResponsesContext(context)
+    limits = StoreLimits(config.response_ttl_s, config.response_store_bytes)
+    store = ResponseStore(open_database(config.response_store), limits)
+    return ResponsesContext(context, store, BackgroundRuns(store, requests, config.max_background_responses))
 
 
 class DocumentedApp(FastAPI):
@@ -170,9 +186,10 @@ class _EngineFigures(Collector):
 class _OwnFigures(Collector):
     """Collects this frontend's figures at each scrape."""
 
-    def __init__(self, context: ApiContext, owners: AppOwners) -> None:
+    def __init__(self, context: ApiContext, owners: AppOwners, responses: ResponsesContext) -> None:
         self._context = context
         self._owners = owners
+        self._responses = responses
 
     def collect(self) -> Iterable[Metric]:
         """Yield all families."""
@@ -184,4 +201,10 @@ class _OwnFigures(Collector):
         stats = pool.stats()
         yield from collect_pool(pool.status(), stats, metrics.frontend_id)
         yield from collect_failover(stats.failover, stats.num_displaced, metrics.frontend_id)
+        background, store = self._responses.background, self._responses.store
+        yield from collect_responses(
+            len(background) if background is not None else 0,
+            store.num_errors if store is not None else 0,
+            metrics.frontend_id,
+        )
         yield from metrics.collect(len(owners.requests), owners.connections.num_open)

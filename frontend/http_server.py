@@ -189,6 +189,8 @@ class FrontendServer(UvicornServer):
 
     def _cut(self, name: str) -> None:
         log_event(_log, logging.INFO, "stopping_at_once", signal=name)
+        # Those in the background have no connection.
+        self._owners.requests.end_all(EndReason.SHUTDOWN)
         self.cut_connections()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -31,6 +31,7 @@ class Operation:
         path: as Starlette's routes have it; parameters are text.
         name: with path and method the operation's id, by which generated clients name their functions.
         tag: the group it is listed in.
+        query: name of each parameter in the query -> its schema.
         request: the struct that a body is decoded into, None for no body.
         example: a body that every server takes.
         response: the struct of the response, None for plain text.
@@ -47,6 +48,7 @@ class Operation:
     tag: str
     summary: str
     endpoint: Callable[[Request], Awaitable[Response]]
+    query: Json = field(default_factory=dict)
     request: type | None = None
     example: Json | None = None
     response: type | None = None
@@ -111,10 +113,15 @@ def _describe(operation: Operation) -> Json:
         "summary": operation.summary,
         "operationId": re.sub(r"\W", "_", f"{operation.name}{path}") + f"_{method}",
     }
-    if names := re.findall(r"{(\w+)}", path):
-        entry["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
-        ]
+    parameters: list[Json] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"{(\w+)}", path)
+    ]
+    parameters += [
+        {"name": name, "in": "query", "schema": schema} for name, schema in operation.query.items()
+    ]
+    if parameters:
+        entry["parameters"] = parameters
     if operation.request is not None:
         body: Json = {"schema": _ref(operation.request)}
         if operation.example is not None:
@@ -152,7 +159,7 @@ def _ref(kind: type) -> Json:
 _ERROR_TEXTS = {
     400: "Malformed body, wrong type, value out of range, unsupported field, or context exceeded",
     401: "Missing or wrong API key",
-    404: "No such model, or no such request in flight",
+    404: "No such model, no such response that was kept, or no such request in flight",
     408: "The body did not arrive in time",
     413: "The body is too large",
     415: "Content type is not application/json, or the body is compressed",

@@ -42,8 +42,12 @@ from splitserve.frontend.openapi import Operation
 from splitserve.frontend.operator.debug_requests import OpenRequestList, list_requests, show_request
 from splitserve.frontend.operator.health import Health, HealthProbe
 from splitserve.frontend.operator.load import ServerLoad, server_load
+from splitserve.frontend.responses.context import ResponsesContext
+from splitserve.frontend.responses.kept.handlers import cancel_response, delete_response, get_response
+from splitserve.frontend.responses.kept.input_items import list_input_items
 from splitserve.frontend.responses.responses import RESPONSES, create_response
 from splitserve.frontend.responses.schema.events import EVENTS as EVENTS_OF_RESPONSES
+from splitserve.frontend.responses.schema.kept_bodies import DEFAULT_PAGE, MAX_PAGE, DeletedResponse, ItemPage
 from splitserve.frontend.responses.schema.request import ResponsesRequest
 from splitserve.frontend.responses.schema.response import ResponseObject
 
@@ -83,12 +87,18 @@ def make_routes(operations: Iterable[Operation]) -> list[Route]:
     ]
 
 
-def api_operations(context: ApiContext) -> list[Operation]:
+def api_operations(context: ApiContext, responses: ResponsesContext) -> list[Operation]:
     """Return what clients call."""
-    return [*_generation(context), *_messages(context), *_models(context), *_tokens(context)]
+    return [
+        *_generation(context, responses),
+        *_kept_responses(responses),
+        *_messages(context),
+        *_models(context),
+        *_tokens(context),
+    ]
 
 
-def _generation(context: ApiContext) -> list[Operation]:
+def _generation(context: ApiContext, responses: ResponsesContext) -> list[Operation]:
     generation = partial(_post_json, tag="generation")
     return [
         generation(
@@ -115,11 +125,62 @@ def _generation(context: ApiContext) -> list[Operation]:
             path=RESPONSES_PATH,
             name="responses",
             summary="Answer an input",
-            endpoint=partial(create_response, context),
+            endpoint=partial(create_response, responses),
             request=ResponsesRequest,
             example={"input": "Hello!", "max_output_tokens": 16},
             response=ResponseObject,
             events=EVENTS_OF_RESPONSES,
+        ),
+    ]
+
+
+def _kept_responses(context: ResponsesContext) -> list[Operation]:
+    kept = partial(Operation, tag="responses", errors=(400, 401, 404, 503))
+    path = RESPONSES_PATH + "/{response_id}"
+
+    def endpoint(answer: Callable[[ResponsesContext, Request, str], Awaitable[Response]]) -> Endpoint:
+        return _with_parameter("response_id", partial(answer, context))
+
+    return [
+        kept(
+            path=path,
+            method="GET",
+            name="response",
+            summary="Return a response that was kept",
+            endpoint=endpoint(get_response),
+            response=ResponseObject,
+        ),
+        kept(
+            path=path,
+            method="DELETE",
+            name="response",
+            summary="Delete a response that was kept",
+            endpoint=endpoint(delete_response),
+            response=DeletedResponse,
+            errors=(401, 404, 503),
+        ),
+        kept(
+            path=f"{path}/cancel",
+            method="POST",
+            name="response",
+            summary="End a response in the background",
+            endpoint=endpoint(cancel_response),
+            response=ResponseObject,
+            errors=(400, 401, 404, 429, 503),
+        ),
+        kept(
+            path=f"{path}/input_items",
+            method="GET",
+            name="response",
+            summary="List the input of a response that was kept",
+            endpoint=endpoint(list_input_items),
+            response=ItemPage,
+            query={
+                "limit": {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": DEFAULT_PAGE},
+                "order": {"enum": ["asc", "desc"], "default": "desc"},
+                "after": {"type": "string"},
+                "before": {"type": "string"},
+            },
         ),
     ]
 

@@ -32,6 +32,8 @@ _PUBLIC_MESSAGES = {
     "timeout": "The request did not finish within its timeout.",
     "queue_timeout": "The request reached its queue timeout before it could run; try again shortly.",
     "unsupported_transfer_encoding": "The only supported transfer encoding is chunked.",
+    "response_store_unavailable": "The response store cannot be used now; try again shortly, or with store: "
+    "false.",
     "shutting_down": "This server is shutting down; try again shortly.",
 }
 

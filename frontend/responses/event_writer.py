@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
+from typing import cast
+
+import msgspec
 
 from splitserve.frontend.engines.connection.token_relay import Frame
 from splitserve.frontend.engines.generation import OutputDelta
@@ -30,19 +33,22 @@ from splitserve.frontend.responses.schema.events import (
     ResponseInProgress,
     StreamEvent,
 )
+from splitserve.frontend.responses.schema.response import ResponseObject
 from splitserve.frontend.responses.snapshot import Snapshot
 
 
 class EventWriter:
     """Writes the events of one stream."""
 
-    def __init__(self, snapshot: Snapshot, output: Output) -> None:
+    def __init__(self, snapshot: Snapshot, output: Output, *, with_end: bool = True) -> None:
         """Prepare.
 
         Args:
             snapshot: of the response.
             output: of its run.
+            with_end: False if end() is called for the last event.
         """
+        self._with_end = with_end
         self._snapshot = snapshot
         self._output = output
         self._numbers = count(2)
@@ -60,8 +66,8 @@ class EventWriter:
         self._started = True
         pieces = JsonPieces()
         events = [event for step in self._output.read(delta) for event in self._events(step, pieces)]
-        if self._output.finish_reason is not None:
-            events.append(self._end(pieces))
+        if self._output.finish_reason is not None and self._with_end:
+            events.append(self._end(self._snapshot.ended(pieces)))
         encoded = b"".join(map(named_event, events))
         return pieces.fill(encoded) if pieces.has_parts else encoded
 
@@ -79,11 +85,15 @@ class EventWriter:
         failed = ResponseFailed(sequence_number=next(self._numbers), response=self._snapshot.failed(detail))
         return first + named_event(failed)
 
-    def _end(self, pieces: JsonPieces) -> StreamEvent:
-        number, response = next(self._numbers), self._snapshot.ended(pieces)
-        if response.status == "failed":
+    def end(self, response: bytes) -> bytes:
+        """Return the last event of a response that has ended, given as JSON."""
+        return named_event(self._end(cast(ResponseObject, msgspec.Raw(response))))
+
+    def _end(self, response: ResponseObject) -> StreamEvent:
+        number = next(self._numbers)
+        if self._snapshot.status == "failed":
             return ResponseFailed(sequence_number=number, response=response)
-        if response.status == "incomplete":
+        if self._snapshot.status == "incomplete":
             return ResponseIncomplete(sequence_number=number, response=response)
         return ResponseCompleted(sequence_number=number, response=response)
 

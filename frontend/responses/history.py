@@ -92,8 +92,15 @@ class _History:
         return self._open()
 
 
-def chat_messages(instructions: str | None, given: str | Sequence[InputItem]) -> list[ChatMessage]:
+def chat_messages(
+    instructions: str | None, given: str | Sequence[InputItem], earlier: Sequence[InputItem] = ()
+) -> list[ChatMessage]:
     """Return the messages of the chat.
+
+    Args:
+        instructions: of the request.
+        given: the input of the request.
+        earlier: items before it, which are known to be served.
 
     Raises:
         InvalidRequestError: an item is of a type that is not served, or lacks a field; the error names it.
@@ -101,11 +108,11 @@ def chat_messages(instructions: str | None, given: str | Sequence[InputItem]) ->
     history = _History()
     if instructions:
         history.messages.append(ChatMessage(role="system", content=instructions))
-    if isinstance(given, str):
-        history.messages.append(ChatMessage(role="user", content=given))
-    else:
-        for i, item in enumerate(given):
-            history.add(item, f"input[{i}]")
+    for i, item in enumerate(earlier):
+        history.add(item, f"previous_response_id: input[{i}]")
+    items = [InputItem(role="user", content=given)] if isinstance(given, str) else given
+    for i, item in enumerate(items):
+        history.add(item, f"input[{i}]")
     history.close()
     return history.messages
 
@@ -113,7 +120,7 @@ def chat_messages(instructions: str | None, given: str | Sequence[InputItem]) ->
 def _checked_type(item: InputItem, path: str) -> str:
     kind = item.type or "message"
     if kind == "item_reference":
-        raise _not_served(f"{path}.type: items are not kept, as this server has no response store", path)
+        raise _not_served(f"{path}.type: items cannot be named, use previous_response_id", path)
     if kind not in NEEDED_FIELDS:
         served = ", ".join(NEEDED_FIELDS)
         raise _not_served(f"{path}.type: {kind[:64]!r} is not supported; it may be {served}", path)

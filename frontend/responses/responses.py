@@ -1,7 +1,8 @@
-"""POST /v1/responses: a chat's plan and run, answered as a response object or as its events."""
+"""POST /v1/responses: a chat's plan and run, answered as a response object, as its events, or later."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
@@ -10,6 +11,7 @@ from starlette.responses import Response
 
 from splitserve.frontend.http.dialect import OPENAI
 from splitserve.frontend.http.json_body import BodyDecoder
+from splitserve.frontend.http.response.event_source import EventSource
 from splitserve.frontend.http.response.json_pieces import JsonPieces
 from splitserve.frontend.http.response.sse import EventStream
 from splitserve.frontend.openai.chat import choice_readers, plan_chat
@@ -19,8 +21,15 @@ from splitserve.frontend.openai.plan import Plan
 from splitserve.frontend.openai.run_events import RunEvents
 from splitserve.frontend.openai.schema.chat import ChatRequest
 from splitserve.frontend.openai.schema.server_defaults import with_server_defaults
+from splitserve.frontend.responses.context import ResponsesContext, row_key
 from splitserve.frontend.responses.event_writer import EventWriter
+from splitserve.frontend.responses.kept.conversation import earlier_items
+from splitserve.frontend.responses.kept.events import KeptEvents
+from splitserve.frontend.responses.kept.items import encode_items, given_items, request_items
+from splitserve.frontend.responses.kept.keeper import Keeper, is_demanded, store_of
+from splitserve.frontend.responses.kept.unattended import UnattendedResponse, without_client
 from splitserve.frontend.responses.output import Output
+from splitserve.frontend.responses.schema.kept_bodies import KeptItem
 from splitserve.frontend.responses.schema.refused import REFUSED_RESPONSES, is_known
 from splitserve.frontend.responses.schema.request import ResponsesRequest
 from splitserve.frontend.responses.snapshot import Snapshot
@@ -32,36 +41,76 @@ decoder = BodyDecoder(ResponsesRequest, is_known)
 RESPONSES = replace(OPENAI, end=b"")
 
 
-async def create_response(context: ApiContext, request: Request) -> Response:
+async def create_response(context: ResponsesContext, request: Request) -> Response:
     """Answer one request.
 
     Raises:
         SplitServeError: before the answer has begun; app.py makes the error response.
         ClientGoneError: the client hung up.
     """
-    body = await read_struct(context, request, decoder, REFUSED_RESPONSES)
+    body = await read_struct(context.api, request, decoder, REFUSED_RESPONSES)
     if body.text is not None and body.text.verbosity not in (None, "medium"):
         request.state.log["ignored"] = "text.verbosity"
+    store = store_of(context, request, body)
+    earlier = await earlier_items(context, request, body)
     with own_words():
-        plan = await _plan(context, request, body)
+        plan = await _plan(context.api, request, body, earlier)
+    keeper = None
+    if store is not None:
+        items = encode_items([*earlier, *given_items(body.input, earlier)])
+        key = row_key(request, plan.head.id)
+        keeper = Keeper(store, key, items, request, demanded=is_demanded(body))
+    return await _answer(context, request, body, plan, keeper)
+
+
+async def _answer(
+    context: ResponsesContext,
+    request: Request,
+    body: ResponsesRequest,
+    plan: Plan[ChatRequest],
+    keeper: Keeper | None,
+) -> Response:
+    api = context.api
+    if body.background:
+        request = without_client(request)
     if body.stream:
         # Planned as a whole answer, since the last events hold all of it, but run as a stream.
         plan = replace(plan, body=msgspec.structs.replace(plan.body, stream=True))
-    run = GenerationRun(context, request, plan)
+    run = GenerationRun(api, request, plan)
     output = Output(choice_readers(plan, run))
-    snapshot = Snapshot(body, plan, run, output)
+    snapshot = Snapshot(body, plan, run, output, is_kept=keeper is not None)
+    if body.background and keeper is not None and context.background is not None:
+        response = UnattendedResponse(request, run, output, snapshot, keeper, api.slices)
+        return _json(await context.background.start(response))
     if body.stream:
-        writer = EventWriter(snapshot, output)
-        return EventStream(RunEvents(run, writer), context.keep_alive, context.slices, writer.failure)
+        return _stream(api, run, output, snapshot, keeper)
     await run.collect(request, output.read)
+    if keeper is not None:
+        return _json(await keeper.keep(snapshot, api.slices))
     pieces = JsonPieces()
-    return json_answer(context, pieces, snapshot.ended(pieces))
+    return json_answer(api, pieces, snapshot.ended(pieces))
 
 
-async def _plan(context: ApiContext, request: Request, body: ResponsesRequest) -> Plan[ChatRequest]:
+def _stream(
+    api: ApiContext, run: GenerationRun, output: Output, snapshot: Snapshot, keeper: Keeper | None
+) -> Response:
+    writer = EventWriter(snapshot, output, with_end=keeper is None)
+    events: EventSource = RunEvents(run, writer)
+    if keeper is not None:
+        events = KeptEvents(RunEvents(run, writer), writer, snapshot, keeper, api.slices)
+    return EventStream(events, api.keep_alive, api.slices, writer.failure)
+
+
+def _json(response: bytes) -> Response:
+    return Response(response, media_type="application/json")
+
+
+async def _plan(
+    api: ApiContext, request: Request, body: ResponsesRequest, earlier: Sequence[KeptItem]
+) -> Plan[ChatRequest]:
     async def plan(chat: ChatRequest) -> Plan[ChatRequest]:
-        planned, _ = await plan_chat(context, request, chat, "resp_")
+        planned, _ = await plan_chat(api, request, chat, "resp_")
         return replace(planned, names=NAMES)
 
-    chat = with_server_defaults(chat_request(body), context.config)
+    chat = with_server_defaults(chat_request(body, request_items(earlier)), api.config)
     return await (truncated_plan(plan, chat) if body.truncation == "auto" else plan(chat))

@@ -52,10 +52,20 @@ _STATUSES: dict[str | None, ResponseStatus] = {None: "in_progress", "length": "i
 
 
 class Snapshot:
-    """Makes the response object, and the parts of it that events carry."""
+    """Makes the response object, and the parts of it that events carry.
+
+    Attributes:
+        is_kept: what it says of itself.
+    """
 
     def __init__(
-        self, body: ResponsesRequest, plan: Plan[ChatRequest], run: GenerationRun, output: Output
+        self,
+        body: ResponsesRequest,
+        plan: Plan[ChatRequest],
+        run: GenerationRun,
+        output: Output,
+        *,
+        is_kept: bool = False,
     ) -> None:
         """Prepare.
 
@@ -64,7 +74,9 @@ class Snapshot:
             plan: made of it.
             run: of the plan.
             output: of the run.
+            is_kept: whether it will be.
         """
+        self.is_kept = is_kept
         self._body = body
         self._plan = plan
         self._run = run
@@ -74,21 +86,26 @@ class Snapshot:
             plan.model.assets.tokenizer, as_token_ids=plan.body.return_tokens_as_token_ids
         )
 
-    def begun(self) -> ResponseObject:
+    @property
+    def status(self) -> ResponseStatus:
+        """How the run has ended."""
+        return _STATUSES.get(self._output.finish_reason, "completed")
+
+    def begun(self, status: ResponseStatus = "in_progress") -> ResponseObject:
         """Return the response before there is any output."""
-        return self._response("in_progress", [])
+        return self._response(status, [])
 
     def ended(self, pieces: JsonPieces) -> ResponseObject:
         """Return the response of a run that has ended."""
         reason = self._output.finish_reason
         items = [self.item(item, pieces) for item in self._output.items]
-        error = _error(_GIVEN_UP) if reason == "abort" else None
-        return self._response(_STATUSES.get(reason, "completed"), items, error)
+        error = response_error(_GIVEN_UP) if reason == "abort" else None
+        return self._response(self.status, items, error)
 
     def failed(self, detail: ErrorDetail) -> ResponseObject:
         """Return the response as far as it came, which an error ended; without logprobs."""
         items = [self.item(item, None) for item in self._output.items]
-        return self._response("failed", items, _error(detail))
+        return self._response("failed", items, response_error(detail))
 
     def item(self, item: Item, pieces: JsonPieces | None, *, with_text: bool = True) -> OutputItem:
         """Return an item as it stands now.
@@ -141,7 +158,10 @@ class Snapshot:
             output=items,
             error=error,
             incomplete_details=IncompleteDetails("max_output_tokens") if status == "incomplete" else None,
-            usage=None if status == "in_progress" else _usage(self._run),
+            usage=None if status in ("queued", "in_progress") else _usage(self._run),
+            previous_response_id=body.previous_response_id,
+            background=bool(body.background),
+            store=self.is_kept,
             instructions=body.instructions,
             max_output_tokens=body.max_output_tokens,
             max_tool_calls=body.max_tool_calls,
@@ -176,6 +196,7 @@ def _usage(run: GenerationRun) -> ResponseUsage:
     )
 
 
-def _error(detail: ErrorDetail) -> ResponseError:
+def response_error(detail: ErrorDetail) -> ResponseError:
+    """Return an error as a response has it."""
     code: ErrorCode = _CODES.get(detail.type, "server_error")
     return ResponseError(code=code, message=detail.message, param=detail.param, type=detail.type)

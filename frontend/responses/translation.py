@@ -15,7 +15,12 @@ from splitserve.frontend.openai.schema.fields import SharedFields
 from splitserve.frontend.openai.schema.tools import FunctionTool, Tool
 from splitserve.frontend.openai.schema.unsupported import REFUSED_CHAT, refuse_unsupported
 from splitserve.frontend.responses.history import chat_messages
-from splitserve.frontend.responses.schema.items import ResponsesTool, ResponsesToolChoice, TextFormat
+from splitserve.frontend.responses.schema.items import (
+    InputItem,
+    ResponsesTool,
+    ResponsesToolChoice,
+    TextFormat,
+)
 from splitserve.frontend.responses.schema.request import LOGPROBS, ResponsesRequest
 
 # Field of a chat -> its name here.
@@ -35,8 +40,12 @@ def own_words() -> AbstractContextManager[None]:
     return errors_named(NAMES)
 
 
-def chat_request(body: ResponsesRequest) -> ChatRequest:
+def chat_request(body: ResponsesRequest, earlier: Sequence[InputItem] = ()) -> ChatRequest:
     """Return the chat that a request asks for; whether it is streamed is the caller's.
+
+    Args:
+        body: of the request.
+        earlier: items that precede its input.
 
     Raises:
         InvalidRequestError: it asks for what is not served, or for what does not fit together.
@@ -48,7 +57,7 @@ def chat_request(body: ResponsesRequest) -> ChatRequest:
         _with_asked(body),
         **shared,
         model=body.model,
-        messages=chat_messages(body.instructions, body.input),
+        messages=chat_messages(body.instructions, body.input, earlier),
         max_completion_tokens=body.max_output_tokens,
         logprobs=shows_logprobs or None,
         top_logprobs=(body.top_logprobs or 0) if shows_logprobs else None,
@@ -61,6 +70,8 @@ def chat_request(body: ResponsesRequest) -> ChatRequest:
 def _check(body: ResponsesRequest) -> None:
     if body.stream_options is not None and not body.stream:
         raise InvalidRequestError("stream_options requires stream: true", "stream_options")
+    if body.background and body.stream:
+        raise InvalidRequestError("background: true is not supported with stream: true", "background")
     if body.top_logprobs and LOGPROBS not in (body.include or ()):
         raise InvalidRequestError(f'top_logprobs requires include: ["{LOGPROBS}"]', "top_logprobs")
 

@@ -9,10 +9,7 @@ from splitserve.frontend.openai.schema.unsupported import REFUSED, Accepted, kno
 from splitserve.frontend.responses.schema.request import ResponsesRequest
 
 _OWN: Final[dict[str, Accepted]] = {
-    "store": Accepted(False),
-    "previous_response_id": Accepted(),
     "conversation": Accepted(),
-    "background": Accepted(False),
     "prompt": Accepted(),
     "context_management": Accepted([]),
     "moderation": Accepted(),

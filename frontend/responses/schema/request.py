@@ -35,11 +35,24 @@ class ResponsesStreamOptions(msgspec.Struct, frozen=True):
 
 
 class ResponsesRequest(SharedFields, frozen=True, kw_only=True):
-    """The next answer of a conversation, all of which the request holds."""
+    """The next answer of a conversation, of which the request holds all, or what follows a kept response."""
 
     input: str | Annotated[list[InputItem], Meta(min_length=1, max_length=MAX_MESSAGES)]
     model: ModelName | None = None
     instructions: Annotated[str | None, Meta(description="A system message before the input.")] = None
+    previous_response_id: (
+        Annotated[str, Meta(max_length=128, description="A kept response, whose conversation goes on.")]
+        | None
+    ) = None
+    store: Annotated[
+        bool | None, Meta(description="Keep the response. Default: true if the server has a store.")
+    ] = None
+    background: Annotated[
+        bool | None,
+        Meta(
+            description="true: return at once, and keep what is generated; not with stream or store: false."
+        ),
+    ] = None
     tools: (
         Annotated[
             list[ResponsesTool], Meta(max_length=MAX_TOOLS, description="Functions that the model may call.")

@@ -15,7 +15,7 @@ from splitserve.frontend.responses.schema.items import (
     ToolChoice,
 )
 
-ResponseStatus = Literal["in_progress", "completed", "incomplete", "failed"]
+ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 ErrorCode = Literal["server_error", "rate_limit_exceeded", "invalid_prompt"]
 
 
@@ -132,10 +132,10 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     top_logprobs: int = 0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    previous_response_id: None = None
+    previous_response_id: str | None = None
     prompt: None = None
-    background: Literal[False] = False
-    store: Literal[False] = False
+    background: bool = False
+    store: bool = False
     service_tier: str = "default"
     user: str | None = None
     safety_identifier: str | None = None

@@ -38,6 +38,10 @@ RULES: Final[dict[str, list[Json]]] = {
             "then": {"required": ["stream"], "properties": {"stream": {"const": True}}},
         },
         {
+            "if": {"required": ["background"], "properties": {"background": {"const": True}}},
+            "then": {"properties": {"stream": {"not": {"const": True}}, "store": {"not": {"const": False}}}},
+        },
+        {
             "if": {"required": ["top_logprobs"], "properties": {"top_logprobs": {"minimum": 1} | _GIVEN}},
             "then": {
                 "required": ["include"],

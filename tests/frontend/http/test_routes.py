@@ -81,7 +81,11 @@ async def test_metrics_and_documents_know_the_route_and_the_prefix(make_client: 
 
 
 def test_a_prefix_that_routes_begin_with_is_refused() -> None:
-    paths = [route.path.split("/{")[0] for route in routes()] + ["/v1/models/x", "/debug/requests/x"]
+    paths = [route.path.split("/{")[0] for route in routes()] + [
+        "/v1/models/x",
+        "/v1/responses/x",
+        "/debug/requests/x",
+    ]
     prefixes = {"/".join(path.split("/")[:end]) for path in paths for end in range(2, path.count("/") + 1)}
     assert prefixes == set(OWN_PREFIXES)
     for prefix in OWN_PREFIXES:
@@ -93,6 +97,7 @@ def test_a_prefix_that_routes_begin_with_is_refused() -> None:
 async def test_head_is_the_head_of_get(make_server: ServerFactory, path: str) -> None:
     url = await make_server()
     path = path.replace("{model_id:path}", "org/demo").replace("{request_id}", "none")
+    path = path.replace("{response_id}", "none")
     async with httpx.AsyncClient(base_url=url) as client:
         got, head = await client.get(path), await client.head(path)
         assert (head.status_code, head.content) == (got.status_code, b"")

@@ -269,10 +269,10 @@ STORE = "no response store"
     [
         ({"store": True}, "store", STORE),
         ({"previous_response_id": "resp_1"}, "previous_response_id", STORE),
-        ({"conversation": "conv_1"}, "conversation", STORE),
-        ({"conversation": {"id": "conv_1"}}, "conversation", STORE),
+        ({"conversation": "conv_1"}, "conversation", "use previous_response_id"),
+        ({"conversation": {"id": "conv_1"}}, "conversation", "use previous_response_id"),
         ({"background": True}, "background", STORE),
-        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type", STORE),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type", "use previous_response_id"),
         ({"prompt": {"id": "p"}}, "prompt", "prompts kept on the server"),
         ({"input": [USER, {"type": "computer_call"}]}, "input[1].type", "'computer_call'"),
         (

@@ -51,6 +51,7 @@ REASONS = {
         r"use_beam_search .*(160|vocabulary)",
     ],
     "looks at the last of a list": [r"a tool_use needs a tool_result"],
+    "depends on what is kept": [r"this server has no response store", r"Previous response with id"],
     "counts bytes": [r"must be 1 to 256 bytes long"],
     "counts sequences": [r"must be at most \d+, the number of sequences that can run and wait"],
 }
