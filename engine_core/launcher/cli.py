@@ -142,6 +142,7 @@ def _serve(args: argparse.Namespace) -> int:
             f"--log-level={config.log_level}",
             f"--log-format={config.log_format}",
         ),
+        keeps_responses="response_store" not in frontend,
         scheme="https" if "ssl_certfile" in frontend else "http",
         has_api_key="api_key" in frontend or "api_key_file" in frontend,
     )

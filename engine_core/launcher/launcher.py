@@ -29,6 +29,7 @@ from splitserve.engine_core.launcher.spare import Prepared
 from splitserve.engine_core.launcher.supervisor import Supervisor, SupervisorState
 from splitserve.engine_core.process.heartbeats import LOOK_INTERVAL_S
 from splitserve.engine_core.process.runtime_directory import leave_runtime_directory, runtime_directory
+from splitserve.engine_core.process.server_record import RESPONSES_NAME
 from splitserve.engine_core.process.signals import SignalInbox
 from splitserve.engine_core.process.terminal import Terminal
 
@@ -66,7 +67,7 @@ class Launcher:
             self._address,
             self._directory,
             (f"--model={options.model}", *options.engine_flags),
-            options.frontend_flags,
+            self._frontend_flags(),
         )
         # Frontends that were replaced may finish their streams while they are replaced once more.
         self._num_slots = 2 * options.num_frontends + 2
@@ -89,6 +90,12 @@ class Launcher:
             return self._supervisor.exit_code
         finally:
             self._close()
+
+    def _frontend_flags(self) -> tuple[str, ...]:
+        if not self._options.keeps_responses:
+            return self._options.frontend_flags
+        place = os.path.join(self._directory, RESPONSES_NAME)
+        return (*self._options.frontend_flags, f"--response-store={place}")
 
     def _specs(self) -> list[ChildSpec]:
         timeout_s = self._options.drain_timeout_s + STOP_SLACK_S

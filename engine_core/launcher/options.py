@@ -14,6 +14,7 @@ class LaunchOptions(NamedTuple):
         num_frontends: api-frontend processes.
         drain_timeout_s: time that running requests get to finish.
         engine_flags, frontend_flags: command-line words to pass on.
+        keeps_responses: in a file of this server's own, since no other place was named.
         scheme: "http", or "https" if the frontends have a certificate.
         has_api_key: clients must send a key.
     """
@@ -26,5 +27,6 @@ class LaunchOptions(NamedTuple):
     drain_timeout_s: float
     engine_flags: tuple[str, ...]
     frontend_flags: tuple[str, ...]
+    keeps_responses: bool
     scheme: str
     has_api_key: bool

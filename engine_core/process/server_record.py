@@ -12,6 +12,9 @@ import os
 import msgspec
 
 NAME = "server.json"
+# What the frontends of a server keep there, unless they were told another place.
+RESPONSES_NAME = "responses.db"
+_RESPONSES = (RESPONSES_NAME, f"{RESPONSES_NAME}-wal", f"{RESPONSES_NAME}-shm")
 # Written as a whole each time, so that a reader never finds the end of a longer one.
 _NUM_BYTES = 4096
 
@@ -73,11 +76,13 @@ def read_record(directory: str) -> ServerRecord | None:
 
 
 def remove_orphan(directory: str) -> None:
-    """Remove the file of a server that was killed; never fails."""
+    """Remove the file of a server that was killed, and the responses that it kept; never fails."""
     path = os.path.join(directory, NAME)
     with contextlib.suppress(OSError), open(path, "rb") as file:
         if _is_free(file.fileno()):
-            os.unlink(path)
+            for name in (*_RESPONSES, NAME):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(directory, name))
 
 
 def _is_free(fd: int) -> bool:
