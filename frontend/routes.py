@@ -42,12 +42,18 @@ from splitserve.frontend.openapi import Operation
 from splitserve.frontend.operator.debug_requests import OpenRequestList, list_requests, show_request
 from splitserve.frontend.operator.health import Health, HealthProbe
 from splitserve.frontend.operator.load import ServerLoad, server_load
-from splitserve.frontend.responses.context import ResponsesContext
+from splitserve.frontend.responses.context import RESPONSES, ResponsesContext
 from splitserve.frontend.responses.kept.handlers import cancel_response, delete_response, get_response
 from splitserve.frontend.responses.kept.input_items import list_input_items
-from splitserve.frontend.responses.responses import RESPONSES, create_response
+from splitserve.frontend.responses.responses import create_response
 from splitserve.frontend.responses.schema.events import EVENTS as EVENTS_OF_RESPONSES
-from splitserve.frontend.responses.schema.kept_bodies import DEFAULT_PAGE, MAX_PAGE, DeletedResponse, ItemPage
+from splitserve.frontend.responses.schema.kept_bodies import (
+    DEFAULT_PAGE,
+    MAX_NUMBER,
+    MAX_PAGE,
+    DeletedResponse,
+    ItemPage,
+)
 from splitserve.frontend.responses.schema.request import ResponsesRequest
 from splitserve.frontend.responses.schema.response import ResponseObject
 
@@ -149,6 +155,11 @@ def _kept_responses(context: ResponsesContext) -> list[Operation]:
             summary="Return a response that was kept",
             endpoint=endpoint(get_response),
             response=ResponseObject,
+            events=EVENTS_OF_RESPONSES,
+            query={
+                "stream": {"enum": ["true", "false"], "default": "false"},
+                "starting_after": {"type": "integer", "minimum": 0, "maximum": MAX_NUMBER},
+            },
         ),
         kept(
             path=path,

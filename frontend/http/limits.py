@@ -133,7 +133,7 @@ class InFlightRequests:
 
 
 class LimitsMiddleware:
-    """Limits POST requests; the body is checked when it is first read, so 404 and 405 come first."""
+    """Limits POST requests and streams; a body is checked when it is first read: 404 and 405 come first."""
 
     def __init__(self, app: ASGIApp, config: FrontendConfig, requests: InFlightRequests) -> None:
         self._app = app
@@ -145,7 +145,7 @@ class LimitsMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run one request within the limits."""
-        if scope["type"] != "http" or scope["method"] != "POST":
+        if scope["type"] != "http" or not _is_limited(scope):
             await self._app(scope, receive, send)
             return
         request = self._requests.arrive()
@@ -165,6 +165,11 @@ class LimitsMiddleware:
             body.end()
             self._requests.leave(request)
             self._memory.note(body.num_bytes + sender.num_bytes)
+
+
+def _is_limited(scope: Scope) -> bool:
+    """Whether a request may take long: it has a body to be worked on, or asks for a stream."""
+    return scope["method"] == "POST" or b"stream=" in scope["query_string"]
 
 
 async def _finish_ended(request: InFlightRequest, sender: _Sender, scope: Scope, receive: Receive) -> None:

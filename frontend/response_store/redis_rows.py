@@ -1,7 +1,8 @@
 """Rows in Redis: one hash per row, and sets by which they are found, all changed by scripts of the server.
 
 key                     holds
-{splitserve}:row:T/I    hash: created_s, expires_s, owner, data; it expires by itself
+{splitserve}:row:T/I    hash: created_s, expires_s, owner, data, event_bytes; it expires by itself
+{splitserve}:events:T/I sorted set: events, each as FIRST:DATA, by the number of the last
 {splitserve}:age        sorted set: rows by created_s
 {splitserve}:expiry     sorted set: rows by expires_s
 {splitserve}:sizes      hash: row -> bytes of data
@@ -20,7 +21,7 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.exceptions import RedisError
 
 from splitserve.frontend.response_store.errors import StoreUnavailableError
-from splitserve.frontend.response_store.rows import Row, RowKey
+from splitserve.frontend.response_store.rows import Events, Row, RowKey
 
 WAIT_S = 5
 _MAX_CONNECTIONS = 16
@@ -30,7 +31,7 @@ _OWNED_S = 86400
 # Common to the scripts: how a row leaves the sets.
 _FORGET = """
 local base = '{splitserve}:'
-local function forget(member)
+local function forget(member, keeps_events)
   local key = base .. 'row:' .. member
   local owner = redis.call('HGET', key, 'owner')
   if owner and owner ~= '' then redis.call('SREM', base .. 'of:' .. owner, member) end
@@ -39,6 +40,7 @@ local function forget(member)
   redis.call('HDEL', base .. 'sizes', member)
   redis.call('ZREM', base .. 'age', member)
   redis.call('ZREM', base .. 'expiry', member)
+  if not keeps_events then redis.call('DEL', base .. 'events:' .. member) end
   return redis.call('DEL', key)
 end
 """
@@ -50,13 +52,16 @@ local member, key = ARGV[1], base .. 'row:' .. ARGV[1]
 local old = redis.call('HGET', key, 'owner')
 if ARGV[6] == 'add' and old and old ~= '' then return 0 end
 if ARGV[6] == 'replace' and old ~= ARGV[7] then return 0 end
-forget(member)
-redis.call('HSET', key, 'created_s', ARGV[2], 'expires_s', ARGV[3], 'owner', ARGV[4], 'data', ARGV[5])
+local event_bytes = 0
+if ARGV[6] == 'replace' then event_bytes = tonumber(redis.call('HGET', key, 'event_bytes') or '0') end
+forget(member, ARGV[6] == 'replace')
+redis.call('HSET', key, 'created_s', ARGV[2], 'expires_s', ARGV[3], 'owner', ARGV[4], 'data', ARGV[5],
+  'event_bytes', event_bytes)
 redis.call('EXPIREAT', key, ARGV[3])
 redis.call('ZADD', base .. 'age', ARGV[2], member)
 redis.call('ZADD', base .. 'expiry', ARGV[3], member)
-redis.call('HSET', base .. 'sizes', member, #ARGV[5])
-redis.call('INCRBY', base .. 'bytes', #ARGV[5])
+redis.call('HSET', base .. 'sizes', member, #ARGV[5] + event_bytes)
+redis.call('INCRBY', base .. 'bytes', #ARGV[5] + event_bytes)
 if ARGV[4] ~= '' then
   redis.call('SADD', base .. 'of:' .. ARGV[4], member)
   redis.call('EXPIRE', base .. 'of:' .. ARGV[4], ARGV[8])
@@ -64,6 +69,18 @@ end
 return 1
 """
 )
+# member, owner, last, events
+_APPEND = """
+local base = '{splitserve}:'
+local member, key, size = ARGV[1], base .. 'row:' .. ARGV[1], #ARGV[4]
+if redis.call('HGET', key, 'owner') ~= ARGV[2] then return 0 end
+redis.call('ZADD', base .. 'events:' .. member, ARGV[3], ARGV[4])
+redis.call('EXPIREAT', base .. 'events:' .. member, redis.call('HGET', key, 'expires_s'))
+redis.call('HINCRBY', key, 'event_bytes', size)
+redis.call('HINCRBY', base .. 'sizes', member, size)
+redis.call('INCRBY', base .. 'bytes', size)
+return 1
+"""
 _DELETE = _FORGET + "return forget(ARGV[1])"
 # now_s, max_bytes
 _TIDY = (
@@ -106,6 +123,7 @@ class RedisDatabase:
         )
         self._redis: Any = Redis(connection_pool=pool)
         self._write = self._redis.register_script(_WRITE)
+        self._append = self._redis.register_script(_APPEND)
         self._delete = self._redis.register_script(_DELETE)
         self._tidy = self._redis.register_script(_TIDY)
 
@@ -125,6 +143,22 @@ class RedisDatabase:
         values = (row.created_s, row.expires_s, row.owner, row.data)
         with _errors():
             return bool(await self._write(args=[_member(row.key), *values, mode, needed, _OWNED_S]))
+
+    async def append(self, key: RowKey, owner: str, events: Events) -> bool:
+        """As Database."""
+        value = b"%d:%b" % (events.first, events.data)
+        with _errors():
+            return bool(await self._append(args=[_member(key), owner, events.last, value]))
+
+    async def events(self, key: RowKey, after: int) -> list[Events]:
+        """As Database."""
+        name = f"{{splitserve}}:events:{_member(key)}"
+        with _errors():
+            found = await self._redis.zrange(
+                name, f"({after}", "+inf", byscore=True, withscores=True, score_cast_func=float
+            )
+        parts = [(value.partition(b":"), int(last)) for value, last in found]
+        return [Events(int(first), last, data) for (first, _, data), last in parts]
 
     async def get(self, key: RowKey, now_s: float) -> Row | None:
         """As Database."""

@@ -37,6 +37,20 @@ class Row(NamedTuple):
     data: bytes
 
 
+class Events(NamedTuple):
+    """Some events of a response, in their order.
+
+    Attributes:
+        first: number of the first of them.
+        last: of the last.
+        data: what the store makes of them.
+    """
+
+    first: int
+    last: int
+    data: bytes
+
+
 class Database(Protocol):
     """Rows in a database that several processes share; every method raises StoreUnavailableError."""
 
@@ -48,6 +62,15 @@ class Database(Protocol):
 
     async def replace(self, row: Row, owner: str) -> bool:
         """Write a row in place of one that has this owner; return whether it was written."""
+
+    async def append(self, key: RowKey, owner: str, events: Events) -> bool:
+        """Write events beside a row of this owner, which replace() leaves there; return whether it is its.
+
+        May be called again with the same first event, and more of them.
+        """
+
+    async def events(self, key: RowKey, after: int) -> list[Events]:
+        """Return what was appended, in order, from the events on that have a higher number than this."""
 
     async def get(self, key: RowKey, now_s: float) -> Row | None:
         """Return a row that has not expired."""
@@ -62,7 +85,7 @@ class Database(Protocol):
         """Return whether the lease of an owner has not ended."""
 
     async def tidy(self, now_s: float, max_bytes: int) -> int:
-        """Delete expired rows, then the oldest until the others have at most so many bytes of data.
+        """Delete expired rows, then the oldest until the others and their events have at most so many bytes.
 
         Rows whose owner is alive stay. Returns how many were deleted that had not expired.
         """

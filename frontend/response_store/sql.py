@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from splitserve.frontend.response_store.errors import StoreUnavailableError
-from splitserve.frontend.response_store.rows import Row, RowKey
+from splitserve.frontend.response_store.rows import Events, Row, RowKey
 
 T = TypeVar("T")
 
@@ -35,9 +35,20 @@ _ROWS = sa.Table(
     sa.Column("expires_s", sa.BigInteger, nullable=False, index=True),
     sa.Column("owner", sa.String(32), nullable=False, index=True),
     sa.Column("num_bytes", sa.BigInteger, nullable=False),
+    sa.Column("num_event_bytes", sa.BigInteger, nullable=False),
     sa.Column("data", sa.LargeBinary, nullable=False),
     # Sizes are added up without reading the rows.
-    sa.Index("splitserve_responses_age", "created_s", "num_bytes"),
+    sa.Index("splitserve_responses_age", "created_s", "num_bytes", "num_event_bytes"),
+)
+_EVENTS = sa.Table(
+    "splitserve_response_events",
+    _METADATA,
+    sa.Column("tenant", sa.String(64), primary_key=True),
+    sa.Column("id", sa.String(128), primary_key=True),
+    sa.Column("first", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("last", sa.BigInteger, nullable=False),
+    sa.Column("data", sa.LargeBinary, nullable=False),
+    sa.ForeignKeyConstraint(["tenant", "id"], [_ROWS.c.tenant, _ROWS.c.id], ondelete="CASCADE"),
 )
 _LEASES = sa.Table(
     "splitserve_response_leases",
@@ -92,6 +103,29 @@ class SqlDatabase:
         """As Database."""
         change = sa.update(_ROWS).where(*_is(row.key), _ROWS.c.owner == owner).values(**_values(row))
         return await self._run(lambda db: db.execute(change).rowcount > 0)
+
+    async def append(self, key: RowKey, owner: str, events: Events) -> bool:
+        """As Database."""
+        counted = sa.update(_ROWS).where(*_is(key), _ROWS.c.owner == owner)
+        counted = counted.values(num_event_bytes=_ROWS.c.num_event_bytes + len(events.data))
+        change = self._insert(_EVENTS).values(**key._asdict(), **events._asdict())
+        # Of an answer that did not arrive the caller does not know that all was written.
+        again = {"last": events.last, "data": events.data}
+        change = change.on_conflict_do_update(index_elements=["tenant", "id", "first"], set_=again)
+
+        def work(db: sa.Connection) -> bool:
+            if not db.execute(counted).rowcount:
+                return False
+            db.execute(change)
+            return True
+
+        return await self._run(work)
+
+    async def events(self, key: RowKey, after: int) -> list[Events]:
+        """As Database."""
+        query = sa.select(_EVENTS.c.first, _EVENTS.c.last, _EVENTS.c.data).order_by(_EVENTS.c.first)
+        query = query.where(*_is(key, _EVENTS), _EVENTS.c.last > after)
+        return await self._run(lambda db: [Events(*each) for each in db.execute(query)], reads=True)
 
     async def get(self, key: RowKey, now_s: float) -> Row | None:
         """As Database."""
@@ -164,15 +198,19 @@ class SqlDatabase:
         self._has_tables = True
 
     def _upsert(self, db: sa.Connection, row: Row, condition: sa.ColumnElement[bool] | None) -> bool:
-        values = _values(row)
+        values = _values(row) | {"num_event_bytes": 0}
         change = self._insert(_ROWS).values(tenant=row.key.tenant, id=row.key.id, **values)
         change = change.on_conflict_do_update(index_elements=["tenant", "id"], set_=values, where=condition)
         done = db.execute(change, execution_options={"preserve_rowcount": True})
-        return bool(done.rowcount > 0)
+        if done.rowcount < 1:
+            return False
+        # Of the response that was there before.
+        db.execute(sa.delete(_EVENTS).where(*_is(row.key, _EVENTS)))
+        return True
 
 
-def _is(key: RowKey) -> tuple[sa.ColumnElement[bool], ...]:
-    return _ROWS.c.tenant == key.tenant, _ROWS.c.id == key.id
+def _is(key: RowKey, table: sa.Table = _ROWS) -> tuple[sa.ColumnElement[bool], ...]:
+    return table.c.tenant == key.tenant, table.c.id == key.id
 
 
 def _values(row: Row) -> dict[str, object]:
@@ -188,13 +226,11 @@ def _values(row: Row) -> dict[str, object]:
 def _tidy(db: sa.Connection, now_s: float, max_bytes: int) -> int:
     db.execute(sa.delete(_ROWS).where(_ROWS.c.expires_s <= now_s))
     db.execute(sa.delete(_LEASES).where(_LEASES.c.until_s <= now_s))
-    excess = (db.execute(sa.select(sa.func.sum(_ROWS.c.num_bytes))).scalar() or 0) - max_bytes
+    size = _ROWS.c.num_bytes + _ROWS.c.num_event_bytes
+    excess = (db.execute(sa.select(sa.func.sum(size))).scalar() or 0) - max_bytes
     owned = _ROWS.c.owner.in_(sa.select(_LEASES.c.owner))
     oldest = (
-        sa.select(_ROWS.c.tenant, _ROWS.c.id, _ROWS.c.num_bytes)
-        .where(~owned)
-        .order_by(_ROWS.c.created_s)
-        .limit(_BATCH)
+        sa.select(_ROWS.c.tenant, _ROWS.c.id, size).where(~owned).order_by(_ROWS.c.created_s).limit(_BATCH)
     )
     num_evicted = 0
     while excess > 0 and (found := db.execute(oldest).all()):
@@ -224,8 +260,8 @@ def _connect_args(url: sa.URL) -> dict[str, object]:
 def _set_up_sqlite(connection: Any, _record: object) -> None:
     # Transactions are begun below.
     connection.isolation_level = None
-    # Readers and the writer do not wait for each other, and what is deleted is overwritten.
-    for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "secure_delete = ON"):
+    # Readers and the writer do not wait for each other, what is deleted is overwritten, events go with rows.
+    for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "secure_delete = ON", "foreign_keys = ON"):
         connection.execute(f"PRAGMA {pragma}")
 
 

@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 from splitserve.engine_core.process.logs import log_event
 from splitserve.frontend.response_store.errors import RecordTooLargeError, StoreUnavailableError
-from splitserve.frontend.response_store.records import Record, pack, unpack
-from splitserve.frontend.response_store.rows import Database, Row, RowKey
+from splitserve.frontend.response_store.records import Record, pack, pack_bytes, unpack, unpack_bytes
+from splitserve.frontend.response_store.rows import Database, Events, Row, RowKey
 
 T = TypeVar("T")
 logger = logging.getLogger("frontend")
@@ -112,6 +112,31 @@ class ResponseStore:
             return None
         return Record(row.created_s, *await _off_loop(len(row.data), lambda: unpack(row.data)), row.owner)
 
+    async def append(self, key: RowKey, owner: str, first: int, events: Sequence[bytes]) -> bool:
+        """Keep events of a record that has this owner; return whether it has.
+
+        Args:
+            key: of the record.
+            owner: of the record.
+            first: number of the first event.
+            events: one or more.
+        """
+        text = b"".join(events)
+        data = await _off_loop(len(text), lambda: pack_bytes(text))
+        self._count(data)
+        made = Events(first, first + len(events) - 1, data)
+        return await self._ask(self._database.append(key, owner, made))
+
+    async def events(self, key: RowKey, after: int) -> list[tuple[int, bytes]]:
+        """Return the events of a record from a number on, at least those after it.
+
+        Returns:
+            The number of the first event of each piece, and the piece.
+        """
+        found = await self._ask(self._database.events(key, after))
+        num_bytes = sum(len(each.data) for each in found)
+        return await _off_loop(num_bytes, lambda: [(each.first, unpack_bytes(each.data)) for each in found])
+
     async def delete(self, key: RowKey) -> bool:
         """Delete a record; return whether there was one."""
         return await self._ask(self._database.delete(key, self._clock()))
@@ -161,10 +186,13 @@ class ResponseStore:
         if record.num_bytes > self.limits.max_record_bytes:
             raise RecordTooLargeError(record.num_bytes, self.limits.max_record_bytes)
         data = await _off_loop(record.num_bytes, lambda: pack(record))
+        self._count(data)
+        return Row(key, record.created_s, int(record.created_s) + self.limits.ttl_s, record.owner, data)
+
+    def _count(self, data: bytes) -> None:
         self._num_untidy_bytes += len(data)
         if self._num_untidy_bytes >= self.limits.max_bytes // _TIDY_PART:
             self._tidy_now.set()
-        return Row(key, record.created_s, int(record.created_s) + self.limits.ttl_s, record.owner, data)
 
     async def _ask(self, asked: Awaitable[T]) -> T:
         try:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from starlette.requests import Request
 
 from splitserve.engine_core.errors import InvalidRequestError
+from splitserve.frontend.http.dialect import OPENAI
 from splitserve.frontend.http.errors import HttpError
 from splitserve.frontend.openai.context import ApiContext
 from splitserve.frontend.response_store.rows import RowKey
@@ -18,6 +19,8 @@ from splitserve.frontend.responses.kept.background import BackgroundRuns
 
 # As frontend.http.request_log has the ids of requests.
 _ID = re.compile(r"resp_[A-Za-z0-9._:\-]{1,100}", re.ASCII)
+# As OpenAI's other streams, but for the end, which the last event tells.
+RESPONSES = replace(OPENAI, end=b"")
 NO_STORE = "this server has no response store (--response-store)"
 
 

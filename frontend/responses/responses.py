@@ -9,7 +9,6 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from splitserve.frontend.http.dialect import OPENAI
 from splitserve.frontend.http.json_body import BodyDecoder
 from splitserve.frontend.http.response.event_source import EventSource
 from splitserve.frontend.http.response.json_pieces import JsonPieces
@@ -25,8 +24,9 @@ from splitserve.frontend.responses.context import ResponsesContext, row_key
 from splitserve.frontend.responses.event_writer import EventWriter
 from splitserve.frontend.responses.kept.conversation import earlier_items
 from splitserve.frontend.responses.kept.events import KeptEvents
+from splitserve.frontend.responses.kept.handlers import kept_stream
 from splitserve.frontend.responses.kept.items import encode_items, given_items, request_items
-from splitserve.frontend.responses.kept.keeper import Keeper, is_demanded, store_of
+from splitserve.frontend.responses.kept.keeper import Keeper, store_of
 from splitserve.frontend.responses.kept.unattended import UnattendedResponse, without_client
 from splitserve.frontend.responses.output import Output
 from splitserve.frontend.responses.schema.kept_bodies import KeptItem
@@ -37,8 +37,6 @@ from splitserve.frontend.responses.translation import NAMES, chat_request, own_w
 from splitserve.frontend.responses.truncation import truncated_plan
 
 decoder = BodyDecoder(ResponsesRequest, is_known)
-# As OpenAI's other streams, but for the end, which the last event tells.
-RESPONSES = replace(OPENAI, end=b"")
 
 
 async def create_response(context: ResponsesContext, request: Request) -> Response:
@@ -59,7 +57,7 @@ async def create_response(context: ResponsesContext, request: Request) -> Respon
     if store is not None:
         items = encode_items([*earlier, *given_items(body.input, earlier)])
         key = row_key(request, plan.head.id)
-        keeper = Keeper(store, key, items, request, demanded=is_demanded(body))
+        keeper = Keeper(store, key, items, request, body)
     return await _answer(context, request, body, plan, keeper)
 
 
@@ -80,8 +78,10 @@ async def _answer(
     output = Output(choice_readers(plan, run))
     snapshot = Snapshot(body, plan, run, output, is_kept=keeper is not None)
     if body.background and keeper is not None and context.background is not None:
-        response = UnattendedResponse(request, run, output, snapshot, keeper, api.slices)
-        return _json(await context.background.start(response))
+        writer = EventWriter(snapshot, output, with_end=False) if body.stream else None
+        response = UnattendedResponse(request, run, output, snapshot, keeper, api.slices, writer)
+        queued = await context.background.start(response)
+        return kept_stream(context, response.key, -1) if body.stream else _json(queued)
     if body.stream:
         return _stream(api, run, output, snapshot, keeper)
     await run.collect(request, output.read)

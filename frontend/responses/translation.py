@@ -70,8 +70,6 @@ def chat_request(body: ResponsesRequest, earlier: Sequence[InputItem] = ()) -> C
 def _check(body: ResponsesRequest) -> None:
     if body.stream_options is not None and not body.stream:
         raise InvalidRequestError("stream_options requires stream: true", "stream_options")
-    if body.background and body.stream:
-        raise InvalidRequestError("background: true is not supported with stream: true", "background")
     if body.top_logprobs and LOGPROBS not in (body.include or ()):
         raise InvalidRequestError(f'top_logprobs requires include: ["{LOGPROBS}"]', "top_logprobs")
 

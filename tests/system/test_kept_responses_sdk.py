@@ -134,6 +134,20 @@ def test_a_background_response_is_cancelled_from_another_frontend(pair: Pair, se
     assert pair.one.responses.retrieve(made.id).status == "cancelled"
 
 
+def test_the_events_of_a_background_response_are_read_on_from_another_frontend(pair: Pair) -> None:
+    stream = pair.create(pair.one, background=True, stream=True, input="Count from 1 to 20.")
+    seen = [next(stream) for _ in range(5)]
+    stream.close()
+    response_id = seen[0].response.id
+    seen += pair.two.responses.retrieve(response_id, stream=True, starting_after=seen[-1].sequence_number)
+    assert [event.sequence_number for event in seen] == list(range(len(seen)))
+    final = seen[-1].response
+    assert seen[-1].type == "response.completed"
+    texts = [event.delta for event in seen if event.type == "response.output_text.delta"]
+    assert "".join(texts) == final.output_text
+    assert pair.one.responses.retrieve(response_id).output_text == final.output_text
+
+
 def test_what_is_wrong_is_said_as_the_sdk_expects(pair: Pair) -> None:
     with pytest.raises(NotFoundError):
         pair.one.responses.retrieve("resp_none")

@@ -28,6 +28,7 @@ from splitserve.frontend.response_store.errors import RecordTooLargeError, Store
 from splitserve.frontend.response_store.records import Record
 from splitserve.frontend.response_store.rows import RowKey
 from splitserve.frontend.response_store.store import ResponseStore
+from splitserve.frontend.responses.kept.event_log import EventLog
 
 logger = logging.getLogger("frontend")
 
@@ -53,8 +54,13 @@ class Unattended(Protocol):
     def in_progress(self) -> bytes:
         """Return it when it has begun."""
 
-    async def run(self, on_begun: Callable[[], None]) -> bytes:
-        """Generate it; return it when it has ended. Calls on_begun once there is something of it."""
+    async def run(self, on_begun: Callable[[], None], on_events: Callable[[bytes], None]) -> bytes:
+        """Generate it; return it when it has ended.
+
+        Args:
+            on_begun: called once there is something of it.
+            on_events: called with its events, if they are wanted, all but the last.
+        """
 
     def failed(self, error: Exception) -> bytes:
         """Return it as far as it came, when an error has ended it."""
@@ -150,28 +156,37 @@ class BackgroundRuns:
         return bool(self._runs)
 
     async def _run(self, response: Unattended) -> None:
-        request = self._requests.arrive()
-        begun = asyncio.Event()
+        begun, events = asyncio.Event(), EventLog(self._store, response.key, self._owner)
+        events.begin()
         noting = asyncio.create_task(self._note_begun(response, begun))
         try:
-            last = await response.run(begun.set)
+            last = await self._generate(response, begun, events)
+        except asyncio.CancelledError:
+            # Cancelled, deleted or replaced: the store knows.
+            noting.cancel()
+            events.drop()
+            raise
+        if not begun.is_set():
+            noting.cancel()
+        await asyncio.gather(noting, events.end(), return_exceptions=True)
+        await self._finish(response, events, last)
+
+    async def _generate(self, response: Unattended, begun: asyncio.Event, events: EventLog) -> bytes:
+        """Return the response when it has ended, whatever has ended it but a cancellation."""
+        request = self._requests.arrive()
+        try:
+            return await response.run(begun.set, events.add)
         except asyncio.CancelledError:
             if request.end_reason is None:
-                # Cancelled, deleted or replaced: the store knows.
-                noting.cancel()
                 raise
             request.task.uncancel()
-            last = response.failed(HttpError(503, "shutting_down", "shutdown timeout passed"))
+            return response.failed(HttpError(503, "shutting_down", "shutdown timeout passed"))
         except Exception as error:
             if not isinstance(error, SplitServeError):
                 log_event(logger, logging.ERROR, "unhandled_error", error, request_id=response.key.id)
-            last = response.failed(error)
+            return response.failed(error)
         finally:
             self._requests.leave(request)
-        if not begun.is_set():
-            noting.cancel()
-        await asyncio.gather(noting, return_exceptions=True)
-        await self._finish(response, last)
 
     def _ended(self, key: RowKey, task: asyncio.Task[None]) -> None:
         if self._runs.get(key) is task:
@@ -186,10 +201,11 @@ class BackgroundRuns:
             record = response.record(response.in_progress(), self._owner)
             await self._store.replace(response.key, record, self._owner)
 
-    async def _finish(self, response: Unattended, last: bytes) -> None:
+    async def _finish(self, response: Unattended, events: EventLog, last: bytes) -> None:
         """Keep the end of a response, however long that takes: nobody else has it."""
         while True:
             try:
+                await events.write()
                 await self._store.replace(response.key, response.record(last), self._owner)
                 return
             except RecordTooLargeError as error:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.frontend.openai.context import json_response
 from splitserve.frontend.responses.context import ResponsesContext
-from splitserve.frontend.responses.kept.handlers import find_record
+from splitserve.frontend.responses.kept.handlers import find_record, read_integer
 from splitserve.frontend.responses.kept.items import decode_items
 from splitserve.frontend.responses.schema.kept_bodies import DEFAULT_PAGE, MAX_PAGE, ItemPage, KeptItem
 
@@ -45,13 +45,7 @@ async def list_input_items(context: ResponsesContext, request: Request, response
 
 
 def _limit(query: Mapping[str, str]) -> int:
-    text = query.get("limit", str(DEFAULT_PAGE))
-    limit = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
-    if not 1 <= limit <= MAX_PAGE:
-        raise InvalidRequestError(
-            f"limit must be an integer from 1 to {MAX_PAGE}, got {text[:64]!r}", "limit"
-        )
-    return limit
+    return read_integer(query.get("limit", str(DEFAULT_PAGE)), "limit", 1, MAX_PAGE)
 
 
 def _order(query: Mapping[str, str]) -> str:

@@ -60,7 +60,7 @@ class Keeper:
     """
 
     def __init__(
-        self, store: ResponseStore, key: RowKey, items: bytes, request: Request, *, demanded: bool
+        self, store: ResponseStore, key: RowKey, items: bytes, request: Request, body: ResponsesRequest
     ) -> None:
         """Prepare.
 
@@ -69,18 +69,19 @@ class Keeper:
             key: of the response.
             items: all of its input, as JSON.
             request: whose log tells if it is not kept.
-            demanded: rather fail than not keep it.
+            body: of the request.
         """
         self._store = store
         self.key = key
         self._items = items
         self._created_s = time.time()
         self._log: dict[str, object] = request.state.log
-        self._demanded = demanded
+        self._demanded = is_demanded(body)
+        self._has_events = bool(body.background and body.stream)
 
     def record(self, response: bytes, owner: str = "") -> Record:
         """Return what is kept of the response as it stands."""
-        return Record(self._created_s, response, self._items, owner)
+        return Record(self._created_s, response, self._items, self._has_events, owner)
 
     async def keep(self, snapshot: Snapshot, slices: SliceQueue) -> bytes:
         """Keep a response that has ended; return it as JSON, which says whether it is kept.

@@ -16,6 +16,7 @@ from splitserve.frontend.http.errors import error_body
 from splitserve.frontend.http.slices import SliceQueue
 from splitserve.frontend.openai.generation_run import GenerationRun
 from splitserve.frontend.response_store.records import Record
+from splitserve.frontend.responses.event_writer import EventWriter
 from splitserve.frontend.responses.kept.keeper import Keeper, ended_json
 from splitserve.frontend.responses.output import Output
 from splitserve.frontend.responses.snapshot import Snapshot
@@ -49,6 +50,7 @@ class UnattendedResponse:
         snapshot: Snapshot,
         keeper: Keeper,
         slices: SliceQueue,
+        writer: EventWriter | None = None,
     ) -> None:
         """Prepare.
 
@@ -59,6 +61,7 @@ class UnattendedResponse:
             snapshot: of the response.
             keeper: of the response.
             slices: of the process.
+            writer: of its events, all but the last; None if nobody wants them.
         """
         self.key = keeper.key
         self._request = request
@@ -67,6 +70,7 @@ class UnattendedResponse:
         self._snapshot = snapshot
         self._keeper = keeper
         self._slices = slices
+        self._writer = writer
 
     def record(self, response: bytes, owner: str = "") -> Record:
         """As Unattended."""
@@ -80,13 +84,19 @@ class UnattendedResponse:
         """As Unattended."""
         return msgspec.json.encode(self._snapshot.begun())
 
-    async def run(self, on_begun: Callable[[], None]) -> bytes:
+    async def run(self, on_begun: Callable[[], None], on_events: Callable[[bytes], None]) -> bytes:
         """As Unattended."""
 
         def read(delta: OutputDelta) -> None:
             on_begun()
-            self._output.read(delta)
+            if self._writer is None:
+                self._output.read(delta)
+                return
+            event = self._writer.chunk(0, delta)
+            on_events(event if isinstance(event, bytes) else b"".join(event))
 
+        if self._writer is not None:
+            on_events(self._writer.first_events())
         await self._run.collect(self._request, read)
         response = await ended_json(self._snapshot, self._slices)
         self._tell(self._output.finish_reason or "")

@@ -10,6 +10,8 @@ response.output_item.added                   an item without text
 response.output_item.done
 ...                                          further items
 response.completed                           the whole response; or response.incomplete, or response.failed
+
+A stream of a kept response that cannot be read any more ends with an error instead.
 """
 
 from __future__ import annotations
@@ -48,6 +50,14 @@ class ResponseIncomplete(_OfResponse, frozen=True, kw_only=True, tag="response.i
 
 class ResponseFailed(_OfResponse, frozen=True, kw_only=True, tag="response.failed"):
     """The response cannot go on; it holds what there is of it."""
+
+
+class ErrorEvent(_Event, frozen=True, kw_only=True, tag="error"):
+    """The events cannot be read any more."""
+
+    code: str | None
+    message: str
+    param: str | None
 
 
 class _OfItem(_Event, frozen=True, kw_only=True):
@@ -139,5 +149,6 @@ StreamEvent = (
     | ReasoningTextDone
     | CallArgumentsDelta
     | CallArgumentsDone
+    | ErrorEvent
 )
 EVENTS: tuple[type, ...] = get_args(StreamEvent)

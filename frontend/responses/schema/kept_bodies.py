@@ -11,6 +11,8 @@ from splitserve.frontend.responses.schema.response import FunctionCallItem, Reas
 
 MAX_PAGE: Final = 100
 DEFAULT_PAGE: Final = 20
+# Of an event.
+MAX_NUMBER: Final = 2**31 - 1
 
 
 class KeptInputText(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="input_text"):

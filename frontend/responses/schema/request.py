@@ -49,9 +49,7 @@ class ResponsesRequest(SharedFields, frozen=True, kw_only=True):
     ] = None
     background: Annotated[
         bool | None,
-        Meta(
-            description="true: return at once, and keep what is generated; not with stream or store: false."
-        ),
+        Meta(description="true: generate it whether or not the client waits; not with store: false."),
     ] = None
     tools: (
         Annotated[

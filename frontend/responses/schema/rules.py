@@ -39,7 +39,7 @@ RULES: Final[dict[str, list[Json]]] = {
         },
         {
             "if": {"required": ["background"], "properties": {"background": {"const": True}}},
-            "then": {"properties": {"stream": {"not": {"const": True}}, "store": {"not": {"const": False}}}},
+            "then": {"properties": {"store": {"not": {"const": False}}}},
         },
         {
             "if": {"required": ["top_logprobs"], "properties": {"top_logprobs": {"minimum": 1} | _GIVEN}},

@@ -13,7 +13,7 @@ import pytest
 
 from splitserve.frontend.response_store.errors import StoreUnavailableError
 from splitserve.frontend.response_store.place import open_database
-from splitserve.frontend.response_store.rows import Database, Row, RowKey
+from splitserve.frontend.response_store.rows import Database, Events, Row, RowKey
 
 # Servers expire rows by their own clock.
 NOW = time.time()
@@ -123,16 +123,70 @@ async def test_the_owner_hears_which_rows_it_still_has(pair: tuple[Database, Dat
     assert await first.renew(owner, NOW, 30.0) == {row("resp_d").key}
 
 
+def pieces(*numbers: tuple[int, int]) -> list[Events]:
+    return [Events(first, last, b"%d:%d" % (first, last)) for first, last in numbers]
+
+
+async def test_events_stand_beside_their_row(pair: tuple[Database, Database]) -> None:
+    first, second = pair
+    await first.add(row(owner="one"))
+    appended = pieces((0, 1), (2, 9), (10, 10))
+    for each in appended:
+        assert await first.append(row().key, "one", each)
+    assert not await second.append(row().key, "two", Events(11, 12, b""))
+    assert await second.events(row().key, -1) == appended
+    assert await second.events(row().key, 1) == appended[1:]
+    assert await second.events(row().key, 2) == appended[1:]
+    assert await second.events(row().key, 10) == []
+    await first.replace(row(), "one")
+    assert await second.events(row().key, -1) == appended
+    assert not await first.append(row().key, "one", Events(11, 12, b""))
+
+
+async def test_events_may_be_appended_again_with_more_of_them(database: Database) -> None:
+    await database.add(row(owner="one"))
+    await database.append(row().key, "one", Events(0, 1, b"ab"))
+    await database.append(row().key, "one", Events(0, 2, b"abc"))
+    assert (await database.events(row().key, 1))[-1] == Events(0, 2, b"abc")
+
+
+@pytest.mark.parametrize("how", ["put", "delete", "expire", "evict"])
+async def test_events_go_with_their_row(database: Database, how: str) -> None:
+    await database.add(row(owner="one"))
+    await database.append(row().key, "one", pieces((0, 1))[0])
+    if how == "put":
+        await database.put(row())
+    elif how == "delete":
+        await database.delete(row().key, NOW)
+    elif how == "expire":
+        await database.tidy(LATER + 1, 2**40)
+    else:
+        assert await database.tidy(NOW, 0) == 1
+    assert await database.events(row().key, -1) == []
+
+
+async def test_events_count_for_the_size(database: Database) -> None:
+    await database.add(row(owner="one", data=b"x" * 10))
+    await database.append(row().key, "one", Events(0, 1, b"y" * 90))
+    await database.replace(row(data=b"x" * 10), "one")
+    assert await database.tidy(NOW, 110) == 0
+    assert await database.tidy(NOW, 99) == 1
+
+
 async def test_a_lease_ends(place: str, database: Database) -> None:
     owner = secrets.token_hex(16)
     assert not await database.is_alive(owner, NOW)
-    await database.renew(owner, time.time(), 0.05)
-    if not place.startswith("unix:"):
-        assert await database.is_alive(owner, time.time())
-        assert not await database.is_alive(owner, time.time() + 1)
+    if place.startswith("unix:"):
+        # Redis ends leases by its own clock.
+        await database.renew(owner, NOW, 1000.0)
+        assert await database.is_alive(owner, NOW)
+        await database.renew(owner, NOW, 0.01)
+        while await database.is_alive(owner, NOW):
+            await asyncio.sleep(0.01)
         return
-    while await database.is_alive(owner, NOW):
-        await asyncio.sleep(0.01)
+    await database.renew(owner, NOW, 10.0)
+    assert await database.is_alive(owner, NOW + 9)
+    assert not await database.is_alive(owner, NOW + 11)
 
 
 async def test_the_oldest_rows_make_room(database: Database) -> None:

@@ -94,7 +94,6 @@ async def test_it_goes_on_when_the_client_is_gone(
 async def test_what_is_wrong_is_said_at_once(frontend: httpx.AsyncClient) -> None:
     for body, param in (
         ({"temperature": 3}, "temperature"),
-        ({"stream": True}, "background"),
         ({"store": False}, "background"),
     ):
         status, found = await error(frontend, "POST", "", json={"input": "x", "background": True} | body)

@@ -220,13 +220,32 @@ async def test_the_same_id_names_the_latest_response(frontend: httpx.AsyncClient
     assert await get(frontend, "resp_abc") == latest
 
 
-@pytest.mark.parametrize("query", [{"stream": "true"}, {"stream": "true", "starting_after": "3"}])
-async def test_events_are_not_kept(frontend: httpx.AsyncClient, query: dict[str, str]) -> None:
+@pytest.mark.parametrize("background", [False, True])
+async def test_the_events_of_other_responses_are_not_kept(
+    frontend: httpx.AsyncClient, background: bool
+) -> None:
+    made = await create(frontend, background=background)
+    status, found = await error(frontend, "GET", f"/{made['id']}", params={"stream": "true"})
+    assert (status, found["param"]) == (400, "stream")
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ({"stream": "yes"}, "stream"),
+        ({"starting_after": "1"}, "starting_after"),
+        ({"stream": "false", "starting_after": "1"}, "starting_after"),
+        ({"stream": "true", "starting_after": "-1"}, "starting_after"),
+        ({"stream": "true", "starting_after": str(2**31)}, "starting_after"),
+        ({"stream": "true", "starting_after": "x"}, "starting_after"),
+    ],
+)
+async def test_a_wrong_query_is_refused_by_name(
+    frontend: httpx.AsyncClient, query: dict[str, str], param: str
+) -> None:
     made = await create(frontend)
     status, found = await error(frontend, "GET", f"/{made['id']}", params=query)
-    assert (status, found["param"]) == (400, "stream")
-    status, found = await error(frontend, "GET", f"/{made['id']}", params={"starting_after": "1"})
-    assert (status, found["param"]) == (400, "starting_after")
+    assert (status, found["param"]) == (400, param)
 
 
 async def test_what_is_generated_for_a_client_cannot_be_cancelled(frontend: httpx.AsyncClient) -> None:
