@@ -54,12 +54,16 @@ def pair(server: Server) -> Iterator[Pair]:
         found.two.close()
 
 
-def until(find: Callable[[], Response], *statuses: str) -> Response:
+def wait_for(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
-    while (found := find()).status not in statuses:
-        assert time.monotonic() < deadline, found
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
         time.sleep(0.05)
-    return found
+
+
+def until(find: Callable[[], Response], *statuses: str) -> Response:
+    wait_for(lambda: find().status in statuses)
+    return find()
 
 
 def test_a_response_made_on_one_is_used_on_the_other(pair: Pair) -> None:
@@ -127,10 +131,7 @@ def test_a_background_response_is_cancelled_from_another_frontend(pair: Pair, se
     until(lambda: pair.two.responses.retrieve(made.id), "in_progress")
     cancelled = pair.two.responses.cancel(made.id)
     assert cancelled.status == "cancelled"
-    deadline = time.monotonic() + 30
-    while httpx.get(f"{server.url}/debug/requests", timeout=10).json()["requests"]:
-        assert time.monotonic() < deadline, "the engine goes on"
-        time.sleep(0.05)
+    wait_for(lambda: not httpx.get(f"{server.url}/debug/requests", timeout=10).json()["requests"])
     assert pair.one.responses.retrieve(made.id).status == "cancelled"
 
 
@@ -178,3 +179,28 @@ def test_serve_keeps_responses_until_it_ends(folder: Path) -> None:
         assert list(folder.glob("splitserve/serve-*/responses.db"))
         assert process.stop() == 0
     assert not list(folder.glob("splitserve/*"))
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_leaves_no_responses(folder: Path) -> None:
+    with serve_command(folder / "serve.log", runtime_dir=str(folder)) as (url, process):
+        wait_ready(url, process)
+        with OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0, timeout=60) as client:
+            model = client.models.list().data[0].id
+            assert client.responses.create(model=model, input=HELLO, temperature=0).store is True
+        assert list(folder.glob("splitserve/serve-*/responses.db"))
+        process.popen.kill()
+        wait_for(lambda: not list(folder.glob("splitserve/*")))
+
+
+@pytest.mark.slow
+def test_what_a_killed_frontend_generated_has_failed(pair: Pair, server: Server, folder: Path) -> None:
+    flags = ("--response-store", str(pair.place))
+    with frontend(folder, server.address, flags=flags) as (url, process):
+        wait_ready(url, process)
+        with OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0, timeout=60) as doomed:
+            made = pair.create(doomed, background=True, **LONG)
+        process.popen.kill()
+    found = until(lambda: pair.one.responses.retrieve(made.id), "failed")
+    assert found.error.code == "server_error"
+    assert "has ended" in found.error.message

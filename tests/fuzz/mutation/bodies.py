@@ -104,6 +104,7 @@ def _responses() -> list[dict[str, object]]:
         {**plain, "include": ["message.output_text.logprobs"], "top_logprobs": 2, "stream": True},
         {**plain, "tools": tools, "tool_choice": choice, "parallel_tool_calls": False},
         {**plain, "text": {"format": {"type": "text"}, "verbosity": "low"}, "reasoning": {"effort": "none"}},
+        {**plain, "store": True, "background": False, "previous_response_id": "resp_1"},
     ]
 
 
