@@ -7,11 +7,11 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 from splitserve.engine_core.process.logs import log_event
 from splitserve.frontend.response_store.errors import RecordTooLargeError, StoreUnavailableError
+from splitserve.frontend.response_store.off_loop import off_loop
 from splitserve.frontend.response_store.records import Record, pack, pack_bytes, unpack, unpack_bytes
 from splitserve.frontend.response_store.rows import Database, Events, Row, RowKey
 
@@ -26,9 +26,6 @@ TIDY_INTERVAL_S = 60.0
 # A part of the bound; when so much was written, it is time to look at the sum.
 _TIDY_PART = 64
 _LARGEST_PART = 4
-# Up to this size, packing takes a fraction of a millisecond.
-_INLINE_BYTES = 16 * 1024
-_PACKING = ThreadPoolExecutor(1, thread_name_prefix="pack")
 
 
 class StoreLimits(NamedTuple):
@@ -110,7 +107,7 @@ class ResponseStore:
         row = await self._ask(self._database.get(key, self._clock()))
         if row is None:
             return None
-        return Record(row.created_s, *await _off_loop(len(row.data), lambda: unpack(row.data)), row.owner)
+        return Record(row.created_s, *await off_loop(len(row.data), lambda: unpack(row.data)), row.owner)
 
     async def append(self, key: RowKey, owner: str, first: int, events: Sequence[bytes]) -> bool:
         """Keep events of a record that has this owner; return whether it has.
@@ -122,7 +119,7 @@ class ResponseStore:
             events: one or more.
         """
         text = b"".join(events)
-        data = await _off_loop(len(text), lambda: pack_bytes(text))
+        data = await off_loop(len(text), lambda: pack_bytes(text))
         self._count(data)
         made = Events(first, first + len(events) - 1, data)
         return await self._ask(self._database.append(key, owner, made))
@@ -135,7 +132,7 @@ class ResponseStore:
         """
         found = await self._ask(self._database.events(key, after))
         num_bytes = sum(len(each.data) for each in found)
-        return await _off_loop(num_bytes, lambda: [(each.first, unpack_bytes(each.data)) for each in found])
+        return await off_loop(num_bytes, lambda: [(each.first, unpack_bytes(each.data)) for each in found])
 
     async def delete(self, key: RowKey) -> bool:
         """Delete a record; return whether there was one."""
@@ -185,7 +182,7 @@ class ResponseStore:
     async def _row(self, key: RowKey, record: Record) -> Row:
         if record.num_bytes > self.limits.max_record_bytes:
             raise RecordTooLargeError(record.num_bytes, self.limits.max_record_bytes)
-        data = await _off_loop(record.num_bytes, lambda: pack(record))
+        data = await off_loop(record.num_bytes, lambda: pack(record))
         self._count(data)
         return Row(key, record.created_s, int(record.created_s) + self.limits.ttl_s, record.owner, data)
 
@@ -204,10 +201,3 @@ class ResponseStore:
             if isinstance(error, StoreUnavailableError):
                 raise
             raise StoreUnavailableError(f"no answer within {DEADLINE_S:g} s") from None
-
-
-async def _off_loop(num_bytes: int, work: Callable[[], T]) -> T:
-    """Do something here if it is small, or else in a thread."""
-    if num_bytes <= _INLINE_BYTES:
-        return work()
-    return await asyncio.get_running_loop().run_in_executor(_PACKING, work)

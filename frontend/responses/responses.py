@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
@@ -20,16 +19,16 @@ from splitserve.frontend.openai.plan import Plan
 from splitserve.frontend.openai.run_events import RunEvents
 from splitserve.frontend.openai.schema.chat import ChatRequest
 from splitserve.frontend.openai.schema.server_defaults import with_server_defaults
+from splitserve.frontend.response_store.off_loop import off_loop
 from splitserve.frontend.responses.context import ResponsesContext, row_key
 from splitserve.frontend.responses.event_writer import EventWriter
-from splitserve.frontend.responses.kept.conversation import earlier_items
+from splitserve.frontend.responses.kept.conversation import Earlier, earlier_items
 from splitserve.frontend.responses.kept.events import KeptEvents
 from splitserve.frontend.responses.kept.handlers import kept_stream
-from splitserve.frontend.responses.kept.items import encode_items, given_items, request_items
+from splitserve.frontend.responses.kept.items import all_items
 from splitserve.frontend.responses.kept.keeper import Keeper, store_of
 from splitserve.frontend.responses.kept.unattended import UnattendedResponse, without_client
 from splitserve.frontend.responses.output import Output
-from splitserve.frontend.responses.schema.kept_bodies import KeptItem
 from splitserve.frontend.responses.schema.refused import REFUSED_RESPONSES, is_known
 from splitserve.frontend.responses.schema.request import ResponsesRequest
 from splitserve.frontend.responses.snapshot import Snapshot
@@ -55,7 +54,9 @@ async def create_response(context: ResponsesContext, request: Request) -> Respon
         plan = await _plan(context.api, request, body, earlier)
     keeper = None
     if store is not None:
-        items = encode_items([*earlier, *given_items(body.input, earlier)])
+        # A token is about four bytes.
+        num_bytes = earlier.num_bytes + 4 * len(plan.prompts[0].token_ids)
+        items = await off_loop(num_bytes, lambda: all_items(body.input, earlier.kept))
         key = row_key(request, plan.head.id)
         keeper = Keeper(store, key, items, request, body)
     return await _answer(context, request, body, plan, keeper)
@@ -70,6 +71,7 @@ async def _answer(
 ) -> Response:
     api = context.api
     if body.background:
+        request.state.log |= {"id": plan.head.id, "background": True}
         request = without_client(request)
     if body.stream:
         # Planned as a whole answer, since the last events hold all of it, but run as a stream.
@@ -106,11 +108,11 @@ def _json(response: bytes) -> Response:
 
 
 async def _plan(
-    api: ApiContext, request: Request, body: ResponsesRequest, earlier: Sequence[KeptItem]
+    api: ApiContext, request: Request, body: ResponsesRequest, earlier: Earlier
 ) -> Plan[ChatRequest]:
     async def plan(chat: ChatRequest) -> Plan[ChatRequest]:
         planned, _ = await plan_chat(api, request, chat, "resp_")
         return replace(planned, names=NAMES)
 
-    chat = with_server_defaults(chat_request(body, request_items(earlier)), api.config)
+    chat = with_server_defaults(chat_request(body, earlier.given), api.config)
     return await (truncated_plan(plan, chat) if body.truncation == "auto" else plan(chat))

@@ -21,7 +21,7 @@ FEATURES: Final[dict[str, str]] = dict(
         *_named("a budget for thinking", "thinking_token_budget"),
         *_named("web search", "web_search_options"),
         *_named("keeping a conversation between its requests", "thread"),
-        *_named("conversations as objects of their own (use previous_response_id)", "conversation"),
+        *_named("a conversation as an object of its own (use previous_response_id)", "conversation"),
         *_named("prompts kept on the server", "prompt"),
         *_named("filling in between a prompt and a suffix", "suffix"),
         *_named("code of a request's own", "logits_processors", "logit_processors"),

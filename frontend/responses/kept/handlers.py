@@ -25,7 +25,7 @@ from splitserve.frontend.responses.context import (
     no_such_response,
     row_key,
 )
-from splitserve.frontend.responses.kept.event_source import KeptEventSource
+from splitserve.frontend.responses.kept.replay import EventReplay
 from splitserve.frontend.responses.schema.kept_bodies import MAX_NUMBER, DeletedResponse
 from splitserve.frontend.responses.schema.response import ResponseObject
 from splitserve.frontend.responses.snapshot import response_error
@@ -70,7 +70,7 @@ def kept_stream(context: ResponsesContext, key: RowKey, after: int) -> Response:
     """
     store = context.store
     assert store is not None, "it is kept somewhere"
-    source = KeptEventSource(store, key, after, partial(_current, store, key))
+    source = EventReplay(store, key, after, partial(_current, store, key))
     return EventStream(source, context.api.keep_alive, context.api.slices, source.failure)
 
 

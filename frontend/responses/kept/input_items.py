@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.frontend.openai.context import json_response
+from splitserve.frontend.response_store.off_loop import off_loop
 from splitserve.frontend.responses.context import ResponsesContext
 from splitserve.frontend.responses.kept.handlers import find_record, read_integer
 from splitserve.frontend.responses.kept.items import decode_items
@@ -28,7 +29,7 @@ async def list_input_items(context: ResponsesContext, request: Request, response
     query = request.query_params
     limit, order = _limit(query), _order(query)
     _, _, record = await find_record(context, request, response_id)
-    items = decode_items(record.items)
+    items = await off_loop(len(record.items), lambda: decode_items(record.items))
     if order == "desc":
         items.reverse()
     begin = _place(items, query, "after") + 1 if query.get("after") else 0

@@ -33,7 +33,7 @@ _ID_BYTES = 16
 _MAX_ID_CHARS = 128
 _PREFIXES = {"function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
 _decode = msgspec.json.Decoder(list[KeptItem]).decode
-encode_items = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder().encode
 
 
 def decode_items(data: bytes) -> list[KeptItem]:
@@ -45,17 +45,17 @@ def decode_items(data: bytes) -> list[KeptItem]:
     return _decode(data)
 
 
-def given_items(given: str | Sequence[InputItem], earlier: Iterable[KeptItem]) -> list[KeptItem]:
-    """Return the input of a request.
+def all_items(given: str | Sequence[InputItem], earlier: Sequence[KeptItem]) -> bytes:
+    """Return all of a response's input as a record has it.
 
     Args:
-        given: checked, as frontend.responses.history does.
-        earlier: the items before, whose ids are taken.
+        given: input of the request, checked as frontend.responses.history does.
+        earlier: the items before it.
     """
     if isinstance(given, str):
         given = [InputItem(role="user", content=given)]
     taken = {item.id for item in earlier}
-    return [_kept(item, _unique_id(item, taken)) for item in given]
+    return _encode([*earlier, *(_kept(item, _unique_id(item, taken)) for item in given)])
 
 
 def output_items(output: Iterable[OutputItem]) -> list[KeptItem]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,7 +16,8 @@ from splitserve.frontend.engines.generation import GenerationRequest, OutputDelt
 from splitserve.frontend.response_store import store as store_module
 from splitserve.frontend.response_store.errors import StoreUnavailableError
 from splitserve.frontend.response_store.sql import SqlDatabase
-from splitserve.frontend.responses.kept import background, event_log, event_source
+from splitserve.frontend.responses.kept import background, event_log, replay
+from tests.frontend.http.app_fixtures import serving
 from tests.frontend.http.fake_pool import FakePool
 from tests.frontend.responses.kept.asking import PATH, create, error, get
 from tests.frontend.responses.recorded import events, response_of
@@ -27,7 +30,7 @@ STREAM = {"stream": "true"}
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "RENEW_S", 0.01)
     monkeypatch.setattr(event_log, "FLUSH_S", 0.01)
-    monkeypatch.setattr(event_source, "POLL_S", 0.01)
+    monkeypatch.setattr(replay, "POLL_S", 0.01)
 
 
 @pytest.fixture
@@ -143,6 +146,32 @@ async def test_a_deletion_ends_a_stream_with_an_error(
     await reading
     last = events(text)[-1]
     assert (last["type"], last["code"]) == ("error", "response_not_found")
+
+
+async def test_a_shutdown_ends_a_stream(pool: FakePool, gate: asyncio.Event, tmp_path: Path) -> None:
+    place, begun = str(tmp_path / "responses.db"), asyncio.Event()
+    text = ""
+
+    async def follow(client: httpx.AsyncClient, response_id: str) -> None:
+        nonlocal text
+        async with client.stream("GET", f"{PATH}/{response_id}", params=STREAM) as response:
+            async for chunk in response.aiter_text():
+                text += chunk
+                begun.set()
+
+    async with (
+        serving(pool, response_store=place, shutdown_timeout_s=0.1) as (url, server),
+        httpx.AsyncClient(base_url=url) as client,
+    ):
+        response_id, _ = await begin(client, 5)
+        reading = asyncio.create_task(follow(client, response_id))
+        await begun.wait()
+        server.handle_exit(signal.SIGTERM, None)
+        await reading
+    last = events(text)[-1]
+    assert last["type"] in ("error", "response.failed")
+    async with serving(pool, response_store=place) as (url, _), httpx.AsyncClient(base_url=url) as client:
+        assert (await get(client, response_id))["status"] == "failed"
 
 
 async def test_a_store_that_fails_for_a_while_loses_no_event(

@@ -35,7 +35,7 @@ class _Status(msgspec.Struct):
     status: ResponseStatus
 
 
-class KeptEventSource:
+class EventReplay:
     """The source of such a stream; see frontend.http.response.event_source.
 
     Attributes:
