@@ -26,6 +26,8 @@ TIDY_INTERVAL_S = 60.0
 # A part of the bound; when so much was written, it is time to look at the sum.
 _TIDY_PART = 64
 _LARGEST_PART = 4
+# An error and usage figures.
+_END_BYTES = 4096
 
 
 class StoreLimits(NamedTuple):
@@ -43,7 +45,7 @@ class StoreLimits(NamedTuple):
 
     @property
     def max_record_bytes(self) -> int:
-        """The largest record, as JSON."""
+        """The largest record that is begun or put, as JSON."""
         return self.max_bytes // _LARGEST_PART
 
 
@@ -98,9 +100,10 @@ class ResponseStore:
         """Keep a record in place of one that has this owner; return whether it is kept.
 
         Raises:
-            RecordTooLargeError: as put().
+            RecordTooLargeError: as put(), but for an allowance for what an end adds to a record.
         """
-        return await self._ask(self._database.replace(await self._row(key, record), owner))
+        row = await self._row(key, record, _END_BYTES)
+        return await self._ask(self._database.replace(row, owner))
 
     async def get(self, key: RowKey) -> Record | None:
         """Return a record, None if there is none."""
@@ -179,8 +182,8 @@ class ResponseStore:
             if num_evicted:
                 log_event(logger, logging.INFO, "responses_evicted", count=num_evicted)
 
-    async def _row(self, key: RowKey, record: Record) -> Row:
-        if record.num_bytes > self.limits.max_record_bytes:
+    async def _row(self, key: RowKey, record: Record, allowed_bytes: int = 0) -> Row:
+        if record.num_bytes > self.limits.max_record_bytes + allowed_bytes:
             raise RecordTooLargeError(record.num_bytes, self.limits.max_record_bytes)
         data = await off_loop(record.num_bytes, lambda: pack(record))
         self._count(data)

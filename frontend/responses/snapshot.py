@@ -102,9 +102,9 @@ class Snapshot:
         error = response_error(_GIVEN_UP) if reason == "abort" else None
         return self._response(self.status, items, error)
 
-    def failed(self, detail: ErrorDetail) -> ResponseObject:
-        """Return the response as far as it came, which an error ended; without logprobs."""
-        items = [self.item(item, None) for item in self._output.items]
+    def failed(self, detail: ErrorDetail, *, with_output: bool = True) -> ResponseObject:
+        """Return the response that an error ended, as far as it came, without logprobs, or without output."""
+        items = [self.item(item, None) for item in self._output.items] if with_output else []
         return self._response("failed", items, response_error(detail))
 
     def item(self, item: Item, pieces: JsonPieces | None, *, with_text: bool = True) -> OutputItem:

@@ -62,8 +62,8 @@ class Unattended(Protocol):
             on_events: called with its events, if they are wanted, all but the last.
         """
 
-    def failed(self, error: Exception) -> bytes:
-        """Return it as far as it came, when an error has ended it."""
+    def failed(self, error: Exception, *, with_output: bool = True) -> bytes:
+        """Return it when an error has ended it, as far as it came or without output."""
 
 
 class BackgroundRuns:
@@ -83,6 +83,8 @@ class BackgroundRuns:
         self._owner = secrets.token_hex(16)
         self._runs: dict[RowKey, asyncio.Task[None]] = {}
         self._num_starting = 0
+        # Whose beginning the store may have, although its client heard of an error.
+        self._unsure: set[RowKey] = set()
         self._renewing: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
@@ -111,6 +113,10 @@ class BackgroundRuns:
             queued = response.queued()
             if not await self._store.add(response.key, response.record(queued, self._owner)):
                 raise InvalidRequestError("request_id: a response of this id is in progress", "request_id")
+        except StoreUnavailableError:
+            self._unsure.add(response.key)
+            self._renew_from_now()
+            raise
         finally:
             self._num_starting -= 1
         if response.key in self._runs:
@@ -120,8 +126,8 @@ class BackgroundRuns:
         task = asyncio.create_task(self._run(response), name=f"background {response.key.id}")
         self._runs[response.key] = task
         task.add_done_callback(partial(self._ended, response.key))
-        if self._renewing is None or self._renewing.done():
-            self._renewing = asyncio.create_task(self._renew(), name="renew-responses")
+        self._unsure.discard(response.key)
+        self._renew_from_now()
         return queued
 
     def cancel(self, key: RowKey) -> None:
@@ -209,21 +215,29 @@ class BackgroundRuns:
                 await self._store.replace(response.key, response.record(last), self._owner)
                 return
             except RecordTooLargeError as error:
-                last = response.failed(error)
+                # Its input fits, or it would not have begun.
+                last = response.failed(error, with_output=False)
             except StoreUnavailableError as error:
                 log_event(logger, logging.WARNING, "response_store_error", detail=str(error))
                 await asyncio.sleep(RENEW_S)
 
+    def _renew_from_now(self) -> None:
+        if self._renewing is None or self._renewing.done():
+            self._renewing = asyncio.create_task(self._renew(), name="renew-responses")
+
     async def _renew(self) -> None:
-        while self._runs:
+        while self._runs or self._unsure:
             await asyncio.sleep(RENEW_S)
             await self.look()
 
     async def look(self) -> None:
-        """Extend the lease, and end what others have taken away."""
-        before = dict(self._runs)
+        """Extend the lease, end what others have taken away, and delete what never began."""
+        before, unsure = dict(self._runs), set(self._unsure)
         try:
             owned = await self._store.renew(self._owner)
+            for key in unsure & owned - before.keys():
+                await self._store.delete(key)
+            self._unsure -= unsure
         except StoreUnavailableError as error:
             log_event(logger, logging.WARNING, "response_store_error", detail=str(error))
             return

@@ -102,11 +102,11 @@ class UnattendedResponse:
         self._tell(self._output.finish_reason or "")
         return response
 
-    def failed(self, error: Exception) -> bytes:
+    def failed(self, error: Exception, *, with_output: bool = True) -> bytes:
         """As Unattended."""
         _, body = error_body(error)
         self._tell(body.error.code or body.error.type, detail=str(error))
-        return msgspec.json.encode(self._snapshot.failed(body.error))
+        return msgspec.json.encode(self._snapshot.failed(body.error, with_output=with_output))
 
     def _tell(self, end: str, **fields: object) -> None:
         """Log the end: the line of the request stands at its beginning."""

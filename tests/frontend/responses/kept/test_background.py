@@ -262,6 +262,41 @@ async def test_a_shutdown_waits_for_it(pool: FakePool, steps: Steps, tmp_path: P
         assert (await get(client, made["id"]))["status"] == "completed"
 
 
+async def test_a_response_that_becomes_too_large_fails_without_its_output(
+    make_frontend: FrontendFactory, pool: FakePool
+) -> None:
+    client = await make_frontend(response_store_bytes=2**20)
+    pool.max_model_len = 2**20
+
+    async def script(request: GenerationRequest) -> AsyncGenerator[OutputDelta, None]:
+        yield OutputDelta(0, "x" * 2**18, [1], finish_reason="stop")
+
+    pool.script = script
+    # The input alone leaves no room for an error.
+    made = await create(client, background=True, input="x" * (2**18 - 2000))
+    found = await ended(client, made["id"])
+    assert (found["status"], found["output"]) == ("failed", [])
+    assert "--response-store-bytes" in found["error"]["message"]
+
+
+async def test_what_the_store_has_of_a_refused_response_is_deleted(
+    frontend: httpx.AsyncClient, pool: FakePool, steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = SqlDatabase.add
+
+    async def add(self: SqlDatabase, row: Row) -> bool:
+        await real(self, row)
+        # Written, and the answer is lost.
+        raise StoreUnavailableError("broken")
+
+    monkeypatch.setattr(SqlDatabase, "add", add)
+    status, _ = await error(frontend, "POST", "", json={"input": "x", "background": True, "request_id": "a"})
+    assert status == 503
+    while (await error(frontend, "GET", "/resp_a"))[0] != 404:
+        await asyncio.sleep(0.01)
+    assert pool.seen == []
+
+
 async def test_the_end_is_kept_however_long_the_store_fails(
     frontend: httpx.AsyncClient, steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
