@@ -185,6 +185,8 @@ async def test_there_is_a_greatest_number(make_frontend: FrontendFactory, steps:
     made = await create(client, background=True)
     status, found = await error(client, "POST", "", json={"input": "x", "background": True})
     assert (status, found["code"]) == (429, "overloaded")
+    metrics = (await client.get("/metrics")).text
+    assert 'splitserve:frontend_background_responses{frontend="frontend-0"} 1.0' in metrics
     steps.go_on()
     await ended(client, made["id"])
     await create(client, background=True)

@@ -100,3 +100,11 @@ async def test_a_response_that_is_too_large_is_not_kept(
 
 def response_of_last(text: str) -> Any:
     return events(text)[-1]["response"]
+
+
+@pytest.mark.usefixtures("fails")
+async def test_errors_of_the_store_are_counted(frontend: httpx.AsyncClient) -> None:
+    name = 'splitserve:frontend_response_store_errors_total{frontend="frontend-0"}'
+    assert f"{name} 0.0" in (await frontend.get("/metrics")).text
+    await create(frontend)
+    assert f"{name} 1.0" in (await frontend.get("/metrics")).text
