@@ -24,9 +24,8 @@ from splitserve.frontend.openai.schema.structured import JsonSchemaFormat, Respo
 from splitserve.frontend.openai.schema.tools import FunctionTool, Tool
 from splitserve.frontend.openai.schema.unsupported import REFUSED_CHAT, refuse_unsupported
 from splitserve.frontend.text.chat.messages import ChatMessage
+from splitserve.frontend.text.chat.thinking import thinking_variables
 
-# What templates call the switch for reasoning; the others do not look.
-_SWITCHES = ("enable_thinking", "thinking")
 # Field of a chat -> its name here.
 NAMES: Final = (
     (re.compile(r"^stop\b"), "stop_sequences"),
@@ -66,7 +65,7 @@ def prompt_request(body: PromptFields) -> ChatRequest:
     continues = body.messages[-1].role == "assistant"
     if continues:
         _check_last(messages[-1], len(body.messages) - 1)
-    thinking, choice = body.thinking, body.tool_choice
+    thinking, choice, config = body.thinking, body.tool_choice, body.output_config
     return ChatRequest(
         model=body.model,
         messages=messages,
@@ -74,7 +73,8 @@ def prompt_request(body: PromptFields) -> ChatRequest:
         tools=[_tool(tool, f"tools[{i}]") for i, tool in enumerate(body.tools)] if body.tools else None,
         tool_choice=None if choice is None else _chat_choice(choice),
         parallel_tool_calls=False if choice is not None and choice.disable_parallel_tool_use else None,
-        chat_template_kwargs=None if thinking is None else dict.fromkeys(_SWITCHES, _thinks(thinking)),
+        chat_template_kwargs=None if thinking is None else {**thinking_variables(thinks=_thinks(thinking))},
+        reasoning_effort=None if config is None else config.effort,
         include_reasoning=None if thinking is None or _is_shown(thinking) else False,
     )
 
@@ -122,7 +122,6 @@ def _chat_choice(choice: MessagesToolChoice) -> Any:
 
 
 def _chat_format(config: OutputConfig) -> ResponseFormat | None:
-    refuse_unsupported({"reasoning_effort": config.effort}, REFUSED_CHAT)
     if config.format is None:
         return None
     # The name is for the model at OpenAI; here no model sees it.

@@ -37,6 +37,7 @@ from splitserve.frontend.openai.schema.tools import call_rules
 from splitserve.frontend.openai.schema.unsupported import REFUSED_CHAT, known_beside
 from splitserve.frontend.text.chat.messages import template_messages
 from splitserve.frontend.text.chat.options import ChatOptions
+from splitserve.frontend.text.chat.thinking import effort_variables
 from splitserve.frontend.text.prompts import Prompt, PromptEncoder
 from splitserve.frontend.text.truncation import read_truncation
 
@@ -102,7 +103,10 @@ async def chat_prompt(context: ApiContext, body: ChatRequest) -> Prompt:
 
 def _options(body: ChatRequest) -> ChatOptions:
     return chat_options(
-        body.add_generation_prompt, body.continue_final_message, body.documents, body.chat_template_kwargs
+        body.add_generation_prompt,
+        body.continue_final_message,
+        body.documents,
+        effort_variables(body.reasoning_effort, body.chat_template_kwargs),
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import cast
 
 from splitserve.engine_core.errors import InvalidRequestError
-from splitserve.frontend.openai.schema.chat import JsonScalar
 from splitserve.frontend.openai.schema.completions import MAX_PROMPTS
+from splitserve.frontend.text.chat.control_tokens import JsonValue
 from splitserve.frontend.text.chat.options import ChatOptions
 from splitserve.frontend.text.prompts import Prompt, PromptEncoder, slices_of
 
@@ -48,7 +49,7 @@ def chat_options(
     add_generation_prompt: bool | None,
     continue_final_message: bool | None,
     documents: list[dict[str, str]] | None,
-    variables: dict[str, JsonScalar] | None,
+    variables: Mapping[str, JsonValue] | None,
 ) -> ChatOptions:
     """Build the template's options from request fields.
 

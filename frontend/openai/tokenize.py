@@ -24,6 +24,7 @@ from splitserve.frontend.openai.schema.tokenize import (
 from splitserve.frontend.openai.schema.tools import check_tools, template_tools
 from splitserve.frontend.openai.schema.unsupported import REFUSED_TOKENIZE, known_beside
 from splitserve.frontend.text.chat.messages import template_messages
+from splitserve.frontend.text.chat.thinking import effort_variables
 from splitserve.frontend.text.model_assets import ModelAssets
 from splitserve.frontend.text.prompts import PromptEncoder, check_token_ids
 from splitserve.frontend.text.tokenizer import Tokenizer
@@ -62,7 +63,10 @@ async def _encode(context: ApiContext, body: TokenizeRequest, assets: ModelAsset
             body.prompt or "", add_special_tokens, parse_special_tokens=True
         )
     options = chat_options(
-        body.add_generation_prompt, body.continue_final_message, body.documents, body.chat_template_kwargs
+        body.add_generation_prompt,
+        body.continue_final_message,
+        body.documents,
+        effort_variables(body.reasoning_effort, body.chat_template_kwargs),
     )
     tools = body.tools or ()
     check_tools(tools)

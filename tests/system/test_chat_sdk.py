@@ -248,9 +248,9 @@ def test_usage_reports_cached_prompt_tokens(client: OpenAI, model: str) -> None:
     "field",
     [
         {"function_call": {"name": "f"}, "functions": [{"name": "f"}]},
-        {"reasoning_effort": "high"},
+        {"verbosity": "high"},
     ],
-    ids=["function_call", "reasoning_effort"],
+    ids=["function_call", "verbosity"],
 )
 def test_a_field_that_would_change_the_output_is_refused(client: OpenAI, model: str, field: dict) -> None:
     with pytest.raises(BadRequestError) as caught:

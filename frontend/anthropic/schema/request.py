@@ -104,10 +104,13 @@ class JsonOutputFormat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the answer has to be."""
+    """What the answer has to be, and how hard the model is to think."""
 
     format: JsonOutputFormat | None = None
-    effort: str | None = None
+    effort: Annotated[
+        Literal["low", "medium", "high", "xhigh", "max"] | None,
+        Meta(description="How hard the model is to think, for templates that look for it."),
+    ] = None
 
 
 class Metadata(msgspec.Struct, frozen=True):
@@ -125,6 +128,7 @@ class PromptFields(msgspec.Struct, frozen=True, kw_only=True):
     tools: Annotated[list[MessagesTool], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: MessagesToolChoice | None = None
     thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
     cache_control: CacheControl | None = None
 
 

@@ -14,6 +14,7 @@ from splitserve.frontend.openai.answers.usage import Usage
 from splitserve.frontend.openai.schema.fields import GenerationFields, ranged
 from splitserve.frontend.openai.schema.tools import MAX_TOOLS, Tool, ToolChoice
 from splitserve.frontend.text.chat.messages import MAX_MESSAGES, ChatMessage
+from splitserve.frontend.text.chat.thinking import ReasoningEffort
 
 JsonScalar = str | int | float | bool | None
 
@@ -40,6 +41,13 @@ TemplateVariables = Annotated[
     dict[VariableName, JsonScalar],
     Meta(max_length=32, description="Further variables of the checkpoint's template."),
 ]
+Effort = Annotated[
+    ReasoningEffort,
+    Meta(
+        description="How hard the model is to think, for its template; none: not at all. Templates that do "
+        "not look for it do as always."
+    ),
+]
 Tools = Annotated[list[Tool], Meta(max_length=MAX_TOOLS, description="Functions that the model may call.")]
 
 
@@ -59,6 +67,7 @@ class ChatRequest(GenerationFields, frozen=True, kw_only=True):
     add_special_tokens: AddSpecialTokens = None
     documents: Documents | None = None
     chat_template_kwargs: TemplateVariables | None = None
+    reasoning_effort: Effort | None = None
     tools: Tools | None = None
     tool_choice: Annotated[
         ToolChoice | None,

@@ -12,6 +12,7 @@ from splitserve.frontend.openai.schema.chat import (
     AddSpecialTokens,
     ContinueFinalMessage,
     Documents,
+    Effort,
     TemplateVariables,
     Tools,
 )
@@ -33,6 +34,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     continue_final_message: ContinueFinalMessage = None
     documents: Documents | None = None
     chat_template_kwargs: TemplateVariables | None = None
+    reasoning_effort: Effort | None = None
     tools: Tools | None = None
 
 

@@ -124,9 +124,10 @@ REFUSED: Final[dict[str, Accepted]] = {
     "routed_experts_prompt_start": _ZERO,
 }
 
-# In a chat the model may be given tools, and be made to call them.
+# Only a chat has tools, and a template that is told how to think.
+_OF_CHAT: Final = ("tools", "tool_choice", "reasoning_effort")
 REFUSED_CHAT: Final[dict[str, Accepted]] = {
-    name: accepted for name, accepted in REFUSED.items() if name not in ("tools", "tool_choice")
+    name: accepted for name, accepted in REFUSED.items() if name not in _OF_CHAT
 }
 
 # Refused field -> ours for the same purpose.

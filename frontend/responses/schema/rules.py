@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from splitserve.frontend.responses.schema.items import NEEDED_FIELDS, PART_FIELDS, REASONING_PARTS
 from splitserve.frontend.responses.schema.request import LOGPROBS
+from splitserve.frontend.text.chat.thinking import EFFORTS
 
 Json = dict[str, Any]
 
@@ -82,5 +83,5 @@ FIELDS: Final[dict[tuple[str, str], Json]] = {
     ("ResponsesTool", "type"): {"enum": ["function"]},
     ("AllowedTool", "type"): {"enum": ["function"]},
     ("ResponsesToolChoice", "type"): {"enum": ["function", "allowed_tools"]},
-    ("ReasoningOptions", "effort"): {"enum": ["none", None]},
+    ("ReasoningOptions", "effort"): {"enum": [*EFFORTS, None]},
 }

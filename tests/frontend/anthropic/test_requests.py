@@ -144,6 +144,13 @@ async def test_thinking_is_a_switch_of_the_template(
     assert options.variables == variables
 
 
+async def test_an_effort_is_told_to_the_template(client: httpx.AsyncClient, pool: FakePool) -> None:
+    _, options = await rendered(client, pool, output_config={"effort": "max"})
+    assert options.variables == {"reasoning_effort": "max", "enable_thinking": True, "thinking": True}
+    _, options = await rendered(client, pool, output_config={"effort": "low"}, thinking={"type": "disabled"})
+    assert options.variables == {"reasoning_effort": "low", "enable_thinking": False, "thinking": False}
+
+
 async def test_sampling(client: httpx.AsyncClient, pool: FakePool) -> None:
     fields = {"temperature": 0.5, "top_p": 0.9, "top_k": 7, "stop_sequences": ["a", "b"]}
     await rendered(client, pool, **fields, metadata={"user_id": "u"}, service_tier="auto", **CACHED)
@@ -242,7 +249,7 @@ RESULT = {"type": "tool_result", "tool_use_id": "t"}
         ({"stop_sequences": [""]}, "stop_sequences"),
         ({"temperature": 3}, "temperature"),
         ({"thinking": {"type": "maybe"}}, "thinking.type"),
-        ({"output_config": {"effort": "low"}}, "output_config.effort: a reasoning effort"),
+        ({"output_config": {"effort": "none"}}, "output_config.effort"),
         ({"output_config": {"task_budget": 9}}, "output_config: object contains unknown field task_budget"),
         ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
         ({"output_config": {"format": {"type": "json_object"}}}, "output_config.format.type"),

@@ -9,6 +9,7 @@ import pytest
 
 from splitserve.frontend.text.answers.detection import with_overrides
 from splitserve.frontend.text.answers.formats import AnswerFormats
+from splitserve.frontend.text.chat.thinking import EFFORTS
 from tests.frontend.http.app_fixtures import ClientFactory
 from tests.frontend.http.fake_pool import FakePool
 from tests.frontend.http.response.sse_events import events, joined
@@ -142,3 +143,50 @@ async def test_an_operator_may_leave_reasoning_in_the_text(make_client: ClientFa
 async def test_completions_are_not_taken_apart(client: httpx.AsyncClient) -> None:
     response = await client.post("/v1/completions", json={"prompt": "x"})
     assert response.json()["choices"][0]["text"] == TEXT
+
+
+@pytest.mark.parametrize("effort", EFFORTS)
+async def test_the_effort_is_told_to_the_template(
+    client: httpx.AsyncClient, pool: FakePool, effort: str
+) -> None:
+    await answer(client, reasoning_effort=effort)
+    thinks = effort != "none"
+    assert pool.template.calls[-1][1].variables == {
+        "reasoning_effort": effort,
+        "enable_thinking": thinks,
+        "thinking": thinks,
+    }
+
+
+async def test_variables_of_the_request_go_before_its_effort(
+    client: httpx.AsyncClient, pool: FakePool
+) -> None:
+    await answer(
+        client, reasoning_effort="low", chat_template_kwargs={"enable_thinking": False, "date": "today"}
+    )
+    assert pool.template.calls[-1][1].variables == {
+        "reasoning_effort": "low",
+        "enable_thinking": False,
+        "thinking": True,
+        "date": "today",
+    }
+
+
+@pytest.mark.parametrize("effort", ["most", "", 3])
+async def test_an_effort_that_nobody_knows_is_refused_with_those_there_are(
+    client: httpx.AsyncClient, effort: object
+) -> None:
+    response = await client.post(PATH, json={"messages": [USER], "reasoning_effort": effort})
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, "reasoning_effort")
+    assert "reasoning_effort" in error["message"]
+
+
+async def test_tokenize_counts_the_prompt_of_an_effort(client: httpx.AsyncClient, pool: FakePool) -> None:
+    response = await client.post("/tokenize", json={"messages": [USER], "reasoning_effort": "none"})
+    assert response.status_code == 200, response.text
+    assert pool.template.calls[-1][1].variables == {
+        "reasoning_effort": "none",
+        "enable_thinking": False,
+        "thinking": False,
+    }

@@ -30,7 +30,6 @@ CHANGES_THE_OUTPUT = [
     ("function_call", {"name": "f"}),
     ("modalities", ["text", "audio"]),
     ("audio", {"voice": "x", "format": "wav"}),
-    ("reasoning_effort", "high"),
     ("verbosity", "low"),
     ("web_search_options", {}),
     ("suffix", "x"),
@@ -210,6 +209,16 @@ async def test_what_a_refusal_says_is_accepted_is_accepted(
 def test_features_are_of_fields_that_are_refused() -> None:
     assert FEATURES.keys() <= REFUSED.keys() | REFUSED_RESPONSES.keys() | REFUSED_MESSAGES.keys()
     assert not FEATURES.keys() & INSTEAD.keys()
+
+
+async def test_a_reasoning_effort_is_for_a_chat(client: httpx.AsyncClient) -> None:
+    response = await client.post("/v1/completions", json={"prompt": "x", "reasoning_effort": "high"})
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, "reasoning_effort")
+    assert error["message"] == (
+        "reasoning_effort: a reasoning effort outside of a chat is not supported yet; it may only be null or "
+        '"none"'
+    )
 
 
 @BOTH

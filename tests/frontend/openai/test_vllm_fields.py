@@ -62,7 +62,7 @@ SERVED = [
         [
             *SAMPLING,
             *("messages", "top_logprobs", "max_completion_tokens", "add_generation_prompt"),
-            *("continue_final_message", "documents", "chat_template_kwargs"),
+            *("continue_final_message", "documents", "chat_template_kwargs", "reasoning_effort"),
         ],
     ),
     (CompletionRequest, [*SAMPLING, "prompt"]),
@@ -77,7 +77,6 @@ REFUSED = {
     "guided_json_object": True,
     "guided_whitespace_pattern": "a",
     "tools": [{"type": "function", "function": {"name": "f"}}],
-    "reasoning_effort": "high",
     "thinking_token_budget": 5,
     "watermarking": True,
     "spaces_between_special_tokens": False,

@@ -207,6 +207,19 @@ async def test_the_template_gets_tools_and_its_variables(client: httpx.AsyncClie
     assert options.variables == {"enable_thinking": False}
 
 
+async def test_an_effort_is_told_to_the_template(client: httpx.AsyncClient, pool: FakePool) -> None:
+    await rendered(client, pool, reasoning={"effort": "minimal"})
+    assert pool.template is not None
+    assert pool.template.calls[-1][1].variables == {
+        "reasoning_effort": "minimal",
+        "enable_thinking": True,
+        "thinking": True,
+    }
+    found, code, message = await refusal(client, reasoning={"effort": "most"})
+    assert (found, code) == ("reasoning.effort", "invalid_value")
+    assert "'most'" in message
+
+
 @pytest.mark.parametrize(
     ("choice", "names"),
     [
@@ -293,7 +306,6 @@ STORE = "no response store"
         ({"tools": [{"type": "web_search"}]}, "tools[0].type", "'web_search'"),
         ({"tools": [WEATHER, {"type": "mcp", "server_url": "x"}]}, "tools[1].type", "'mcp'"),
         ({"tool_choice": {"type": "web_search"}}, "tool_choice.type", "'web_search'"),
-        ({"reasoning": {"effort": "high"}}, "reasoning.effort", "reasoning effort"),
         ({"n": 2}, "n", "null or 1"),
         ({"use_beam_search": True}, "use_beam_search", "null"),
         ({"messages": [USER]}, "messages", "null"),
