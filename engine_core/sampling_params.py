@@ -19,6 +19,7 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_BYTES = 256
 MAX_BAD_WORDS = 128
 MAX_BAD_WORD_BYTES = 256
+MAX_THINKING_TOKENS = 2**31 - 1
 
 # Beam search rates outputs by the model's own probabilities: what would change them, and what it may be.
 _BEAM_SEARCH_NEEDS: Final[dict[str, tuple[object, ...]]] = {
@@ -37,6 +38,7 @@ _BEAM_SEARCH_NEEDS: Final[dict[str, tuple[object, ...]]] = {
     "repetition_detection": (None,),
     "grammar": (None,),
     "structured_outputs": (None,),
+    "thinking_token_budget": (None,),
 }
 
 
@@ -64,6 +66,8 @@ class SamplingParams(
             running beam can come to a better rate, False once none would by its rate of now.
         detokenize: make text of the tokens; without it there are no stop strings.
         structured_outputs: what the output has to be; it becomes the grammar.
+        thinking_token_budget: most tokens of reasoning in the answer of a chat, 0..2**31 - 1, after which its
+            end is forced; it becomes the grammar, too.
     """
 
     n: int = 1
@@ -77,6 +81,7 @@ class SamplingParams(
     early_stopping: bool | Literal["never"] = False
     detokenize: bool = True
     structured_outputs: StructuredOutputs | None = None
+    thinking_token_budget: int | None = None
 
     def sequence(self, seed: int, prompt_logprobs: int | None) -> SequenceSampling:
         """Return what an engine is told of one of the n completions; words are translated by now."""
@@ -95,6 +100,8 @@ class SamplingParams(
             )
         check_count("bad_words", self.bad_words, 0, MAX_BAD_WORDS, "strings")
         check_strings("bad_words", self.bad_words, MAX_BAD_WORD_BYTES)
+        if self.thinking_token_budget is not None:
+            check_int("thinking_token_budget", self.thinking_token_budget, 0, MAX_THINKING_TOKENS)
         self._validate_beam_search()
         if self.structured_outputs is not None:
             self._validate_structured(self.structured_outputs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -20,6 +21,7 @@ from splitserve.frontend.http.response.sse import EventStream
 from splitserve.frontend.openai.chat import chat_prompt, choice_readers, plan_chat
 from splitserve.frontend.openai.context import ApiContext, json_response, read_struct
 from splitserve.frontend.openai.generation_run import GenerationRun
+from splitserve.frontend.openai.models import find_model
 from splitserve.frontend.openai.plan import Plan
 from splitserve.frontend.openai.run_events import RunEvents
 from splitserve.frontend.openai.schema.chat import ChatRequest
@@ -37,7 +39,8 @@ async def create_message(context: ApiContext, request: Request) -> Response:
     """
     body = await read_struct(context, request, decoder, REFUSED_MESSAGES)
     with own_words():
-        plan, _ = await plan_chat(context, request, chat_request(body), "msg_")
+        chat = await _without_vain_budget(context, chat_request(body))
+        plan, _ = await plan_chat(context, request, chat, "msg_")
     plan = _as_message(plan)
     run = GenerationRun(context, request, plan)
     if body.stream:
@@ -50,6 +53,16 @@ def _as_message(plan: Plan[ChatRequest]) -> Plan[ChatRequest]:
     """Return a plan whose errors and ends are worded as Anthropic does: a call by name is a use of a tool."""
     reading = plan.reading and replace(plan.reading, call_reason="tool_calls")
     return replace(plan, names=NAMES, reading=reading)
+
+
+async def _without_vain_budget(context: ApiContext, chat: ChatRequest) -> ChatRequest:
+    """Return a chat without the budget of reasoning that its model never writes: clients send one to any."""
+    if chat.thinking_token_budget is None:
+        return chat
+    formats = context.answer_formats(await find_model(context, chat.model))
+    return (
+        chat if formats.reasoning is not None else msgspec.structs.replace(chat, thinking_token_budget=None)
+    )
 
 
 async def _message(request: Request, plan: Plan[ChatRequest], run: GenerationRun) -> Message:

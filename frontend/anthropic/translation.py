@@ -31,6 +31,7 @@ NAMES: Final = (
     (re.compile(r"^stop\b"), "stop_sequences"),
     (re.compile(r"^response_format(\.json_schema)?\b"), "output_config.format"),
     (re.compile(r"^reasoning_effort\b"), "output_config.effort"),
+    (re.compile(r"^thinking_token_budget\b"), "thinking.budget_tokens"),
     (re.compile(r"^(tools\[\d+\])\.function\.parameters\b"), r"\1.input_schema"),
     (re.compile(r"^(tools\[\d+\])\.function\b"), r"\1"),
     (re.compile(r"^tool_choice\.function\b"), "tool_choice"),
@@ -52,6 +53,7 @@ def chat_request(body: MessagesRequest) -> ChatRequest:
         stop=list(body.stop_sequences) if body.stop_sequences else None,
         stream=body.stream,
         response_format=None if body.output_config is None else _chat_format(body.output_config),
+        thinking_token_budget=_budget(body.thinking),
     )
 
 
@@ -128,6 +130,10 @@ def _chat_format(config: OutputConfig) -> ResponseFormat | None:
     return ResponseFormat(
         type="json_schema", json_schema=JsonSchemaFormat(name="output", schema=config.format.schema)
     )
+
+
+def _budget(thinking: Thinking | None) -> int | None:
+    return thinking.budget_tokens if thinking is not None and thinking.type == "enabled" else None
 
 
 def _thinks(thinking: Thinking) -> bool:

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 from splitserve.frontend.engines.generation import GenerationRequest
 from splitserve.frontend.text.bad_words import spell_bad_words
-from splitserve.frontend.text.grammar.checker import GrammarChecker
+from splitserve.frontend.text.grammar.checker import GrammarChecker, has_grammar
 from splitserve.frontend.text.model_assets import ModelAssets
 
 
 def needs_preparation(request: GenerationRequest) -> bool:
     """Tell whether prepare() would change or check anything."""
     sampling = request.sampling
-    has_grammar = sampling.grammar is not None or sampling.structured_outputs is not None
-    return bool(sampling.bad_words) or has_grammar or request.grammar_context.calls is not None
+    has_calls = request.grammar_context.calls is not None
+    return bool(sampling.bad_words) or has_grammar(sampling) or has_calls
 
 
 class Preparation:

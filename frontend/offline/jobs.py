@@ -16,7 +16,10 @@ from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.offline.outputs import PromptInput
 from splitserve.frontend.text.chat.messages import Message, read_conversation, template_messages
 from splitserve.frontend.text.chat.options import ChatOptions
+from splitserve.frontend.text.grammar.checker import has_grammar
 from splitserve.frontend.text.grammar.context import NO_CONTEXT, GrammarContext, reasoning_before
+from splitserve.frontend.text.grammar.thinking_budget import FIELD as BUDGET_FIELD
+from splitserve.frontend.text.grammar.thinking_budget import budget_of
 from splitserve.frontend.text.model_assets import ModelAssets
 from splitserve.frontend.text.prompts import Prompt, PromptEncoder
 from splitserve.frontend.text.truncation import Truncation, TruncationSide, read_truncation
@@ -104,7 +107,14 @@ class PromptJob:
         return await encoder.check_ids(given, "prompt")
 
     def grammar_context(self, assets: ModelAssets, prompt: Prompt) -> GrammarContext:
-        """Return what stands before the answer: nothing, as a prompt is the script's whole text."""
+        """Return what stands before the answer: nothing, as a prompt is the script's whole text.
+
+        Raises:
+            InvalidRequestError: there is a budget for what stands there.
+        """
+        if self.options.params.thinking_token_budget is not None:
+            text = f"{BUDGET_FIELD}: only the answer of a chat has reasoning; use LLM.chat"
+            raise InvalidRequestError(text, BUDGET_FIELD, "unsupported_parameter")
         return NO_CONTEXT
 
 
@@ -122,12 +132,19 @@ class ChatJob:
         return await encoder.encode_chat(self.messages, self.template_options)
 
     def grammar_context(self, assets: ModelAssets, prompt: Prompt) -> GrammarContext:
-        """Return what stands before the answer: reasoning, if the model writes any."""
-        if self.options.params.structured_outputs is None:
+        """Return what stands before the answer: reasoning, if the model writes any.
+
+        Raises:
+            InvalidRequestError: there is a budget for it, and the model writes none.
+        """
+        if not has_grammar(self.options.params):
             return NO_CONTEXT
+        num_tokens = self.options.params.thinking_token_budget
         content = self.messages[-1].get("content") if self.template_options.continue_final_message else ""
         continued = content if isinstance(content, str) else ""
         reasoning, tokenizer = assets.answer_formats.reasoning, assets.tokenizer
+        if num_tokens is not None:
+            budget_of(num_tokens, reasoning, tokenizer, assets.eos_token_ids)
         return GrammarContext("", reasoning_before(reasoning, tokenizer, prompt.token_ids, continued))
 
 

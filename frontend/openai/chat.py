@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -38,6 +39,7 @@ from splitserve.frontend.openai.schema.unsupported import REFUSED_CHAT, known_be
 from splitserve.frontend.text.chat.messages import template_messages
 from splitserve.frontend.text.chat.options import ChatOptions
 from splitserve.frontend.text.chat.thinking import effort_variables
+from splitserve.frontend.text.grammar.thinking_budget import budget_of
 from splitserve.frontend.text.prompts import Prompt, PromptEncoder
 from splitserve.frontend.text.truncation import read_truncation
 
@@ -84,6 +86,7 @@ async def plan_chat(
     params = _params(context, body, model, prompt, shape.max_tokens_within(limit, len(prompt.token_ids)))
     num_values = check_answer_size(shape, [len(prompt.token_ids)], [params.max_tokens or 0], limit)
     reading = answer_reading(body, formats, model.assets.tokenizer, prompt)
+    params = _with_budget(params, body, context, model)
     calls = call_demand(body, params, reading)
     return Plan(body, head, model, [prompt], [params], num_values, waited_s, reading, calls), role
 
@@ -145,6 +148,20 @@ def choice_readers(plan: Plan[ChatRequest], run: GenerationRun) -> ChoiceReaders
     tokenizer, skips_special = plan.model.assets.tokenizer, plan.params[0].skip_special_tokens
     readers = [reading.reader(tokenizer, skips_special, prompt) for _ in range(plan.n)]
     return ChoiceReaders(readers, run.usage)
+
+
+def _with_budget(
+    params: SamplingParams, body: ChatRequest, context: ApiContext, model: ServedModel
+) -> SamplingParams:
+    """Return the parameters with the budget of reasoning that a request names, if it names one."""
+    num_tokens = body.thinking_token_budget
+    if num_tokens is None:
+        return params
+    reasoning, assets = context.answer_formats(model).reasoning, model.assets
+    budget_of(num_tokens, reasoning, assets.tokenizer, assets.eos_token_ids)
+    params, limits = msgspec.structs.replace(params, thinking_token_budget=num_tokens), context.limits(model)
+    params.validate(limits.vocab_size, limits.max_logprobs)
+    return params
 
 
 def _asked_max_tokens(body: ChatRequest) -> int | None:

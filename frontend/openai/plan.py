@@ -16,6 +16,7 @@ from splitserve.frontend.openai.schema.fields import GenerationFields
 from splitserve.frontend.openai.schema.structured import output_rule
 from splitserve.frontend.openai.timeouts import read_timeouts
 from splitserve.frontend.text.call_grammar.demand import CallDemand
+from splitserve.frontend.text.grammar.checker import has_grammar
 from splitserve.frontend.text.grammar.context import NO_CONTEXT, GrammarContext, Reasoning
 from splitserve.frontend.text.prompts import Prompt
 
@@ -53,7 +54,7 @@ class Plan(Generic[BodyT]):
     def grammar_context(self) -> GrammarContext:
         """What is known of the grammar of the outputs beside itself."""
         field = output_rule(self.body.response_format, self.body.structured_outputs).field
-        if self.params[0].structured_outputs is None:
+        if self.params[0].structured_outputs is None and self.calls is not None:
             field = "tools"
         rules = self.reading.rules if self.reading is not None else None
         if rules is None or rules.formats.reasoning is None:
@@ -86,8 +87,8 @@ def generation_requests(plan: Plan[BodyT], tenant: str, *, streams: bool) -> lis
     request_id, body = plan.head.id, plan.body
     timeout_s, queue_timeout_s = read_timeouts(body)
     # Most requests have none, and pay nothing for it.
-    has_grammar = plan.params[0].structured_outputs is not None or plan.calls is not None
-    context = plan.grammar_context if has_grammar else NO_CONTEXT
+    has_any = plan.calls is not None or has_grammar(plan.params[0])
+    context = plan.grammar_context if has_any else NO_CONTEXT
     requests = [
         GenerationRequest(
             request_id=request_id if len(plan.prompts) == 1 else f"{request_id}-{i}",

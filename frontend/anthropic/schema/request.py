@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from splitserve.engine_core.sampling_params import MAX_STOP_STRINGS
+from splitserve.engine_core.sampling_params import MAX_STOP_STRINGS, MAX_THINKING_TOKENS
 from splitserve.frontend.openai.schema.fields import ModelName, StopString, listed, ranged
 from splitserve.frontend.openai.schema.tools import MAX_TOOLS, NAME_PATTERN
 from splitserve.frontend.text.chat.messages import MAX_FUNCTION_NAME_CHARS, MAX_MESSAGES
@@ -89,7 +89,9 @@ class Thinking(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the model thinks before it answers, and whether the answer shows it."""
 
     type: Literal["enabled", "disabled", "adaptive"]
-    budget_tokens: Annotated[int | None, ranged(1, 2**31 - 1, "Accepted; not enforced yet.")] = None
+    budget_tokens: Annotated[
+        int | None, ranged(1, MAX_THINKING_TOKENS, "With enabled: most tokens of thinking.")
+    ] = None
     display: Annotated[
         Literal["summarized", "omitted"] | None,
         Meta(description="omitted: thinking is left out. It is never summarized."),

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from splitserve.engine_core.sampling_params import MAX_LOGPROBS
+from splitserve.engine_core.sampling_params import MAX_LOGPROBS, MAX_THINKING_TOKENS
 from splitserve.frontend.metrics.request_metrics import RequestMetrics
 from splitserve.frontend.openai.answers.logprobs import ChatLogprobs, PromptLogprobs
 from splitserve.frontend.openai.answers.usage import Usage
@@ -78,6 +78,9 @@ class ChatRequest(GenerationFields, frozen=True, kw_only=True):
     ] = None
     parallel_tool_calls: Annotated[
         bool | None, Meta(description="false: there is at most one call in an answer. Default true.")
+    ] = None
+    thinking_token_budget: Annotated[
+        int | None, ranged(0, MAX_THINKING_TOKENS, "Most tokens of reasoning, whose end is then forced.")
     ] = None
     include_reasoning: Annotated[
         bool | None, Meta(description="false: reasoning is left out of the answer. Default true.")

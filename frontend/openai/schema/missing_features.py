@@ -19,7 +19,7 @@ FEATURES: Final[dict[str, str]] = dict(
         *_named("output other than text", "modalities", "audio"),
         *_named("a reasoning effort outside of a chat", "reasoning_effort"),
         *_named("reasoning_effort in an object", "reasoning"),
-        *_named("a budget for thinking", "thinking_token_budget"),
+        *_named("a budget of reasoning outside of a chat", "thinking_token_budget"),
         *_named("web search", "web_search_options"),
         *_named("keeping a conversation between its requests", "thread"),
         *_named("a conversation as an object of its own (use previous_response_id)", "conversation"),

@@ -125,7 +125,7 @@ REFUSED: Final[dict[str, Accepted]] = {
 }
 
 # Only a chat has tools, and a template that is told how to think.
-_OF_CHAT: Final = ("tools", "tool_choice", "reasoning_effort")
+_OF_CHAT: Final = ("tools", "tool_choice", "reasoning_effort", "thinking_token_budget")
 REFUSED_CHAT: Final[dict[str, Accepted]] = {
     name: accepted for name, accepted in REFUSED.items() if name not in _OF_CHAT
 }

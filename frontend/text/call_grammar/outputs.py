@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from splitserve.frontend.text.answers.formats import tool_format
 from splitserve.frontend.text.call_grammar.calls import CallGrammar
 from splitserve.frontend.text.call_grammar.demand import CallDemand
@@ -25,25 +27,28 @@ def calls_or_answer(lark: Lark, demand: CallDemand, answer: str) -> str:
     return str(lark)
 
 
-def text_with_calls(lark: Lark, demand: CallDemand, reasoning: Reasoning | None) -> str:
+def text_with_calls(
+    lark: Lark, demand: CallDemand, reasoning: Reasoning | None, excluded: Collection[str] = ()
+) -> str:
     """Return the grammar of an output that is any text in which only calls of the tools begin.
 
     Args:
         lark: without rules.
         demand: of the request; in a format with tags that tell where calls begin.
         reasoning: in which no call begins; the output may end within.
+        excluded: tokens that the text may not have.
 
     Raises:
         RefusalError: the format cannot write a tool, or not follow its schema.
     """
-    answer = _answer(lark, demand)
+    answer = _answer(lark, demand, excluded)
     lark.rule("start", answer if reasoning is None else _behind_reasoning(lark, reasoning, answer))
     return str(lark)
 
 
-def _answer(lark: Lark, demand: CallDemand) -> str:
+def _answer(lark: Lark, demand: CallDemand, excluded: Collection[str]) -> str:
     calls, openers = CallGrammar(lark, demand), tool_format(demand.tool_format).openers
-    text, other = lark.any_text(), lark.other_tokens(openers)
+    text, other = lark.any_text(), lark.other_tokens((*openers, *excluded))
     passed = [lark.rule("passed", f"{text} {other}")] if other else []
     turns = [
         lark.rule(f"turn_{number}", f"{lark.text_before(f'opener_{number}', opener)} {calls.behind(opener)}")

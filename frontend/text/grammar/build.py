@@ -16,6 +16,12 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 from splitserve.frontend.text.call_grammar.demand import CallableTool, CallDemand, Schema
 from splitserve.frontend.text.call_grammar.lark import Lark
 from splitserve.frontend.text.call_grammar.outputs import calls_or_answer, text_with_calls
+from splitserve.frontend.text.grammar.bounded_thoughts import (
+    FREE,
+    Budget,
+    free_with_budget,
+    thoughts_with_budget,
+)
 from splitserve.frontend.text.grammar.context import Reasoning
 from splitserve.frontend.text.grammar.json_schema import read_schema
 from splitserve.frontend.text.grammar.lark import LarkWriter, literal, regex
@@ -55,30 +61,40 @@ class GrammarBuilder:
         self._grammars: list[dict[str, Json]] = []
 
     def build(
-        self, kind: str, value: Json, reasoning: Reasoning | None, calls: CallDemand | None = None
+        self,
+        kind: str,
+        value: Json,
+        reasoning: Reasoning | None,
+        calls: CallDemand | None = None,
+        budget: Budget | None = None,
     ) -> str:
         """Return the grammar.
 
         Args:
-            kind: field of StructuredOutputs, "" for none.
+            kind: field of StructuredOutputs, "" for none, or FREE.
             value: of that field.
             reasoning: that may precede the answer; None for none.
             calls: that the output may have instead of an answer, or must; None for none.
+            budget: of the reasoning, None for any length; FREE needs both, and no calls.
 
         Raises:
             RefusalError: the value or a tool is wrong, or not served.
         """
+        if kind == FREE and reasoning is not None and budget is not None:
+            return free_with_budget(budget, is_open=reasoning.is_open)
         if calls is None:
             found = [self._answer(_ANSWER, kind, value)]
         elif kind or calls.required:
             form = [self._answer(_FORM, kind, value)] if kind else []
             text = calls_or_answer(self._calls_lark(), calls, f"@{_FORM}" if kind else "")
             found = [_lark(_ANSWER, text), *form]
+        elif reasoning is not None and budget is not None:
+            found = [_lark(_ANSWER, text_with_calls(self._calls_lark(), calls, None, (reasoning.begin,)))]
         else:
             # Reasoning is part of it: such an output may end anywhere.
             found = [_lark(_ANSWER, text_with_calls(self._calls_lark(), calls, reasoning))]
             reasoning = None
-        first = [] if reasoning is None else [_lark("reasoning", self._reasoning(*reasoning))]
+        first = [] if reasoning is None else [_lark("reasoning", self._reasoning(*reasoning, budget))]
         return json.dumps({"grammars": [*first, *found, *self._grammars]}, ensure_ascii=False)
 
     def _answer(self, name: str, kind: str, value: Json) -> dict[str, Json]:
@@ -92,8 +108,12 @@ class GrammarBuilder:
             return _lark(name, to_lark(value))
         return _lark(name, TagGrammar(self._writer, self._add_schema).write(_parse(value)))
 
-    def _reasoning(self, begin: str, end: str, is_open: bool) -> str:
-        rule, expression = self._writer.until("thoughts", end)
+    def _reasoning(self, begin: str, end: str, is_open: bool, budget: Budget | None) -> str:
+        if budget is None:
+            rule, expression = self._writer.until("thoughts", end)
+        else:
+            thoughts = thoughts_with_budget(budget, self._writer.tokens.values())
+            rule, expression = "", f"{thoughts} {self._writer.text(budget.end_rest)}"
         if is_open:
             return f"start: {expression} {_GAP} @{_ANSWER}\n{rule}"
         return f"start: ({self._writer.text(begin)} {expression} {_GAP})? @{_ANSWER}\n{rule}"

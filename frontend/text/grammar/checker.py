@@ -13,9 +13,12 @@ import msgspec
 
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.engine_core.sampling_params import SamplingParams
+from splitserve.frontend.text.grammar.bounded_thoughts import FREE
 from splitserve.frontend.text.grammar.context import GrammarContext
 from splitserve.frontend.text.grammar.grammar_process import CheckLimits, GrammarProcess, Query, Vocabulary
 from splitserve.frontend.text.grammar.refusal import RefusalError
+from splitserve.frontend.text.grammar.thinking_budget import FIELD as BUDGET_FIELD
+from splitserve.frontend.text.grammar.thinking_budget import budget_of
 from splitserve.frontend.text.limited.process import ProcessEndedError, ProcessTimeoutError
 from splitserve.frontend.text.limited.turns import ProcessQueue, Turns
 from splitserve.frontend.text.model_assets import ModelAssets
@@ -44,9 +47,9 @@ class GrammarChecker:
     async def resolve(
         self, sampling: SamplingParams, context: GrammarContext, assets: ModelAssets
     ) -> SamplingParams:
-        """Return parameters whose grammar is checked and says what structured_outputs and calls said.
+        """Return parameters whose grammar is checked and says all that the request and its context say.
 
-        Calls that are optional leave them as they are where they cannot be held to.
+        Calls that are optional are left free where outputs cannot be held to them.
 
         Raises:
             InvalidRequestError: the grammar is wrong, not served, or takes too much to check; names the field
@@ -54,27 +57,27 @@ class GrammarChecker:
             OverloadedError: too many wait to be checked.
             EngineUnavailableError: there can be no process that checks.
         """
-        structured, calls = sampling.structured_outputs, context.calls
-        if structured is None and sampling.grammar is None and calls is None:
+        sampling = _with_held_budget(sampling, context)
+        if context.calls is None and not has_grammar(sampling):
             return sampling
-        is_optional = calls is not None and calls.is_optional
-        field = context.field or (
-            "grammar" if structured is None else f"structured_outputs.{structured.kind}"
-        )
+        is_optional = context.calls is not None and context.calls.is_optional
+        field = context.field or _field(sampling)
         if not assets.eos_token_ids:
             if is_optional:
-                return sampling
+                return await self.resolve(sampling, context._replace(calls=None), assets)
             text = f"{field}: this model has no EOS token, which is what ends an output with a grammar"
             raise InvalidRequestError(text, field, "unsupported_parameter")
         try:
-            made = await self._make(_encode(_query(sampling, context)), self._vocabulary(assets))
+            made = await self._make(_encode(_query(sampling, context, assets)), self._vocabulary(assets))
         except RefusalError as error:
             if is_optional:
-                return sampling
+                return await self.resolve(sampling, context._replace(calls=None), assets)
             name = error.field or field
             path = f"{name}.{error.path}" if error.path else name
             raise InvalidRequestError(f"{path}: {error}", name) from None
-        return msgspec.structs.replace(sampling, structured_outputs=None, grammar=made)
+        return msgspec.structs.replace(
+            sampling, structured_outputs=None, thinking_token_budget=None, grammar=made
+        )
 
     def close(self) -> None:
         """End the process; safe to call twice."""
@@ -100,16 +103,44 @@ class GrammarChecker:
         return known
 
 
-def _query(sampling: SamplingParams, context: GrammarContext) -> Query:
+def has_grammar(sampling: SamplingParams) -> bool:
+    """Tell whether resolve() would make or check a grammar without any calls."""
+    named = (sampling.grammar, sampling.structured_outputs, sampling.thinking_token_budget)
+    return any(each is not None for each in named)
+
+
+def _with_held_budget(sampling: SamplingParams, context: GrammarContext) -> SamplingParams:
+    """Return the parameters without a budget that is kept anyway: the prompt has closed the reasoning."""
+    if sampling.thinking_token_budget is None or context.reasoning is not None:
+        return sampling
+    return msgspec.structs.replace(sampling, thinking_token_budget=None)
+
+
+def _field(sampling: SamplingParams) -> str:
+    """Return the field that a grammar comes from, for errors."""
+    if sampling.structured_outputs is not None:
+        return f"structured_outputs.{sampling.structured_outputs.kind}"
+    return BUDGET_FIELD if sampling.grammar is None else "grammar"
+
+
+def _query(sampling: SamplingParams, context: GrammarContext, assets: ModelAssets) -> Query:
+    budget, num_tokens = None, sampling.thinking_token_budget
+    if num_tokens is not None:
+        budget = budget_of(num_tokens, context.reasoning, assets.tokenizer, assets.eos_token_ids)
+    if sampling.grammar is not None and budget is not None:
+        text = f"{BUDGET_FIELD} excludes a grammar of the request's own"
+        raise InvalidRequestError(text, BUDGET_FIELD, "unsupported_parameter")
     structured = sampling.structured_outputs
-    if structured is None and context.calls is None:
+    if structured is None and context.calls is None and budget is None:
         return Query(kind="", value=sampling.grammar)
+    is_free = structured is None and context.calls is None
     return Query(
-        kind="" if structured is None else structured.kind,
+        kind=structured.kind if structured is not None else FREE if is_free else "",
         value=None if structured is None else getattr(structured, structured.kind),
         whitespace_pattern=None if structured is None else structured.whitespace_pattern,
         reasoning=context.reasoning,
         calls=context.calls,
+        budget=budget,
     )
 
 

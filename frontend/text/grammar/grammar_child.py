@@ -21,6 +21,7 @@ import msgspec
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from splitserve.frontend.text.call_grammar.demand import CallDemand
+from splitserve.frontend.text.grammar.bounded_thoughts import Budget
 from splitserve.frontend.text.grammar.build import GrammarBuilder
 from splitserve.frontend.text.grammar.context import Reasoning
 from splitserve.frontend.text.grammar.json_schema import find_fault
@@ -73,8 +74,9 @@ def make_grammar(query: dict[str, Any], vocabulary: dict[str, Any]) -> str:
     kind, value = query["kind"], query["value"]
     reasoning = msgspec.convert(query["reasoning"], Reasoning | None)
     calls = msgspec.convert(query["calls"], CallDemand | None)
+    budget = msgspec.convert(query["budget"], Budget | None)
     is_made = kind or calls is not None
-    text = builder.build(kind, value, reasoning, calls) if is_made else value
+    text = builder.build(kind, value, reasoning, calls, budget) if is_made else value
     if len(text) > query["max_chars"]:
         raise RefusalError(
             f"it must have at most {query['max_chars']} characters as a grammar, got {len(text)}"

@@ -8,6 +8,7 @@ import msgspec
 
 from splitserve.engine_core.sequence_sampling import MAX_GRAMMAR_CHARS
 from splitserve.frontend.text.call_grammar.demand import CallDemand
+from splitserve.frontend.text.grammar.bounded_thoughts import Budget
 from splitserve.frontend.text.grammar.context import Reasoning
 from splitserve.frontend.text.grammar.refusal import RefusalError
 from splitserve.frontend.text.limited.process import LimitedProcess, ProcessLimits
@@ -50,11 +51,12 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     """What the process is asked.
 
     Attributes:
-        kind: field of StructuredOutputs, "" for none.
+        kind: field of StructuredOutputs, "" for none, "free" for any answer behind reasoning with a budget.
         value: of that field; without one, a grammar that is only checked.
         whitespace_pattern: as there.
-        reasoning: begin, end and whether it is open; None for none.
+        reasoning: that may precede the answer; None for none.
         calls: that the output may have, or must, beside the value.
+        budget: of the reasoning.
     """
 
     kind: str
@@ -62,6 +64,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     whitespace_pattern: str | None = None
     reasoning: Reasoning | None = None
     calls: CallDemand | None = None
+    budget: Budget | None = None
     max_chars: int = MAX_GRAMMAR_CHARS
 
 

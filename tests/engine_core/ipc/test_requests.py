@@ -26,6 +26,7 @@ OTHER = {
     "early_stopping": True,
     "detokenize": False,
     "structured_outputs": StructuredOutputs(regex="a"),
+    "thinking_token_budget": 5,
 }
 
 

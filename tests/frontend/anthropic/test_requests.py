@@ -9,7 +9,7 @@ import pytest
 
 from splitserve.engine_core.structured_outputs import StructuredOutputs
 from splitserve.frontend.text.answers.detection import with_overrides
-from splitserve.frontend.text.answers.formats import AnswerFormats
+from splitserve.frontend.text.answers.formats import AnswerFormats, ReasoningFormat
 from tests.frontend.http.app_fixtures import ClientFactory
 from tests.frontend.http.fake_pool import FakePool
 
@@ -19,6 +19,8 @@ USER = {"role": "user", "content": "hello"}
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 TOOL = {"name": "weather", "description": "d", "input_schema": SCHEMA}
 USE = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Bern"}}
+# Of the fake tokenizer.
+TOKENS = ReasoningFormat("tokens", "<|256|>", "<|257|>")
 CACHED = {"cache_control": {"type": "ephemeral"}}
 
 
@@ -142,6 +144,24 @@ async def test_thinking_is_a_switch_of_the_template(
     _, options = await rendered(client, pool, thinking=thinking)
     variables = None if expected is None else {"enable_thinking": expected, "thinking": expected}
     assert options.variables == variables
+
+
+@pytest.mark.parametrize(
+    ("formats", "thinking", "expected"),
+    [
+        (AnswerFormats(TOKENS), {"type": "enabled", "budget_tokens": 1024}, 1024),
+        (AnswerFormats(TOKENS), {"type": "adaptive", "budget_tokens": 1024}, None),
+        (AnswerFormats(TOKENS), {"type": "disabled"}, None),
+        # It never thinks, so it keeps any budget.
+        (AnswerFormats(), {"type": "enabled", "budget_tokens": 1024}, None),
+    ],
+)
+async def test_thinking_may_have_a_budget(
+    client: httpx.AsyncClient, pool: FakePool, formats: AnswerFormats, thinking: Any, expected: int | None
+) -> None:
+    pool.formats = formats
+    await rendered(client, pool, thinking=thinking)
+    assert pool.seen[-1].request.sampling.thinking_token_budget == expected
 
 
 async def test_an_effort_is_told_to_the_template(client: httpx.AsyncClient, pool: FakePool) -> None:

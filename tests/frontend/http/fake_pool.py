@@ -6,6 +6,7 @@ import asyncio
 import codecs
 import contextlib
 import math
+import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -80,7 +81,12 @@ class ByteTokenizer(Tokenizer):
     def encode(
         self, text: str, add_special_tokens: bool = True, *, parse_special_tokens: bool = False
     ) -> list[int]:
-        return ([BOS] if add_special_tokens else []) + list(text.encode())
+        found = [BOS] if add_special_tokens else []
+        parts = re.split(r"(<\|\d+\|>)", text) if parse_special_tokens else [text]
+        for part in parts:
+            special = self.special_tokens.get(part)
+            found += list(part.encode()) if special is None else [special]
+        return found
 
     async def encode_async(
         self,

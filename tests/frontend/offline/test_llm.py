@@ -227,6 +227,18 @@ def test_structured_outputs_that_are_wrong_are_named(llm: LLM, fields: dict, par
     assert caught.value.param == param
 
 
+def test_a_budget_of_reasoning_is_for_models_that_write_some(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=4, thinking_token_budget=2)
+    with pytest.raises(InvalidRequestError, match=r"use LLM\.chat") as caught:
+        llm.generate("x", params, use_tqdm=False)
+    assert caught.value.param == "thinking_token_budget"
+    with pytest.raises(InvalidRequestError, match="writes no reasoning") as caught:
+        llm.chat([{"role": "user", "content": "x"}], params, use_tqdm=False)
+    assert caught.value.param == "thinking_token_budget"
+    with pytest.raises(InvalidRequestError, match="from 0 to"):
+        llm.generate("x", SamplingParams(thinking_token_budget=-1), use_tqdm=False)
+
+
 def test_a_list_of_choices_is_taken() -> None:
     made = msgspec.structs.replace(StructuredOutputs(), choice=["yes", "no"])
     checked = check_params(SamplingParams(structured_outputs=made), 100, 20)

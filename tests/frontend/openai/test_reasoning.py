@@ -8,8 +8,9 @@ import httpx
 import pytest
 
 from splitserve.frontend.text.answers.detection import with_overrides
-from splitserve.frontend.text.answers.formats import AnswerFormats
+from splitserve.frontend.text.answers.formats import REASONING_FORMATS, AnswerFormats, ReasoningFormat
 from splitserve.frontend.text.chat.thinking import EFFORTS
+from splitserve.frontend.text.grammar.context import GrammarContext, Reasoning
 from tests.frontend.http.app_fixtures import ClientFactory
 from tests.frontend.http.fake_pool import FakePool
 from tests.frontend.http.response.sse_events import events, joined
@@ -190,3 +191,53 @@ async def test_tokenize_counts_the_prompt_of_an_effort(client: httpx.AsyncClient
         "enable_thinking": False,
         "thinking": False,
     }
+
+
+TOKENS = ReasoningFormat("tokens", "<|256|>", "<|257|>")
+
+
+@pytest.mark.parametrize("fields", [{}, {"structured_outputs": {"regex": "a"}, "n": 2, "stream": True}])
+async def test_a_budget_of_reasoning_reaches_the_pool(
+    client: httpx.AsyncClient, pool: FakePool, fields: dict[str, Any]
+) -> None:
+    pool.formats = AnswerFormats(TOKENS)
+    for num_tokens in (0, 7, 2**31 - 1):
+        body = {"messages": [USER], "thinking_token_budget": num_tokens} | fields
+        response = await client.post(PATH, json=body)
+        assert response.status_code == 200, response.text
+        request = pool.seen[-1].request
+        assert request.sampling.thinking_token_budget == num_tokens
+        assert request.grammar_context == GrammarContext(
+            "", Reasoning(TOKENS.begin, TOKENS.end, is_open=False)
+        )
+
+
+@pytest.mark.parametrize("formats", [AnswerFormats(), AnswerFormats(REASONING_FORMATS[0])])
+async def test_a_budget_that_the_model_cannot_keep_is_refused(
+    client: httpx.AsyncClient, pool: FakePool, formats: AnswerFormats
+) -> None:
+    # The fake tokenizer has no token <think>.
+    pool.formats = formats
+    response = await client.post(PATH, json={"messages": [USER], "thinking_token_budget": 3})
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, "thinking_token_budget")
+    assert error["code"] == "unsupported_parameter"
+    assert not pool.seen
+
+
+@pytest.mark.parametrize("value", [-1, 2**31, 1.5, "3", True])
+async def test_a_budget_out_of_range_is_refused(
+    client: httpx.AsyncClient, pool: FakePool, value: object
+) -> None:
+    pool.formats = AnswerFormats(TOKENS)
+    response = await client.post(PATH, json={"messages": [USER], "thinking_token_budget": value})
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, "thinking_token_budget")
+    assert "thinking_token_budget" in error["message"]
+
+
+async def test_a_budget_goes_with_no_beam_search(client: httpx.AsyncClient, pool: FakePool) -> None:
+    pool.formats = AnswerFormats(TOKENS)
+    body = {"messages": [USER], "thinking_token_budget": 3, "use_beam_search": True}
+    error = (await client.post(PATH, json=body)).json()["error"]
+    assert error["param"] == "thinking_token_budget"

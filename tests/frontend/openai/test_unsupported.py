@@ -211,6 +211,13 @@ def test_features_are_of_fields_that_are_refused() -> None:
     assert not FEATURES.keys() & INSTEAD.keys()
 
 
+async def test_a_budget_of_reasoning_is_for_a_chat(client: httpx.AsyncClient) -> None:
+    response = await client.post("/v1/completions", json={"prompt": "x", "thinking_token_budget": 5})
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, "thinking_token_budget")
+    assert error["code"] == "unsupported_parameter"
+
+
 async def test_a_reasoning_effort_is_for_a_chat(client: httpx.AsyncClient) -> None:
     response = await client.post("/v1/completions", json={"prompt": "x", "reasoning_effort": "high"})
     error = response.json()["error"]

@@ -11,6 +11,7 @@ import torch
 from llguidance import LLMatcher, LLParserLimits
 
 from splitserve.engine_core.sequence_sampling import SequenceSampling
+from splitserve.frontend.text.grammar.bounded_thoughts import Budget, free_with_budget
 from splitserve.worker.batch.sampling_state import Feature
 from splitserve.worker.device.cpu import CpuDevice
 from splitserve.worker.grammar import compiler as compiler_module
@@ -229,6 +230,22 @@ def test_special_tokens_of_the_grammar_are_drawn_as_such(compiler: GrammarCompil
     think, end = TOKENIZER.token_to_id("<think>"), TOKENIZER.token_to_id("</think>")
     output = bench.outputs[0]
     assert (output[0], output[3], output[5]) == (think, end, EOS)
+
+
+def test_reasoning_ends_where_its_budget_does(compiler: GrammarCompiler) -> None:
+    begin, end = (TOKENIZER.encode(tag, add_special_tokens=False).ids[0] for tag in ("<think>", "</think>"))
+    budget = Budget(4, (begin,), end, "", (EOS,))
+    sampling = SequenceSampling(
+        seed=3, grammar=free_with_budget(budget, is_open=True), logit_bias={end: -100.0}
+    )
+    bench = Bench(compiler, Row(sampling))
+    bench.run(9)
+    alone = bench.outputs[0]
+    assert alone.index(end) == 4
+    # A row that goes on elsewhere is counted from its beginning.
+    resumed = Bench(compiler, Row(sampling, output=alone[:2]))
+    resumed.run(7)
+    assert resumed.outputs[0] == alone
 
 
 def test_the_grammar_of_a_checkpoint_without_tokenizer_is_refused(tmp_path: Path) -> None:

@@ -102,9 +102,11 @@ RANGED = [
 
 @pytest.mark.parametrize("name", RANGED)
 def test_documented_ranges_are_those_that_are_enforced(document: dict, name: str) -> None:
-    schema = document["components"]["schemas"]["CompletionRequest"]["properties"][name]
-    low, high = schema["minimum"], schema["maximum"]
-    kind = type(low) if name in ("n", "top_k", "max_tokens", "min_tokens", "logprobs") else float
+    schemas = document["components"]["schemas"]
+    fields = schemas["ChatRequest"]["properties"] | schemas["CompletionRequest"]["properties"]
+    low, high = fields[name]["minimum"], fields[name]["maximum"]
+    whole = ("n", "top_k", "max_tokens", "min_tokens", "logprobs", "thinking_token_budget")
+    kind = type(low) if name in whole else float
     step = 1 if kind is int else 1e-6
     open_low = name in ("top_p", "repetition_penalty")
     needed: dict[str, Any] = {

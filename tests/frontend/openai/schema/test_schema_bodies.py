@@ -40,6 +40,7 @@ REASONS = {
         r"token ids must be from 0 to",
         r"must (contain|produce) at least one token",
         r"makes no tool calls",
+        r"writes no reasoning",
     ],
     "compares two fields": [
         r"min_tokens must be an integer from 0 to",

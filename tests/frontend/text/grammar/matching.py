@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
+from splitserve.frontend.text.grammar.bounded_thoughts import Budget
 from splitserve.frontend.text.grammar.grammar_child import make_grammar
 
 EOS = 0
@@ -50,11 +53,21 @@ def takes(grammar: str, text: str) -> bool:
     return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
 
 
+def may_follow(grammar: str, ids: Sequence[int]) -> set[int]:
+    """Return the tokens that may follow others, which the grammar takes."""
+    matcher = LLMatcher(TOKENIZER, grammar, log_level=0)
+    assert not matcher.is_error(), matcher.get_error()
+    assert matcher.try_consume_tokens(list(ids)) == len(ids)
+    bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+    return set(np.flatnonzero(bits).tolist())
+
+
 def made(
     kind: str,
     value: object,
     reasoning: tuple[str, str, bool] | None = None,
     whitespace_pattern: str | None = None,
+    budget: Budget | None = None,
 ) -> str:
     """Return the grammar that the child process makes."""
     query: dict[str, Any] = {
@@ -62,6 +75,7 @@ def made(
         "value": value,
         "reasoning": reasoning,
         "calls": None,
+        "budget": budget,
         "whitespace_pattern": whitespace_pattern,
         "max_chars": 2**18,
     }

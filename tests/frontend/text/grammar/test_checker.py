@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from splitserve.frontend.text.grammar.refusal import RefusalError
 from splitserve.frontend.text.model_assets import ModelAssets
 from splitserve.frontend.text.tokenizer import Tokenizer
 
+MakeThinking = Callable[[tuple[str, str], bool], tuple[ModelAssets, tokenizers.Tokenizer, LLTokenizer]]
 ROOT = Path(__file__).parents[4]
 # Nothing waits for this long unless the test fails.
 PATIENT = CheckLimits(check_s=60.0)
@@ -40,6 +41,22 @@ SLOW: dict[str, Any] = {"type": "object", "properties": {f"p{i}": {"type": "inte
 def assets() -> ModelAssets:
     tokenizer = Tokenizer(ROOT / "engine_core" / "demo_model")
     return ModelAssets(tokenizer, None, SamplingDefaults(), (2,), 1000, tokenizer.vocab_size)
+
+
+@pytest.fixture
+def thinking(assets: ModelAssets, tmp_path: Path) -> MakeThinking:
+    """Make a model whose tokenizer has tags of reasoning: assets, tokenizer, and that of its worker."""
+
+    def make(tags: tuple[str, str], special: bool) -> tuple[ModelAssets, tokenizers.Tokenizer, LLTokenizer]:
+        raw = tokenizers.Tokenizer.from_file(str(ROOT / "engine_core" / "demo_model" / "tokenizer.json"))
+        raw.add_tokens([tokenizers.AddedToken(tag, special=special, normalized=False) for tag in tags])
+        raw.save(str(tmp_path / "tokenizer.json"))
+        tokenizer = Tokenizer(tmp_path)
+        own = replace(assets, tokenizer=tokenizer, vocab_size=tokenizer.vocab_size)
+        theirs = LLTokenizer(str(tmp_path / "tokenizer.json"), n_vocab=tokenizer.vocab_size, eos_token=[2])
+        return own, raw, theirs
+
+    return make
 
 
 @pytest.fixture
@@ -96,17 +113,11 @@ async def test_special_tokens_of_the_model_are_known(checker: GrammarChecker, as
 @pytest.mark.parametrize("special", [True, False])
 @pytest.mark.parametrize("tags", [("<think>", "</think>"), ("[THINK]", "[/THINK]")])
 async def test_reasoning_is_read_from_the_tokens_of_a_real_tokenizer(
-    checker: GrammarChecker, assets: ModelAssets, tmp_path: Path, tags: tuple[str, str], special: bool
+    checker: GrammarChecker, thinking: MakeThinking, tags: tuple[str, str], special: bool
 ) -> None:
-    raw = tokenizers.Tokenizer.from_file(str(ROOT / "engine_core" / "demo_model" / "tokenizer.json"))
-    raw.add_tokens([tokenizers.AddedToken(tag, special=special, normalized=False) for tag in tags])
-    raw.save(str(tmp_path / "tokenizer.json"))
-    tokenizer = Tokenizer(tmp_path)
-    own = replace(assets, tokenizer=tokenizer, vocab_size=tokenizer.vocab_size)
+    own, raw, theirs = thinking(tags, special)
     context = GrammarContext("", Reasoning(*tags, is_open=False))
     grammar = await grammar_of(checker, own, context, choice=("yes", "no"))
-    # As a worker has it.
-    theirs = LLTokenizer(str(tmp_path / "tokenizer.json"), n_vocab=tokenizer.vocab_size, eos_token=[2])
     begin, end = tags
     expected = {
         "no": True,
@@ -171,6 +182,108 @@ async def test_a_grammar_of_calls_that_is_too_long_is_refused(
     with pytest.raises(InvalidRequestError, match=r"^tools: it must have at most \d+ characters") as caught:
         await checker.resolve(SamplingParams(), GrammarContext("tools", None, many), assets)
     assert caught.value.param == "tools"
+
+
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("tags", [("<think>", "</think>"), ("[THINK]", "[/THINK]")])
+@pytest.mark.parametrize("is_open", [True, False])
+async def test_a_budget_counts_the_tokens_of_a_real_tokenizer(
+    checker: GrammarChecker, thinking: MakeThinking, tags: tuple[str, str], special: bool, is_open: bool
+) -> None:
+    own, raw, theirs = thinking(tags, special)
+    context = GrammarContext("", Reasoning(*tags, is_open=is_open))
+    thoughts = raw.encode("Schön, 1 < 2 😀", add_special_tokens=False).ids
+    before = [] if is_open else raw.encode(tags[0], add_special_tokens=False).ids
+    begin, end = (own.tokenizer.added_tokens[tag] for tag in tags)
+    for num_tokens in range(len(thoughts) + 2):
+        params = SamplingParams(thinking_token_budget=num_tokens)
+        resolved = await checker.resolve(params, context, own)
+        assert resolved == SamplingParams(grammar=resolved.grammar)
+        assert resolved.grammar is not None
+        matcher = LLMatcher(theirs, resolved.grammar, log_level=0)
+        expected = min(num_tokens, len(thoughts)) + len(before)
+        assert matcher.try_consume_tokens([*before, *thoughts]) == expected
+        if num_tokens < len(thoughts):
+            assert matcher.try_consume_tokens([begin]) == 0
+        assert matcher.try_consume_tokens([end, *thoughts, begin]) == len(thoughts) + 2
+
+
+async def test_a_budget_beside_a_schema_counts_too(checker: GrammarChecker, thinking: MakeThinking) -> None:
+    own, raw, theirs = thinking(("<think>", "</think>"), False)
+    context = GrammarContext("", Reasoning("<think>", "</think>", is_open=True))
+    params = SamplingParams(thinking_token_budget=2, structured_outputs=StructuredOutputs(choice=("no",)))
+    resolved = await checker.resolve(params, context, own)
+    assert resolved == SamplingParams(grammar=resolved.grammar)
+    assert resolved.grammar is not None
+    matcher = LLMatcher(theirs, resolved.grammar, log_level=0)
+    ids = raw.encode("a b c</think>no", add_special_tokens=False).ids
+    assert matcher.try_consume_tokens(ids) == 2
+    assert matcher.try_consume_tokens(ids[3:]) == len(ids) - 3
+    assert matcher.is_accepting()
+
+
+@pytest.mark.parametrize("required", [True, False])
+@pytest.mark.parametrize("num_tokens", [2, 3])
+async def test_a_budget_beside_calls_counts_too(
+    checker: GrammarChecker, thinking: MakeThinking, required: bool, num_tokens: int
+) -> None:
+    own, raw, theirs = thinking(("<think>", "</think>"), False)
+    reasoning = Reasoning("<think>", "</think>", is_open=False)
+    context = GrammarContext("tools", reasoning, demand({"type": "object"}, strict=True, required=required))
+    resolved = await checker.resolve(SamplingParams(thinking_token_budget=num_tokens), context, own)
+    assert resolved == SamplingParams(grammar=resolved.grammar)
+    assert resolved.grammar is not None
+    call = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+    expected = {
+        f"<think>a b c</think>{call}": num_tokens == 3,
+        f"<think>a b</think>\n\n{call}": True,
+        call: True,
+        "<think>a b</think>Hi.": not required,
+        "Hi.": not required,
+        "<think>a b c d": False,
+    }
+    found = {}
+    for text in expected:
+        matcher = LLMatcher(theirs, resolved.grammar, log_level=0)
+        ids = raw.encode(text, add_special_tokens=False).ids
+        found[text] = matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
+    assert found == expected
+
+
+async def test_a_budget_stays_where_calls_are_left_free(
+    checker: GrammarChecker, thinking: MakeThinking
+) -> None:
+    own, _, _ = thinking(("<think>", "</think>"), False)
+    reasoning, params = (
+        Reasoning("<think>", "</think>", is_open=True),
+        SamplingParams(thinking_token_budget=2),
+    )
+    wrong = demand({"type": "array"}, is_optional=True)
+    resolved = await checker.resolve(params, GrammarContext("tools", reasoning, wrong), own)
+    assert resolved == await checker.resolve(params, GrammarContext("", reasoning), own)
+    assert resolved.grammar is not None
+
+
+async def test_a_budget_is_kept_where_the_prompt_has_closed_the_reasoning(
+    checker: GrammarChecker, assets: ModelAssets, calls: list[bytes]
+) -> None:
+    params = SamplingParams(thinking_token_budget=2)
+    assert await checker.resolve(params, NO_CONTEXT, assets) == SamplingParams()
+    assert not calls
+
+
+async def test_a_budget_that_cannot_be_held_is_refused(
+    checker: GrammarChecker, assets: ModelAssets, thinking: MakeThinking
+) -> None:
+    context = GrammarContext("", Reasoning("<think>", "</think>", is_open=True))
+    params = SamplingParams(thinking_token_budget=2)
+    with pytest.raises(InvalidRequestError, match="no tokens of their own") as caught:
+        await checker.resolve(params, context, assets)
+    assert (caught.value.param, caught.value.code) == ("thinking_token_budget", "unsupported_parameter")
+    own, _, _ = thinking(("<think>", "</think>"), True)
+    with pytest.raises(InvalidRequestError, match="excludes a grammar") as caught:
+        await checker.resolve(SamplingParams(thinking_token_budget=2, grammar='start: "a"'), context, own)
+    assert (caught.value.param, caught.value.code) == ("thinking_token_budget", "unsupported_parameter")
 
 
 async def test_each_is_made_once(checker: GrammarChecker, assets: ModelAssets, calls: list[bytes]) -> None:
