@@ -17,7 +17,7 @@ from splitserve.frontend.openai.schema.structured import output_rule
 from splitserve.frontend.openai.timeouts import read_timeouts
 from splitserve.frontend.text.call_grammar.demand import CallDemand
 from splitserve.frontend.text.grammar.checker import has_grammar
-from splitserve.frontend.text.grammar.context import NO_CONTEXT, GrammarContext, Reasoning
+from splitserve.frontend.text.grammar.context import NO_CONTEXT, GrammarContext, reasoning_of
 from splitserve.frontend.text.prompts import Prompt
 
 BodyT = TypeVar("BodyT", bound=GenerationFields)
@@ -57,10 +57,10 @@ class Plan(Generic[BodyT]):
         if self.params[0].structured_outputs is None and self.calls is not None:
             field = "tools"
         rules = self.reading.rules if self.reading is not None else None
-        if rules is None or rules.formats.reasoning is None:
+        tags = rules.formats.reasoning if rules is not None and not rules.in_content else None
+        if rules is None or tags is None:
             return GrammarContext(field, None, self.calls)
-        tags = rules.formats.reasoning
-        return GrammarContext(field, Reasoning(tags.begin, tags.end, rules.in_reasoning), self.calls)
+        return GrammarContext(field, reasoning_of(tags, is_open=rules.in_reasoning), self.calls)
 
     @property
     def n(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.frontend.openai.answers.choice_reader import AnswerReading
 from splitserve.frontend.openai.schema.chat import ChatRequest
+from splitserve.frontend.openai.schema.structured import output_rule
 from splitserve.frontend.openai.schema.tools import (
     Tool,
     call_rules,
@@ -39,7 +40,21 @@ def shown_tools(body: ChatRequest, formats: AnswerFormats) -> list[Mapping[str, 
         raise InvalidRequestError(
             "tools: this model, as it is served here, makes no tool calls", "tools", "unsupported_parameter"
         )
+    if formats.tools is not None and formats.tools.channels is not None:
+        _refuse_demands(body)
     return template_tools(tools) if tools else None
+
+
+def _refuse_demands(body: ChatRequest) -> None:
+    """Refuse a demand for calls, or a form of the answer beside them, in a format that no grammar knows."""
+    rules = call_rules(offered_tools(body), body.tool_choice)
+    if rules.required or rules.restricted:
+        text = "tool_choice: calls of this model cannot be held to anything; it may only be none or auto"
+        raise InvalidRequestError(text, "tool_choice", "unsupported_parameter")
+    has_form = output_rule(body.response_format, body.structured_outputs).structured is not None
+    if rules.tools and has_form:
+        text = 'tools: this model cannot have them beside a form of the answer, unless tool_choice is "none"'
+        raise InvalidRequestError(text, "tools", "unsupported_parameter")
 
 
 def answer_reading(
@@ -47,17 +62,19 @@ def answer_reading(
 ) -> AnswerReading | None:
     """Return how the answers are read; None if all their text is content."""
     tools = offered_tools(body)
-    reasoning, in_reasoning = formats.reasoning, False
+    reasoning, in_reasoning, in_content = formats.reasoning, False, False
     if reasoning is not None:
         end = tokenizer.decode(prompt.token_ids[-NUM_TOKENS:], skip_special_tokens=False)
         continued = "\n".join(body.messages[-1].texts()) if body.continue_final_message else ""
         beginning = beginning_of(reasoning, end, continued)
         in_reasoning = beginning is Beginning.WITHIN
-        reasoning = None if beginning is Beginning.BEHIND else reasoning
+        is_behind = beginning is Beginning.BEHIND
+        in_content = is_behind and reasoning.channels is not None
+        reasoning = None if is_behind and not in_content else reasoning
     used = AnswerFormats(reasoning, formats.tools if tools else None)
     if used == AnswerFormats():
         return None
-    rules = AnswerRules(used, parameter_types(tools), in_reasoning)
+    rules = AnswerRules(used, parameter_types(tools), in_reasoning, in_content)
     special = tokenizer.special_tokens
     return AnswerReading(
         rules,

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable
 
 from splitserve.frontend.text.answers.formats import (
     AUTO,
-    HARMONY_MARK,
     NONE,
     PLAIN_JSON,
     REASONING_FORMATS,
@@ -30,9 +29,7 @@ def find_formats(templates: Iterable[str], added_tokens: Collection[str]) -> Ans
         added_tokens: texts of the tokenizer's added tokens.
     """
     text = "\n".join(templates)
-    if HARMONY_MARK in text:
-        return AnswerFormats(None, PLAIN_JSON)
-    reasoning = next((each for each in REASONING_FORMATS if each.begin in text or each.end in text), None)
+    reasoning = next((each for each in REASONING_FORMATS if each.is_in(text)), None)
     if "tools" not in text:
         return AnswerFormats(reasoning)
     by_text = (each for each in TOOL_FORMATS if all(mark in text for mark in each.marks))

@@ -11,6 +11,8 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from splitserve.frontend.text.answers.channel_format import HARMONY, Channels
+
 
 class ReasoningFormat(Struct, frozen=True):
     """The tags around reasoning.
@@ -19,16 +21,35 @@ class ReasoningFormat(Struct, frozen=True):
         name: value of --reasoning-parser.
         begin: opens it; only as the first of an answer, and templates may write it themselves.
         end: closes it.
+        channels: how the whole answer is written, if it is messages on channels; None for text.
     """
 
     name: str
     begin: str
     end: str
+    channels: Channels | None = None
 
     @property
     def tags(self) -> tuple[str, ...]:
         """All tags."""
-        return self.begin, self.end
+        return (self.begin, self.end) if self.channels is None else self.channels.tags
+
+    @property
+    def answer(self) -> str:
+        """What stands before an answer without reasoning."""
+        return "" if self.channels is None else self.channels.header(self.channels.answer)
+
+    @property
+    def before_answer(self) -> str:
+        """What closes the reasoning and stands before the answer."""
+        channels = self.channels
+        return self.end if channels is None else f"{self.end}{channels.start}{channels.role}{self.answer}"
+
+    def is_in(self, template: str) -> bool:
+        """Tell whether a template is of a model that writes it."""
+        if self.channels is not None:
+            return all(mark in template for mark in (self.channels.channel, self.channels.message))
+        return self.begin in template or self.end in template
 
 
 class NamedCall(Struct, frozen=True):
@@ -123,6 +144,7 @@ class ToolFormat(Struct, frozen=True):
         bare: calls may also begin the content without a tag. They are taken for calls only if they name a
             tool of the request.
         in_list: several JSON objects stand in a list, behind one tag.
+        channels: how the whole answer is written, if it is messages on channels; the rest then says nothing.
     """
 
     name: str
@@ -132,10 +154,13 @@ class ToolFormat(Struct, frozen=True):
     shape: NamedCall | TaggedCall | PythonCall | QuotedCall | None = None
     bare: bool = False
     in_list: bool = False
+    channels: Channels | None = None
 
     @property
     def tags(self) -> frozenset[str]:
         """All tags; those that are special tokens of the tokenizer must be kept in the text."""
+        if self.channels is not None:
+            return frozenset(self.channels.tags)
         inner = self.shape.tags if self.shape is not None else ()
         return frozenset((*self.begin, self.end, *inner)) - {""}
 
@@ -153,10 +178,9 @@ class AnswerFormats(NamedTuple):
     tools: ToolFormat | None = None
 
 
-# Mark of gpt-oss's format, which no row describes.
-HARMONY_MARK: Final = "<|channel|>"
-
+# The first row that is in a template counts.
 REASONING_FORMATS: Final[tuple[ReasoningFormat, ...]] = (
+    ReasoningFormat("harmony", HARMONY.header(HARMONY.reasoning), HARMONY.end, HARMONY),
     ReasoningFormat("think", "<think>", "</think>"),
     ReasoningFormat("mistral", "[THINK]", "[/THINK]"),
 )
@@ -168,6 +192,8 @@ _DEEPSEEK_CALL = NamedCall(
 
 # When a template is looked at, the first row whose marks it has counts, so those with more marks come first.
 TOOL_FORMATS: Final[tuple[ToolFormat, ...]] = (
+    # Bare: no tag begins calls and nothing else.
+    ToolFormat("harmony", marks=(HARMONY.channel, HARMONY.message), begin=(), bare=True, channels=HARMONY),
     ToolFormat(
         "deepseek_v3",
         marks=(_DEEPSEEK_BEGIN, "```json"),

@@ -2,6 +2,7 @@
 
     beginning --reasoning's first tag, or it stands in the prompt--> reasoning --its last tag--> content
     beginning --anything else--> content
+    beginning --the format has channels--> messages (frontend.text.answers.channels)
     content   --a tag of calls, or a bare call--> calls --their end, or what is no call--> content
 
 What may still become a tag is held back, and so is what may become a call until it has a name. What does not
@@ -12,8 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from splitserve.frontend.text.answers.calls import Calls, ParameterTypes
+from splitserve.frontend.text.answers.channel_format import Channels
+from splitserve.frontend.text.answers.channels import ChannelReaders, read_messages
 from splitserve.frontend.text.answers.deltas import AnswerDelta, ContentText, ReasoningText
 from splitserve.frontend.text.answers.formats import (
     AnswerFormats,
@@ -30,6 +34,9 @@ from splitserve.frontend.text.answers.quoted_calls import quoted_call
 from splitserve.frontend.text.answers.shaped_calls import named_calls, tagged_calls
 from splitserve.frontend.text.answers.text_source import NotACallError, Reading, TextSource
 
+# Between the texts of two messages.
+_BREAK: Final = "\n\n"
+
 
 @dataclass(slots=True, frozen=True)
 class AnswerRules:
@@ -39,11 +46,21 @@ class AnswerRules:
         formats: those that count for the request.
         tools: parameters of its tools, by the name of the tool.
         in_reasoning: the prompt ends within reasoning.
+        in_content: it ends within the answer, if the format has channels.
     """
 
     formats: AnswerFormats
     tools: Mapping[str, ParameterTypes] = field(default_factory=dict)
     in_reasoning: bool = False
+    in_content: bool = False
+
+    @property
+    def channels(self) -> Channels | None:
+        """How answers are written that are messages on channels; None for those that are text."""
+        reasoning, tools = self.formats
+        if reasoning is not None:
+            return reasoning.channels
+        return tools.channels if tools is not None else None
 
     @property
     def tags(self) -> frozenset[str]:
@@ -57,8 +74,8 @@ class AnswerParser:
     """Parses one answer. The deltas of all pieces joined do not depend on how the text was cut into pieces.
 
     Attributes:
-        reasoning_start: place in the text where reasoning begins; None if it has not.
-        reasoning_end: place where it ends, as far as it has been given out.
+        reasoning_spans: first and last place of each stretch of reasoning in the text, as far as it has been
+            given out.
         reasoning_done: whether no more of it comes.
     """
 
@@ -69,9 +86,13 @@ class AnswerParser:
         self._new: list[AnswerDelta] = []
         self._calls = Calls(rules.tools, self._new.append)
         self._reading = self._answer()
-        self.reasoning_start: int | None = None
-        self.reasoning_end = 0
+        self.reasoning_spans: list[tuple[int, int]] = []
         self.reasoning_done = False
+
+    @property
+    def settled_place(self) -> int:
+        """How many characters of the text it knows for certain what they are."""
+        return self._source.settled_place
 
     def push(self, text: str) -> list[AnswerDelta]:
         """Take new text; return what is new of the answer."""
@@ -93,6 +114,10 @@ class AnswerParser:
 
     def _answer(self) -> Reading[None]:
         reasoning, tools = self._rules.formats
+        channels = self._rules.channels
+        if channels is not None:
+            yield from self._messages(channels)
+            return
         if reasoning is not None:
             # Some models write the tag again that their template wrote.
             has_begun = yield from self._source.attempt(_tag(self._source, reasoning.begin))
@@ -104,10 +129,22 @@ class AnswerParser:
         else:
             yield from self._content(tools)
 
+    def _messages(self, channels: Channels) -> Reading[None]:
+        reasoning, tools = self._rules.formats
+        begun = channels.reasoning if self._rules.in_reasoning else ""
+        readers = ChannelReaders(
+            content=self._give_content,
+            reasoning=None if reasoning is None else self._give_reasoning,
+            add_break=self._add_break,
+            calls=None if tools is None else self._calls,
+        )
+        begun = channels.answer if self._rules.in_content else begun
+        yield from read_messages(self._source, channels, readers, begun)
+        yield from self._source.pass_on((), _forget, trims=False)
+
     def _reasoning(self, tags: ReasoningFormat) -> Reading[None]:
         source = self._source
         yield from source.space()
-        self.reasoning_start = self.reasoning_end = source.place
         yield from source.pass_on((tags.end,), self._give_reasoning, trims=True)
         yield from source.space()
         yield from source.skip(tags.end)
@@ -166,8 +203,20 @@ class AnswerParser:
         self._new.append(ContentText(text))
 
     def _give_reasoning(self, text: str) -> None:
-        self.reasoning_end = self._source.place
+        end = self._source.place
+        begin, spans = end - len(text), self.reasoning_spans
+        if spans and spans[-1][1] == begin:
+            spans[-1] = (spans[-1][0], end)
+        else:
+            spans.append((begin, end))
         self._new.append(ReasoningText(text))
+
+    def _add_break(self, in_reasoning: bool) -> None:
+        self._new.append(ReasoningText(_BREAK) if in_reasoning else ContentText(_BREAK))
+
+
+def _forget(text: str) -> None:
+    """Take text that is nothing."""
 
 
 def _tag(source: TextSource, tag: str) -> Reading[bool]:

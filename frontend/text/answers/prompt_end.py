@@ -34,4 +34,4 @@ def beginning_of(reasoning: ReasoningFormat, prompt_end: str, continued: str = "
     text = prompt_end.rstrip()
     if text.endswith(reasoning.begin):
         return Beginning.WITHIN
-    return Beginning.BEHIND if text.endswith(reasoning.end) else Beginning.BEFORE
+    return Beginning.BEHIND if text.endswith(reasoning.answer or reasoning.end) else Beginning.BEFORE

@@ -16,7 +16,7 @@ class ReasoningTokens:
         count: so far.
     """
 
-    __slots__ = ("_detokenizer", "_parser", "_place", "_waiting", "count")
+    __slots__ = ("_detokenizer", "_num_passed", "_parser", "_place", "_waiting", "count")
 
     def __init__(self, parser: AnswerParser, detokenizer: Detokenizer) -> None:
         """Begin with no token.
@@ -29,6 +29,8 @@ class ReasoningTokens:
         self._parser = parser
         self._detokenizer: Detokenizer | None = detokenizer
         self._place = 0
+        # Stretches of reasoning that lie before all tokens that wait.
+        self._num_passed = 0
         # Begin and end of tokens whose text the parser holds back, or has not been given yet.
         self._waiting: deque[tuple[int, int]] = deque()
 
@@ -43,12 +45,24 @@ class ReasoningTokens:
 
     def settle(self) -> None:
         """Count what the parser has found to be reasoning since the last call."""
-        start, end = self._parser.reasoning_start, self._parser.reasoning_end
-        if start is not None:
-            while self._waiting and self._waiting[0][0] < end:
-                first, last = self._waiting.popleft()
-                # The tokens of a character that is not complete yet have no text, but a place.
-                self.count += last > start or first >= start
-        if self._parser.reasoning_done:
+        settled, done = self._parser.settled_place, self._parser.reasoning_done
+        while self._waiting:
+            first, last = self._waiting[0]
+            # The tokens of a character that is not complete yet have no text, but a place.
+            if not done and (last > settled or first >= settled):
+                break
+            self._waiting.popleft()
+            self.count += self._is_reasoning(first, last)
+        if done:
             self._detokenizer = None
             self._waiting.clear()
+
+    def _is_reasoning(self, first: int, last: int) -> bool:
+        """Tell whether text between two places has some reasoning; no earlier text is asked for later."""
+        spans = self._parser.reasoning_spans
+        while self._num_passed < len(spans) and spans[self._num_passed][1] <= first:
+            self._num_passed += 1
+        if self._num_passed == len(spans):
+            return False
+        start, _ = spans[self._num_passed]
+        return last > start or first >= start

@@ -64,6 +64,11 @@ class TextSource:
         """How many characters of the whole text have been read."""
         return self._num_dropped + self._pos
 
+    @property
+    def settled_place(self) -> int:
+        """How many of them will not be read again."""
+        return self._num_dropped + (self._pos if self._start is None else self._start)
+
     def push(self, text: str) -> None:
         """Add text; what was read is dropped unless it may be read again."""
         if self._start is None:
@@ -168,6 +173,29 @@ class TextSource:
         found = self._text[self._pos : match.start()]
         self._read_to(match.start() if match[0] in kept else match.end())
         return found
+
+    def until_any(self, tags: Collection[str], max_chars: int) -> Reading[tuple[str, str]]:
+        """Read up to and with the first of some tags; return what stood before it, and the tag.
+
+        If there is none before the end of the text, all is read, and the tag is "".
+
+        Raises:
+            NotACallError: more than max_chars stand before it.
+        """
+        pattern, longest = tags_pattern(frozenset(tags)), max(map(len, tags))
+        while (match := pattern.search(self._text, self._pos)) is None:
+            if len(self._text) - self._pos >= max_chars + longest:
+                raise NotACallError
+            if self.ended:
+                rest = self._text[self._pos :]
+                self._read_to(len(self._text))
+                return rest, ""
+            yield from self._more()
+        if match.start() - self._pos > max_chars:
+            raise NotACallError
+        found = self._text[self._pos : match.start()]
+        self._read_to(match.end())
+        return found, match[0]
 
     def pass_on(self, tags: Collection[str], give: Callable[[str], None], *, trims: bool) -> Reading[str]:
         """Give out text up to the first of some tags, piece by piece, as soon as it cannot be part of a tag.

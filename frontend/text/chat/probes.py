@@ -44,12 +44,14 @@ class TemplateWishes:
         empty_call_content: content of a message that has only tool calls.
         wants_argument_text: whether arguments of tool calls must be JSON text, not objects.
         shows_tools: whether it tells the model which tools there are.
+        one_text_beside_calls: whether it refuses tool calls beside both content and reasoning.
     """
 
     formats: Mapping[str, ContentFormat] = field(default_factory=lambda: MappingProxyType({}))
     empty_call_content: JsonValue = ""
     wants_argument_text: bool = False
     shows_tools: bool = True
+    one_text_beside_calls: bool = False
 
     def format_of(self, role: JsonValue) -> ContentFormat:
         """Return the format for a role; roles that were not probed use the user's."""
@@ -80,13 +82,22 @@ def _ask(render: Render) -> TemplateWishes:
     call = _call(content, _ARGUMENTS_TEXT if wants_text else _ARGUMENTS)
     formats["tool"] = _format(render, "tool", [_USER, call], [])
     known = {role: content_format for role, content_format in formats.items() if content_format is not None}
-    return TemplateWishes(known, content, wants_text, _shows_tools(render))
+    takes_one = _takes_one_text(render, call)
+    return TemplateWishes(known, content, wants_text, _shows_tools(render), takes_one)
 
 
 def _shows_tools(render: Render) -> bool:
     system: JsonValue = {"role": "system", "content": "Help."}
     conversations: tuple[list[JsonValue], ...] = ([_USER], [system, _USER])
     return any(PROBE_TOOL_NAME in _try(render, messages) for messages in conversations)
+
+
+def _takes_one_text(render: Render, call: Mapping[str, JsonValue]) -> bool:
+    """Whether a message with a call may have reasoning, and content, but not both."""
+    reasons = {**call, "thinking": _SECOND_PROBE, "reasoning_content": _SECOND_PROBE}
+    says = {**call, "content": _PROBE}
+    both = bool(_try(render, [_USER, {**reasons, "content": _PROBE}]))
+    return not both and bool(_try(render, [_USER, reasons])) and bool(_try(render, [_USER, says]))
 
 
 def _format(
@@ -130,7 +141,7 @@ def _call_form(render: Render, empty: JsonValue) -> tuple[JsonValue, bool]:
     return empty, False
 
 
-def _call(content: JsonValue, arguments: JsonValue) -> JsonValue:
+def _call(content: JsonValue, arguments: JsonValue) -> dict[str, JsonValue]:
     function: JsonValue = {"name": _FUNCTION, "arguments": arguments}
     call: JsonValue = {"id": _CALL_ID, "type": "function", "function": function}
     return {"role": "assistant", "content": content, "tool_calls": [call]}

@@ -41,6 +41,8 @@ def prepare_messages(
         assert isinstance(copy, dict)
         copy["content"] = _content(copy.get("content"), wishes.format_of(copy.get("role")))
         _name_reasoning(copy)
+        if calls and wishes.one_text_beside_calls:
+            _join_texts(copy)
         if calls and not _has_words(copy["content"]):
             copy["content"] = wishes.empty_call_content
         prepared.append(copy)
@@ -63,6 +65,14 @@ def _name_reasoning(message: dict[str, JsonValue]) -> None:
     if reasoning is not None:
         message["reasoning_content"] = reasoning
         message.setdefault("thinking", reasoning)
+
+
+def _join_texts(message: dict[str, JsonValue]) -> None:
+    """Put content behind the reasoning of a message that may not have both, so that none is lost."""
+    reasoning, content = message.get("thinking"), message["content"]
+    if isinstance(reasoning, str) and reasoning and isinstance(content, str) and content:
+        joined = f"{reasoning}\n\n{content}"
+        message.update(thinking=joined, reasoning_content=joined, content="")
 
 
 def _with_arguments(message: Mapping[str, JsonValue], wishes: TemplateWishes) -> Mapping[str, JsonValue]:

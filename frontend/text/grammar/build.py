@@ -108,7 +108,7 @@ class GrammarBuilder:
             return _lark(name, to_lark(value))
         return _lark(name, TagGrammar(self._writer, self._add_schema).write(_parse(value)))
 
-    def _reasoning(self, begin: str, end: str, is_open: bool, budget: Budget | None) -> str:
+    def _reasoning(self, begin: str, end: str, is_open: bool, otherwise: str, budget: Budget | None) -> str:
         if budget is None:
             rule, expression = self._writer.until("thoughts", end)
         else:
@@ -116,7 +116,8 @@ class GrammarBuilder:
             rule, expression = "", f"{thoughts} {self._writer.text(budget.end_rest)}"
         if is_open:
             return f"start: {expression} {_GAP} @{_ANSWER}\n{rule}"
-        return f"start: ({self._writer.text(begin)} {expression} {_GAP})? @{_ANSWER}\n{rule}"
+        thought = f"{self._writer.text(begin)} {expression} {_GAP}"
+        return f"start: ({thought} | {self._writer.text(otherwise)}) @{_ANSWER}\n{rule}"
 
     def _calls_lark(self) -> Lark:
         return Lark(self._writer, self._add_tool_schema)

@@ -19,13 +19,20 @@ class Reasoning(NamedTuple):
 
     Attributes:
         begin: its first tag; the model may leave the reasoning out.
-        end: its last tag.
+        end: its last tag, and what else stands before the answer.
         is_open: the prompt has begun it, and the output has to end it.
+        otherwise: what stands before an answer without it.
     """
 
     begin: str
     end: str
     is_open: bool
+    otherwise: str = ""
+
+
+def reasoning_of(tags: ReasoningFormat, *, is_open: bool) -> Reasoning:
+    """Return the reasoning that a model may write before its answer."""
+    return Reasoning(tags.begin, tags.before_answer, is_open, tags.answer)
 
 
 def reasoning_before(
@@ -45,7 +52,7 @@ def reasoning_before(
     beginning = beginning_of(tags, end, continued)
     if beginning is Beginning.BEHIND:
         return None
-    return Reasoning(tags.begin, tags.end, beginning is Beginning.WITHIN)
+    return reasoning_of(tags, is_open=beginning is Beginning.WITHIN)
 
 
 class GrammarContext(NamedTuple):

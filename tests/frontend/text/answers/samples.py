@@ -21,8 +21,9 @@ from splitserve.frontend.text.answers.formats import (
 )
 from splitserve.frontend.text.answers.parser import AnswerParser, AnswerRules
 
-THINK, BRACKETS = REASONING_FORMATS
-FORMATS = {each.name: each for each in (*TOOL_FORMATS, PLAIN_JSON)}
+HARMONY, THINK, BRACKETS = REASONING_FORMATS
+# Of answers that are text.
+FORMATS = {each.name: each for each in (*TOOL_FORMATS, PLAIN_JSON) if each.channels is None}
 TOOLS: dict[str, ParameterTypes] = {
     "add": {"a": ("integer",), "b": ("integer",)},
     "say": {"text": ("string",), "more": ("string", "null")},

@@ -79,7 +79,7 @@ TEMPLATES = {
         None,
     ),
     "gemma-4": ("{%- if tools %}<|tool>declaration:{{ '<|tool_call>call:' + name }}", "gemma4", None),
-    "gpt-oss": ("{%- if tools %}<|channel|>commentary<|message|> {{ '<think>' }}", "json", None),
+    "gpt-oss": ("{%- if tools %}<|channel|>commentary<|message|> {{ '<think>' }}", "harmony", "harmony"),
     "unknown": ("{%- if tools %}{{ tools | tojson }}", "json", None),
     "chatml": ("{{'<|im_start|>' + message['role']}}", None, None),
 }
@@ -122,13 +122,13 @@ def test_the_demo_model_makes_tool_calls_and_does_not_think() -> None:
 
 @pytest.mark.parametrize("name", [*dict.fromkeys(each.name for each in TOOL_FORMATS), PLAIN_JSON.name])
 def test_an_operator_may_name_the_format_of_tool_calls(name: str) -> None:
-    found = AnswerFormats(REASONING_FORMATS[0], TOOL_FORMATS[0])
+    found = AnswerFormats(REASONING_FORMATS[1], TOOL_FORMATS[1])
     assert names(with_overrides(found, "auto", name)) == (name, "think")
 
 
 def test_an_operator_may_name_the_format_of_reasoning_or_none() -> None:
-    found = AnswerFormats(REASONING_FORMATS[0], TOOL_FORMATS[0])
-    assert names(with_overrides(found, "mistral", "auto")) == (TOOL_FORMATS[0].name, "mistral")
+    found = AnswerFormats(REASONING_FORMATS[1], TOOL_FORMATS[1])
+    assert names(with_overrides(found, "mistral", "auto")) == (TOOL_FORMATS[1].name, "mistral")
     assert names(with_overrides(found, "none", "none")) == (None, None)
 
 

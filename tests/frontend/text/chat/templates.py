@@ -98,3 +98,30 @@ FIRST_PART = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' }}"
     "{{ message.content if message.content is string else message.content[0].text }}<|im_end|>{% endfor %}"
 )
+
+# In the style of gpt-oss: beside a call there may be content or thinking, and is only thought in any case.
+HARMONY = (
+    "{{- '<|start|>system<|message|>Reasoning: ' + (reasoning_effort or 'medium') + '<|end|>' }}"
+    "{%- if tools %}{{ '<|start|>developer<|message|># Tools\n' }}"
+    "{%- for tool in tools %}{{ 'type ' + tool.function.name + ' = () => any;\n' }}{% endfor %}"
+    "{{- '<|end|>' }}{% endif %}"
+    "{%- set last = namespace(name='') %}"
+    "{%- for message in messages %}"
+    "{%- if message.role == 'assistant' and 'tool_calls' in message %}"
+    "{%- if message.content and message.thinking %}{{ raise_exception('Only one of the two!') }}{% endif %}"
+    "{%- set thought = message.content or message.thinking %}"
+    "{%- if thought %}{{ '<|start|>assistant<|channel|>analysis<|message|>' + thought + '<|end|>' }}"
+    "{%- endif %}"
+    "{%- set function = message.tool_calls[0].function %}{% set last.name = function.name %}"
+    "{{- '<|start|>assistant to=functions.' + function.name + '<|channel|>commentary json<|message|>' }}"
+    "{{- function.arguments | tojson + '<|call|>' }}"
+    "{%- elif message.role == 'assistant' %}"
+    "{{- '<|start|>assistant<|channel|>final<|message|>' + message.content }}"
+    "{{- '<|return|>' if loop.last and not add_generation_prompt else '<|end|>' }}"
+    "{%- elif message.role == 'tool' %}"
+    "{{- '<|start|>functions.' + last.name + ' to=assistant<|channel|>commentary<|message|>' }}"
+    "{{- message.content | tojson + '<|end|>' }}"
+    "{%- else %}{{ '<|start|>' + message.role + '<|message|>' + message.content + '<|end|>' }}{% endif %}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}<|start|>assistant{% endif %}"
+)

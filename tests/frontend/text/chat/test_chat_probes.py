@@ -27,6 +27,10 @@ CALLS = {
         templates.ARGUMENT_TAGS,
         "<|im_start|>assistant\n<function=add><parameter=a>[1, 2]</parameter></function><|im_end|>",
     ),
+    "harmony": (
+        templates.HARMONY,
+        '<|start|>assistant to=functions.add<|channel|>commentary json<|message|>{"a": [1, 2]}<|call|>',
+    ),
     "thinking": (templates.THINKING, '<tool_call>add {"a": [1, 2]}</tool_call>'),
 }
 
@@ -58,6 +62,36 @@ def test_words_beside_a_call_stay(tmp_path: Path) -> None:
     assert (
         "Let me see.<call>add {}</call>" in load(tmp_path, templates.EMPTY_AND_OBJECTS).render([message]).text
     )
+
+
+ADD: Any = {"id": "c", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content", "thinking"])
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [("I add.", "Hm.\n\nI add."), ("", "Hm."), (None, "Hm."), (PARTS, "Hm.\n\nHello\nworld")],
+)
+def test_a_template_that_takes_reasoning_or_content_beside_a_call_gets_both_as_one(
+    tmp_path: Path, name: str, content: Any, expected: str
+) -> None:
+    message: Message = {"role": "assistant", "content": content, name: "Hm.", "tool_calls": [ADD]}
+    result: Message = {"role": "tool", "content": "3", "tool_call_id": "c"}
+    assert (
+        load(tmp_path, templates.HARMONY)
+        .render([USER, message, result])
+        .text.endswith(
+            f"<|start|>assistant<|channel|>analysis<|message|>{expected}<|end|>"
+            "<|start|>assistant to=functions.add<|channel|>commentary json<|message|>{}<|call|>"
+            '<|start|>functions.add to=assistant<|channel|>commentary<|message|>"3"<|end|><|start|>assistant'
+        )
+    )
+
+
+def test_content_beside_a_call_stays_apart_from_reasoning_where_both_may_stand(tmp_path: Path) -> None:
+    message: Message = {"role": "assistant", "content": "I add.", "reasoning": "Hm.", "tool_calls": [ADD]}
+    text = load(tmp_path, templates.EMPTY_AND_OBJECTS).render([USER, message]).text
+    assert "assistant\nI add.<call>add {}</call>" in text
 
 
 @pytest.mark.parametrize("arguments", ["", None], ids=["empty", "null"])

@@ -68,12 +68,13 @@ def made(
     reasoning: tuple[str, str, bool] | None = None,
     whitespace_pattern: str | None = None,
     budget: Budget | None = None,
+    otherwise: str = "",
 ) -> str:
     """Return the grammar that the child process makes."""
     query: dict[str, Any] = {
         "kind": kind,
         "value": value,
-        "reasoning": reasoning,
+        "reasoning": reasoning and (*reasoning, otherwise),
         "calls": None,
         "budget": budget,
         "whitespace_pattern": whitespace_pattern,

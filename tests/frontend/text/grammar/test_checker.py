@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,16 +21,18 @@ from splitserve.engine_core.checkpoint.config.sampling_defaults import SamplingD
 from splitserve.engine_core.errors import EngineUnavailableError, InvalidRequestError
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.engine_core.structured_outputs import StructuredOutputs
+from splitserve.frontend.text.answers.formats import REASONING_FORMATS
 from splitserve.frontend.text.call_grammar.demand import CallableTool, CallDemand
 from splitserve.frontend.text.grammar.checker import GrammarChecker, Verdicts
-from splitserve.frontend.text.grammar.context import NO_CONTEXT, GrammarContext, Reasoning
+from splitserve.frontend.text.grammar.context import NO_CONTEXT, GrammarContext, Reasoning, reasoning_of
 from splitserve.frontend.text.grammar.grammar_process import CheckLimits, GrammarProcess
 from splitserve.frontend.text.grammar.refusal import RefusalError
 from splitserve.frontend.text.model_assets import ModelAssets
 from splitserve.frontend.text.tokenizer import Tokenizer
 
-MakeThinking = Callable[[tuple[str, str], bool], tuple[ModelAssets, tokenizers.Tokenizer, LLTokenizer]]
+MakeThinking = Callable[[Sequence[str], bool], tuple[ModelAssets, tokenizers.Tokenizer, LLTokenizer]]
 ROOT = Path(__file__).parents[4]
+HARMONY = next(each for each in REASONING_FORMATS if each.name == "harmony")
 # Nothing waits for this long unless the test fails.
 PATIENT = CheckLimits(check_s=60.0)
 # Takes some tenths of a second, and some MiB.
@@ -47,7 +49,7 @@ def assets() -> ModelAssets:
 def thinking(assets: ModelAssets, tmp_path: Path) -> MakeThinking:
     """Make a model whose tokenizer has tags of reasoning: assets, tokenizer, and that of its worker."""
 
-    def make(tags: tuple[str, str], special: bool) -> tuple[ModelAssets, tokenizers.Tokenizer, LLTokenizer]:
+    def make(tags: Sequence[str], special: bool) -> tuple[ModelAssets, tokenizers.Tokenizer, LLTokenizer]:
         raw = tokenizers.Tokenizer.from_file(str(ROOT / "engine_core" / "demo_model" / "tokenizer.json"))
         raw.add_tokens([tokenizers.AddedToken(tag, special=special, normalized=False) for tag in tags])
         raw.save(str(tmp_path / "tokenizer.json"))
@@ -284,6 +286,62 @@ async def test_a_budget_that_cannot_be_held_is_refused(
     with pytest.raises(InvalidRequestError, match="excludes a grammar") as caught:
         await checker.resolve(SamplingParams(thinking_token_budget=2, grammar='start: "a"'), context, own)
     assert (caught.value.param, caught.value.code) == ("thinking_token_budget", "unsupported_parameter")
+
+
+THOUGHT = "<|channel|>analysis<|message|>a b c<|end|>"
+ANSWER = "<|start|>assistant<|channel|>final<|message|>"
+HEADER = "<|channel|>final<|message|>"
+
+
+async def test_an_answer_on_a_channel_is_held_to_its_format(
+    checker: GrammarChecker, thinking: MakeThinking
+) -> None:
+    own, raw, theirs = thinking(HARMONY.tags, True)
+    expected = {
+        f"{HEADER}no": True,
+        f"{THOUGHT}{ANSWER}no": True,
+        "no": False,
+        f"{THOUGHT}{HEADER}no": False,
+        f"{THOUGHT}{ANSWER}maybe": False,
+    }
+    for budget in (None, 3, 2):
+        params = SamplingParams(
+            thinking_token_budget=budget, structured_outputs=StructuredOutputs(choice=("yes", "no"))
+        )
+        context = GrammarContext("", reasoning_of(HARMONY, is_open=False))
+        resolved = await checker.resolve(params, context, own)
+        assert resolved.grammar is not None
+        found = {}
+        for text in expected:
+            matcher = LLMatcher(theirs, resolved.grammar, log_level=0)
+            ids = raw.encode(text, add_special_tokens=False).ids
+            found[text] = matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
+        assert found == expected | ({f"{THOUGHT}{ANSWER}no": False} if budget == 2 else {})
+
+
+async def test_a_budget_ends_a_message_of_reasoning(checker: GrammarChecker, thinking: MakeThinking) -> None:
+    own, raw, theirs = thinking(HARMONY.tags, True)
+    context = GrammarContext("", reasoning_of(HARMONY, is_open=False))
+    resolved = await checker.resolve(SamplingParams(thinking_token_budget=3), context, own)
+    assert resolved.grammar is not None
+    call = "<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}"
+    analysis = "<|start|>assistant<|channel|>analysis<|message|>"
+    cases = {
+        f"{THOUGHT}{ANSWER}a b c d e <|end|>": True,
+        f"{THOUGHT}{call}": True,
+        f"{HEADER}a b c d e": True,
+        # It has had its budget.
+        f"{THOUGHT}{analysis}a": False,
+        f"{THOUGHT.replace(' c', '')}{analysis}a b c<|end|>": True,
+        f"{THOUGHT.replace(' c', '')}{analysis}a b c d<|end|>": False,
+        f"{THOUGHT.replace(' c', ' c d')}": False,
+    }
+    found = {}
+    for text in cases:
+        matcher = LLMatcher(theirs, resolved.grammar, log_level=0)
+        ids = raw.encode(text, add_special_tokens=False).ids
+        found[text] = matcher.try_consume_tokens(ids) == len(ids)
+    assert found == cases
 
 
 async def test_each_is_made_once(checker: GrammarChecker, assets: ModelAssets, calls: list[bytes]) -> None:
