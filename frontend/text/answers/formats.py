@@ -22,17 +22,36 @@ class ReasoningFormat(Struct, frozen=True):
         begin: opens it; only as the first of an answer, and templates may write it themselves.
         end: closes it.
         channels: how the whole answer is written, if it is messages on channels; None for text.
+        other_begins, other_ends: other spellings of the two.
+        answer_begin, answer_end: around the answer behind reasoning, "" for nothing; each may be missing.
     """
 
     name: str
     begin: str
     end: str
     channels: Channels | None = None
+    other_begins: tuple[str, ...] = ()
+    other_ends: tuple[str, ...] = ()
+    answer_begin: str = ""
+    answer_end: str = ""
 
     @property
     def tags(self) -> tuple[str, ...]:
         """All tags."""
-        return (self.begin, self.end) if self.channels is None else self.channels.tags
+        if self.channels is not None:
+            return self.channels.tags
+        found = (*self.begins, *self.ends, self.answer_begin, self.answer_end)
+        return tuple(tag for tag in found if tag)
+
+    @property
+    def begins(self) -> tuple[str, ...]:
+        """All spellings of the tag that opens it."""
+        return self.begin, *self.other_begins
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """All spellings of the tag that closes it."""
+        return self.end, *self.other_ends
 
     @property
     def answer(self) -> str:
@@ -49,6 +68,8 @@ class ReasoningFormat(Struct, frozen=True):
         """Tell whether a template is of a model that writes it."""
         if self.channels is not None:
             return all(mark in template for mark in (self.channels.channel, self.channels.message))
+        if self.answer_begin and self.answer_begin not in template:
+            return False
         return self.begin in template or self.end in template
 
 
@@ -181,6 +202,16 @@ class AnswerFormats(NamedTuple):
 # The first row that is in a template counts.
 REASONING_FORMATS: Final[tuple[ReasoningFormat, ...]] = (
     ReasoningFormat("harmony", HARMONY.header(HARMONY.reasoning), HARMONY.end, HARMONY),
+    ReasoningFormat(
+        "granite",
+        "Here is my thought process:",
+        "Here is my response:",
+        other_begins=("Here's my thought process:",),
+        other_ends=("Here's my response:",),
+    ),
+    ReasoningFormat(
+        "granite_think", "<think>", "</think>", answer_begin="<response>", answer_end="</response>"
+    ),
     ReasoningFormat("think", "<think>", "</think>"),
     ReasoningFormat("mistral", "[THINK]", "[/THINK]"),
 )

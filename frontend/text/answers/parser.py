@@ -11,7 +11,7 @@ become one is content, whole. Whitespace around tags is left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -118,16 +118,18 @@ class AnswerParser:
         if channels is not None:
             yield from self._messages(channels)
             return
+        dropped = ""
         if reasoning is not None:
             # Some models write the tag again that their template wrote.
-            has_begun = yield from self._source.attempt(_tag(self._source, reasoning.begin))
+            has_begun = yield from self._source.attempt(_any_tag(self._source, reasoning.begins))
             if has_begun or self._rules.in_reasoning:
                 yield from self._reasoning(reasoning)
+                dropped = reasoning.answer_end
         self.reasoning_done = True
-        if tools is None:
+        if tools is None and not dropped:
             yield from self._source.pass_on((), self._give_content, trims=False)
         else:
-            yield from self._content(tools)
+            yield from self._content(tools, (dropped,) if dropped else ())
 
     def _messages(self, channels: Channels) -> Reading[None]:
         reasoning, tools = self._rules.formats
@@ -145,26 +147,34 @@ class AnswerParser:
     def _reasoning(self, tags: ReasoningFormat) -> Reading[None]:
         source = self._source
         yield from source.space()
-        yield from source.pass_on((tags.end,), self._give_reasoning, trims=True)
+        end = yield from source.pass_on(tags.ends, self._give_reasoning, trims=True)
         yield from source.space()
-        yield from source.skip(tags.end)
+        yield from source.skip(end)
+        yield from source.space()
+        yield from source.skip(tags.answer_begin)
         yield from source.space()
 
-    def _content(self, tools: ToolFormat) -> Reading[None]:
-        source, strays = self._source, tuple[str, ...]()
-        if tools.bare:
+    def _content(self, tools: ToolFormat | None, dropped: tuple[str, ...]) -> Reading[None]:
+        """Read content and calls; some tags are left out, with the whitespace around them."""
+        source, strays = self._source, dropped
+        openers = tools.openers if tools is not None else ()
+        if tools is not None and tools.bare:
             yield from source.attempt(self._bare_calls(tools))
         while not self._calls.is_full:
-            tag = yield from source.pass_on((*tools.openers, *strays), self._give_content, trims=True)
+            tag = yield from source.pass_on((*openers, *strays), self._give_content, trims=True)
             if not tag:
                 return
-            reader = _tag(source, tag) if tag in strays else self._tagged_calls(tools, tag)
-            is_closed = yield from source.attempt(reader)
+            if tools is None or tag in strays:
+                is_closed = yield from source.attempt(_tag(source, tag))
+                if tag in dropped:
+                    yield from source.space()
+            else:
+                is_closed = yield from source.attempt(self._tagged_calls(tools, tag))
             if is_closed is None:
                 source.pass_tag(tag, self._give_content)
             else:
                 # Behind a broken call the tag that ends it comes late.
-                strays = () if is_closed else (tools.end,)
+                strays = dropped if is_closed or tools is None else (*dropped, tools.end)
         yield from source.pass_on((), self._give_content, trims=False)
 
     def _bare_calls(self, tools: ToolFormat) -> Reading[bool]:
@@ -223,4 +233,14 @@ def _tag(source: TextSource, tag: str) -> Reading[bool]:
     """Read a tag and the whitespace before it."""
     yield from source.space()
     yield from source.expect(tag)
+    return True
+
+
+def _any_tag(source: TextSource, tags: Sequence[str]) -> Reading[bool]:
+    """Read the whitespace before the first of some tags that stands there, and the tag."""
+    yield from source.space()
+    for tag in tags[:-1]:
+        if (yield from source.skip(tag)):
+            return True
+    yield from source.expect(tags[-1])
     return True

@@ -21,7 +21,8 @@ from splitserve.frontend.text.answers.formats import (
 )
 from splitserve.frontend.text.answers.parser import AnswerParser, AnswerRules
 
-HARMONY, THINK, BRACKETS = REASONING_FORMATS
+REASONING = {each.name: each for each in REASONING_FORMATS}
+HARMONY, THINK, BRACKETS = (REASONING[name] for name in ("harmony", "think", "mistral"))
 # Of answers that are text.
 FORMATS = {each.name: each for each in (*TOOL_FORMATS, PLAIN_JSON) if each.channels is None}
 TOOLS: dict[str, ParameterTypes] = {

@@ -11,12 +11,12 @@ from splitserve.engine_core.checkpoint.source import DEMO_MODEL
 from splitserve.frontend.text.answers.detection import find_formats, with_overrides
 from splitserve.frontend.text.answers.formats import (
     PLAIN_JSON,
-    REASONING_FORMATS,
     TOOL_FORMATS,
     AnswerFormats,
 )
 from splitserve.frontend.text.model_assets import load_model_assets
 from tests.frontend.engines.messages import MODEL
+from tests.frontend.text.answers.samples import THINK
 
 _CALLS = "{%- if tools %}...{%- endif %}{%- for call in message.tool_calls %}"
 # Template, name of the format of tool calls, of reasoning.
@@ -71,6 +71,29 @@ TEMPLATES = {
     ),
     "kimi-k2": ("{%- if tools %}<|tool_calls_section_begin|>", "kimi_k2", None),
     "glm-4.5": ("{%- if tools %}<tool_call>{function-name}\\n<arg_key>{arg-key-1}</arg_key>", "glm45", None),
+    "kimi-k2-thinking": (
+        "{%- if tools %}<|tool_calls_section_begin|>{%- endif %}{{ '<think>' + reasoning + '</think>' }}",
+        "kimi_k2",
+        "think",
+    ),
+    "glm-4.6": (
+        "{%- if tools %}<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>{%- endif %}"
+        "{{ '\n<think></think>' if not enable_thinking }}",
+        "glm45",
+        "think",
+    ),
+    "granite-3.2": (
+        "{%- if tools %}<|tool_call|>{%- endif %}Write your thoughts after 'Here is my thought process:' and "
+        "write your response after 'Here is my response:' for each user query.",
+        "granite",
+        "granite",
+    ),
+    "granite-3.3": (
+        "{%- if tools %}<|tool_call|>{%- endif %}Write your thoughts between <think></think> and write your "
+        "response between <response></response> for each user query.",
+        "granite",
+        "granite_think",
+    ),
     "granite-3.1": ("{%- if tools %}respond with <|tool_call|> followed by a JSON list", "granite", None),
     "phi-4-mini": ("{{ '<|tool|>' + tools + '<|/tool|>' }}", "phi4_mini_json", None),
     "functiongemma": (
@@ -122,12 +145,12 @@ def test_the_demo_model_makes_tool_calls_and_does_not_think() -> None:
 
 @pytest.mark.parametrize("name", [*dict.fromkeys(each.name for each in TOOL_FORMATS), PLAIN_JSON.name])
 def test_an_operator_may_name_the_format_of_tool_calls(name: str) -> None:
-    found = AnswerFormats(REASONING_FORMATS[1], TOOL_FORMATS[1])
+    found = AnswerFormats(THINK, TOOL_FORMATS[1])
     assert names(with_overrides(found, "auto", name)) == (name, "think")
 
 
 def test_an_operator_may_name_the_format_of_reasoning_or_none() -> None:
-    found = AnswerFormats(REASONING_FORMATS[1], TOOL_FORMATS[1])
+    found = AnswerFormats(THINK, TOOL_FORMATS[1])
     assert names(with_overrides(found, "mistral", "auto")) == (TOOL_FORMATS[1].name, "mistral")
     assert names(with_overrides(found, "none", "none")) == (None, None)
 
