@@ -9,6 +9,7 @@ from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.frontend.text.chat.control_tokens import JsonValue, TextMarker
 from splitserve.frontend.text.chat.probes import ContentFormat, TemplateWishes
 
+# The first that is given counts.
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -60,11 +61,10 @@ def _content(content: JsonValue, content_format: ContentFormat) -> JsonValue:
 
 
 def _name_reasoning(message: dict[str, JsonValue]) -> None:
-    """Give reasoning the names that templates look for; clients send it under any of three."""
+    """Give reasoning all names that templates look for; clients send it under any of them."""
     reasoning = next((message[name] for name in _REASONING_FIELDS if message.get(name) is not None), None)
     if reasoning is not None:
-        message["reasoning_content"] = reasoning
-        message.setdefault("thinking", reasoning)
+        message.update(dict.fromkeys(_REASONING_FIELDS, reasoning))
 
 
 def _join_texts(message: dict[str, JsonValue]) -> None:
@@ -72,7 +72,7 @@ def _join_texts(message: dict[str, JsonValue]) -> None:
     reasoning, content = message.get("thinking"), message["content"]
     if isinstance(reasoning, str) and reasoning and isinstance(content, str) and content:
         joined = f"{reasoning}\n\n{content}"
-        message.update(thinking=joined, reasoning_content=joined, content="")
+        message.update(dict.fromkeys(_REASONING_FIELDS, joined) | {"content": ""})
 
 
 def _with_arguments(message: Mapping[str, JsonValue], wishes: TemplateWishes) -> Mapping[str, JsonValue]:

@@ -88,6 +88,20 @@ def test_a_template_that_takes_reasoning_or_content_beside_a_call_gets_both_as_o
     )
 
 
+@pytest.mark.parametrize("shown", ["reasoning", "reasoning_content", "thinking"])
+@pytest.mark.parametrize("given", ["reasoning", "reasoning_content", "thinking"])
+def test_reasoning_has_the_name_that_the_template_looks_for(tmp_path: Path, shown: str, given: str) -> None:
+    source = "{% for message in messages %}[{{ message." + shown + " }}|{{ message.content }}]{% endfor %}"
+    message: Message = {"role": "assistant", "content": "Yes.", given: "Hm."}
+    assert load(tmp_path, source).render([message]).text == "[Hm.|Yes.]"
+
+
+def test_of_several_names_of_reasoning_one_counts(tmp_path: Path) -> None:
+    source = "{% for message in messages %}{{ message.thinking }}{{ message.reasoning }}{% endfor %}"
+    message: Message = {"role": "assistant", "content": "x", "reasoning": "a", "reasoning_content": "b"}
+    assert load(tmp_path, source).render([message]).text == "bb"
+
+
 def test_content_beside_a_call_stays_apart_from_reasoning_where_both_may_stand(tmp_path: Path) -> None:
     message: Message = {"role": "assistant", "content": "I add.", "reasoning": "Hm.", "tool_calls": [ADD]}
     text = load(tmp_path, templates.EMPTY_AND_OBJECTS).render([USER, message]).text
