@@ -65,6 +65,7 @@ def _chats() -> list[dict[str, object]]:
         {**plain, "tools": [_TOOL], "response_format": {"type": "json_schema", "json_schema": _SCHEMA}},
         {**plain, "structured_outputs": {"regex": "a+", "whitespace_pattern": None}},
         {**plain, "structured_outputs": {"structural_tag": _TAG}},
+        {**plain, "reasoning_effort": "low", "include_reasoning": False, "thinking_token_budget": None},
     ]
 
 
