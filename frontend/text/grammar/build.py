@@ -26,6 +26,7 @@ from splitserve.frontend.text.grammar.context import Reasoning
 from splitserve.frontend.text.grammar.json_schema import read_schema
 from splitserve.frontend.text.grammar.lark import LarkWriter, literal, regex
 from splitserve.frontend.text.grammar.refusal import RefusalError
+from splitserve.frontend.text.grammar.rewrites.rewrite import rewrite
 from splitserve.frontend.text.grammar.structural_tag import TagGrammar
 
 _ANSWER, _FORM = "answer", "form"
@@ -128,23 +129,25 @@ class GrammarBuilder:
         return f"@{name}"
 
     def _json(self, name: str, value: Json, path: str) -> dict[str, Json]:
-        schema = _read(value, path)
+        schema, rewritten = _read(value, path)
         self.schemas[("", path)] = schema
-        return {"name": name, "json_schema": {**schema, "x-guidance": self._options}}
+        return {"name": name, "json_schema": {**rewritten, "x-guidance": self._options}}
 
     def _add_tool_schema(self, schema: Schema, tool: CallableTool, path: str, layout: Schema) -> str:
         """Add a schema of arguments; one that need not be followed to the letter is taken as it is."""
         options = {"lenient": not tool.strict, "coerce_one_of": not tool.strict, **layout}
-        read = _read(schema, path, tool.path) if tool.strict else schema
+        read, rewritten = _read(schema, path, tool.path) if tool.strict else (schema, schema)
         name = f"schema_{len(self._grammars)}"
         self.schemas[(tool.path, path)] = read
-        self._grammars.append({"name": name, "json_schema": {**read, "x-guidance": options}})
+        self._grammars.append({"name": name, "json_schema": {**rewritten, "x-guidance": options}})
         return f"@{name}"
 
 
-def _read(value: Json, path: str, field: str = "") -> Mapping[str, Json]:
+def _read(value: Json, path: str, field: str = "") -> tuple[Mapping[str, Json], Mapping[str, Json]]:
+    """Return a schema, and the same in words that llguidance knows."""
     try:
-        return read_schema(value)
+        schema = read_schema(value)
+        return schema, rewrite(schema)
     except RefusalError as error:
         raise RefusalError(str(error), f"{path}.{error.path}".strip("."), field) from None
 

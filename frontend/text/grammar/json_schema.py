@@ -88,8 +88,8 @@ def walk(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
     while waiting:
         at, node = waiting.pop()
         yield at, node
-        children = [(_join(at, name), child) for name, child in _children(node) if isinstance(child, dict)]
-        waiting.extend(reversed(children))
+        within = [(_join(at, name), child) for name, child in children(node) if isinstance(child, dict)]
+        waiting.extend(reversed(within))
 
 
 def find_fault(schema: Schema, message: str) -> str:
@@ -202,7 +202,7 @@ def _check_finite(root: Schema, nodes: Mapping[str, Schema]) -> None:
 
 
 def _needed(root: Schema, node: Schema) -> Iterator[Schema]:
-    target = _target(root, node)
+    target = target_of(root, node)
     if target is not None:
         yield target
     for group in ("allOf", "anyOf", "oneOf"):
@@ -211,7 +211,7 @@ def _needed(root: Schema, node: Schema) -> Iterator[Schema]:
 
 
 def _is_finite(root: Schema, node: Schema, finite: set[int]) -> bool:
-    target = _target(root, node)
+    target = target_of(root, node)
     needed = [*([target] if target is not None else []), *_list(node.get("allOf")), *_required(node)]
     if not all(_known(each, finite) for each in needed):
         return False
@@ -241,7 +241,7 @@ def _required(node: Schema) -> Iterable[Schema]:
     return [each for each in found if isinstance(each, dict)]
 
 
-def _target(root: Schema, node: Schema) -> Schema | None:
+def target_of(root: Schema, node: Schema) -> Schema | None:
     """Return what a reference points to; None for none and for those that llguidance resolves by itself."""
     pointer = node.get("$ref")
     if not isinstance(pointer, str) or not (pointer == "#" or pointer.startswith("#/")):
@@ -258,7 +258,8 @@ def _target(root: Schema, node: Schema) -> Schema | None:
     return found if isinstance(found, dict) else None
 
 
-def _children(node: Schema) -> Iterator[tuple[str, Json]]:
+def children(node: Schema) -> Iterator[tuple[str, Json]]:
+    """Yield what is directly within a schema, with the path from it to there."""
     for name in _MAPS:
         yield from ((f"{name}.{key}", child) for key, child in _dict(node.get(name)).items())
     for name in _LISTS:

@@ -349,7 +349,7 @@ async def test_each_is_made_once(checker: GrammarChecker, assets: ModelAssets, c
     assert await grammar_of(checker, assets, json={"type": "null"}) == first
     for _ in range(2):
         with pytest.raises(InvalidRequestError, match="Unimplemented"):
-            await grammar_of(checker, assets, json={"not": {}})
+            await grammar_of(checker, assets, json={"contains": {}})
     assert len(calls) == 2
     reasoning = Reasoning("<think>", "</think>", is_open=False)
     assert await grammar_of(checker, assets, GrammarContext("", reasoning), json={"type": "null"}) != first
