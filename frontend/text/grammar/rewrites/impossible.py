@@ -28,7 +28,7 @@ Json = Any
 _MAX_CHOICES = 3
 _MAX_DEPTH = 12
 # Characters of patterns and of listed texts that are looked at together, and the steps that it takes.
-_MAX_PATTERN, _MAX_TEXT, _STEPS_OF_TEXT = 300, 2000, 20
+_MAX_PATTERN, _MAX_TEXT, _STEPS_OF_TEXT = 300, 2000, 50
 _LOWER: Final = frozenset(("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"))
 _UPPER: Final = frozenset(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"))
 
