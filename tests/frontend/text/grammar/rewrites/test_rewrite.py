@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -345,6 +345,19 @@ def test_many_options_do_not_multiply_without_end() -> None:
     options = [{"required": [f"{letter}{i}" for letter in "abcd"]} for i in range(60)]
     with pytest.raises(RefusalError, match="too many cases"):
         made("json", {**OBJECT, "oneOf": options})
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        lambda i: {"const": f"v{i}", "title": "x"},
+        lambda i: {**OBJECT, "properties": {"kind": {"const": f"v{i}"}}, "required": ["kind"]},
+    ],
+    ids=["values", "objects"],
+)
+def test_many_options_that_differ_in_a_value_are_served(option: Callable[[int], dict[str, Json]]) -> None:
+    instance = json.dumps("v7" if "const" in option(0) else {"kind": "v7"}, separators=(",", ":"))
+    assert takes(made("json", {"oneOf": [option(i) for i in range(200)]}), instance)
 
 
 def test_draft_4_has_no_const() -> None:
