@@ -60,7 +60,5 @@ RULES: Final[dict[str, list[Json]]] = {
 FIELDS: Final[dict[tuple[str, str], Json]] = {
     ("TextBlockParam", "type"): {"enum": ["text"]},
     ("ContentBlockParam", "type"): {"enum": sorted({kind for kinds in _SERVED.values() for kind in kinds})},
-    ("OutputConfig", "format"): {"type": "null"},
     ("MessagesTool", "type"): {"enum": ["custom", None]},
-    ("OutputConfig", "effort"): {"enum": ["none", None]},
 }
