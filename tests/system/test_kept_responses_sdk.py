@@ -55,7 +55,7 @@ def pair(server: Server) -> Iterator[Pair]:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true in time"
         time.sleep(0.05)
