@@ -15,6 +15,7 @@ import statistics
 import time
 from collections.abc import Iterator
 
+from benchmarks.record_schema import list_of_records
 from splitserve import LLM, SamplingParams
 
 
@@ -22,18 +23,7 @@ def schema_grammar(name: str) -> str:
     """A grammar of an array of records that goes on for as long as the model writes."""
     from llguidance import LLMatcher
 
-    record = {
-        "type": "object",
-        "properties": {
-            f"id_{name}": {"type": "integer"},
-            "title": {"type": "string"},
-            "tags": {"type": "array", "items": {"enum": ["red", "green", name]}},
-            "score": {"type": ["number", "null"]},
-        },
-        "required": [f"id_{name}", "title", "tags", "score"],
-        "additionalProperties": False,
-    }
-    schema = {"type": "array", "items": record, "minItems": 10_000}
+    schema = list_of_records(name, 10_000)
     return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_flexible": False})
 
 

@@ -26,27 +26,14 @@ from pathlib import Path
 from benchmarks.compare.engines import ENGINES
 from benchmarks.compare.processes import EngineError
 from benchmarks.compare.server import Server
+from benchmarks.record_schema import list_of_records
 
+# More than fit into an answer.
+MIN_RECORDS = 100
 KINDS = ("none", "shared", "different")
 ANSWER_LIMIT_S = 600.0
 # A proxy that the environment names cannot reach this machine's own servers.
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-
-def json_schema(name: str) -> dict[str, object]:
-    """Return the schema of a list of records that is longer than any answer."""
-    record = {
-        "type": "object",
-        "properties": {
-            f"id_{name}": {"type": "integer"},
-            "title": {"type": "string"},
-            "tags": {"type": "array", "items": {"enum": ["red", "green", name]}},
-            "score": {"type": ["number", "null"]},
-        },
-        "required": [f"id_{name}", "title", "tags", "score"],
-        "additionalProperties": False,
-    }
-    return {"type": "array", "items": record, "minItems": 100}
 
 
 def ask(url: str, body: dict[str, object]) -> int:
@@ -73,7 +60,7 @@ def measure(
     for i in range(streams):
         body = {**fields, "prompt": f"List {i} of records as JSON:", "seed": i}
         if kind != "none":
-            schema = json_schema("shared" if kind == "shared" else next(names))
+            schema = list_of_records("shared" if kind == "shared" else next(names), MIN_RECORDS)
             form = {"type": "json_schema", "json_schema": {"name": "records", "schema": schema}}
             body["response_format"] = form
         bodies.append(body)

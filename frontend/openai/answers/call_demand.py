@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
-
 from splitserve.engine_core.errors import InvalidRequestError
 from splitserve.engine_core.sampling_params import SamplingParams
 from splitserve.frontend.openai.answers.choice_reader import AnswerReading
 from splitserve.frontend.openai.schema.chat import ChatRequest
 from splitserve.frontend.openai.schema.tools import FunctionTool, call_rules
 from splitserve.frontend.text.call_grammar.demand import CallableTool, CallDemand
-
-# Other schemas than these of a function say nothing of its arguments.
-_NO_PARAMETERS: Final[Mapping[str, Any]] = {}
 
 
 def call_demand(
@@ -60,7 +54,7 @@ def call_demand(
 def _callable_tool(index: int, function: FunctionTool) -> CallableTool:
     return CallableTool(
         name=function.name,
-        parameters=function.parameters or _NO_PARAMETERS,
+        parameters=function.parameters or {},
         strict=bool(function.strict),
         path=f"tools[{index}].function.parameters",
     )

@@ -17,6 +17,7 @@ from splitserve.frontend.text.answers.text_source import MAX_NAME_CHARS, NotACal
 
 # Of objects and lists within each other; what is deeper ends the arguments.
 MAX_DEPTH: Final = 32
+_CLOSING: Final = {"{": "}", "[": "]"}
 _BRACKETS: Final = frozenset("{}[],")
 _encode = msgspec.json.Encoder().encode
 
@@ -47,42 +48,31 @@ class _Arguments:
 
     def read(self) -> Reading[bool]:
         """Read an object, at whose bracket the source is; returns whether it is complete."""
-        return (yield from self._object(0))
+        return (yield from self._group("{", 0))
 
-    def _object(self, depth: int) -> Reading[bool]:
+    def _group(self, opening: str, depth: int) -> Reading[bool]:
+        """Read an object or a list, at whose bracket the source is; returns whether it is complete."""
         source, give, separator = self._source, self._calls.add_arguments, ""
-        yield from source.skip("{")
-        give("{")
+        yield from source.skip(opening)
+        give(opening)
         while True:
             yield from source.space()
-            if (yield from source.skip("}")):
-                give("}")
+            if (yield from source.skip(_CLOSING[opening])):
+                give(_CLOSING[opening])
                 return True
-            key = yield from source.attempt(self._key())
-            if key is None:
+            types: Sequence[str] = ()
+            if opening == "{":
+                key = yield from source.attempt(self._key())
+                if key is None:
+                    return False
+                give(f"{separator}{_encode(key).decode()}: ")
+                types = () if depth else self._calls.types_of(self._name, key)
+            elif (yield from source.peek()):
+                give(separator)
+            else:
                 return False
-            give(f"{separator}{_encode(key).decode()}: ")
             separator = ", "
-            types = () if depth else self._calls.types_of(self._name, key)
             if not (yield from self._value(depth, types)):
-                return False
-            yield from source.space()
-            yield from source.skip(",")
-
-    def _list(self, depth: int) -> Reading[bool]:
-        source, give, separator = self._source, self._calls.add_arguments, ""
-        yield from source.skip("[")
-        give("[")
-        while True:
-            yield from source.space()
-            if (yield from source.skip("]")):
-                give("]")
-                return True
-            if not (yield from source.peek()):
-                return False
-            give(separator)
-            separator = ", "
-            if not (yield from self._value(depth, ())):
                 return False
             yield from source.space()
             yield from source.skip(",")
@@ -104,10 +94,10 @@ class _Arguments:
         if (yield from source.skip(self._quote)):
             return (yield from self._text())
         bracket = yield from source.peek()
-        if bracket in ("{", "["):
+        if bracket in _CLOSING:
             if depth == MAX_DEPTH:
                 return False
-            return (yield from self._object(depth + 1) if bracket == "{" else self._list(depth + 1))
+            return (yield from self._group(bracket, depth + 1))
         ends = (",", "}", "]")
         written = yield from source.attempt(source.until(ends, ends))
         if not written:

@@ -55,7 +55,7 @@ class QuotedArguments:
         return self._lark.rule(f"arguments_{self._index}", self._object(parameters, "properties"))
 
     def _object(self, parameters: Sequence[Parameter], path: str) -> str:
-        number, colon = self._next(), self._lark.rule("COLON", "/: ?/")
+        number, colon = self._next(), self._colon()
         for parameter in parameters:
             if set(parameter.name) & set(":,{}[]") or not parameter.name or self._quote in parameter.name:
                 words = f"the name {parameter.name!r} of a parameter cannot be written in this model's calls"
@@ -98,9 +98,12 @@ class QuotedArguments:
         low, high = low if isinstance(low, int) else 0, high if isinstance(high, int) else None
         if high is not None and high < max(low, 1):
             return '"[" "]"'
-        times = "*" if high is None else f"{{0,{high - max(low, 1)}}}"
         needed = f'("," {item}){{{low - 1}}}' if low > 1 else ""
-        some = f'{item} {needed} ("," {item}){times}'
+        num_more = None if high is None else high - max(low, 1)
+        times = "*" if num_more is None else f"{{0,{num_more}}}"
+        # A range cannot end with 0.
+        more = "" if num_more == 0 else f'("," {item}){times}'
+        some = f"{item} {needed} {more}"
         return f'"[" {some} "]"' if low else f'"[" ({some})? "]"'
 
     def _check(self, words: Sequence[str], schema: Schema, path: str) -> None:
@@ -115,22 +118,20 @@ class QuotedArguments:
         return f"{self._lark.text(self._quote)} {self._lark.text_before('quoted_text', self._quote)}"
 
     def _any(self) -> str:
+        """Return the rule of any value, which refers to itself."""
         lark = self._lark
         scalar = lark.rule("scalar", r"/true|false|null|-?(0|[1-9][0-9]*)(\.[0-9]+)?/")
-        return lark.rule(
-            "any_value",
-            f'{self._text()} | {scalar} | "[" (any_value ("," any_value)*)? "]" | {self._any_object()}',
-        )
+        list_of_any = '"[" (any_value ("," any_value)*)? "]"'
+        lark.rule("any_member", f"{lark.rule('any_name', _NAME)} {self._colon()} any_value")
+        lark.rule("any_object", '"{" (any_member ("," any_member)*)? "}"')
+        return lark.rule("any_value", f"{self._text()} | {scalar} | {list_of_any} | any_object")
 
     def _any_object(self) -> str:
-        lark = self._lark
-        name = lark.rule("any_name", _NAME)
-        lark.rule("any_member", f"{name} {lark.rule('COLON', '/: ?/')} any_value")
-        # The rule of any value refers back to this one.
-        found = lark.rule("any_object", '"{" (any_member ("," any_member)*)? "}"')
-        if not lark.has("any_value"):
-            self._any()
-        return found
+        self._any()
+        return "any_object"
+
+    def _colon(self) -> str:
+        return self._lark.rule("COLON", "/: ?/")
 
     def _next(self) -> int:
         self._num_rules += 1

@@ -413,6 +413,37 @@ def test_reasoning_comes_before_both(name: str) -> None:
         assert not given.tokenizer.accepts(grammar, text), text
 
 
+ANY: dict[str, Any] = {}
+
+
+@pytest.mark.parametrize("name", ["functiongemma", "gemma4"])
+@pytest.mark.parametrize(
+    ("given", "good", "bad"),
+    [
+        (ANY, [{"k": [1, "x", None, {"z": {}}]}, "x", True], []),
+        ({"type": "object"}, [{}, {"k": "v"}], ["x", [1]]),
+        ({"type": "object", "properties": {"k": INTEGER}}, [{}, {"k": 1}], [{"k": "v"}]),
+        ({"type": "array"}, [[], ["v", 2.5]], ["v"]),
+        ({"type": "array", "items": STRING, "maxItems": 0}, [[]], [["v"]]),
+        ({"type": "array", "items": STRING, "maxItems": 1}, [[], ["v"]], [["v", "w"], [1]]),
+        ({"type": "array", "items": STRING, "minItems": 1, "maxItems": 1}, [["v"]], [[], ["v", "w"]]),
+        ({"type": "array", "items": STRING, "minItems": 2, "maxItems": 3}, [["v", "w"]], [["v"], ["v"] * 4]),
+        ({"$ref": "#/$defs/x"}, ["v", 1], []),
+    ],
+    ids=str,
+)
+def test_values_between_tags_are_followed_as_far_as_their_schemas_can_be(
+    name: str, given: dict[str, Any], good: list[Any], bad: list[Any]
+) -> None:
+    asked = case(name)
+    tool = CallableTool("f", {**schema(("a",), a=given), "$defs": {"x": STRING}})
+    grammar = asked.required([tool])
+    for value in good:
+        assert asked.tokenizer.accepts(grammar, written(name, "f", {"a": value})), value
+    for value in bad:
+        assert not asked.tokenizer.accepts(grammar, written(name, "f", {"a": value})), value
+
+
 def test_a_strict_schema_that_would_be_served_wrong_is_refused_with_its_place() -> None:
     never = schema(("a",), a={"type": "number", "exclusiveMinimum": 1, "maximum": 1.5})
     tool = CallableTool("f", never, strict=True, path="tools[0].function.parameters")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from splitserve.frontend.text.grammar import grammar_child
 from splitserve.frontend.text.grammar.refusal import RefusalError
 from tests.frontend.text.grammar.matching import made, takes
 
@@ -226,3 +227,10 @@ def test_a_grammar_of_the_requests_own_is_checked_and_left_as_it_is() -> None:
     assert made("", 'start: "a"') == 'start: "a"'
     with pytest.raises(RefusalError, match="Expected token"):
         made("", "start: (")
+
+
+def test_a_grammar_that_is_slow_to_begin_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    made("regex", "a+")
+    monkeypatch.setattr(grammar_child, "MAX_MASK_S", -1.0)
+    with pytest.raises(RefusalError, match="its first token may be takes more than"):
+        made("regex", "a+")
