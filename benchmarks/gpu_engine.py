@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import tempfile
 import time
@@ -23,14 +22,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
+from benchmarks.gpu_copies import COPY_BYTES, copy_bytes_per_s
 from benchmarks.gpu_engine_bench import BLOCK_SIZE, STEPS, WARM_STEPS, Bench, free_memory, longest_row
 from benchmarks.gpu_engine_shapes import SHAPES, Shape, write_config
 from splitserve.worker.device.base import Device
 from splitserve.worker.device.select import open_device
 
-COPY_BYTES = 1 << 30
 NUM_REQUESTS = 64
 REQUEST_TOKENS = 128
 
@@ -48,19 +45,6 @@ class Row(NamedTuple):
     ms: float
     tokens_per_s: float
     share: float = 0.0
-
-
-def bandwidth(device: torch.device, num_bytes: int = COPY_BYTES) -> float:
-    """Bytes per second of a large copy, counting those read and those written."""
-    source, target = (torch.zeros(num_bytes, dtype=torch.uint8, device=device) for _ in range(2))
-    seconds = []
-    for _ in range(6):
-        _wait(device)
-        started = time.perf_counter()
-        target.copy_(source)
-        _wait(device)
-        seconds.append(time.perf_counter() - started)
-    return 2 * num_bytes / statistics.median(seconds[1:])
 
 
 class Table:
@@ -151,7 +135,7 @@ def peer_rows(shape: Shape, folder: Path, setting: Setting) -> Iterator[Row]:
 def measure(args: argparse.Namespace) -> bool:
     """Measure every shape until the time is over; returns whether nothing failed."""
     device = open_device(args.device)
-    speed = bandwidth(device.torch_device, args.copy_bytes)
+    speed = copy_bytes_per_s(device.torch_device, args.copy_bytes)
     print(f"{device.name}: copies at {speed / 1e9:.0f} GB/s", flush=True)
     table, is_good = Table(args.seconds), True
     for rows_of in [own_rows, peer_rows] if args.peers else [own_rows]:
@@ -180,11 +164,6 @@ def measure_shape(
     with tempfile.TemporaryDirectory() as directory:
         folder = write_config(shape, Path(directory), longest_row(args))
         table.take(rows_of(shape, folder, setting))
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _numbers(text: str) -> list[int]:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from benchmarks.gpu_attention import attention_cases
 from benchmarks.gpu_case import Case
+from benchmarks.gpu_copies import COPY_BYTES, copy_bytes_per_s
 from benchmarks.gpu_sampling import sampling_cases
 from splitserve.worker.ops.cuda import CudaOps, cuda_ops
 from splitserve.worker.ops.dense_weight import DenseWeight
@@ -29,7 +30,6 @@ from splitserve.worker.ops.dense_weight import DenseWeight
 CALLS = 10
 LONG_MS = 2.0
 REPLAYS = 15
-COPY_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +98,10 @@ def median_us(call: Callable[[], object], calls: int = CALLS) -> float:
 
 def copy_gb_per_s() -> dict[str, float]:
     """Bandwidth of large copies: on the device counting bytes read and written, over the bus those moved."""
-    source, target = (torch.empty(COPY_BYTES, dtype=torch.uint8, device="cuda") for _ in range(2))
-    source.random_()
-    host = torch.empty(COPY_BYTES // 4, dtype=torch.uint8, pin_memory=True)
-    part = source[: len(host)]
+    part = torch.randint(0, 256, (COPY_BYTES // 4,), dtype=torch.uint8, device="cuda")
+    host = torch.empty(len(part), dtype=torch.uint8, pin_memory=True)
     return {
-        "device": 2 * COPY_BYTES / median_us(lambda: target.copy_(source)) / 1e3,
+        "device": copy_bytes_per_s(part.device) / 1e9,
         "out": len(host) / median_us(lambda: host.copy_(part, non_blocking=True), 2) / 1e3,
         "in": len(host) / median_us(lambda: part.copy_(host, non_blocking=True), 2) / 1e3,
     }

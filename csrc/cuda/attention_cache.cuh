@@ -57,12 +57,17 @@ class CacheReader {
 
   // Sends the first chunks on their way. All threads, after a barrier behind the last use of the stages.
   __device__ void start() {
+    // Looked up at once, so that they are waited for once.
+    int blocks[kStages];
+#pragma unroll
+    for (int chunk = 0; chunk < kStages; ++chunk) blocks[chunk] = block_of(chunk);
+#pragma unroll
     for (int chunk = 0; chunk < kStages - 1; ++chunk) {
-      store_offset(chunk, block_of(chunk));
+      store_offset(chunk, blocks[chunk]);
       __syncthreads();
       load(chunk);
     }
-    store_offset(kStages - 1, block_of(kStages - 1));
+    store_offset(kStages - 1, blocks[kStages - 1]);
   }
 
   // Waits for a chunk; its barrier also says that the chunk before it has been used, so its stage is filled

@@ -35,10 +35,13 @@ struct VocabFilter {
 
   __device__ float x(float logit) const { return multiply(logit - max, inverse_temperature); }
 
-  __device__ Preference preference(float logit, int token_id) const {
+  __device__ int32_t bin(float logit) const {
     constexpr float kBinsPerUnit = 64.0f;  // 32 units below the maximum, the last bin holds all the rest
-    return {static_cast<int32_t>(fminf(x(logit) * -kBinsPerUnit, kVocabBins - 1)), ~order_key(logit),
-            token_id};
+    return static_cast<int32_t>(fminf(x(logit) * -kBinsPerUnit, kVocabBins - 1));
+  }
+
+  __device__ Preference preference(float logit, int token_id) const {
+    return {bin(logit), ~order_key(logit), token_id};
   }
 
   __device__ bool keeps(float logit, int token_id) const {
@@ -55,13 +58,15 @@ class CutFinder {
   __device__ CutFinder(const VocabRow& row, const VocabFilter& filter, bool by_mass)
       : row_(row), filter_(filter), shared_(VocabRow::memory()), by_mass_(by_mass) {}
 
-  // The last token of the shortest list whose weight reaches `target`, which is above 0; everything, if all
-  // of it does not.
-  __device__ Preference find(uint64_t target) {
+  // The last token of the shortest list whose weight reaches target_of(weight of all), which is above 0;
+  // everything, if all of it does not.
+  template <typename TargetOf>
+  __device__ Preference find(const TargetOf& target_of) {
     Preference cut{0, 0, 0};
+    uint64_t target = 0;
     for (int level = 0; level < kLevels; ++level) {
       fill(level, cut);
-      find_bin(target);
+      find_bin(level, target, target_of);
       const int32_t bin = shared_.found.bin;
       const bool is_all = shared_.found.before + shared_.found.weight == target && !by_mass_;
       const bool is_done = shared_.found.count == 1 || is_all;
@@ -123,20 +128,29 @@ class CutFinder {
     if (threadIdx.x == 0) shared_.found = {-1, 0, 0, 0};
     __syncthreads();
     row_.for_each([&](float logit, int token_id) {
+      // Where nearly all tokens end in all passes but the first.
+      if (level > 0 && filter_.bin(logit) != cut.bin) return;
       if (!filter_.keeps(logit, token_id)) return;
       const Preference token = filter_.preference(logit, token_id);
       if (!is_in_band(token, cut, level)) return;
       const uint32_t bin = digit(token, level);
       atomicAdd(&shared_.counts[bin], 1u);
       if (!by_mass_) return;
-      // Shared memory adds 64 bits by one thread at a time. Most tokens weigh nothing, and all of them, those
-      // that a mask forbids too, would queue for one bin.
+      // Most tokens weigh nothing, and all of them, those that a mask forbids too, would queue for one bin.
       const uint64_t mass = mass_of(filter_.x(logit));
-      if (mass == 0) return;
-      atomicAdd(reinterpret_cast<unsigned long long*>(&shared_.weights[bin]),
-                static_cast<unsigned long long>(mass));
+      if (mass != 0) add_mass(bin, mass);
     });
     cluster_sync();
+  }
+
+  // Shared memory adds 32 bits by itself, and 64 only by comparing and swapping until nobody was in between. So
+  // the lower half is added, and its carry with the upper half, which few tokens have.
+  __device__ void add_mass(uint32_t bin, uint64_t mass) {
+    auto* halves = reinterpret_cast<uint32_t*>(&shared_.weights[bin]);
+    const auto low = static_cast<uint32_t>(mass);
+    const uint32_t before = atomicAdd(&halves[0], low), carry = before + low < low ? 1 : 0;
+    const uint32_t high = static_cast<uint32_t>(mass >> 32) + carry;
+    if (high != 0) atomicAdd(&halves[1], high);
   }
 
   // This thread's bins, over all blocks of the cluster.
@@ -176,13 +190,15 @@ class CutFinder {
     return bins;
   }
 
-  // Leaves in `found` the first bin at whose end the weights reach the target.
-  __device__ void find_bin(uint64_t target) {
+  // Leaves in `found` the first bin at whose end the weights reach the target, which the first level asks for.
+  template <typename TargetOf>
+  __device__ void find_bin(int level, uint64_t& target, const TargetOf& target_of) {
     const Bins bins = own_bins();
     uint64_t own = 0;
 #pragma unroll
     for (int i = 0; i < kBinsPerThread; ++i) own += bins.weights[i];
-    uint64_t before = weight_before(own);
+    uint64_t all = 0, before = weight_before(own, &all);
+    if (level == 0) target = target_of(all);
     if (before < target && before + own >= target) {
 #pragma unroll
       for (int i = 0; i < kBinsPerThread; ++i) {
@@ -196,8 +212,8 @@ class CutFinder {
     __syncthreads();
   }
 
-  // The sum over the threads before this one.
-  __device__ uint64_t weight_before(uint64_t own) {
+  // The sum over the threads before this one, and in `all` over every one.
+  __device__ uint64_t weight_before(uint64_t own, uint64_t* all) {
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
     uint64_t sum = own;
     for (int step = 1; step < 32; step *= 2) {
@@ -206,7 +222,11 @@ class CutFinder {
     }
     if (lane == 31) shared_.warp_values[warp] = sum;
     __syncthreads();
-    for (int i = 0; i < warp; ++i) sum += shared_.warp_values[i];
+    for (int i = 0; i < kVocabWarps; ++i) {
+      const uint64_t value = shared_.warp_values[i];
+      *all += value;
+      if (i < warp) sum += value;
+    }
     return sum - own;
   }
 

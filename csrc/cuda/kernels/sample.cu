@@ -16,15 +16,15 @@ __device__ VocabFilter make_filter(const SampleParams& p, int r, const VocabRow&
   const float min_p = p.min_p[r], top_p = p.top_p[r];
   if (min_p > 0.0f) filter.min_x = log_portable(fminf(min_p, 1.0f));
   if (p.top_k[r] > 0 && p.top_k[r] < p.vocab) {
-    filter.cut = CutFinder(row, filter, false).find(static_cast<uint64_t>(p.top_k[r]));
+    filter.cut = CutFinder(row, filter, false).find([&](uint64_t) {
+      return static_cast<uint64_t>(p.top_k[r]);
+    });
   }
   if (top_p < 1.0f) {
-    uint64_t mass = 0;
-    row.for_each([&](float logit, int token_id) {
-      if (filter.keeps(logit, token_id)) mass += mass_of(filter.x(logit));
+    filter.cut = CutFinder(row, filter, true).find([&](uint64_t mass) {
+      const double target = ceil(static_cast<double>(top_p) * static_cast<double>(mass));
+      return target >= 1.0 ? static_cast<uint64_t>(target) : 1;
     });
-    const double target = ceil(static_cast<double>(top_p) * static_cast<double>(row.sum(mass)));
-    filter.cut = CutFinder(row, filter, true).find(target >= 1.0 ? static_cast<uint64_t>(target) : 1);
   }
   return filter;
 }

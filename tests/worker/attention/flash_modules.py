@@ -148,7 +148,7 @@ def attend(  # type: ignore[no-untyped-def]
         span = slice(ends[row], ends[row + 1])
         pages = tables[row, : -(-length // k.shape[1])].long()
         keys, values = (x[pages].flatten(0, 1)[:length].transpose(0, 1)[None] for x in (k, v))
-        position = torch.arange(length)
+        position = torch.arange(length, device=q.device)
         distance = position[length - (span.stop - span.start) :, None] - position
         mask = (distance >= 0) & (distance <= (length if window is None else window))
         attended = torch.nn.functional.scaled_dot_product_attention(
