@@ -33,13 +33,10 @@ from splitserve.worker.sampling.step_result import StepResult, StepRunning, take
 
 logger = logging.getLogger(__name__)
 
-# Logits are the largest activation: at most this many bytes of them at once (but at least one row).
-_MAX_LOGITS_BYTES = 128 << 20
 
-
-def max_logits_rows(vocab_size: int) -> int:
+def max_logits_rows(device: Device, vocab_size: int) -> int:
     """Most rows of fp32 logits that may exist at once."""
-    return max(1, _MAX_LOGITS_BYTES // (4 * vocab_size))
+    return max(1, device.max_logits_bytes // (4 * vocab_size))
 
 
 class ModelRunner:
@@ -79,7 +76,7 @@ class ModelRunner:
         self.batch = batch = sampler.batch
         self.graphs = graphs
         self._last_end = 0.0
-        self._max_logits_rows = max_logits_rows(batch.limits.vocab_size)
+        self._max_logits_rows = max_logits_rows(device, batch.limits.vocab_size)
         self._sampler = sampler
         self._prompt_scorer = PromptScorer(device, model, batch, self._max_logits_rows)
         self._agreement = None if mesh.group is None else Agreement(mesh.group, device, batch)

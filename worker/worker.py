@@ -220,7 +220,7 @@ class Worker:
         self, loaded: LoadedModel, caches: ArrivingCaches, batch: InputBatch
     ) -> StepGraphs | None:
         device, backend, mesh = loaded.placement
-        max_rows = max_logits_rows(batch.limits.vocab_size)
+        max_rows = max_logits_rows(device, batch.limits.vocab_size)
         if mesh.stage is not None or (mesh.group is not None and not mesh.group.can_be_captured):
             return None
         # Recordings of a CPU hold our own kernels; another backend may compute with anything.

@@ -7,19 +7,20 @@
 namespace splitserve {
 
 // Positions are summed in segments that begin at absolute position 0, each from nothing, and merged in order.
-inline constexpr int kSegment = 1024;
+inline constexpr int kSegment = 256;
 inline constexpr int kAttentionThreads = 128;
 // Query rows (one query head of one token) of a tile that all warps share, and of one with rows per warp.
 inline constexpr int kSmallRows = 16;
 
 SPLITSERVE_HOST_DEVICE constexpr int large_rows(int head_dim) { return head_dim <= 128 ? 64 : 32; }
 
-// All segments of a tile, or one of them.
+// All segments of a tile, or some that follow each other.
 struct AttentionItem {
   int32_t request;
-  int32_t first_row;    // of the request's query_len * group rows
-  int32_t segment;      // kAllSegments: the tile is done as a whole and writes its output
-  int32_t partial_row;  // where the tile's partial results begin
+  int32_t first_row;     // of the request's query_len * group rows
+  int32_t segment;       // kAllSegments: the tile is done as a whole and writes its output
+  int32_t num_segments;  // each of which writes a partial result
+  int32_t partial_row;   // where the tile's partial results begin
 };
 inline constexpr int kAllSegments = -1;
 
@@ -30,7 +31,7 @@ struct AttentionPlan {
   int32_t max_items;
 
   static constexpr int kHeaderWords = 8;
-  static constexpr int kItemWords = 4;
+  static constexpr int kItemWords = 5;
 
   SPLITSERVE_HOST_DEVICE int32_t& num_items() const { return words[0]; }
   SPLITSERVE_HOST_DEVICE int32_t& num_merges() const { return words[1]; }
@@ -63,7 +64,8 @@ struct PlanParams {
   int32_t group, kv_heads, head_dim;
   int32_t max_seq_len;
   int32_t sliding_window;
-  int64_t partial_rows;  // what a split may fill
+  int64_t partial_rows;   // what a split may fill
+  int64_t thread_blocks;  // that attend at once
 };
 
 struct AttentionParams {

@@ -27,7 +27,7 @@ struct AttentionPiece {
     to = rows.position(last_row(tile_rows)) + 1;
     if (item.segment == kAllSegments) return;
     from = max(from, item.segment * kSegment);
-    to = min(to, (item.segment + 1) * kSegment);
+    to = min(to, (item.segment + item.num_segments) * kSegment);
   }
 };
 

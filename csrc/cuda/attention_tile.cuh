@@ -70,8 +70,8 @@ class AttentionTile {
   __device__ void run() {
     begin();
     walk();
-    if (piece_.item.segment != kAllSegments) {
-      write_part();
+    if (is_split()) {
+      write_part((piece_.to - 1) / kSegment);
     } else {
       write_output();
     }
@@ -80,6 +80,8 @@ class AttentionTile {
  private:
   static constexpr int kChunk = Shape::kChunk;
   using Seat = TileSeat<Shape>;
+
+  __device__ bool is_split() const { return piece_.item.segment != kAllSegments; }
 
   __device__ static Seat seat() { return {static_cast<int>(threadIdx.x)}; }
   // For code that few chunks come to, or none: the loop over chunks needs all registers.
@@ -129,7 +131,7 @@ class AttentionTile {
     for (int i = 0; i < reader.num_chunks(); ++i) {
       reader.next(i);
       const int start = reader.position_of(i);
-      if (i > 0 && start % kSegment == 0) end_segment();
+      if (i > 0 && start % kSegment == 0) end_segment(start / kSegment - 1);
       attend(reader.keys(i), reader.values(i), start);
       reader.finish(i);
     }
@@ -300,7 +302,17 @@ class AttentionTile {
     return factors;
   }
 
-  __device__ void end_segment() {
+  __device__ void end_segment(int segment) {
+    // A large tile has no registers for it: its pieces have one segment each.
+    if (Shape::kGroups == 1 && is_split()) {
+      write_part(segment);
+    } else {
+      add_to_totals();
+    }
+    clear();
+  }
+
+  __device__ void add_to_totals() {
     const Seat seat = rare_seat();
     const MergeFactors upper = merge_state(seat, 0), lower = merge_state(seat, 1);
 #pragma unroll
@@ -312,16 +324,12 @@ class AttentionTile {
           merged_value(total.z, values_[i][2], lower), merged_value(total.w, values_[i][3], lower));
     }
     has_totals_ = true;
-    clear();
   }
 
-  __device__ void write_part() {
+  __device__ void write_part(int segment) {
     const Seat seat = rare_seat();
-    const AttentionItem& item = piece_.item;
-    const int segment = item.segment - rows_.first_segment();
-    float* part =
-        p_.partials + (item.partial_row + (segment * p_.kv_heads + piece_.kv_head) * int64_t{rows_.rows}) *
-                          partial_stride(p_.head_dim);
+    const int64_t before = int64_t{segment - rows_.first_segment()} * p_.kv_heads + piece_.kv_head;
+    float* part = p_.partials + (piece_.item.partial_row + before * rows_.rows) * partial_stride(p_.head_dim);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const SoftmaxState state = row_part(half);
@@ -343,7 +351,7 @@ class AttentionTile {
 #pragma unroll
     for (int half = 0; half < 2; ++half) sums[half] = row_part(half).sum;
     if (has_totals_) {
-      end_segment();
+      add_to_totals();
 #pragma unroll
       for (int half = 0; half < 2; ++half) sums[half] = memory_.total_states[half][threadIdx.x].sum;
 #pragma unroll

@@ -19,6 +19,8 @@ namespace splitserve::cuda {
 
 // Of a thread block of paged_attention in 16-bit types, static and dynamic.
 int64_t attention_shared_bytes(int head_dim);
+// Of these, as many as the current device runs at once.
+int64_t attention_thread_blocks(int head_dim);
 
 void activation(const ActivationParams& params, cudaStream_t stream);
 void apply_penalties(const PenaltyParams& params, cudaStream_t stream);

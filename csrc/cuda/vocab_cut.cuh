@@ -66,15 +66,13 @@ class CutFinder {
     uint64_t target = 0;
     for (int level = 0; level < kLevels; ++level) {
       fill(level, cut);
-      find_bin(level, target, target_of);
-      const int32_t bin = shared_.found.bin;
-      const bool is_all = shared_.found.before + shared_.found.weight == target && !by_mass_;
-      const bool is_done = shared_.found.count == 1 || is_all;
-      target -= shared_.found.before;
-      // Nobody may clear what others still read.
-      cluster_sync();
-      if (bin < 0) return filter_.cut;
-      cut = with_digit(cut, level, static_cast<uint32_t>(bin), is_done);
+      const FoundBin found = find_bin(level, target, target_of);
+      if (found.bin < 0) return filter_.cut;
+      const bool is_all = found.before + found.weight == target && !by_mass_;
+      const bool is_done = found.count == 1 || is_all;
+      target -= found.before;
+      if (!is_done && found.count <= kMaxListed) return find_listed(level, cut, found.bin, target);
+      cut = with_digit(cut, level, static_cast<uint32_t>(found.bin), is_done);
       if (is_done) break;
     }
     return cut;
@@ -83,7 +81,10 @@ class CutFinder {
  private:
   // Digits of a preference: its bin, three of the logit, two of the token id.
   static constexpr int kLevels = 6;
-  static constexpr int kBinsPerThread = kVocabBins / kVocabThreads;
+  static constexpr int kMaxBinsPerThread = kVocabBins / kVocabThreads;
+  // Tokens of a bin that are compared one by one; a thread has one of them.
+  static constexpr uint32_t kMaxListed = 256;
+  static_assert(kMaxListed <= kVocabThreads && 3 * kMaxListed <= kVocabBins);
 
   __device__ static int shift(int level) {
     return level == 1 ? 21 : level == 2 ? 10 : level == 4 ? kBinBits : 0;
@@ -120,19 +121,25 @@ class CutFinder {
     return cut;
   }
 
-  __device__ void fill(int level, const Preference& cut) {
-    for (int bin = static_cast<int>(threadIdx.x); bin < kVocabBins; bin += kVocabThreads) {
-      shared_.weights[bin] = 0;
-      shared_.counts[bin] = 0;
-    }
-    if (threadIdx.x == 0) shared_.found = {-1, 0, 0, 0};
-    __syncthreads();
+  // fn(token, logit) for this thread's tokens that have all digits of the cut before `level`.
+  template <typename Fn>
+  __device__ void for_each_in_band(int level, const Preference& cut, const Fn& fn) const {
     row_.for_each([&](float logit, int token_id) {
       // Where nearly all tokens end in all passes but the first.
       if (level > 0 && filter_.bin(logit) != cut.bin) return;
       if (!filter_.keeps(logit, token_id)) return;
       const Preference token = filter_.preference(logit, token_id);
-      if (!is_in_band(token, cut, level)) return;
+      if (is_in_band(token, cut, level)) fn(token, logit);
+    });
+  }
+
+  __device__ void fill(int level, const Preference& cut) {
+    for (int bin = static_cast<int>(threadIdx.x); bin < kVocabBins; bin += kVocabThreads) {
+      shared_.weights[bin] = 0;
+      shared_.counts[bin] = 0;
+    }
+    __syncthreads();
+    for_each_in_band(level, cut, [&](const Preference& token, float logit) {
       const uint32_t bin = digit(token, level);
       atomicAdd(&shared_.counts[bin], 1u);
       if (!by_mass_) return;
@@ -143,8 +150,8 @@ class CutFinder {
     cluster_sync();
   }
 
-  // Shared memory adds 32 bits by itself, and 64 only by comparing and swapping until nobody was in between. So
-  // the lower half is added, and its carry with the upper half, which few tokens have.
+  // Shared memory adds 32 bits by itself, and 64 only by comparing and swapping until nobody was in between.
+  // So the lower half is added, and its carry with the upper half, which few tokens have.
   __device__ void add_mass(uint32_t bin, uint64_t mass) {
     auto* halves = reinterpret_cast<uint32_t*>(&shared_.weights[bin]);
     const auto low = static_cast<uint32_t>(mass);
@@ -153,63 +160,104 @@ class CutFinder {
     if (high != 0) atomicAdd(&halves[1], high);
   }
 
-  // This thread's bins, over all blocks of the cluster.
-  struct Bins {
-    uint64_t weights[kBinsPerThread];
-    uint32_t counts[kBinsPerThread];
-  };
-
-  template <typename T>
-  struct alignas(16) Piece {
-    T values[16 / sizeof(T)];
-  };
-
-  // Adds what a block has in the bins from `first` on.
-  template <typename T>
-  __device__ static void add(T (&sums)[kBinsPerThread], const T* bins, int first, uint32_t rank) {
-    constexpr int kAtOnce = 16 / sizeof(T);
-#pragma unroll
-    for (int i = 0; i < kBinsPerThread; i += kAtOnce) {
-      const auto piece = *reinterpret_cast<const Piece<T>*>(in_block(bins + first + i, rank));
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) sums[i + j] += piece.values[j];
-    }
-  }
-
-  __device__ Bins own_bins() const {
-    const int first = static_cast<int>(threadIdx.x) * kBinsPerThread;
-    Bins bins{};
-    // There are no registers for what several blocks send.
-#pragma unroll 1
-    for (uint32_t rank = 0; rank < cluster_size(); ++rank) {
-      add(bins.counts, shared_.counts, first, rank);
-      if (by_mass_) add(bins.weights, shared_.weights, first, rank);
-    }
-#pragma unroll
-    for (int i = 0; i < kBinsPerThread; ++i) bins.weights[i] = by_mass_ ? bins.weights[i] : bins.counts[i];
-    return bins;
-  }
-
-  // Leaves in `found` the first bin at whose end the weights reach the target, which the first level asks for.
+  // Leaves the first bin at whose end the weights reach the target, which the first level asks for; a
+  // negative one if there is none. Every block adds up its share of the bins, as they are in all blocks.
   template <typename TargetOf>
-  __device__ void find_bin(int level, uint64_t& target, const TargetOf& target_of) {
-    const Bins bins = own_bins();
-    uint64_t own = 0;
+  __device__ FoundBin find_bin(int level, uint64_t& target, const TargetOf& target_of) {
+    const int num_bins = kVocabBins / static_cast<int>(cluster_size());
+    const int per_thread = max(num_bins / kVocabThreads, 1);
+    const int begin = static_cast<int>(threadIdx.x) * per_thread;
+    const int first = static_cast<int>(cluster_rank()) * num_bins + begin;
+    uint64_t weights[kMaxBinsPerThread] = {}, own = 0;
 #pragma unroll
-    for (int i = 0; i < kBinsPerThread; ++i) own += bins.weights[i];
-    uint64_t all = 0, before = weight_before(own, &all);
-    if (level == 0) target = target_of(all);
-    if (before < target && before + own >= target) {
+    for (int i = 0; i < kMaxBinsPerThread; ++i) {
+      if (i < per_thread && begin < num_bins) weights[i] = weight_of(first + i);
+      own += weights[i];
+    }
+    uint64_t block = 0, before = weight_before(own, &block);
+    if (threadIdx.x == 0) shared_.block_value = block;
+    cluster_sync();
+    if (level == 0) target = target_of(weight_of_blocks(cluster_size()));
+    const uint32_t owner = owner_of(target);
+    FoundBin& found = shared_.found[level % 2];
+    if (owner == cluster_rank()) {
+      before += weight_of_blocks(owner);
 #pragma unroll
-      for (int i = 0; i < kBinsPerThread; ++i) {
-        if (before < target && before + bins.weights[i] >= target) {
-          const int bin = static_cast<int>(threadIdx.x) * kBinsPerThread + i;
-          shared_.found = {bin, bins.counts[i], before, bins.weights[i]};
-        }
-        before += bins.weights[i];
+      for (int i = 0; i < kMaxBinsPerThread; ++i) {
+        if (before < target && before + weights[i] >= target)
+          found = {first + i, count_of(first + i), before, weights[i]};
+        before += weights[i];
       }
     }
+    cluster_sync();
+    return owner < cluster_size() ? *in_block(&found, owner) : FoundBin{-1, 0, 0, 0};
+  }
+
+  __device__ uint32_t count_of(int bin) const {
+    uint32_t sum = 0;
+#pragma unroll 4
+    for (uint32_t rank = 0; rank < cluster_size(); ++rank) sum += *in_block(&shared_.counts[bin], rank);
+    return sum;
+  }
+
+  __device__ uint64_t weight_of(int bin) const {
+    if (!by_mass_) return count_of(bin);
+    uint64_t sum = 0;
+#pragma unroll 4
+    for (uint32_t rank = 0; rank < cluster_size(); ++rank) sum += *in_block(&shared_.weights[bin], rank);
+    return sum;
+  }
+
+  // Of the bins that the blocks before `end` have added up.
+  __device__ uint64_t weight_of_blocks(uint32_t end) const {
+    uint64_t sum = 0;
+    for (uint32_t rank = 0; rank < end; ++rank) sum += *in_block(&shared_.block_value, rank);
+    return sum;
+  }
+
+  // The block among whose bins the target is reached; cluster_size() if it is not.
+  __device__ uint32_t owner_of(uint64_t target) const {
+    uint64_t sum = 0;
+    for (uint32_t rank = 0; rank < cluster_size(); ++rank) {
+      sum += *in_block(&shared_.block_value, rank);
+      if (sum >= target) return rank;
+    }
+    return cluster_size();
+  }
+
+  // The same for the few tokens of one bin: each is compared with all others, in every block.
+  __device__ Preference find_listed(int level, const Preference& cut, int32_t bin, uint64_t target) {
+    if (threadIdx.x == 0) shared_.num_listed = 0;
     __syncthreads();
+    uint64_t *listed = shared_.weights, *keys = listed + kMaxListed, *weights = keys + kMaxListed;
+    for_each_in_band(level, cut, [&](const Preference& token, float) {
+      if (digit(token, level) != static_cast<uint32_t>(bin)) return;
+      listed[atomicAdd(&shared_.num_listed, 1)] =
+          uint64_t{token.inverted} << 32 | static_cast<uint32_t>(token.token_id);
+    });
+    cluster_sync();
+    int count = 0;
+    for (uint32_t rank = 0; rank < cluster_size(); ++rank) {
+      const int size = *in_block(&shared_.num_listed, rank);
+      for (int i = static_cast<int>(threadIdx.x); i < size; i += kVocabThreads) {
+        const uint64_t key = *in_block(&listed[i], rank);
+        keys[count + i] = key;
+        weights[count + i] =
+            by_mass_ ? mass_of(filter_.x(from_order_key(~static_cast<uint32_t>(key >> 32)))) : 1;
+      }
+      count += size;
+    }
+    __syncthreads();
+    if (static_cast<int>(threadIdx.x) < count) {
+      const uint64_t key = keys[threadIdx.x];
+      uint64_t before = 0;
+      for (int i = 0; i < count; ++i) before += keys[i] < key ? weights[i] : 0;
+      if (before < target && before + weights[threadIdx.x] >= target) shared_.cut = key;
+    }
+    // Also: nobody may overwrite what others still read.
+    cluster_sync();
+    const uint64_t key = shared_.cut;
+    return {level == 0 ? bin : cut.bin, static_cast<uint32_t>(key >> 32), static_cast<int32_t>(key)};
   }
 
   // The sum over the threads before this one, and in `all` over every one.

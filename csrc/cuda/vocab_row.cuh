@@ -15,15 +15,19 @@ inline constexpr int kVocabThreads = 512;
 inline constexpr int kVocabWarps = kVocabThreads / 32;
 inline constexpr int kVocabBins = 2048;
 
+// Of a histogram: the bin in which a target is reached, its tokens, and the weight before it and in it.
+struct FoundBin {
+  int32_t bin;
+  uint32_t count;
+  uint64_t before, weight;
+};
+
 // Dynamic shared memory: the same places in every block of a cluster.
 struct VocabMemory {
   uint64_t warp_values[kVocabWarps];
   uint64_t block_value;
-  struct {
-    int32_t bin;
-    uint32_t count;
-    uint64_t before, weight;
-  } found;
+  FoundBin found[2];  // by turns: others still read the one before
+  uint64_t cut;
   int32_t num_listed;
   // Other blocks of the cluster read 16 bytes of these at once.
   alignas(16) uint64_t weights[kVocabBins];

@@ -53,7 +53,7 @@ def test_an_edition_that_agrees_with_us_is_timed(
     step = Step(gpu.ops, gpu.device, work, torch.bfloat16)
     result = compare(step, FLASH_3, page_size, run_for(4.0, 5.0))
     assert result.reason == ""
-    assert 0 < result.error < 0.02
+    assert 0 <= result.error < 0.02
     assert (result.us, result.our_us, result.speed) == (4.0, 5.0, 0.8)
     assert result.tflop_per_s == pytest.approx(work.flops / 4e6)
     assert result.is_prefill == (work.new > 1)

@@ -55,12 +55,14 @@ class Device(ABC):
         torch_device: where weights, activations and the KV cache live.
         ops: its operations.
         side_stream: for copies concurrent with the steps; None on a synchronous device.
+        max_logits_bytes: of logits at once, the largest activation; a step of more rows makes them in turns.
     """
 
     name: str
     torch_device: torch.device
     ops: Kernels[Matrix]
     side_stream: SideStream | None = None
+    max_logits_bytes: int = 128 << 20
 
     @abstractmethod
     def matrix(self, shape: tuple[int, int], dtype: torch.dtype, form: WeightForm) -> Matrix:

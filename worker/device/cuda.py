@@ -42,6 +42,8 @@ class CudaDevice(Device):
     """
 
     name = "cuda"
+    # 512 rows of 256k tokens, so that every decode step that is captured makes its logits at once.
+    max_logits_bytes = 512 << 20
 
     def __init__(self, ops: CudaOps, torch_device: torch.device, memory_utilization: float = 0.9) -> None:
         self.cuda_ops = ops

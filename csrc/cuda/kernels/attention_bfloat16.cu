@@ -13,4 +13,9 @@ int64_t attention_shared_bytes(int head_dim) {
          with_dim(head_dim, [&]<int kDim>() { return Tiles<BFloat16, kDim>::shared_bytes(); });
 }
 
+int64_t attention_thread_blocks(int head_dim) {
+  return with_dim(head_dim,
+                  [&]<int kDim>() { return resident_blocks<kDim>(Tiles<BFloat16, kDim>::shared_bytes()); });
+}
+
 }  // namespace splitserve::cuda

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kWarps = 4;
 // Segments whose parts are on their way together: a merge waits for the one before it, a load need not.
-constexpr int kAhead = 8;
+constexpr int kAhead = 16;
 
 // What a lane has of a partial row: pairs of dimensions, 2 for heads of up to 128, 4 for those of up to 256.
 template <int kPairs>

@@ -1,8 +1,9 @@
 // Divides the query rows of a step into pieces of work: whole tiles, and single segments of tiles that split.
 //
-// A request whose rows fill one tile at most, decode steps above all, splits where it has several segments
-// and the partial results find room. Whether it does changes no bit of the output. One thread block does all:
-// a plan serves every layer of a step.
+// A request whose rows fill one tile at most, decode steps above all, splits where it has several segments,
+// there is too little work for all thread blocks otherwise, and the partial results find room. Whether it
+// does, and how many segments a piece has, changes no bit of the output. One thread block does all: a plan
+// serves every layer of a step.
 #include "cuda/kernels.h"
 #include "cuda/launch.h"
 
@@ -10,6 +11,8 @@ namespace splitserve::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+// Beyond so many, the cost of beginning a piece is lost in that of reading it.
+constexpr int64_t kMaxPieceSegments = 4;
 
 struct Counts {
   int32_t items, merges;
@@ -24,9 +27,13 @@ struct Request {
   RequestRows rows;
   int32_t tiles, segments;
 
-  __device__ bool is_split_candidate() const { return tiles == 1 && segments > 1; }
-  __device__ int64_t partial_rows(int32_t kv_heads) const {
-    return is_split_candidate() ? int64_t{segments} * rows.rows * kv_heads : 0;
+  // Pieces of at most so many segments each; of one where the tile is large.
+  __device__ int32_t pieces(int32_t piece_segments) const {
+    if (tiles != 1) return 1;
+    return rows.rows > kSmallRows ? segments : (segments + piece_segments - 1) / piece_segments;
+  }
+  __device__ int64_t partial_rows(int32_t kv_heads, int32_t piece_segments) const {
+    return pieces(piece_segments) > 1 ? int64_t{segments} * rows.rows * kv_heads : 0;
   }
 };
 
@@ -63,25 +70,41 @@ __device__ void add_item(const AttentionPlan& plan, int32_t index, const Attenti
   if (index < plan.max_items) plan.items()[index] = item;
 }
 
+// Of a piece: as many segments as leave no more pieces than there are thread blocks.
+__device__ int32_t piece_segments_of(const PlanParams& p) {
+  int64_t segments = 0;
+  for (int32_t begin = 0; begin < p.plan.requests; begin += kThreads) {
+    const Request request = request_at(p, begin + static_cast<int32_t>(threadIdx.x));
+    Counts all;
+    scan({0, 0, request.tiles == 1 ? request.segments : 0}, &all);
+    segments += all.partial_rows;
+  }
+  const int64_t share = (segments * p.kv_heads + p.thread_blocks - 1) / p.thread_blocks;
+  return static_cast<int32_t>(min(max(share, int64_t{1}), kMaxPieceSegments));
+}
+
 __device__ void write_items(const PlanParams& p, int32_t index, const Request& request, const Counts& at,
-                            bool is_split) {
+                            int32_t pieces) {
   const auto partial_row = static_cast<int32_t>(at.partial_rows);
-  const int32_t first = request.rows.first_segment();
-  if (is_split) {
-    for (int32_t i = 0; i < request.segments; ++i) {
-      add_item(p.plan, at.items + i, {index, 0, first + i, partial_row});
+  if (pieces > 1) {
+    const int32_t first = request.rows.first_segment(), end = first + request.segments,
+                  most = (request.segments + pieces - 1) / pieces;
+    for (int32_t i = 0; i < pieces; ++i) {
+      const int32_t from = min(first + i * most, end);
+      add_item(p.plan, at.items + i, {index, 0, from, min(most, end - from), partial_row});
     }
-    p.plan.merges()[at.merges] = {index, 0, first, partial_row};
+    p.plan.merges()[at.merges] = {index, 0, first, request.segments, partial_row};
     return;
   }
   // The last tiles see most: they come first.
   for (int32_t i = 0; i < request.tiles; ++i) {
     const int32_t tile = request.tiles - 1 - i;
-    add_item(p.plan, at.items + i, {index, tile * request.rows.tile_rows(p.head_dim), kAllSegments, 0});
+    add_item(p.plan, at.items + i, {index, tile * request.rows.tile_rows(p.head_dim), kAllSegments, 0, 0});
   }
 }
 
 __global__ void __launch_bounds__(kThreads) plan_kernel(const PlanParams p) {
+  const int32_t piece_segments = piece_segments_of(p);
   Counts done{};
   int64_t partial_rows = 0;
   for (int32_t begin = 0; begin < p.plan.requests; begin += kThreads) {
@@ -89,15 +112,16 @@ __global__ void __launch_bounds__(kThreads) plan_kernel(const PlanParams p) {
     const Request request = request_at(p, index);
     // First where each would have its partial results if all before it split; then who does.
     Counts all;
-    const int64_t need = request.partial_rows(p.kv_heads),
+    const int64_t need = request.partial_rows(p.kv_heads, piece_segments),
                   at = partial_rows + scan({0, 0, need}, &all).partial_rows;
     partial_rows += all.partial_rows;
     const bool is_split = need > 0 && at + need <= p.partial_rows;
-    const Counts own{is_split ? request.segments : request.tiles, is_split ? 1 : 0, 0};
+    const int32_t pieces = is_split ? request.pieces(piece_segments) : 1;
+    const Counts own{is_split ? pieces : request.tiles, is_split ? 1 : 0, 0};
     Counts before = done + scan(own, &all);
     before.partial_rows = at;
     done = done + all;
-    if (request.tiles > 0) write_items(p, index, request, before, is_split);
+    if (request.tiles > 0) write_items(p, index, request, before, pieces);
   }
   if (threadIdx.x > 0) return;
   p.plan.num_items() = min(done.items, p.plan.max_items);
@@ -109,7 +133,9 @@ __global__ void __launch_bounds__(kThreads) plan_kernel(const PlanParams p) {
 }  // namespace
 
 void plan_attention(const PlanParams& params, cudaStream_t stream) {
-  launch("plan_attention", plan_kernel, {1, kThreads}, stream, params);
+  PlanParams sized = params;
+  sized.thread_blocks = attention_thread_blocks(params.head_dim);
+  launch("plan_attention", plan_kernel, {1, kThreads}, stream, sized);
 }
 
 }  // namespace splitserve::cuda

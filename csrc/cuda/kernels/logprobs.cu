@@ -61,7 +61,8 @@ __device__ void write_listed(const LogprobsParams& p, int i, float max, float lo
 
 __device__ void write_top(const LogprobsParams& p, int i, const VocabRow& row, float log_total) {
   VocabFilter filter = keep_all(row.highest(), 1.0f);
-  if (p.top < p.vocab) filter.cut = CutFinder(row, filter, false).find([&](uint64_t) { return static_cast<uint64_t>(p.top); });
+  if (p.top < p.vocab)
+    filter.cut = CutFinder(row, filter, false).find([&](uint64_t) { return static_cast<uint64_t>(p.top); });
   list_kept(row, filter);
   if (cluster_rank() == 0) write_listed(p, i, row.highest(), log_total);
   // A block must not end while another reads its list.

@@ -16,9 +16,8 @@ __device__ VocabFilter make_filter(const SampleParams& p, int r, const VocabRow&
   const float min_p = p.min_p[r], top_p = p.top_p[r];
   if (min_p > 0.0f) filter.min_x = log_portable(fminf(min_p, 1.0f));
   if (p.top_k[r] > 0 && p.top_k[r] < p.vocab) {
-    filter.cut = CutFinder(row, filter, false).find([&](uint64_t) {
-      return static_cast<uint64_t>(p.top_k[r]);
-    });
+    filter.cut =
+        CutFinder(row, filter, false).find([&](uint64_t) { return static_cast<uint64_t>(p.top_k[r]); });
   }
   if (top_p < 1.0f) {
     filter.cut = CutFinder(row, filter, true).find([&](uint64_t mass) {

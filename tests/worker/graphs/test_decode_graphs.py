@@ -251,7 +251,7 @@ def test_recordings_are_dropped_when_the_buffers_move(fresh: Pair, monkeypatch: 
     ("where", "limit"),
     [
         ("splitserve.worker.graphs.decode_graphs.MAX_GRAPH_ROWS", 1),
-        ("splitserve.worker.worker.max_logits_rows", lambda vocab_size: 1),
+        ("splitserve.worker.worker.max_logits_rows", lambda device, vocab_size: 1),
     ],
     ids=["recordings", "logits"],
 )

@@ -103,7 +103,7 @@ def test_logits_in_small_pieces_give_the_same_tokens(
     jobs = [Job(prompt, sampling, 6) for prompt in prompts(4, [20, 3, 41, 8, 17])]
     again = [job.again() for job in jobs]
     Driver(worker, config, NUM_BLOCKS).run(jobs)
-    monkeypatch.setattr("splitserve.worker.model_runner._MAX_LOGITS_BYTES", 3 * 4 * VOCAB)
+    monkeypatch.setattr("splitserve.worker.device.cpu.CpuDevice.max_logits_bytes", 3 * 4 * VOCAB)
     worker.init_kv_cache(NUM_BLOCKS)
     try:
         Driver(worker, config, NUM_BLOCKS).run(again)
